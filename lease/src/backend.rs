@@ -1,0 +1,145 @@
+//! The one contract that every kind of hardware signs.
+//!
+//! Orders and reports are plain data: they carry no descriptor and no handle, so that a backend can
+//! live in another process than the table.
+
+use alloc::{format, string::String, vec::Vec};
+use core::fmt;
+
+use fabricbios_wire::{Binding, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
+use serde::{Deserialize, Serialize};
+
+/// Part of a resource: bytes of an arena, blocks of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Extent {
+    /// Where it starts within the resource.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
+impl Extent {
+    /// First position after it.
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+
+    /// Whether the two share a position.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.offset < other.end() && other.offset < self.end()
+    }
+}
+
+/// Names one binding of one lease on one resource. An order never touches a binding whose
+/// generation is newer than its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tag {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Its binding.
+    pub generation: Generation,
+    /// On what.
+    pub resource_id: ResourceId,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lease {} generation {}", self.lease_id, self.generation.0)
+    }
+}
+
+/// Make a lease's access real. Whatever binding of an older generation the lease still has is cut
+/// first, by the rules of [`Backend::cut`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindOrder {
+    /// Which binding.
+    pub tag: Tag,
+    /// Which part of the resource; scrubbed before.
+    pub extent: Extent,
+    /// Over which road.
+    pub transport: Transport,
+    /// The client's queue pair, if known. Without it the binding has no key yet.
+    pub peer: Option<RdmaPeer>,
+}
+
+/// A step that failed: what, where, and what the system said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepError {
+    /// Name of the step, such as `modify_qp RTR` or `dealloc_mw`.
+    pub step: String,
+    /// Path, value, lease and errno, for people.
+    pub detail: String,
+}
+
+impl StepError {
+    /// A failure of `step`.
+    pub fn new(step: impl Into<String>, detail: impl fmt::Display) -> Self {
+        Self { step: step.into(), detail: format!("{detail}") }
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.step, self.detail)
+    }
+}
+
+impl core::error::Error for StepError {}
+
+/// Why there is no new binding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BindError {
+    /// The request cannot be met and nothing was left behind: the client's fault (a GID that does
+    /// not resolve), or the road is missing.
+    Refused(StepError),
+    /// The node could not, and nothing was left behind.
+    Failed(StepError),
+    /// A cut came first; nothing was left behind.
+    Cancelled,
+    /// Something was left behind that could not be undone: the resource gets fenced.
+    Stranded(StepError),
+}
+
+/// What a backend offers, from the truth of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Of which resource.
+    pub resource_id: ResourceId,
+    /// In the unit of its type.
+    pub capacity: u64,
+    /// Granularity of extents.
+    pub align: u64,
+    /// Roads that leases of it can be used over, best first.
+    pub transports: Vec<Transport>,
+}
+
+/// What makes leases real and unreal. Blocking; called from several threads at once; a call for one
+/// lease never waits for a call for another, except `bind` for `bind`.
+pub trait Backend: Send + Sync + 'static {
+    /// What there is, at start.
+    fn probe(&self) -> Result<Vec<Offer>, StepError>;
+
+    /// Makes the binding of `order.tag`. Never opens access after a [`Backend::cut`] of the same
+    /// or a newer generation has begun.
+    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError>;
+
+    /// Gives the binding a new key beside the old one, which works until [`Backend::retire_key`].
+    /// `Refused` and `Failed` leave the old key as it was.
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError>;
+
+    /// Ends the key before the last rotation. `Ok`: it is proven dead.
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError>;
+
+    /// Ends access. `Ok`: proven unreachable, with the proof for the log. Idempotent; a lease that
+    /// was never bound is unreachable already.
+    fn cut(&self, tag: Tag) -> Result<String, StepError>;
+
+    /// After a cut: takes away what is left, scrubs the extent, returns it. `Ok`: nothing of the
+    /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.
+    fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
+
+    /// Remediation of a fenced resource: undo what failed, then verify. `Ok`: clean.
+    fn reset(&self, resource_id: ResourceId) -> Result<(), StepError>;
+}

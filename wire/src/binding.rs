@@ -1,0 +1,204 @@
+//! What a lease hands back: its life, and the coordinates of its data plane (000, "Binding TLV
+//! Format").
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use zeroize::Zeroize;
+
+use crate::{
+    CpuIsolationClass, Generation, GpuExclusivityClass, LeaseId, ResourceId, ResourceType,
+    Transport,
+};
+
+/// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// Which lease (also TLV 0x0101 of the binding).
+    pub lease_id: LeaseId,
+    /// Of which resource.
+    pub resource_id: ResourceId,
+    /// Of what kind.
+    pub resource_type: ResourceType,
+    /// ACTIVE, EXPIRED or REVOKED, as the specification has it.
+    pub status: LeaseStatus,
+    /// Where exactly in its life.
+    pub phase: LeasePhase,
+    /// Bindings so far.
+    pub generation: Generation,
+    /// Granted capacity, in the unit of the type.
+    pub capacity: u64,
+    /// Wall clock, for people.
+    pub granted_at_unix_ms: u64,
+    /// Wall clock of the deadline.
+    pub expires_at_unix_ms: u64,
+    /// Wall clock from which renewal is accepted; 0 when it is not any more.
+    pub renewable_at_unix_ms: u64,
+    /// Wall clock until which contents are kept; 0 without grace.
+    pub grace_ends_unix_ms: u64,
+    /// Milliseconds of access left on the node's own clock when it answered: what a client whose
+    /// wall clock differs goes by.
+    pub remaining_ms: u64,
+    /// Classes that the node enforces for this lease.
+    pub effective: Effective,
+    /// The coordinates; parts that the lease has not are absent.
+    pub binding: Binding,
+}
+
+/// The specification's three answers to LEASE_QUERY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum LeaseStatus {
+    /// Access is open, or being opened.
+    Active = 0,
+    /// The term is over or the holder freed it.
+    Expired = 1,
+    /// The node took it back: an operator, a restart or a fault.
+    Revoked = 2,
+}
+
+/// Where a lease is in its life; finer than [`LeaseStatus`]. The JSON's `state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum LeasePhase {
+    /// The data plane is being made.
+    Binding = 0,
+    /// In use.
+    Active = 1,
+    /// Cut, contents kept.
+    Grace = 2,
+    /// Ended by its deadline.
+    Expired = 3,
+    /// Taken back.
+    Revoked = 4,
+    /// Given back by its holder.
+    Freed = 5,
+    /// It ended and something of it could not be cleaned: the resource is fenced.
+    Fenced = 6,
+}
+
+/// The echo of what is enforced; a client that asked for a class and does not find it here frees
+/// the lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Effective {
+    /// 0x0902.
+    pub cpu_isolation: Option<CpuIsolationClass>,
+    /// 0x0903.
+    pub gpu_exclusivity: Option<GpuExclusivityClass>,
+    /// 0x0904.
+    pub transport: Option<Transport>,
+    /// 0x0905.
+    pub rotate_on_renew: bool,
+}
+
+/// Coordinates of a lease's data plane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Binding {
+    /// 0x0102.
+    pub dp_key: Option<DpKey>,
+    /// 0x0103.
+    pub udp_endpoint: Option<Endpoint>,
+    /// 0x0104.
+    pub limits: Option<Limits>,
+    /// 0x0201–0x0208.
+    pub rdma: Option<RdmaBinding>,
+}
+
+/// 0x0104: what of the resource may be touched. Bytes for MEM, blocks for BLOCK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Limits {
+    /// First byte or block, counted from the start of the lease.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+}
+
+/// 0x0103: `[u8; 16] IPv6 address, u16 port`; IPv4 as v4-mapped, never a wildcard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Endpoint {
+    /// Network byte order.
+    pub addr: [u8; 16],
+    /// Port.
+    pub port: u16,
+}
+
+/// How a node gives out RDMA access. Value of 0x0208.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum RdmaStrategy {
+    /// A type 2B memory window pinned to the lease's queue pair.
+    Window = 0,
+    /// A protection domain and memory region of the lease's own.
+    Region = 1,
+}
+
+/// 0x0201–0x020B: one RC queue pair and the key to the lease's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RdmaBinding {
+    /// 0x0201; absent until the client's queue pair is known.
+    pub rkey: Option<u32>,
+    /// 0x0202.
+    pub remote_addr: u64,
+    /// 0x0203.
+    pub qp_num: u32,
+    /// 0x0204.
+    pub gid: [u8; 16],
+    /// 0x0205.
+    pub port: u8,
+    /// 0x0206: the node's starting send PSN.
+    pub psn: u32,
+    /// 0x0207, bytes.
+    pub path_mtu: u16,
+    /// 0x0208.
+    pub strategy: RdmaStrategy,
+    /// 0x0209: after a rotation with overlap, the key before, until it dies.
+    pub previous: Option<PreviousKey>,
+    /// 0x020A: largest number of RDMA reads and atomics that the node answers at once.
+    pub max_rd_atomic: u8,
+    /// 0x020B: whether the key allows atomics.
+    pub atomics: bool,
+}
+
+/// 0x0209: `u32 rkey, u32 milliseconds it still works`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PreviousKey {
+    /// The old key.
+    pub rkey: u32,
+    /// Counted from the answer.
+    pub remaining_ms: u32,
+}
+
+/// 0x0102: the key of a lease's UDP data plane. Never printed, wiped when dropped.
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct DpKey(pub [u8; 32]);
+
+impl fmt::Debug for DpKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DpKey(..)")
+    }
+}
+
+impl Drop for DpKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// One page of LEASE_LIST.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeasePage {
+    /// In order of id; keys are left out (`binding` is empty).
+    pub leases: Vec<LeaseInfo>,
+    /// Ask again after this id for the rest.
+    pub next: Option<LeaseId>,
+}

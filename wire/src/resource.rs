@@ -1,0 +1,225 @@
+//! Resource types and the two forms of inventory (000, "Wire Encoding").
+
+use alloc::{string::String, vec::Vec};
+
+use crate::{Epoch, NodeId, ResourceId};
+
+/// What kind of thing a resource is. A code that is not known here is kept, printed and never
+/// leasable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ResourceType {
+    /// 0x0001, capacity in cores.
+    Cpu,
+    /// 0x0002, capacity in bytes.
+    Mem,
+    /// 0x0003, capacity in bytes.
+    Block,
+    /// 0x0004, capacity in bits per second.
+    Net,
+    /// 0x0005, capacity in bytes of VRAM.
+    Gpu,
+    /// 0x0010, capacity is an HTTP port; advertised, never leased.
+    Scheduler,
+    /// 0x00FF, vendor space; advertised, never leased.
+    Vendor,
+    /// Any other code.
+    Unknown(u16),
+}
+
+/// Bits of [`FlatEntry::flags`].
+pub mod resource_flags {
+    /// The resource is fenced; no new leases are granted.
+    pub const FENCED: u16 = 1 << 0;
+    /// The resource is usable with reduced guarantees.
+    pub const DEGRADED: u16 = 1 << 1;
+}
+
+/// Health constants of the structured form.
+pub mod health {
+    /// Healthy.
+    pub const OK: u32 = 0x00;
+    /// Degraded but usable.
+    pub const DEGRADED: u32 = 0x01;
+    /// Fenced, not leasable.
+    pub const FENCED: u32 = 0x02;
+}
+
+/// One 36-byte entry of the flat form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlatEntry {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Of what kind.
+    pub resource_type: ResourceType,
+    /// [`resource_flags`].
+    pub flags: u16,
+    /// In the unit of the type.
+    pub capacity: u64,
+    /// What a lease could still get. 0 for what is detected but not offered by the operator.
+    pub available: u64,
+}
+
+/// The structured form: typed fields per kind, then an area of TLVs for what came later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceInventory {
+    /// The node.
+    pub node_id: NodeId,
+    /// Starts of the daemon.
+    pub epoch: Epoch,
+    /// Worst health of the parts.
+    pub health: u32,
+    /// MEM.
+    pub mem_arenas: Vec<MemArena>,
+    /// BLOCK.
+    pub block_devs: Vec<BlockDev>,
+    /// CPU.
+    pub cpu_caps: Vec<CpuCap>,
+    /// NET.
+    pub nics: Vec<NicInfo>,
+    /// GPU.
+    pub gpus: Vec<GpuInfo>,
+    /// What later versions say about resources; unknown tags are skipped, known ones decoded.
+    pub extensions: Vec<InventoryExtension>,
+}
+
+/// A memory arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemArena {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Base address within the node; 0 where addresses are given per lease.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Granularity of leases, bytes.
+    pub align: u32,
+    /// Most bytes in one read.
+    pub max_read: u32,
+    /// Most bytes in one write.
+    pub max_write: u32,
+    /// [`health`].
+    pub health: u32,
+}
+
+/// A block device or pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockDev {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Bytes per block.
+    pub block_size: u32,
+    /// Bytes.
+    pub capacity: u64,
+    /// Bit 0 `BLOCK_RO`, bit 1 `BLOCK_REMOVABLE`.
+    pub flags: u32,
+    /// [`health`].
+    pub health: u32,
+}
+
+/// `BLOCK_RO`, bit 0 of [`BlockDev::flags`].
+pub const BLOCK_RO: u32 = 1 << 0;
+/// `BLOCK_REMOVABLE`, bit 1 of [`BlockDev::flags`].
+pub const BLOCK_REMOVABLE: u32 = 1 << 1;
+
+/// CPU capacity and topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuCap {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Physical core groups under the current policy.
+    pub cores: u16,
+    /// Online logical CPUs.
+    pub threads: u16,
+    /// Highest frequency, 0 if unknown.
+    pub max_mhz: u32,
+    /// [`cpu_flags`].
+    pub flags: u32,
+    /// [`health`].
+    pub health: u32,
+}
+
+/// Bits of [`CpuCap::flags`]. Bits 24..26 hold the policy in force; the source leaves the numbers
+/// open, here they are the class byte plus one (0 = not stated).
+pub mod cpu_flags {
+    /// Can host tasklets.
+    pub const TASKLET_HOST: u32 = 1 << 0;
+    /// ARM NEON.
+    pub const NEON: u32 = 1 << 1;
+    /// CRC32 instructions.
+    pub const CRC32: u32 = 1 << 2;
+    /// Leases are enforced with topology-aware placement.
+    pub const TOPOLOGY_AWARE_LEASING: u32 = 1 << 3;
+    /// Bits 16..23: architecture.
+    pub const ARCH_SHIFT: u32 = 16;
+    /// AArch64 (000).
+    pub const ARCH_AARCH64: u32 = 0x01;
+    /// `x86_64` (ours: the source lists only `AArch64`).
+    pub const ARCH_X86_64: u32 = 0x02;
+    /// Bits 24..26: isolation policy, class byte plus one.
+    pub const ISOLATION_SHIFT: u32 = 24;
+    /// Sibling topology was detected for all online CPUs.
+    pub const TOPOLOGY_COMPLETE: u32 = 1 << 27;
+}
+
+/// A network interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicInfo {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Link speed, bits per second, 0 if unknown.
+    pub speed_bps: u64,
+    /// Bytes.
+    pub mtu: u32,
+    /// Bit 0 `NIC_SRIOV`, bit 1 `NIC_LINK_UP`.
+    pub flags: u32,
+    /// [`health`].
+    pub health: u32,
+}
+
+/// `NIC_SRIOV`, bit 0 of [`NicInfo::flags`].
+pub const NIC_SRIOV: u32 = 1 << 0;
+/// `NIC_LINK_UP`, bit 1 of [`NicInfo::flags`].
+pub const NIC_LINK_UP: u32 = 1 << 1;
+
+/// A GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Bytes, 0 if unknown.
+    pub vram_bytes: u64,
+    /// CUDA cores or stream processors, 0 if unknown.
+    pub compute_units: u32,
+    /// Bit 0 `GPU_CUDA`, bit 1 `GPU_ROCM`, bit 2 `GPU_MIG`.
+    pub flags: u32,
+    /// [`health`].
+    pub health: u32,
+}
+
+/// `GPU_CUDA`, bit 0 of [`GpuInfo::flags`].
+pub const GPU_CUDA: u32 = 1 << 0;
+/// `GPU_ROCM`, bit 1 of [`GpuInfo::flags`].
+pub const GPU_ROCM: u32 = 1 << 1;
+/// `GPU_MIG`, bit 2 of [`GpuInfo::flags`] (003 §7).
+pub const GPU_MIG: u32 = 1 << 2;
+
+/// One TLV of the structured inventory's last area. All carry the resource that they speak of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InventoryExtension {
+    /// 0x0B01: a name for people, such as `rxe0`, `eth0`, `nvme0n1` (UTF-8, at most 255 bytes).
+    Name(ResourceId, String),
+    /// 0x0B02: bytes or units that a lease could still get.
+    Available(ResourceId, u64),
+    /// 0x0B03: class bytes that the node can enforce for the resource, and the default (001 §6.1).
+    Classes {
+        /// Of which resource.
+        resource_id: ResourceId,
+        /// What a request without a class gets.
+        default: u8,
+        /// What may be asked for.
+        supported: Vec<u8>,
+    },
+    /// 0x0B04: roads over which a lease of this resource can be used.
+    Transports(ResourceId, Vec<crate::Transport>),
+}
