@@ -1,1 +1,224 @@
-//! .
+//! A rooted tree of kernel attributes: sysfs, procfs, configfs, cgroupfs.
+//!
+//! Every path is relative to the root, so that the same code runs on `/sys` and on a directory that
+//! a test has written. Every error says which path, which value and what the system answered. This
+//! crate knows no attribute by name, never retries and never follows a path that leaves its root by
+//! spelling (`..`, absolute). Symbolic links of the kernel's own making are followed: sysfs is built
+//! of them. Any call here can block for as long as the kernel likes.
+#![forbid(unsafe_code)]
+
+mod error;
+mod list;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+pub use error::{Cause, Error};
+pub use list::parse_list;
+
+/// Most bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.
+pub const READ_BYTES_MAX: usize = 1 << 20;
+
+/// A directory that all paths are relative to.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The tree below `root`, which need not exist yet.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Where the tree hangs.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The whole text without surrounding white space; refuses more than [`READ_BYTES_MAX`].
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<String, Error> {
+        let (at, text) = self.read_at_most(path.as_ref(), READ_BYTES_MAX + 1)?;
+        if text.len() > READ_BYTES_MAX {
+            return Err(Error::new("read", at, Cause::TooLong(READ_BYTES_MAX)));
+        }
+        text_of(text).map_err(|cause| Error::new("read", at, cause))
+    }
+
+    /// The whole lines among the first `max_bytes`, for long files whose start is enough.
+    pub fn read_head(&self, path: impl AsRef<Path>, max_bytes: usize) -> Result<String, Error> {
+        let (at, mut text) = self.read_at_most(path.as_ref(), max_bytes)?;
+        if text.len() == max_bytes {
+            text.truncate(text.iter().rposition(|&byte| byte == b'\n').unwrap_or(0));
+        }
+        text_of(text).map_err(|cause| Error::new("read", at, cause))
+    }
+
+    /// The text as a value, such as `u64`.
+    pub fn read_as<T: FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Error> {
+        let text = self.read(path.as_ref())?;
+        let wanted = std::any::type_name::<T>();
+        text.parse()
+            .map_err(|_unparsed: T::Err| self.malformed(path.as_ref(), &text, wanted))
+    }
+
+    /// The numbers of a kernel list such as `0-3,8`, in order.
+    pub fn read_list(&self, path: impl AsRef<Path>) -> Result<Vec<u32>, Error> {
+        let text = self.read(path.as_ref())?;
+        parse_list(&text).ok_or_else(|| self.malformed(path.as_ref(), &text, "a list of numbers"))
+    }
+
+    /// Names in a directory, sorted. The kernel names things in ASCII.
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Error> {
+        let name = |entry: io::Result<fs::DirEntry>| -> io::Result<String> {
+            entry?
+                .file_name()
+                .into_string()
+                .map_err(|_name| io::ErrorKind::InvalidData.into())
+        };
+        self.perform("list", path.as_ref(), |at| {
+            let mut names = fs::read_dir(at)?
+                .map(name)
+                .collect::<io::Result<Vec<_>>>()?;
+            names.sort_unstable();
+            Ok(names)
+        })
+    }
+
+    /// Whether there is something at the path, even a link that leads nowhere.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
+        let at = self.resolve("look at", path.as_ref())?;
+        match fs::symlink_metadata(&at) {
+            Ok(_) => Ok(true),
+            Err(e) if absent(&e) => Ok(false),
+            Err(e) => Err(Error::new("look at", at, e)),
+        }
+    }
+
+    /// The last name that a symbolic link points to, such as a driver's.
+    pub fn link_name(&self, path: impl AsRef<Path>) -> Result<String, Error> {
+        let at = self.resolve("read link", path.as_ref())?;
+        let target = fs::read_link(&at).map_err(|e| Error::new("read link", at.clone(), e));
+        let name = target?
+            .file_name()
+            .and_then(|name| name.to_str())
+            .map(str::to_owned);
+        name.ok_or_else(|| Error::new("read link", at, Cause::NotText))
+    }
+
+    /// Writes the value in one `write(2)`, as the kernel expects. Never creates a file.
+    pub fn write(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
+        self.write_shown(path.as_ref(), value)
+            .map_err(|e| e.with_value(format!("`{value}`")))
+    }
+
+    /// Writes a value that must never appear in an error or a log.
+    pub fn write_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
+        self.write_shown(path.as_ref(), value)
+            .map_err(|e| e.with_value("a secret".to_owned()))
+    }
+
+    /// Writes, then reads back: some attributes accept a value and ignore it.
+    pub fn write_verified(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
+        self.write(path.as_ref(), value)?;
+        let got = self.read(path.as_ref())?;
+        if got == value.trim() {
+            return Ok(());
+        }
+        let at = self.root.join(path.as_ref());
+        Err(Error::new("write", at, Cause::ReadBack(got)).with_value(format!("`{value}`")))
+    }
+
+    /// Makes a directory; in configfs and cgroupfs that makes the object.
+    pub fn mkdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.perform("make directory", path.as_ref(), |at| fs::create_dir(at))
+    }
+
+    /// Removes a directory; in configfs and cgroupfs that removes the object.
+    pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.perform("remove directory", path.as_ref(), |at| fs::remove_dir(at))
+    }
+
+    /// Makes `link` point to `target`, both in this tree. The link holds the absolute path, because
+    /// configfs resolves a relative one from the working directory of the process.
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
+        let target = self.resolve("link", target.as_ref())?;
+        self.perform("link", link.as_ref(), |at| {
+            std::os::unix::fs::symlink(&target, at)
+        })
+        .map_err(|e| e.with_value(format!("`{}`", target.display())))
+    }
+
+    /// Removes a link.
+    pub fn unlink(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.perform("unlink", path.as_ref(), |at| fs::remove_file(at))
+    }
+
+    fn resolve(&self, operation: &'static str, path: &Path) -> Result<PathBuf, Error> {
+        let inside = path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if !inside {
+            return Err(Error::new(operation, path.to_owned(), Cause::Outside));
+        }
+        Ok(self.root.join(path))
+    }
+
+    fn perform<T>(
+        &self,
+        operation: &'static str,
+        path: &Path,
+        act: impl FnOnce(&Path) -> io::Result<T>,
+    ) -> Result<T, Error> {
+        let at = self.resolve(operation, path)?;
+        act(&at).map_err(|e| Error::new(operation, at, e))
+    }
+
+    fn read_at_most(&self, path: &Path, limit: usize) -> Result<(PathBuf, Vec<u8>), Error> {
+        let mut text = Vec::new();
+        self.perform("read", path, |at| {
+            File::open(at)?.take(limit as u64).read_to_end(&mut text)
+        })?;
+        Ok((self.root.join(path), text))
+    }
+
+    fn write_shown(&self, path: &Path, value: &str) -> Result<(), Error> {
+        self.perform("write", path, |at| {
+            let mut file = OpenOptions::new().write(true).truncate(true).open(at)?;
+            let taken = file.write(value.as_bytes())?;
+            if taken == value.len() {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::WriteZero.into())
+            }
+        })
+    }
+
+    fn malformed(&self, path: &Path, text: &str, wanted: &'static str) -> Error {
+        let got = text.chars().take(64).collect();
+        Error::new(
+            "read",
+            self.root.join(path),
+            Cause::Malformed { wanted, got },
+        )
+    }
+}
+
+fn text_of(bytes: Vec<u8>) -> Result<String, Cause> {
+    let text = String::from_utf8(bytes).map_err(|_not_utf8| Cause::NotText)?;
+    Ok(text.trim().to_owned())
+}
+
+fn absent(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+#[cfg(test)]
+mod tests;
