@@ -1,0 +1,223 @@
+#!/usr/bin/python3
+"""Starts and stops the daemon and asks it things through `fabricctl --json`: all that the suites and
+the demo know of fabricBIOS is here. FABRICBIOS_BIN names the directory of the two programs; left out,
+the newest build of this checkout is taken."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+ADDRESS = "10.77.0.1"
+PORT = 5701
+READY_SECS = 60
+DONE, USAGE, REFUSED, NOT_FOUND, FENCED, UNREACHABLE = 0, 2, 3, 4, 5, 6
+
+
+def program(name):
+    """Path of one of the programs under test, or LookupError that says where it was sought."""
+    named = os.environ.get("FABRICBIOS_BIN")
+    target = pathlib.Path(__file__).resolve().parents[2] / "target"
+    places = [pathlib.Path(named)] if named else [target / "release", target / "debug"]
+    found = [place / name for place in places if (place / name).is_file()]
+    if not found:
+        raise LookupError(f"{name} (looked in {', '.join(map(str, places))})")
+    return str(max(found, key=lambda path: path.stat().st_mtime))
+
+
+class Refused(Exception):
+    """`fabricctl` did not do it: its exit status and the error object from its standard error."""
+
+    def __init__(self, words, finished):
+        self.status = finished.returncode
+        self.stderr = finished.stderr.strip()
+        self.object = self._error_object()
+        reason = self.object.get("reason", {})
+        self.error = self.object.get("error")
+        self.message = self.object.get("message", "")
+        self.reason_class, self.code = reason.get("class"), reason.get("code")
+        super().__init__(f"fabricctl {' '.join(words)}: exit {self.status}: {self.stderr or '(nothing on stderr)'}")
+
+    def _error_object(self):
+        """The last line that is a JSON object; a program that failed otherwise has none."""
+        for line in reversed(self.stderr.splitlines()):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                return value
+        return {}
+
+
+class Fabric:
+    """One tenant's (or the operator's) view of one node."""
+
+    def __init__(self, identity, node=f"{ADDRESS}:{PORT}"):
+        self.identity, self.node = str(identity), node
+
+    def run(self, *words, as_json=True, timeout_secs=60):
+        """Runs `fabricctl` and hands back how it finished."""
+        command = [program("fabricctl"), "--node", self.node, "--identity", self.identity]
+        command += ["--json"] if as_json else []
+        return subprocess.run([*command, *map(str, words)], capture_output=True, text=True,
+                              timeout=timeout_secs, check=False)
+
+    def ask(self, *words):
+        """Runs `fabricctl --json` and returns what it printed; raises Refused."""
+        finished = self.run(*words)
+        if finished.returncode:
+            raise Refused(list(map(str, words)), finished)
+        return json.loads(finished.stdout) if finished.stdout.strip() else None
+
+    def alloc(self, length, secs, peer=None, grace_secs=0, *more):
+        """Leases memory."""
+        words = ["lease", "alloc", "mem", "--bytes", length, "--secs", secs]
+        words += ["--grace-secs", grace_secs] if grace_secs else []
+        words += ["--rdma-peer", peer] if peer else []
+        return self.ask(*words, *more)
+
+    def bind(self, lease, peer):
+        """Tells the node (another) queue pair of the client."""
+        return self.ask("lease", "bind", lease["lease_id"], "--rdma-peer", peer)
+
+    def renew(self, lease, *more):
+        """Asks for another term."""
+        return self.ask("lease", "renew", lease["lease_id"], *more)
+
+    def rotate(self, lease, *more):
+        """Asks for another key."""
+        return self.ask("lease", "rotate", lease["lease_id"], *more)
+
+    def query(self, lease):
+        """How the lease is."""
+        return self.ask("lease", "query", lease["lease_id"])
+
+    def free(self, lease):
+        """Gives the lease back."""
+        return self.ask("lease", "free", lease["lease_id"])
+
+    def revoke(self, lease):
+        """Takes somebody's lease; operators may."""
+        return self.ask("lease", "revoke", lease["lease_id"])
+
+    def issue(self, tenant, path, role="tenant"):
+        """An identity for `tenant`, made by this (operator's) one; returns that tenant's view."""
+        self.ask("identity", "issue", "--tenant", tenant, "--role", role, "--out", path)
+        return Fabric(path, self.node)
+
+    def wait_until(self, lease, *states, timeout_secs=60):
+        """Asks until the lease is in one of `states`."""
+        deadline = time.monotonic() + timeout_secs
+        while (answer := self.query(lease))["state"] not in states:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"lease {lease['lease_id']}: still {answer['state']}, waited for {states}")
+        return answer
+
+
+class Node:
+    """A running daemon and what it said. Its state directory outlives it, so that it can be started
+    again on the same state."""
+
+    def __init__(self, *more, device="rxe0", mem_bytes="16MiB", address=ADDRESS, state_dir=None):
+        self.state_dir = pathlib.Path(state_dir or tempfile.mkdtemp(prefix="fabricbios-"))
+        self.address = f"{address}:{PORT}"
+        self.command = [program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
+                        "--listen", self.address, "--mem-bytes", str(mem_bytes), "--rdma-device", device, *more]
+        self.lines, self.news = [], threading.Condition()
+        self.process = None
+        self.start()
+
+    def start(self):
+        """Starts it and waits until it says READY on standard output."""
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        start, ready = len(self.lines), threading.Event()
+        self.readers = [threading.Thread(target=self._read, args=(pipe, ready), daemon=True)
+                        for pipe in (self.process.stdout, self.process.stderr)]
+        for reader in self.readers:
+            reader.start()
+        if not ready.wait(READY_SECS) or self.process.poll() is not None:
+            self.process.kill()
+            raise RuntimeError("the daemon did not become READY; it said:\n" + "\n".join(self.lines[start:]))
+
+    def _read(self, pipe, ready):
+        for line in pipe:
+            with self.news:
+                self.lines.append(line.rstrip())
+                self.news.notify_all()
+            if pipe is self.process.stdout and "READY" in line:
+                ready.set()
+        if pipe is self.process.stdout:
+            ready.set()
+
+    def wait_for_line(self, *parts, timeout_secs=10):
+        """The first line of its output that contains all `parts`, or None."""
+        def find():
+            return next((line for line in self.lines if all(part in line for part in parts)), None)
+        with self.news:
+            self.news.wait_for(find, timeout_secs)
+            return find()
+
+    @property
+    def operator(self):
+        """The identity that the first start made."""
+        return Fabric(self.state_dir / "admin.identity", self.address)
+
+    def tenant(self, name):
+        """Another tenant of this node."""
+        path = self.state_dir / f"{name}.identity"
+        return Fabric(path, self.address) if path.exists() else self.operator.issue(name, path)
+
+    def kill(self):
+        """SIGKILL: no farewell. Returns when it is gone."""
+        self.process.kill()
+        self._finish()
+
+    def stop(self):
+        """SIGTERM; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._finish()
+
+    def _finish(self):
+        status = self.process.wait(READY_SECS)
+        for reader in self.readers:
+            reader.join(READY_SECS)
+        return status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+        shutil.rmtree(self.state_dir, ignore_errors=True)
+
+
+def resources(device="rxe0"):
+    """What the kernel counts on the RDMA device: queue pairs, regions and so on."""
+    shown = subprocess.run(["rdma", "-j", "resource", "show"], capture_output=True, text=True, check=True)
+    rows = [row for row in json.loads(shown.stdout) if row.get("ifname") == device]
+    if not rows:
+        raise LookupError(f"RDMA device {device} (rdma resource show does not list it)")
+    return {kind: count for kind, count in rows[0].items() if isinstance(count, int) and kind != "ifindex"}
+
+
+def ensure_soft_roce(device="rxe0", interface=None, address=f"{ADDRESS}/24"):
+    """Makes the soft-RoCE device if it is not there: on `interface`, or on a veth pair of its own.
+    Raises LookupError that names what is missing."""
+    if os.path.isdir(f"/sys/class/infiniband/{device}"):
+        return
+    if os.geteuid() != 0:
+        raise LookupError(f"RDMA device {device} (and only root can make one)")
+    steps = [] if interface else ["ip link add d0 type veth peer name d1", "ip link set d1 up"]
+    interface = interface or "d0"
+    steps = ["modprobe rdma_rxe", *steps, f"ip addr replace {address} dev {interface}", f"ip link set {interface} up",
+             f"rdma link add {device} type rxe netdev {interface}"]
+    for step in steps:
+        made = subprocess.run(step.split(), capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise LookupError(f"RDMA device {device} (`{step}`: {made.stderr.strip()})")

@@ -1,0 +1,291 @@
+#!/usr/bin/python3
+"""A client of a leased piece of memory, with nothing but pyverbs: no code of fabricBIOS is used here.
+
+It is documentation as much as a tool; docs/rdma-client.md walks through it. In short: make a queue
+pair, tell the node its number, GID and first PSN (`--rdma-peer`), read the lease's coordinates from
+`fabricctl --json`, connect, and read and write until a completion says that the lease has ended.
+
+As a command it prints its `--rdma-peer` argument, then takes one order a line from standard input
+and answers each with one line of JSON; `help` lists the orders.
+"""
+import argparse
+import dataclasses
+import ipaddress
+import json
+import os
+import random
+import sys
+import time
+
+from pyverbs import enums as e
+from pyverbs.addr import AHAttr, GID, GlobalRoute
+from pyverbs.cq import CQ, CompChannel
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, SendWR
+
+PSN_LIMIT = 1 << 24
+MTU_OF_BYTES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
+# In the words of libibverbs' ibv_wc_status_str, for the statuses that a requester can meet.
+STATUS_NAMES = {
+    e.IBV_WC_SUCCESS: "success",
+    e.IBV_WC_LOC_LEN_ERR: "local length error",
+    e.IBV_WC_LOC_QP_OP_ERR: "local QP operation error",
+    e.IBV_WC_LOC_PROT_ERR: "local protection error",
+    e.IBV_WC_WR_FLUSH_ERR: "Work Request Flushed Error",
+    e.IBV_WC_BAD_RESP_ERR: "bad response error",
+    e.IBV_WC_REM_INV_REQ_ERR: "remote invalid request error",
+    e.IBV_WC_REM_ACCESS_ERR: "remote access error",
+    e.IBV_WC_REM_OP_ERR: "remote operation error",
+    e.IBV_WC_RETRY_EXC_ERR: "transport retry counter exceeded",
+    e.IBV_WC_RNR_RETRY_EXC_ERR: "RNR retry counter exceeded",
+}
+REMOTE_ACCESS_ERROR = STATUS_NAMES[e.IBV_WC_REM_ACCESS_ERR]
+# What a client may see when its access has ended: the key was refused, the node's queue pair was
+# gone already, or its own queue pair had been in the error state before.
+ENDS = frozenset(STATUS_NAMES[s] for s in (
+    e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_RETRY_EXC_ERR, e.IBV_WC_WR_FLUSH_ERR))
+
+
+def now_ms():
+    """Wall clock in milliseconds, as in `expires_at_unix_ms`."""
+    return time.time_ns() / 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """How one operation ended; times are wall clock."""
+    status: str
+    posted_at_ms: float
+    completed_at_ms: float
+    data: bytes = b""
+
+    @property
+    def ok(self):
+        """Whether the operation was done."""
+        return self.status == "success"
+
+
+class Device:
+    """An opened RDMA device and the address that this side goes by."""
+
+    def __init__(self, name=None, port=1):
+        names = sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else []
+        if not names or (name and name not in names):
+            raise LookupError(f"RDMA device {name or '(any)'}: this machine has {names or 'none'}")
+        self.name, self.port = name or names[0], port
+        self.context = Context(name=self.name)
+        self.gid_index, self.gid = self._roce_v2_ipv4_gid()
+        attributes = self.context.query_device()
+        self.max_rd_atomic = attributes.max_qp_init_rd_atom
+        self.has_atomics = attributes.atomic_caps != e.IBV_ATOMIC_NONE
+
+    def _roce_v2_ipv4_gid(self):
+        """The index differs between machines, so it is looked up: the first RoCE v2 entry that is an
+        IPv4-mapped address."""
+        for entry in self.context.query_gid_table(64):
+            address = ipaddress.IPv6Address(entry.gid_str())
+            if entry.port_num == self.port and entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and address.ipv4_mapped:
+                return entry.gid_index, address
+        raise LookupError(f"{self.name} port {self.port}: no RoCE v2 GID with an IPv4 address; give its interface one")
+
+
+class Client:
+    """One reliable connected queue pair, one local buffer, and the lease that they are used on."""
+
+    def __init__(self, device, buffer_bytes=65536):
+        self.device = device
+        self.pd = PD(device.context)
+        self.channel = CompChannel(device.context)
+        self.cq = CQ(device.context, 16, None, self.channel, 0)
+        self.cq.req_notify()
+        self.buffer_bytes = buffer_bytes
+        self.buffer = MR(self.pd, buffer_bytes, e.IBV_ACCESS_LOCAL_WRITE)
+        self.qp = None
+        self.rdma = None
+        self.fresh()
+
+    def fresh(self):
+        """A new queue pair in place of the old one, which after any error cannot be used again. The
+        first PSN is drawn anew, so that late packets of the old one are not taken for the new."""
+        if self.qp:
+            self.qp.close()
+        capabilities = QPCap(max_send_wr=16, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
+        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capabilities))
+        self.psn = random.randrange(PSN_LIMIT)
+        self._to_init()
+
+    def close(self):
+        """Gives everything back, in the order that the kernel wants."""
+        for part in (self.qp, self.buffer, self.cq, self.channel, self.pd):
+            part.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    @property
+    def peer(self):
+        """What the node must know of this side: the value of `--rdma-peer`."""
+        return f"qpn={self.qp.qp_num},gid={self.device.gid},psn={self.psn}"
+
+    def _to_init(self):
+        attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=self.device.port)
+        attr.pkey_index = 0
+        attr.qp_access_flags = 0  # Nobody reads or writes this side's memory.
+        self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
+
+    def connect(self, lease):
+        """Connects to the coordinates of `lease`, the JSON object that `fabricctl --json` printed."""
+        self.rdma = lease["binding"]["rdma"]
+        self._to_rtr()
+        self._to_rts()
+
+    def _to_rtr(self):
+        """Ready to receive: who the other side is. The node's first PSN is what this side expects."""
+        gid = GID(ipaddress.IPv6Address(self.rdma["gid"]).exploded)
+        route = GlobalRoute(dgid=gid, sgid_index=self.device.gid_index, hop_limit=64)
+        attr = QPAttr(qp_state=e.IBV_QPS_RTR, port_num=self.device.port)
+        attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=self.device.port)
+        attr.path_mtu = MTU_OF_BYTES[self.rdma["path_mtu"]]
+        attr.dest_qp_num = self.rdma["qp_num"]
+        attr.rq_psn = self.rdma["psn"]
+        attr.max_dest_rd_atomic = 1
+        attr.min_rnr_timer = 12
+        self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
+                       | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER)
+
+    def _to_rts(self):
+        """Ready to send: this side's first PSN, and how long to wait (4.096 µs · 2^14 = 67 ms, and six
+        times more) before an answer that never comes is called an error. Not seven: soft-RoCE takes
+        seven for "for ever", and a client of a node that died would wait without end."""
+        attr = QPAttr(qp_state=e.IBV_QPS_RTS, port_num=self.device.port)
+        attr.sq_psn = self.psn
+        attr.timeout = 14
+        attr.retry_cnt = 6
+        attr.rnr_retry = 7
+        attr.max_rd_atomic = max(1, min(self.device.max_rd_atomic, self.rdma.get("max_rd_atomic", 1)))
+        self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_SQ_PSN | e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT
+                       | e.IBV_QP_RNR_RETRY | e.IBV_QP_MAX_QP_RD_ATOMIC)
+
+    def write(self, offset, data, rkey=None):
+        """RDMA WRITE of `data` at `offset` of the lease."""
+        if len(data) > self.buffer_bytes:
+            raise ValueError(f"write of {len(data)} bytes: the local buffer has {self.buffer_bytes}")
+        self.buffer.write(data, len(data))
+        return self._run(e.IBV_WR_RDMA_WRITE, offset, len(data), rkey)
+
+    def read(self, offset, length, rkey=None):
+        """RDMA READ; the bytes are in the completion's `data`."""
+        if length > self.buffer_bytes:
+            raise ValueError(f"read of {length} bytes: the local buffer has {self.buffer_bytes}")
+        done = self._run(e.IBV_WR_RDMA_READ, offset, length, rkey)
+        return dataclasses.replace(done, data=self.buffer.read(length, 0)) if done.ok else done
+
+    def compare_and_swap(self, offset, expected, new, rkey=None):
+        """If the 8 bytes at `offset` hold `expected`, they become `new`; `data` is what was there."""
+        return self._atomic(e.IBV_WR_ATOMIC_CMP_AND_SWP, offset, rkey, expected, new)
+
+    def fetch_and_add(self, offset, addend, rkey=None):
+        """Adds to the 8 bytes at `offset`; `data` is what was there."""
+        return self._atomic(e.IBV_WR_ATOMIC_FETCH_AND_ADD, offset, rkey, addend, 0)
+
+    def _atomic(self, opcode, offset, rkey, compare_add, swap):
+        done = self._run(opcode, offset, 8, rkey, (compare_add, swap))
+        return dataclasses.replace(done, data=self.buffer.read(8, 0)) if done.ok else done
+
+    def _run(self, opcode, offset, length, rkey, operands=None):
+        """Posts one request and waits for its completion: with nothing else in flight the completion
+        that comes is its own."""
+        address, key = self.rdma["remote_addr"] + offset, self.rdma["rkey"] if rkey is None else rkey
+        piece = SGE(self.buffer.buf, length, self.buffer.lkey)
+        request = SendWR(opcode=opcode, num_sge=1, sg=[piece], send_flags=e.IBV_SEND_SIGNALED)
+        if operands:
+            request.set_wr_atomic(key, address, *operands)
+        else:
+            request.set_wr_rdma(key, address)
+        posted_at_ms = now_ms()
+        self.qp.post_send(request)
+        status = self._completed().status
+        return Completion(STATUS_NAMES.get(status, f"status {status}"), posted_at_ms, now_ms())
+
+    def _completed(self):
+        while True:
+            count, completions = self.cq.poll(1)
+            if count:
+                return completions[0]
+            # One event is armed at all times; a completion that came before it was armed again is
+            # found by polling once more.
+            self.channel.get_cq_event(self.cq)
+            self.cq.ack_events(1)
+            self.cq.req_notify()
+
+
+def keep_writing(client, offset, on_write=None):
+    """Writes 1, 2, 3 … at `offset` until a write fails; tells when the last success and the failure
+    were. `expired` writers are the ordinary end of a lease."""
+    value, last = 0, None
+    while True:
+        done = client.write(offset, (value + 1).to_bytes(8, "big"))
+        if not done.ok:
+            return {"writes": value, "status": done.status, "failed_at_ms": done.completed_at_ms,
+                    "failed_posted_at_ms": done.posted_at_ms,
+                    "last_posted_at_ms": last.posted_at_ms if last else None,
+                    "last_ok_at_ms": last.completed_at_ms if last else None}
+        value, last = value + 1, done
+        if on_write:
+            on_write(value)
+
+
+def _answer(client, words):
+    """One order of the command's standard input."""
+    order, numbers = words[0], [int(w, 0) for w in words[1:] if order != "write" or w is words[1]]
+    if order == "write":
+        done = client.write(numbers[0], " ".join(words[2:]).encode())
+    elif order == "read":
+        done = client.read(*numbers)
+    elif order == "swap":
+        done = client.compare_and_swap(*numbers)
+    elif order == "add":
+        done = client.fetch_and_add(*numbers)
+    elif order == "keep-writing":
+        return keep_writing(client, *numbers, on_write=lambda n: n == 1 and _say({"writing": True}))
+    else:
+        return {"error": f"unknown order {order!r}", "orders": "connect LEASE_JSON | fresh | write OFFSET TEXT | "
+                "read OFFSET LENGTH | swap OFFSET EXPECTED NEW | add OFFSET ADDEND | keep-writing OFFSET"}
+    return {"status": done.status, "data": done.data.hex(), "text": done.data.decode(errors="replace")}
+
+
+def _say(answer):
+    print(json.dumps(answer), flush=True)
+
+
+def main():
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--device", help="RDMA device; the first one if left out")
+    client = Client(Device(parser.parse_args().device))
+    _say({"rdma_peer": client.peer})
+    for line in sys.stdin:
+        words = line.split()
+        if not words:
+            continue
+        try:
+            if words[0] == "connect":
+                client.connect(json.loads(line.split(None, 1)[1]))
+                _say({"connected": True})
+            elif words[0] == "fresh":
+                client.fresh()
+                _say({"rdma_peer": client.peer})
+            else:
+                _say(_answer(client, words))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            _say({"error": f"{words[0]}: {error!r}"})
+
+
+if __name__ == "__main__":
+    main()
