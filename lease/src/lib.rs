@@ -1,7 +1,8 @@
 //! The mind of fabricBIOS: who holds what until when, and what must happen next.
 //!
 //! Pure: time is an argument, the table decides, drivers act. Nothing here performs I/O, asks for
-//! the time, spawns or locks.
+//! the time, spawns or locks. Start reading at [`State`] (the life of a lease), then
+//! [`LeaseTable`] (who asks what), then [`Backend`] (the contract of the hardware).
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -9,8 +10,28 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod admission;
 mod backend;
+mod config;
+mod effect;
+mod ending;
+mod extents;
+mod lease;
+mod life;
+mod note;
+mod record;
+mod reports;
+mod requests;
+mod resource;
+mod table;
 mod time;
 
 pub use backend::*;
+pub use config::Policy;
+pub use effect::*;
+pub use life::{Event, State};
+pub use note::{Note, Wanted};
+pub use record::LeaseRecord;
+pub use resource::Availability;
+pub use table::{Asked, LeaseTable};
 pub use time::*;

@@ -1,0 +1,244 @@
+//! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
+//! what the resource can do. Decides at once; never over-commits.
+
+use alloc::{format, string::String};
+
+use fabricbios_wire::{
+    Effective, LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId, ResourceType,
+    Transport,
+};
+
+use crate::{Extent, LeaseTable, Wanted, resource::Resource};
+
+/// A place for a lease.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) resource_id: ResourceId,
+    pub(crate) extent: Extent,
+    pub(crate) effective: Effective,
+    /// The rule that decided, for the log.
+    pub(crate) policy: &'static str,
+}
+
+pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
+    Wanted {
+        resource_type: request.resource_type,
+        capacity: request.capacity,
+        lease_secs: request.lease_secs,
+        classes: Effective {
+            cpu_isolation: request.cpu_isolation,
+            gpu_exclusivity: request.gpu_exclusivity,
+            transport: Some(request.transport).filter(|&road| road != Transport::Auto),
+            rotate_on_renew: request.rotate_on_renew,
+        },
+    }
+}
+
+fn refuse<T>(error: LeaseError, class: RefusalClass, message: String) -> Result<T, Refusal> {
+    Err(Refusal::new(error, class, message))
+}
+
+impl LeaseTable {
+    /// Finds a place and takes it, or says why there is none.
+    pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
+        self.check_terms(request)?;
+        check_classes(request)?;
+        self.check_offered(request)?;
+        if self.records() >= self.policy.records_max {
+            return refuse(
+                LeaseError::Unavailable,
+                RefusalClass::Transient,
+                format!("the node keeps {} leases at most; try later", self.policy.records_max),
+            );
+        }
+        let resource = self.choose(request)?;
+        let road = check_road(resource, request)?;
+        let Some(extent) = resource.free.take(request.capacity) else {
+            return Err(no_room(resource, request));
+        };
+        Ok(Admitted {
+            resource_id: resource.id,
+            extent,
+            effective: Effective {
+                transport: Some(road),
+                rotate_on_renew: request.rotate_on_renew,
+                ..Effective::default()
+            },
+            policy: match request.transport {
+                Transport::Auto => "capacity; road by the resource's preference",
+                _ => "capacity; road by request",
+            },
+        })
+    }
+
+    fn check_terms(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
+        let (secs, grace) = (request.lease_secs, request.grace_secs);
+        if request.capacity == 0 {
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Permanent,
+                "capacity=0; ask for at least 1".into(),
+            );
+        }
+        self.check_term(secs)?;
+        if grace > self.policy.grace_secs_max {
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Policy,
+                format!("grace_secs={grace}; this node allows {} at most", self.policy.grace_secs_max),
+            );
+        }
+        Ok(())
+    }
+
+    /// The operator's envelope for terms; renewals obey it too.
+    pub(crate) fn check_term(&self, secs: u32) -> Result<(), Refusal> {
+        if secs == 0 {
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Permanent,
+                "lease_secs=0; there is no infinite lease, ask for at least 1".into(),
+            );
+        }
+        if secs > self.policy.lease_secs_max {
+            let max = self.policy.lease_secs_max;
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Policy,
+                format!("lease_secs={secs}; this node allows {max} at most: ask for less and renew"),
+            );
+        }
+        Ok(())
+    }
+
+    /// Tells what cannot be leased at all from what is not leased here.
+    fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
+        let kind = request.resource_type;
+        let leasable = !matches!(
+            kind,
+            ResourceType::Scheduler | ResourceType::Vendor | ResourceType::Unknown(_)
+        );
+        if !leasable {
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Permanent,
+                format!("resources of type {kind:?} are advertised, never leased"),
+            );
+        }
+        if self.resources.values().any(|resource| resource.kind == kind) {
+            return Ok(());
+        }
+        if self.policy.detected.contains(&kind) {
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Policy,
+                format!("this node has {kind:?} but its operator offers none of it for lease"),
+            );
+        }
+        refuse(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!("this node has no {kind:?} to lease; see its inventory"),
+        )
+    }
+
+    /// The resource asked for, or the one of the kind that fits tightest among those that can.
+    fn choose(&mut self, request: &LeaseAllocRequest) -> Result<&mut Resource, Refusal> {
+        let id = match request.resource_id {
+            Some(id) => id,
+            None => self.best_of_kind(request),
+        };
+        let found = self.resources.get_mut(&id).filter(|r| r.kind == request.resource_type);
+        let Some(resource) = found else {
+            return refuse(
+                LeaseError::NotFound,
+                RefusalClass::Permanent,
+                format!("no resource {id} of type {:?} is offered here", request.resource_type),
+            );
+        };
+        if let Some(fence) = &resource.fence {
+            return refuse(
+                LeaseError::Fenced,
+                RefusalClass::Transient,
+                format!("resource {id} is fenced ({}); an operator must clear it", fence.reason),
+            );
+        }
+        Ok(resource)
+    }
+
+    fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
+        let rank = |resource: &Resource| {
+            (
+                resource.fence.is_some(),
+                resource.road(request.transport).is_none(),
+                resource.free.longest() < request.capacity,
+                resource.free.longest(),
+            )
+        };
+        self.resources
+            .values()
+            .filter(|resource| resource.kind == request.resource_type)
+            .min_by_key(|resource| rank(resource))
+            .map_or(ResourceId(0), |resource| resource.id)
+    }
+}
+
+/// A class that does not apply is refused, never softened (002 §3, 003 §3).
+fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
+    let kind = request.resource_type;
+    if let Some(class) = request.cpu_isolation.filter(|_| kind != ResourceType::Cpu) {
+        return refuse(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!("cpu isolation {class:?} cannot be enforced for a lease of {kind:?}"),
+        );
+    }
+    if let Some(class) = request.gpu_exclusivity.filter(|_| kind != ResourceType::Gpu) {
+        return refuse(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!("gpu exclusivity {class:?} cannot be enforced for a lease of {kind:?}"),
+        );
+    }
+    Ok(())
+}
+
+fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transport, Refusal> {
+    let Some(road) = resource.road(request.transport) else {
+        return refuse(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!(
+                "transport {:?} is not offered for resource {}; it has {:?}",
+                request.transport, resource.id, resource.transports
+            ),
+        );
+    };
+    if request.rdma_peer.is_some() && !matches!(road, Transport::Rdma | Transport::Both) {
+        return refuse(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!("a queue pair was given, but the lease would go over {road:?}"),
+        );
+    }
+    Ok(road)
+}
+
+fn no_room(resource: &Resource, request: &LeaseAllocRequest) -> Refusal {
+    let asked = request.capacity;
+    let (capacity, longest) = (resource.capacity, resource.free.longest());
+    let class = match asked > capacity {
+        true => RefusalClass::Permanent,
+        false => RefusalClass::Transient,
+    };
+    let free = resource.free.free_total();
+    Refusal::new(
+        LeaseError::CapacityExceeded,
+        class,
+        format!(
+            "capacity={asked}; resource {} has {capacity}, of which {free} are free, \
+             {longest} in one piece",
+            resource.id
+        ),
+    )
+}

@@ -1,0 +1,54 @@
+//! The operator's limits, each with its reason.
+
+use core::time::Duration;
+
+use fabricbios_wire::ResourceType;
+
+/// What the operator allows and how patient the node is.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Longest term. An hour: long enough that renewal is cheap, short enough that a forgotten
+    /// lease comes back the same day.
+    pub lease_secs_max: u32,
+    /// Longest grace time. It keeps bytes from everybody else without being used.
+    pub grace_secs_max: u32,
+    /// A cut that is not proved by then has failed: the published contract wants an outcome of a
+    /// revoke within a second.
+    pub cut_within: Duration,
+    /// A bind that has not ended by then is cut. A kernel gives up on an address after a few seconds,
+    /// and several binds may queue for their turn.
+    pub bind_within: Duration,
+    /// A release without progress for so long has failed. On progress, not in total: scrubbing
+    /// scales with size.
+    pub release_stall: Duration,
+    /// A remediation that takes longer is reported as failed.
+    pub reset_within: Duration,
+    /// For how long LEASE_QUERY answers for an ended lease; at least 10 minutes.
+    pub keep_ended: Duration,
+    /// Leases, ended ones on record included: the bound on the table's memory.
+    pub records_max: usize,
+    /// Kinds that were detected; those without an offer are refused as not offered, not as absent.
+    pub detected: alloc::vec::Vec<ResourceType>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            lease_secs_max: 3600,
+            grace_secs_max: 3600,
+            cut_within: Duration::from_secs(1),
+            bind_within: Duration::from_secs(30),
+            release_stall: Duration::from_secs(10),
+            reset_within: Duration::from_secs(30),
+            keep_ended: Duration::from_secs(15 * 60),
+            records_max: 1 << 20,
+            detected: alloc::vec::Vec::new(),
+        }
+    }
+}
+
+/// Renewal is accepted in the last fifth of the term (000, LEASE_RENEW).
+pub(crate) const RENEWAL_WINDOW_FRACTION: u32 = 5;
+
+/// Longest overlap of two keys: a client that needs a minute to follow is not following.
+pub(crate) const OVERLAP_MS_MAX: u32 = 60_000;

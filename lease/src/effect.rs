@@ -1,0 +1,126 @@
+//! What the table asks the outside to do, and what the outside reports back.
+
+use alloc::string::String;
+
+use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
+use serde::{Deserialize, Serialize};
+
+use crate::{BindError, BindOrder, Extent, LeaseRecord, Note, StepError, Tag};
+
+/// Whom an answer is for: chosen by the driver, given back to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// One thing for the driver to do. In order of emission; see each for what it may overtake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Hand to the backend of the resource. A cut waits for nothing.
+    Order(Order),
+    /// Write down.
+    Journal(Change),
+    /// Tell the asker. With `after_journal`, not before every change so far is durable.
+    Answer {
+        /// Who asked.
+        ticket: Ticket,
+        /// What to say.
+        answer: Answer,
+        /// Durable before told.
+        after_journal: bool,
+    },
+    /// For the log.
+    Note(Note),
+}
+
+/// What a backend is to do; plain data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// [`crate::Backend::bind`].
+    Bind(BindOrder),
+    /// [`crate::Backend::rotate`].
+    Rotate(Tag),
+    /// [`crate::Backend::retire_key`].
+    RetireKey(Tag),
+    /// [`crate::Backend::cut`].
+    Cut(Tag),
+    /// [`crate::Backend::release`].
+    Release(Tag, Extent),
+    /// [`crate::Backend::reset`].
+    Reset(ResourceId),
+}
+
+impl Order {
+    /// On which resource.
+    #[must_use]
+    pub fn resource_id(&self) -> ResourceId {
+        match self {
+            Self::Bind(order) => order.tag.resource_id,
+            Self::Rotate(tag) | Self::RetireKey(tag) | Self::Cut(tag) | Self::Release(tag, _) => {
+                tag.resource_id
+            }
+            Self::Reset(resource_id) => *resource_id,
+        }
+    }
+}
+
+/// What came of an [`Order`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Of [`Order::Bind`].
+    Bind(Tag, Result<Binding, BindError>),
+    /// Of [`Order::Rotate`].
+    Rotate(Tag, Result<Binding, BindError>),
+    /// Of [`Order::RetireKey`].
+    RetireKey(Tag, Result<Binding, StepError>),
+    /// Of [`Order::Cut`]; `Ok` carries the proof, for the log.
+    Cut(Tag, Result<String, StepError>),
+    /// A release is still moving.
+    ReleaseProgress(Tag),
+    /// Of [`Order::Release`].
+    Release(Tag, Result<(), StepError>),
+    /// Of [`Order::Reset`].
+    Reset(ResourceId, Result<(), StepError>),
+}
+
+/// A change of what must survive a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This is what is known of a lease.
+    PutLease(LeaseRecord),
+    /// Forget it.
+    RemoveLease(LeaseId),
+    /// This resource is fenced.
+    PutFence(FenceRecord),
+    /// It is not any more.
+    RemoveFence(ResourceId),
+}
+
+/// A fence, as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceRecord {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// Of what kind.
+    pub resource_type: fabricbios_wire::ResourceType,
+    /// Which lease left it so.
+    pub lease_id: LeaseId,
+    /// Since when, wall clock.
+    pub since_unix_ms: u64,
+    /// What failed.
+    pub reason: StepError,
+    /// Whether it was only the release that failed: then its late success clears the fence.
+    pub by_release: bool,
+}
+
+impl FenceRecord {
+    /// As it is told to people.
+    #[must_use]
+    pub fn to_wire(&self) -> Fence {
+        Fence {
+            resource_id: self.resource_id,
+            resource_type: self.resource_type,
+            lease_id: self.lease_id,
+            since_unix_ms: self.since_unix_ms,
+            reason: alloc::format!("{}", self.reason),
+        }
+    }
+}

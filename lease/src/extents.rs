@@ -1,0 +1,141 @@
+//! Sub-allocation of one resource: which stretches are free.
+//!
+//! Best fit over two ordered views of the same free stretches, so that taking and giving back are
+//! O(log n). It never hands out what it has handed out; giving back what was never taken is a
+//! programming error that the caller cannot commit through [`crate::LeaseTable`].
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use crate::Extent;
+
+/// The free stretches of a resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Extents {
+    align: u64,
+    free_total: u64,
+    by_offset: BTreeMap<u64, u64>,
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+impl Extents {
+    /// Everything free. `align` of 0 counts as 1; a tail shorter than `align` is never used.
+    pub(crate) fn new(capacity: u64, align: u64) -> Self {
+        let align = align.max(1);
+        let mut extents = Self {
+            align,
+            free_total: 0,
+            by_offset: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+        };
+        extents.insert(0, capacity - capacity % align);
+        extents
+    }
+
+    /// Sum of what is free.
+    pub(crate) fn free_total(&self) -> u64 {
+        self.free_total
+    }
+
+    /// The longest single stretch: what one lease could get.
+    pub(crate) fn longest(&self) -> u64 {
+        self.by_length.last().map_or(0, |&(length, _)| length)
+    }
+
+    /// Takes the shortest stretch that is long enough. The extent has the length asked for; what
+    /// rounding up to the alignment adds stays with it until it is given back.
+    pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
+        let reserved = self.reserved(length)?;
+        let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
+        self.remove(offset, found);
+        self.insert(offset + reserved, found - reserved);
+        Some(Extent { offset, length })
+    }
+
+    /// Gives back what [`Extents::take`] gave.
+    pub(crate) fn give_back(&mut self, extent: Extent) {
+        let Some(length) = self.reserved(extent.length) else { return };
+        let (mut start, mut end) = (extent.offset, extent.offset + length);
+        if let Some((&before, &its)) = self.by_offset.range(..start).next_back()
+            && before + its == start
+        {
+            self.remove(before, its);
+            start = before;
+        }
+        if let Some(&its) = self.by_offset.get(&end) {
+            self.remove(end, its);
+            end += its;
+        }
+        self.insert(start, end - start);
+    }
+
+    fn reserved(&self, length: u64) -> Option<u64> {
+        length.checked_next_multiple_of(self.align).filter(|&reserved| reserved > 0)
+    }
+
+    fn insert(&mut self, offset: u64, length: u64) {
+        if length > 0 {
+            self.by_offset.insert(offset, length);
+            self.by_length.insert((length, offset));
+            self.free_total += length;
+        }
+    }
+
+    fn remove(&mut self, offset: u64, length: u64) {
+        self.by_offset.remove(&offset);
+        self.by_length.remove(&(length, offset));
+        self.free_total -= length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn nothing_and_too_much_are_refused() {
+        let mut extents = Extents::new(8192, 4096);
+        assert_eq!(extents.take(0), None);
+        assert_eq!(extents.take(8193), None);
+        assert_eq!(extents.take(u64::MAX), None, "rounding up must not wrap");
+        assert_eq!(extents.free_total(), 8192);
+    }
+
+    #[test]
+    fn a_gap_between_two_neighbours_heals() {
+        let mut extents = Extents::new(3 * 4096, 4096);
+        let taken: Vec<_> = (0..3).map(|_| extents.take(1).expect("room")).collect();
+        assert_eq!(extents.longest(), 0);
+        extents.give_back(taken[0]);
+        extents.give_back(taken[2]);
+        assert_eq!((extents.free_total(), extents.longest()), (8192, 4096));
+        extents.give_back(taken[1]);
+        assert_eq!(extents.longest(), 3 * 4096);
+    }
+
+    proptest! {
+        /// Never twice the same byte, never a byte outside, and all of it back in the end.
+        #[test]
+        fn handed_out_stretches_are_disjoint(steps in prop::collection::vec((any::<bool>(), 1u64..40_000), 1..200)) {
+            let mut extents = Extents::new(1 << 18, 4096);
+            let mut held: Vec<Extent> = Vec::new();
+            for (take, n) in steps {
+                if take || held.is_empty() {
+                    if let Some(got) = extents.take(n) {
+                        prop_assert!(got.end() <= 1 << 18);
+                        prop_assert!(held.iter().all(|other| !other.overlaps(got)));
+                        held.push(got);
+                    }
+                } else {
+                    let index = usize::try_from(n).unwrap() % held.len();
+                    extents.give_back(held.swap_remove(index));
+                }
+            }
+            held.drain(..).for_each(|extent| extents.give_back(extent));
+            prop_assert_eq!(extents.longest(), 1 << 18);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One lease that is not over.
+
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use core::time::Duration;
+
+use fabricbios_wire::{
+    Binding, Effective, Generation, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, PreviousKey,
+    RdmaPeer, ResourceId, ResourceType,
+};
+
+use crate::{
+    BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
+    config::RENEWAL_WINDOW_FRACTION,
+    record::Ended,
+};
+
+/// Who waits for what a lease is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// For the grant.
+    Grant(Ticket),
+    /// For a new binding or key.
+    Rebind(Ticket),
+    /// For the end, as its holder.
+    Free(Ticket),
+    /// For the end, as an operator.
+    Revoke(Ticket),
+}
+
+/// A key that still works beside the current one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OldKey {
+    /// Until then.
+    Until(BootTime),
+    /// It is being retired; a failure to do so by then ends the lease.
+    Retiring { by: BootTime },
+}
+
+/// A lease that is not over.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: LeaseId,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) resource_id: ResourceId,
+    pub(crate) kind: ResourceType,
+    pub(crate) extent: Extent,
+    pub(crate) state: State,
+    pub(crate) generation: Generation,
+    pub(crate) term: Duration,
+    pub(crate) grace: Duration,
+    /// End of the term; meaningful from the first `Active` on.
+    pub(crate) deadline: BootTime,
+    pub(crate) granted_at_unix_ms: u64,
+    pub(crate) expires_at_unix_ms: u64,
+    /// What the lease waits for, as it stands in the table's queue of timers.
+    pub(crate) timer: Option<BootTime>,
+    /// Start of what the current state does; the last progress while releasing.
+    pub(crate) since: BootTime,
+    pub(crate) effective: Effective,
+    pub(crate) peer: Option<RdmaPeer>,
+    pub(crate) binding: Option<Box<Binding>>,
+    pub(crate) old_key: Option<OldKey>,
+    /// Overlap that the rotation under way was asked for.
+    pub(crate) overlap: Duration,
+    /// How it is ending.
+    pub(crate) ending: LeasePhase,
+    /// What failed, where the state is Fenced.
+    pub(crate) fault: Option<Box<StepError>>,
+    /// Whether it was only the release that fenced.
+    pub(crate) fenced_by_release: bool,
+    pub(crate) waiting: Vec<Waiting>,
+    /// For the log line of the grant, with the rule that decided; gone afterwards.
+    pub(crate) wanted: Option<Box<(Wanted, &'static str)>>,
+}
+
+impl Lease {
+    /// Moves on. `false`: the event is prohibited here and nothing changed.
+    #[must_use]
+    pub(crate) fn step(&mut self, event: Event) -> bool {
+        self.state.next(event).map(|next| self.state = next).is_some()
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        Tag {
+            lease_id: self.id,
+            generation: self.generation,
+            resource_id: self.resource_id,
+        }
+    }
+
+    /// From when on renewal is accepted: the last fifth of the term, inclusive.
+    pub(crate) fn renewable_at(&self) -> BootTime {
+        let window = self.term / RENEWAL_WINDOW_FRACTION;
+        BootTime(self.deadline.0.saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(0)))
+    }
+
+    /// When time alone will change something for this lease.
+    pub(crate) fn next_timer(&self, policy: &Policy) -> Option<BootTime> {
+        let old_key = self.old_key.map(|key| match key {
+            OldKey::Until(at) | OldKey::Retiring { by: at } => at,
+        });
+        let in_term = old_key.map_or(self.deadline, |at| at.min(self.deadline));
+        match self.state {
+            State::Binding => Some(self.since + policy.bind_within),
+            State::Active => Some(in_term),
+            State::Rebinding => Some(in_term.min(self.since + policy.bind_within)),
+            State::Cutting => Some(self.since + policy.cut_within),
+            State::Grace => Some(self.grace_ends()),
+            State::Releasing => Some(self.since + policy.release_stall),
+            State::Ended | State::Fenced => None,
+        }
+    }
+
+    pub(crate) fn grace_ends(&self) -> BootTime {
+        self.deadline + self.grace
+    }
+
+    /// How the holder sees the state. Cut, then tell: a lease that is being cut still is what it
+    /// was.
+    pub(crate) fn phase(&self) -> LeasePhase {
+        match self.state {
+            State::Binding => LeasePhase::Binding,
+            State::Active | State::Rebinding | State::Cutting => LeasePhase::Active,
+            State::Grace => LeasePhase::Grace,
+            State::Releasing | State::Ended => self.ending,
+            State::Fenced => LeasePhase::Fenced,
+        }
+    }
+
+    pub(crate) fn info(&self, now: Now, with_keys: bool) -> LeaseInfo {
+        let phase = self.phase();
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let ms_before_expiry =
+            |at: BootTime| self.expires_at_unix_ms.saturating_sub(millis(at.until(self.deadline)));
+        LeaseInfo {
+            lease_id: self.id,
+            resource_id: self.resource_id,
+            resource_type: self.kind,
+            status: status_of(phase),
+            phase,
+            generation: self.generation,
+            capacity: self.extent.length,
+            granted_at_unix_ms: self.granted_at_unix_ms,
+            expires_at_unix_ms: self.expires_at_unix_ms,
+            renewable_at_unix_ms: match phase {
+                LeasePhase::Active => ms_before_expiry(self.renewable_at()),
+                LeasePhase::Grace => self.expires_at_unix_ms,
+                _ => 0,
+            },
+            grace_ends_unix_ms: match phase {
+                LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
+                    if !self.grace.is_zero() =>
+                {
+                    self.expires_at_unix_ms.saturating_add(millis(self.grace))
+                }
+                _ => 0,
+            },
+            remaining_ms: match phase {
+                LeasePhase::Active => millis(now.boot.until(self.deadline)),
+                _ => 0,
+            },
+            effective: self.effective,
+            binding: if with_keys { self.told_binding(now) } else { Binding::default() },
+        }
+    }
+
+    /// The coordinates while they work; nothing afterwards.
+    fn told_binding(&self, now: Now) -> Binding {
+        let usable = matches!(self.state, State::Active | State::Rebinding);
+        let Some(binding) = self.binding.as_deref().filter(|_| usable) else {
+            return Binding::default();
+        };
+        let mut told = binding.clone();
+        if let Some(rdma) = &mut told.rdma {
+            rdma.previous = match (rdma.previous, self.old_key) {
+                (Some(key), Some(OldKey::Until(until))) => Some(PreviousKey {
+                    rkey: key.rkey,
+                    remaining_ms: u32::try_from(now.boot.until(until).as_millis())
+                        .unwrap_or(u32::MAX),
+                }),
+                _ => None,
+            };
+        }
+        told
+    }
+
+    pub(crate) fn record(&self) -> LeaseRecord {
+        self.to_ended(self.ending)
+            .record(self.id)
+            .with_end(matches!(self.state, State::Fenced).then_some(LeasePhase::Fenced))
+    }
+
+    pub(crate) fn to_ended(&self, phase: LeasePhase) -> Ended {
+        Ended {
+            tenant: self.tenant.clone(),
+            resource_id: self.resource_id,
+            resource_type: self.kind,
+            capacity: self.extent.length,
+            generation: self.generation,
+            granted_at_unix_ms: self.granted_at_unix_ms,
+            expires_at_unix_ms: self.expires_at_unix_ms,
+            effective: self.effective,
+            phase,
+        }
+    }
+
+    /// Why the holder cannot have it any more, for a message.
+    pub(crate) fn over_because(&self) -> String {
+        self.fault.as_deref().map_or_else(
+            || alloc::format!("lease {} is {:?}", self.id, self.ending),
+            |fault| alloc::format!("lease {} could not be proved clean: {fault}", self.id),
+        )
+    }
+}
+
+/// The specification's word for a phase. The three phases after the end that it does not know are
+/// told by whether the holder could have known: freed and expired are Expired, the others Revoked.
+pub(crate) fn status_of(phase: LeasePhase) -> LeaseStatus {
+    match phase {
+        LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
+        LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
+        LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
+    }
+}
+
+impl LeaseRecord {
+    pub(crate) fn with_end(mut self, ended: Option<LeasePhase>) -> Self {
+        self.ended = ended;
+        self
+    }
+}
+
+impl Ended {
+    pub(crate) fn info(&self, lease_id: LeaseId) -> LeaseInfo {
+        LeaseInfo {
+            lease_id,
+            resource_id: self.resource_id,
+            resource_type: self.resource_type,
+            status: status_of(self.phase),
+            phase: self.phase,
+            generation: self.generation,
+            capacity: self.capacity,
+            granted_at_unix_ms: self.granted_at_unix_ms,
+            expires_at_unix_ms: self.expires_at_unix_ms,
+            renewable_at_unix_ms: 0,
+            grace_ends_unix_ms: 0,
+            remaining_ms: 0,
+            effective: self.effective,
+            binding: Binding::default(),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The life of a lease, and the only function that moves it on.
+//!
+//! ```text
+//!                          ┌──────────── renew: bind again ────────────┐
+//!                          ▼                                           │
+//!  request ─► Binding ─► Active ◄─► Rebinding        deadline ─► proved with grace
+//!               │  │        │           │ │                            │
+//!      refused  │  └─ end ──┴─── end ───┘ │          Cutting ──────► Grace
+//!               ▼           ▼             │            │ │             │ over, free, revoke
+//!             Ended      Cutting ─────────┼── proved ──┘ │             ▼
+//!               ▲           │ failed, late│ stranded     └────────► Releasing ─► Ended
+//!               │           ▼             ▼                            │ failed, stuck
+//!               └─ remedied ── Fenced ◄────────────────────────────────┘
+//! ```
+//!
+//! Not drawn: a release that ends late and verifies leads from Fenced to Ended, if it was the
+//! release that fenced; a failed cut is never cleared that way. A bind that strands something
+//! fences from every state that is still alive, because the report may come after the cut.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum State {
+    /// The first binding is being made; nobody has been told of the lease.
+    Binding,
+    /// In use.
+    Active,
+    /// In use; a new binding or a new key is being made.
+    Rebinding,
+    /// Access is being taken away; until that is proved nobody is told that the lease ended.
+    Cutting,
+    /// Nobody has access, the contents are kept.
+    Grace,
+    /// What is left is being scrubbed and returned.
+    Releasing,
+    /// Over, clean. Only a record remains.
+    Ended,
+    /// Over, not proved clean. Its resource is fenced.
+    Fenced,
+}
+
+/// What can happen to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Event {
+    /// The backend made the binding, or the new key.
+    Bound,
+    /// It did not, and left nothing behind.
+    NotBound,
+    /// It did not, and left something behind.
+    Stranded,
+    /// The holder wants another binding or key.
+    Rebind,
+    /// The holder wants another term.
+    Renew,
+    /// The term is over.
+    Deadline,
+    /// The holder gave it back.
+    Free,
+    /// An operator or a fault took it back.
+    Revoke,
+    /// Proven unreachable, nothing to keep.
+    CutProved,
+    /// Proven unreachable, contents to be kept for a grace time.
+    CutProvedKeep,
+    /// The cut failed, or did not end in time.
+    CutFailed,
+    /// The grace time is over.
+    GraceOver,
+    /// Scrubbed and returned.
+    Released,
+    /// Not scrubbed, or no progress for too long.
+    ReleaseFailed,
+    /// A release that had fenced ended after all, and verified.
+    ReleasedLate,
+    /// An operator's remediation verified clean.
+    Remedied,
+}
+
+impl State {
+    /// All states, in the order of life.
+    pub const ALL: [Self; 8] = [
+        Self::Binding,
+        Self::Active,
+        Self::Rebinding,
+        Self::Cutting,
+        Self::Grace,
+        Self::Releasing,
+        Self::Ended,
+        Self::Fenced,
+    ];
+
+    /// Where `event` leads from here; `None` is "prohibited": the caller refuses the request or
+    /// ignores the stale report.
+    #[must_use]
+    pub fn next(self, event: Event) -> Option<Self> {
+        use Event as E;
+        use State as S;
+        Some(match (self, event) {
+            (S::Binding | S::Rebinding, E::Bound) | (S::Rebinding, E::NotBound) => S::Active,
+            (S::Binding, E::NotBound) => S::Ended,
+            (S::Active, E::Rebind) | (S::Grace, E::Renew) => S::Rebinding,
+            (S::Active, E::Renew) => S::Active,
+            (S::Binding | S::Active | S::Rebinding, E::Deadline | E::Free | E::Revoke)
+            | (S::Cutting, E::Bound | E::NotBound) => S::Cutting,
+            (S::Cutting, E::CutProvedKeep) => S::Grace,
+            (S::Cutting, E::CutProved) | (S::Grace, E::GraceOver | E::Free | E::Revoke) => {
+                S::Releasing
+            }
+            (S::Releasing, E::Released) | (S::Fenced, E::ReleasedLate | E::Remedied) => S::Ended,
+            (S::Cutting, E::CutFailed)
+            | (S::Releasing, E::ReleaseFailed)
+            | (
+                S::Binding | S::Active | S::Rebinding | S::Cutting | S::Grace | S::Releasing,
+                E::Stranded,
+            ) => S::Fenced,
+            _prohibited => return None,
+        })
+    }
+
+    /// Whether somebody may still have access.
+    #[must_use]
+    pub fn may_be_reachable(self) -> bool {
+        !matches!(self, Self::Grace | Self::Releasing | Self::Ended)
+    }
+}
+
+impl Event {
+    /// All events.
+    pub const ALL: [Self; 16] = [
+        Self::Bound,
+        Self::NotBound,
+        Self::Stranded,
+        Self::Rebind,
+        Self::Renew,
+        Self::Deadline,
+        Self::Free,
+        Self::Revoke,
+        Self::CutProved,
+        Self::CutProvedKeep,
+        Self::CutFailed,
+        Self::GraceOver,
+        Self::Released,
+        Self::ReleaseFailed,
+        Self::ReleasedLate,
+        Self::Remedied,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt::Write, string::String};
+
+    use super::*;
+
+    /// Every state × every event on one page. A change of it is a change of the product.
+    #[test]
+    fn the_whole_machine() {
+        let mut page = String::new();
+        for state in State::ALL {
+            writeln!(page, "{state:?}").unwrap();
+            for event in Event::ALL {
+                match state.next(event) {
+                    Some(next) => writeln!(page, "    {event:?} -> {next:?}").unwrap(),
+                    None => writeln!(page, "    {event:?} prohibited").unwrap(),
+                }
+            }
+        }
+        insta::assert_snapshot!(page);
+    }
+
+    #[test]
+    fn only_a_verified_clean_up_leaves_a_fence() {
+        for event in Event::ALL {
+            let left = State::Fenced.next(event);
+            let verified = matches!(event, Event::ReleasedLate | Event::Remedied);
+            assert_eq!(left.is_some(), verified, "{event:?}");
+        }
+    }
+
+    /// The only ways out of reach are a proved cut, a binding that never was, and a fence that was
+    /// verified clean.
+    #[test]
+    fn nothing_that_may_be_reachable_ends_without_a_proof() {
+        for state in State::ALL.into_iter().filter(|state| state.may_be_reachable()) {
+            for event in Event::ALL {
+                let Some(next) = state.next(event).filter(|next| !next.may_be_reachable()) else {
+                    continue;
+                };
+                let proved = matches!(event, Event::CutProved | Event::CutProvedKeep);
+                let never_bound = (state, event) == (State::Binding, Event::NotBound);
+                let verified = state == State::Fenced;
+                assert!(proved || never_bound || verified, "{state:?} --{event:?}--> {next:?}");
+            }
+        }
+    }
+}

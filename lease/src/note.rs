@@ -1,0 +1,98 @@
+//! What happened, for the log: plain data, so that the driver decides how it is written.
+
+use alloc::string::String;
+use core::{fmt, time::Duration};
+
+use fabricbios_wire::{Effective, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType};
+
+use crate::{StepError, Tag};
+
+/// What a request wanted, as far as the decision was about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of which kind.
+    pub resource_type: ResourceType,
+    /// How much.
+    pub capacity: u64,
+    /// Seconds.
+    pub lease_secs: u32,
+    /// Classes and road that were asked for; `None` where the default was taken.
+    pub classes: Effective,
+}
+
+/// One line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A lease was granted.
+    Granted {
+        /// Which.
+        lease_id: LeaseId,
+        /// To whom.
+        tenant: String,
+        /// On what.
+        resource_id: ResourceId,
+        /// What was asked.
+        wanted: Wanted,
+        /// What is enforced.
+        effective: Effective,
+        /// The rule that decided.
+        policy: &'static str,
+    },
+    /// A request was refused.
+    Refused {
+        /// Whose.
+        tenant: String,
+        /// What was asked; absent for requests about an existing lease.
+        wanted: Option<Wanted>,
+        /// About which lease; absent for a new one.
+        lease_id: Option<LeaseId>,
+        /// Why, and which policy said so.
+        refusal: Refusal,
+    },
+    /// Access was taken away and that was proved.
+    Cut {
+        /// Which binding.
+        tag: Tag,
+        /// How the lease ended.
+        phase: LeasePhase,
+        /// From the decision to the proof.
+        took: Duration,
+        /// From the lease's deadline to the proof, for a lease that ran out.
+        after_deadline: Option<Duration>,
+        /// The backend's proof.
+        proof: String,
+    },
+    /// Clean, returned.
+    Ended {
+        /// Which.
+        lease_id: LeaseId,
+        /// How.
+        phase: LeasePhase,
+    },
+    /// Not proved clean.
+    Fenced {
+        /// Which resource.
+        resource_id: ResourceId,
+        /// Which lease left it so.
+        lease_id: LeaseId,
+        /// What failed.
+        reason: StepError,
+    },
+    /// A fence was cleared, and by what.
+    Unfenced {
+        /// Which resource.
+        resource_id: ResourceId,
+        /// `remediation` or `late release`.
+        by: &'static str,
+    },
+    /// A key could not be retired; the lease is cut for it.
+    KeyNotRetired(Tag, StepError),
+    /// A report came for something that is over.
+    Stale(Tag, &'static str),
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {} for {} s", self.resource_type, self.capacity, self.lease_secs)
+    }
+}

@@ -1,0 +1,287 @@
+//! What the backends report. A report about a binding that is not the lease's current one, or that
+//! no longer fits its state, changes nothing: it is noted and dropped.
+
+use alloc::{boxed::Box, string::String};
+
+use fabricbios_wire::{Binding, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply};
+
+use crate::{
+    BindError, Event, LeaseTable, Note, Now, Order, Report, State, StepError, Tag,
+    lease::{Lease, OldKey, Waiting},
+};
+
+impl LeaseTable {
+    /// Takes in what came of an order. Whatever fell due before `now` has happened before it.
+    pub fn on_report(&mut self, now: Now, report: Report) {
+        self.on_tick(now);
+        match report {
+            Report::Bind(tag, outcome) => self.bind_reported(now, tag, outcome),
+            Report::Rotate(tag, outcome) => self.rotate_reported(now, tag, outcome),
+            Report::RetireKey(tag, outcome) => self.retire_reported(now, tag, outcome),
+            Report::Cut(tag, outcome) => self.cut_reported(now, tag, outcome),
+            Report::ReleaseProgress(tag) => self.release_moves(now, tag),
+            Report::Release(tag, outcome) => self.release_reported(now, tag, outcome),
+            Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
+        }
+    }
+
+    /// The lease that the report is about, if it is in one of the states that wait for it.
+    fn waiting_for(&mut self, tag: Tag, what: &'static str, states: &[State]) -> Option<&mut Lease> {
+        let fits = self
+            .leases
+            .get(&tag.lease_id)
+            .is_some_and(|lease| lease.tag() == tag && states.contains(&lease.state));
+        if !fits {
+            self.note(Note::Stale(tag, what));
+            return None;
+        }
+        self.leases.get_mut(&tag.lease_id)
+    }
+
+    fn bind_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
+        match outcome {
+            Err(BindError::Stranded(error)) => self.stranded(now, tag, error),
+            Ok(binding) => self.bound(now, tag, binding),
+            Err(error) => self.not_bound(now, tag, &error),
+        }
+    }
+
+    fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
+        let expected = [State::Binding, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "bound", &expected) else { return };
+        let first = lease.state == State::Binding;
+        if !lease.step(Event::Bound) {
+            return;
+        }
+        lease.binding = Some(Box::new(binding));
+        if first {
+            lease.granted_at_unix_ms = now.unix_ms;
+            lease.start_term(now, u32::try_from(lease.term.as_secs()).unwrap_or(u32::MAX));
+            self.note_grant(tag.lease_id);
+        }
+        self.settle(now, tag.lease_id);
+    }
+
+    fn note_grant(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else { return };
+        let note = Note::Granted {
+            lease_id: id,
+            tenant: String::from(&*lease.tenant),
+            resource_id: lease.resource_id,
+            wanted,
+            effective: lease.effective,
+            policy,
+        };
+        self.note(note);
+    }
+
+    /// Active with what it now has: written down, told to who waited for it.
+    fn settle(&mut self, now: Now, id: LeaseId) {
+        self.put(id);
+        self.arm(id);
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let info = lease.info(now, true);
+        for waiting in core::mem::take(&mut lease.waiting) {
+            match waiting {
+                Waiting::Grant(ticket) | Waiting::Rebind(ticket) => {
+                    self.answer(ticket, Ok(Reply::Lease(info.clone())));
+                }
+                // Who waits for the end is put on the list when the end has begun.
+                Waiting::Free(_) | Waiting::Revoke(_) => {}
+            }
+        }
+    }
+
+    fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
+        let expected = [State::Binding, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "not bound", &expected) else { return };
+        if !lease.step(Event::NotBound) {
+            return;
+        }
+        // The old binding was cut before the new one was tried.
+        lease.binding = None;
+        let over = lease.state == State::Ended;
+        self.refuse_binding(tag, error);
+        if over {
+            self.finish(now, tag.lease_id);
+        } else {
+            self.put(tag.lease_id);
+            self.arm(tag.lease_id);
+        }
+    }
+
+    /// Tells who waited for a binding or key that there is none.
+    fn refuse_binding(&mut self, tag: Tag, error: &BindError) {
+        let Some(lease) = self.leases.get_mut(&tag.lease_id) else { return };
+        let refusal = bind_refusal(error);
+        let tenant = String::from(&*lease.tenant);
+        let wanted = lease.wanted.take().map(|boxed| boxed.0);
+        for waiting in core::mem::take(&mut lease.waiting) {
+            if let Waiting::Grant(ticket) | Waiting::Rebind(ticket) = waiting {
+                self.answer(ticket, Err(refusal.clone()));
+            }
+        }
+        let lease_id = Some(tag.lease_id);
+        self.note(Note::Refused { tenant, wanted, lease_id, refusal });
+    }
+
+    /// Something is left that nobody can undo, and the report may come after the cut.
+    fn stranded(&mut self, now: Now, tag: Tag, error: StepError) {
+        let known = self.leases.get(&tag.lease_id).is_some_and(|lease| lease.tag() == tag);
+        if known {
+            self.fence(now, tag.lease_id, Event::Stranded, error);
+        } else {
+            self.note(Note::Stale(tag, "stranded"));
+        }
+    }
+
+    fn rotate_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
+        match outcome {
+            Err(BindError::Stranded(error)) => self.stranded(now, tag, error),
+            Ok(binding) => self.rotated(now, tag, binding),
+            Err(error) => {
+                let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
+                    return;
+                };
+                // The old key is as it was.
+                if lease.step(Event::NotBound) {
+                    self.refuse_binding(tag, &error);
+                    self.arm(tag.lease_id);
+                }
+            }
+        }
+    }
+
+    fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
+        let by = now.boot + self.policy.cut_within;
+        let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else { return };
+        lease.binding = Some(Box::new(binding));
+        if lease.overlap.is_zero() {
+            // Told when the old key is dead, not before.
+            lease.old_key = Some(OldKey::Retiring { by });
+            self.order(Order::RetireKey(tag));
+            self.arm(tag.lease_id);
+            return;
+        }
+        let until = (now.boot + lease.overlap).min(lease.deadline);
+        lease.old_key = Some(OldKey::Until(until));
+        if lease.step(Event::Bound) {
+            self.settle(now, tag.lease_id);
+        }
+    }
+
+    fn retire_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, StepError>) {
+        let expected = [State::Active, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "key retired", &expected) else { return };
+        if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
+            self.note(Note::Stale(tag, "key retired"));
+            return;
+        }
+        match outcome {
+            Ok(binding) => {
+                lease.old_key = None;
+                lease.binding = Some(Box::new(binding));
+                if lease.state == State::Rebinding && !lease.step(Event::Bound) {
+                    return;
+                }
+                self.settle(now, tag.lease_id);
+            }
+            // A key that does not die takes the lease with it: the cut has more ways to kill it.
+            Err(error) => {
+                lease.fault = None;
+                self.note(Note::KeyNotRetired(tag, error));
+                self.end(now, tag.lease_id, Event::Revoke, LeasePhase::Revoked);
+            }
+        }
+    }
+
+    fn cut_reported(&mut self, now: Now, tag: Tag, outcome: Result<String, StepError>) {
+        let Some(lease) = self.waiting_for(tag, "cut", &[State::Cutting]) else { return };
+        let proof = match outcome {
+            Ok(proof) => proof,
+            Err(error) => return self.fence(now, tag.lease_id, Event::CutFailed, error),
+        };
+        let note = Note::Cut {
+            tag,
+            phase: lease.ending,
+            took: lease.since.until(now.boot),
+            after_deadline: (lease.ending == LeasePhase::Expired)
+                .then(|| lease.deadline.until(now.boot)),
+            proof,
+        };
+        let keep = lease.ending == LeasePhase::Expired && lease.grace_ends() > now.boot;
+        let event = if keep { Event::CutProvedKeep } else { Event::CutProved };
+        if !lease.step(event) {
+            return;
+        }
+        self.note(note);
+        self.tell_ended(now, tag.lease_id);
+        if keep {
+            self.arm(tag.lease_id);
+        } else {
+            self.start_release(now, tag.lease_id);
+        }
+    }
+
+    fn release_moves(&mut self, now: Now, tag: Tag) {
+        let expected = [State::Releasing, State::Fenced];
+        let Some(lease) = self.waiting_for(tag, "release moves", &expected) else { return };
+        if lease.state == State::Releasing {
+            lease.since = now.boot;
+            self.arm(tag.lease_id);
+        }
+    }
+
+    fn release_reported(&mut self, now: Now, tag: Tag, outcome: Result<(), StepError>) {
+        let expected = [State::Releasing, State::Fenced];
+        let Some(lease) = self.waiting_for(tag, "released", &expected) else { return };
+        match (lease.state, outcome) {
+            (State::Releasing, Ok(())) => {
+                if lease.step(Event::Released) {
+                    self.finish(now, tag.lease_id);
+                }
+            }
+            (State::Releasing, Err(error)) => {
+                self.fence(now, tag.lease_id, Event::ReleaseFailed, error);
+            }
+            (_fenced, Ok(())) if lease.fenced_by_release => self.released_late(now, tag),
+            _ => self.note(Note::Stale(tag, "released")),
+        }
+    }
+
+    /// The release that had fenced ended after all, and verified. The fence goes when this was the
+    /// last lease behind it.
+    fn released_late(&mut self, now: Now, tag: Tag) {
+        let Some(lease) = self.leases.get_mut(&tag.lease_id) else { return };
+        if !lease.step(Event::ReleasedLate) {
+            return;
+        }
+        self.finish(now, tag.lease_id);
+        let last = self.resources.get(&tag.resource_id).is_some_and(|resource| {
+            resource.fenced_leases.is_empty()
+                && resource.fence.as_ref().is_some_and(|fence| fence.by_release)
+        });
+        if last {
+            self.unfence(now, tag.resource_id, Event::ReleasedLate, "late release");
+        }
+    }
+}
+
+/// Whose fault it is that there is no binding.
+fn bind_refusal(error: &BindError) -> Refusal {
+    let (code, class, message) = match error {
+        BindError::Refused(error) => {
+            (LeaseError::InvalidArgs, RefusalClass::Permanent, alloc::format!("{error}"))
+        }
+        BindError::Failed(error) | BindError::Stranded(error) => {
+            (LeaseError::Internal, RefusalClass::Transient, alloc::format!("{error}"))
+        }
+        BindError::Cancelled => (
+            LeaseError::Unavailable,
+            RefusalClass::Transient,
+            String::from("the binding was taken back while it was being made"),
+        ),
+    };
+    Refusal::new(code, class, message)
+}

@@ -1,0 +1,474 @@
+//! What is asked of the table.
+
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+use core::time::Duration;
+
+use fabricbios_wire::{
+    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePage, LeasePhase,
+    RdmaPeer, Refusal, RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Role, Transport,
+};
+
+use crate::{
+    Asked, BindOrder, BootTime, Change, Event, LeaseTable, Note, Now, Order, State, Tag, Ticket,
+    Wanted,
+    admission::{Admitted, wanted},
+    config::OVERLAP_MS_MAX,
+    lease::{Lease, OldKey, Waiting},
+    table::Timer,
+};
+
+/// Leases in one page of LEASE_LIST: about half of a message's 64 KiB.
+const PAGE_LEASES: usize = 128;
+
+/// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
+/// this covers what it has in flight.
+const RENEWAL_OVERLAP: Duration = Duration::from_secs(5);
+
+/// `Ok(Some)`: answer at once. `Ok(None)`: somebody will be told when it is done.
+type Decision = Result<Option<Reply>, Refusal>;
+
+impl LeaseTable {
+    /// Decides a request. Whatever fell due before `now` has happened before it.
+    pub fn on_request(&mut self, now: Now, asked: &Asked) {
+        self.on_tick(now);
+        let decision = self.decide(now, asked);
+        let answer = match decision {
+            Ok(None) => return,
+            Ok(Some(reply)) => Ok(reply),
+            Err(refusal) => Err(self.refused(asked, refusal)),
+        };
+        match asked.request {
+            Request::LeaseQuery(_) | Request::LeaseList { .. } | Request::FenceList => {
+                self.answer_now(asked.ticket, answer);
+            }
+            _ => self.answer(asked.ticket, answer),
+        }
+    }
+
+    fn decide(&mut self, now: Now, asked: &Asked) -> Decision {
+        match &asked.request {
+            Request::LeaseAlloc(request) => self.alloc(now, asked, request),
+            Request::LeaseRenew { lease_id, lease_secs } => {
+                self.renew(now, asked, *lease_id, *lease_secs)
+            }
+            Request::LeaseQuery(id) => self.query(now, asked, *id),
+            Request::LeaseFree(id) => self.free(now, asked, *id),
+            Request::LeaseList { after, ended } => Ok(Some(self.list(now, asked, *after, *ended))),
+            Request::LeaseBind { lease_id, peer } => self.bind(now, asked, *lease_id, *peer),
+            Request::LeaseRotate { lease_id, overlap_ms } => {
+                self.rotate(now, asked, *lease_id, *overlap_ms)
+            }
+            Request::LeaseRevoke(id) => self.revoke(now, asked, *id),
+            Request::FenceList => Ok(Some(Reply::Fences(self.fences()))),
+            Request::FenceClear(id) => self.clear_fence(now, asked, *id),
+            other => Err(Refusal::new(
+                LeaseError::Internal,
+                RefusalClass::Permanent,
+                format!("{other:?} is not for the lease table"),
+            )),
+        }
+    }
+
+    fn alloc(&mut self, now: Now, asked: &Asked, request: &LeaseAllocRequest) -> Decision {
+        if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
+            return Err(busy("the fresh lease id is taken; ask again".into()));
+        }
+        let admitted = self.admit(request)?;
+        let lease = self.new_lease(now, asked, request, &admitted);
+        let order = BindOrder {
+            tag: lease.tag(),
+            extent: lease.extent,
+            transport: admitted.effective.transport.unwrap_or_default(),
+            peer: lease.peer,
+        };
+        self.by_tenant.entry(lease.tenant.clone()).or_default().insert(lease.id);
+        self.leases.insert(lease.id, lease);
+        self.order(Order::Bind(order));
+        self.arm(asked.fresh_id);
+        Ok(None)
+    }
+
+    fn new_lease(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        request: &LeaseAllocRequest,
+        admitted: &Admitted,
+    ) -> Lease {
+        Lease {
+            id: asked.fresh_id,
+            tenant: self.tenant_name(&asked.tenant),
+            resource_id: admitted.resource_id,
+            kind: request.resource_type,
+            extent: admitted.extent,
+            state: State::Binding,
+            generation: Generation(1),
+            term: Duration::from_secs(request.lease_secs.into()),
+            grace: Duration::from_secs(request.grace_secs.into()),
+            deadline: BootTime(0),
+            granted_at_unix_ms: 0,
+            expires_at_unix_ms: 0,
+            timer: None,
+            since: now.boot,
+            effective: admitted.effective,
+            peer: request.rdma_peer,
+            binding: None,
+            old_key: None,
+            overlap: Duration::ZERO,
+            ending: LeasePhase::Revoked,
+            fault: None,
+            fenced_by_release: false,
+            waiting: alloc::vec![Waiting::Grant(asked.ticket)],
+            wanted: Some(Box::new((wanted(request), admitted.policy))),
+        }
+    }
+
+    fn renew(&mut self, now: Now, asked: &Asked, id: LeaseId, secs: u32) -> Decision {
+        self.check_holder(asked, id)?;
+        let lease = self.live(id)?;
+        let secs = match secs {
+            0 => u32::try_from(lease.term.as_secs()).unwrap_or(u32::MAX),
+            given => given,
+        };
+        if lease.state == State::Active && now.boot < lease.renewable_at() {
+            let at = lease.info(now, false).renewable_at_unix_ms;
+            let wait_ms = now.boot.until(lease.renewable_at()).as_millis();
+            return Err(Refusal {
+                renewable_at_unix_ms: Some(at),
+                ..Refusal::new(
+                    LeaseError::RenewTooEarly,
+                    RefusalClass::Transient,
+                    format!(
+                        "lease {id} can be renewed in the last 20 % of its term: in {wait_ms} ms"
+                    ),
+                )
+            });
+        }
+        self.check_term(secs)?;
+        let lease = self.live_mut(id)?;
+        if lease.effective.rotate_on_renew && lease.old_key.is_some() {
+            return Err(busy(format!("lease {id}: the key before still works; renew after it")));
+        }
+        let was = lease.state;
+        if !lease.step(Event::Renew) {
+            return Err(lease.busy());
+        }
+        lease.start_term(now, secs);
+        let (tag, rotate) = (lease.tag(), lease.effective.rotate_on_renew && lease.has_key());
+        match (was, rotate) {
+            (State::Grace, _) => self.bind_again(now, asked.ticket, id),
+            (_, true) => self.rotate_now(now, asked.ticket, tag, RENEWAL_OVERLAP),
+            (_, false) => {
+                let reply = Reply::Lease(lease.info(now, true));
+                self.put(id);
+                self.arm(id);
+                Ok(Some(reply))
+            }
+        }
+    }
+
+    fn query(&self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
+        let tenant = self.visible(asked, id)?;
+        let with_keys = tenant;
+        let live = self.leases.get(&id).map(|lease| lease.info(now, with_keys));
+        let info = live.or_else(|| self.ended.get(&id).map(|ended| ended.info(id)));
+        Ok(info.map(Reply::Lease))
+    }
+
+    fn list(&self, now: Now, asked: &Asked, after: LeaseId, ended: bool) -> Reply {
+        let above = (core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded);
+        let of_tenant = self.by_tenant.get(&asked.tenant);
+        let look = |&id: &LeaseId| -> Option<LeaseInfo> {
+            let live = self.leases.get(&id).map(|lease| lease.info(now, false));
+            live.or_else(|| self.ended.get(&id).filter(|_| ended).map(|e| e.info(id)))
+        };
+        let mut leases: Vec<LeaseInfo> = match asked.role {
+            Role::Tenant => {
+                let ids = of_tenant.into_iter().flat_map(|ids| ids.range(above));
+                ids.filter_map(look).take(PAGE_LEASES + 1).collect()
+            }
+            Role::Operator => {
+                let live = self.leases.range(above).map(|(id, _)| id).take(PAGE_LEASES + 1);
+                let over = self.ended.range(above).map(|(id, _)| id).take(PAGE_LEASES + 1);
+                live.chain(over).filter_map(look).collect()
+            }
+        };
+        leases.sort_by_key(|info| info.lease_id);
+        let more = leases.len() > PAGE_LEASES;
+        leases.truncate(PAGE_LEASES);
+        let next = leases.last().map(|info| info.lease_id).filter(|_| more);
+        Reply::Leases(LeasePage { leases, next })
+    }
+
+    fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
+        self.check_holder(asked, id)?;
+        if let Some(ended) = self.ended.get(&id).filter(|e| e.phase == LeasePhase::Freed) {
+            return Ok(Some(Reply::Lease(ended.info(id))));
+        }
+        self.end_by_request(now, id, Event::Free, LeasePhase::Freed, Waiting::Free(asked.ticket))
+    }
+
+    fn revoke(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
+        check_operator(asked, "revoke a lease")?;
+        let waiting = Waiting::Revoke(asked.ticket);
+        match self.end_by_request(now, id, Event::Revoke, LeasePhase::Revoked, waiting) {
+            Err(refusal) => Ok(Some(Reply::Revoked(match refusal.error {
+                LeaseError::Fenced => RevokeOutcome::Fenced,
+                LeaseError::NotFound => RevokeOutcome::NotFound,
+                _already_over => RevokeOutcome::TornDown,
+            }))),
+            decision => decision,
+        }
+    }
+
+    /// Ends a lease for somebody who waits for the proof.
+    fn end_by_request(
+        &mut self,
+        now: Now,
+        id: LeaseId,
+        event: Event,
+        phase: LeasePhase,
+        waiting: Waiting,
+    ) -> Decision {
+        let lease = self.live_mut(id)?;
+        match lease.state {
+            State::Releasing | State::Fenced | State::Ended => return Err(lease.over()),
+            State::Cutting => lease.waiting.push(waiting),
+            _ => {
+                self.end(now, id, event, phase);
+                let lease = self.live_mut(id)?;
+                lease.waiting.push(waiting);
+                if lease.state == State::Releasing {
+                    // Out of grace: the cut was proved long ago.
+                    self.tell_ended(now, id);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn bind(&mut self, now: Now, asked: &Asked, id: LeaseId, peer: RdmaPeer) -> Decision {
+        self.check_holder(asked, id)?;
+        let lease = self.live_mut(id)?;
+        if !matches!(lease.effective.transport, Some(Transport::Rdma | Transport::Both)) {
+            return Err(invalid(format!(
+                "lease {id} goes over {:?}; only RDMA leases take a queue pair",
+                lease.effective.transport.unwrap_or_default()
+            )));
+        }
+        if !lease.step(Event::Rebind) {
+            return Err(lease.busy());
+        }
+        lease.peer = Some(peer);
+        self.bind_again(now, asked.ticket, id)
+    }
+
+    /// A new generation towards the peer on record. The state is `Rebinding` already.
+    fn bind_again(&mut self, now: Now, ticket: Ticket, id: LeaseId) -> Decision {
+        let lease = self.live_mut(id)?;
+        lease.generation = lease.generation.next();
+        lease.since = now.boot;
+        lease.old_key = None;
+        lease.waiting.push(Waiting::Rebind(ticket));
+        let order = BindOrder {
+            tag: lease.tag(),
+            extent: lease.extent,
+            transport: lease.effective.transport.unwrap_or_default(),
+            peer: lease.peer,
+        };
+        self.order(Order::Bind(order));
+        self.arm(id);
+        Ok(None)
+    }
+
+    fn rotate(&mut self, now: Now, asked: &Asked, id: LeaseId, overlap_ms: u32) -> Decision {
+        self.check_holder(asked, id)?;
+        let lease = self.live_mut(id)?;
+        if overlap_ms > OVERLAP_MS_MAX {
+            return Err(invalid(format!("overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}")));
+        }
+        if lease.old_key.is_some() {
+            return Err(busy(format!("lease {id}: the key before still works; rotate after it")));
+        }
+        if lease.state == State::Active && !lease.has_key() {
+            return Err(invalid(format!("lease {id} has no key yet: LEASE_BIND gives it one")));
+        }
+        if !lease.step(Event::Rebind) {
+            return Err(lease.busy());
+        }
+        let tag = lease.tag();
+        self.rotate_now(now, asked.ticket, tag, Duration::from_millis(overlap_ms.into()))
+    }
+
+    fn rotate_now(&mut self, now: Now, ticket: Ticket, tag: Tag, overlap: Duration) -> Decision {
+        let lease = self.live_mut(tag.lease_id)?;
+        if lease.state == State::Active && !lease.step(Event::Rebind) {
+            return Err(lease.busy());
+        }
+        lease.since = now.boot;
+        lease.overlap = overlap;
+        lease.waiting.push(Waiting::Rebind(ticket));
+        self.put(tag.lease_id);
+        self.order(Order::Rotate(tag));
+        self.arm(tag.lease_id);
+        Ok(None)
+    }
+
+    fn clear_fence(&mut self, now: Now, asked: &Asked, id: ResourceId) -> Decision {
+        check_operator(asked, "clear a fence")?;
+        let Some(resource) = self.resources.get(&id).filter(|r| r.fence.is_some()) else {
+            return Err(not_found(format!("no fenced resource {id}")));
+        };
+        if resource.resetting.is_some() {
+            return Err(busy(format!("resource {id} is being remediated already")));
+        }
+        self.start_reset(now, id, Some(asked.ticket));
+        Ok(None)
+    }
+
+    pub(crate) fn start_reset(&mut self, now: Now, id: ResourceId, asker: Option<Ticket>) {
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        let by = now.boot + self.policy.reset_within;
+        resource.resetting = Some((asker, by));
+        self.timers.insert((by, Timer::Reset(id)));
+        self.order(Order::Reset(id));
+    }
+}
+
+/// Who may ask about what.
+impl LeaseTable {
+    /// Whether the asker holds the lease (`true`) or may only look at it (`false`); another
+    /// tenant's lease and no lease are the same to everybody else.
+    fn visible(&self, asked: &Asked, id: LeaseId) -> Result<bool, Refusal> {
+        let live = self.leases.get(&id).map(|lease| &lease.tenant);
+        let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.tenant));
+        match tenant {
+            Some(tenant) if **tenant == *asked.tenant => Ok(true),
+            Some(_) if asked.role == Role::Operator => Ok(false),
+            _ => Err(not_found(format!("no lease {id} of tenant {}", asked.tenant))),
+        }
+    }
+
+    fn check_holder(&self, asked: &Asked, id: LeaseId) -> Result<(), Refusal> {
+        if self.visible(asked, id)? {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            LeaseError::NotPermitted,
+            RefusalClass::Policy,
+            format!("lease {id} answers only to its tenant; an operator can revoke it"),
+        ))
+    }
+
+    fn live(&self, id: LeaseId) -> Result<&Lease, Refusal> {
+        self.leases.get(&id).ok_or_else(|| self.not_live(id))
+    }
+
+    pub(crate) fn live_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
+        if !self.leases.contains_key(&id) {
+            return Err(self.not_live(id));
+        }
+        self.leases.get_mut(&id).ok_or_else(|| not_found(format!("no lease {id}")))
+    }
+
+    fn not_live(&self, id: LeaseId) -> Refusal {
+        match self.ended.get(&id) {
+            Some(ended) => over(ended.phase, format!("lease {id} is {:?}", ended.phase)),
+            None => not_found(format!("no lease {id}")),
+        }
+    }
+
+    pub(crate) fn put(&mut self, id: LeaseId) {
+        if let Some(lease) = self.leases.get(&id) {
+            let record = lease.record();
+            self.journal(Change::PutLease(record));
+        }
+    }
+
+    fn refused(&mut self, asked: &Asked, refusal: Refusal) -> Refusal {
+        let (wanted, lease_id): (Option<Wanted>, _) = match &asked.request {
+            Request::LeaseAlloc(request) => (Some(wanted(request)), None),
+            Request::LeaseRenew { lease_id, .. }
+            | Request::LeaseBind { lease_id, .. }
+            | Request::LeaseRotate { lease_id, .. }
+            | Request::LeaseFree(lease_id)
+            | Request::LeaseQuery(lease_id)
+            | Request::LeaseRevoke(lease_id) => (None, Some(*lease_id)),
+            _ => (None, None),
+        };
+        let tenant = String::from(&*asked.tenant);
+        self.note(Note::Refused { tenant, wanted, lease_id, refusal: refusal.clone() });
+        refusal
+    }
+}
+
+impl Lease {
+    fn has_key(&self) -> bool {
+        let rdma = self.binding.as_deref().and_then(|binding| binding.rdma.as_ref());
+        rdma.is_some_and(|rdma| rdma.rkey.is_some())
+    }
+
+    /// A term of `secs` from now.
+    pub(crate) fn start_term(&mut self, now: Now, secs: u32) {
+        self.term = Duration::from_secs(secs.into());
+        self.deadline = now.boot + self.term;
+        self.expires_at_unix_ms = now.unix_ms_at(self.deadline);
+        // The window of an overlap never reaches past the term.
+        if let Some(OldKey::Until(until)) = &mut self.old_key {
+            *until = (*until).min(self.deadline);
+        }
+    }
+
+    /// Why a request does not fit the state.
+    fn busy(&self) -> Refusal {
+        match self.state {
+            State::Binding | State::Rebinding => {
+                busy(format!("lease {} is being bound; ask again when that is done", self.id))
+            }
+            State::Cutting => {
+                busy(format!("access to lease {} is being taken away; ask again", self.id))
+            }
+            State::Grace => over(
+                LeasePhase::Expired,
+                format!("lease {} is in grace: renew it first", self.id),
+            ),
+            _ => self.over(),
+        }
+    }
+
+    pub(crate) fn over(&self) -> Refusal {
+        over(self.phase(), self.over_because())
+    }
+}
+
+fn check_operator(asked: &Asked, what: &str) -> Result<(), Refusal> {
+    if asked.role == Role::Operator {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        LeaseError::NotPermitted,
+        RefusalClass::Policy,
+        format!("tenant {} may not {what}: that takes an operator identity", asked.tenant),
+    ))
+}
+
+fn over(phase: LeasePhase, message: String) -> Refusal {
+    let error = match phase {
+        LeasePhase::Revoked => LeaseError::Revoked,
+        LeasePhase::Fenced => LeaseError::Fenced,
+        _ => LeaseError::Expired,
+    };
+    Refusal::new(error, RefusalClass::Permanent, message)
+}
+
+fn not_found(message: String) -> Refusal {
+    Refusal::new(LeaseError::NotFound, RefusalClass::Permanent, message)
+}
+
+fn busy(message: String) -> Refusal {
+    Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, message)
+}
+
+fn invalid(message: String) -> Refusal {
+    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
+}

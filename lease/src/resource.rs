@@ -1,0 +1,60 @@
+//! A resource that the operator offers: how much of it is free, whether it is fenced.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use fabricbios_wire::{LeaseId, ResourceId, ResourceType, Transport};
+
+use crate::{BootTime, FenceRecord, Offer, Ticket, extents::Extents};
+
+/// A resource in the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Resource {
+    pub(crate) id: ResourceId,
+    pub(crate) kind: ResourceType,
+    pub(crate) capacity: u64,
+    pub(crate) transports: Vec<Transport>,
+    pub(crate) free: Extents,
+    pub(crate) fence: Option<FenceRecord>,
+    /// Leases that left it fenced and were not proved clean since.
+    pub(crate) fenced_leases: BTreeSet<LeaseId>,
+    /// A remediation is under way: who asked for it, if somebody did, and until when.
+    pub(crate) resetting: Option<(Option<Ticket>, BootTime)>,
+}
+
+impl Resource {
+    pub(crate) fn new(kind: ResourceType, offer: Offer) -> Self {
+        Self {
+            id: offer.resource_id,
+            kind,
+            capacity: offer.capacity,
+            free: Extents::new(offer.capacity, offer.align),
+            transports: offer.transports,
+            fence: None,
+            fenced_leases: BTreeSet::new(),
+            resetting: None,
+        }
+    }
+
+    /// Over which road a lease would go; `None` if this resource has not the one asked for.
+    pub(crate) fn road(&self, wanted: Transport) -> Option<Transport> {
+        match wanted {
+            Transport::Auto => self.transports.first().copied(),
+            named => self.transports.contains(&named).then_some(named),
+        }
+    }
+}
+
+/// What the table says of an offered resource, for inventories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// Which.
+    pub resource_id: ResourceId,
+    /// Of what kind.
+    pub resource_type: ResourceType,
+    /// All of it.
+    pub capacity: u64,
+    /// The longest single stretch that is free: what a lease could still get. 0 while fenced.
+    pub available: u64,
+    /// Whether it is fenced.
+    pub fenced: bool,
+}

@@ -1,0 +1,234 @@
+//! The table: one owner, no locks, no clock.
+//!
+//! Its methods come in four families. *Getters* look. `on_*` say what happened: a request, a
+//! report, time passing; each takes the time. `poll_effect` says what to do about it: drain it
+//! after every `on_*`. `next_deadline` says when to call [`LeaseTable::on_tick`] at the latest.
+//! Time given must never go backwards.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    vec::Vec,
+};
+
+use fabricbios_wire::{
+    Answer, Fence, LeaseId, LeasePhase, Request, ResourceId, ResourceType, Role,
+};
+
+use crate::{
+    Availability, BootTime, Change, Effect, FenceRecord, LeaseRecord, Note, Now, Offer, Order,
+    Policy, State, Ticket, lease::Lease, record::Ended, resource::Resource,
+};
+
+/// A request with all that the table cannot make by itself.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// For the answer.
+    pub ticket: Ticket,
+    /// Who asks, from the certificate.
+    pub tenant: Arc<str>,
+    /// What the certificate allows.
+    pub role: Role,
+    /// Random and new: the id of the lease, if one is granted.
+    pub fresh_id: LeaseId,
+    /// What is asked.
+    pub request: Request,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    Lease(LeaseId),
+    Reset(ResourceId),
+}
+
+/// Who holds what until when.
+#[derive(Debug)]
+pub struct LeaseTable {
+    pub(crate) policy: Policy,
+    pub(crate) resources: BTreeMap<ResourceId, Resource>,
+    pub(crate) leases: BTreeMap<LeaseId, Lease>,
+    pub(crate) ended: BTreeMap<LeaseId, Ended>,
+    /// Live and ended leases of each tenant.
+    pub(crate) by_tenant: BTreeMap<Arc<str>, BTreeSet<LeaseId>>,
+    pub(crate) timers: BTreeSet<(BootTime, Timer)>,
+    /// Ended leases in the order in which they will be forgotten.
+    forget: VecDeque<(BootTime, LeaseId)>,
+    effects: VecDeque<Effect>,
+}
+
+/// Starting, and what was known before.
+impl LeaseTable {
+    /// An empty table.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            resources: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            by_tenant: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            forget: VecDeque::new(),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Adds a resource that the operator offers.
+    pub fn offer(&mut self, kind: ResourceType, offer: Offer) {
+        self.resources.insert(offer.resource_id, Resource::new(kind, offer));
+    }
+
+    /// Takes up a lease of an earlier run. Access over RDMA died with the process, so one that
+    /// was alive then is reported as revoked from now on.
+    pub fn restore_lease(&mut self, now: Now, record: LeaseRecord) {
+        let phase = record.ended.unwrap_or(LeasePhase::Revoked);
+        let ended = Ended {
+            tenant: self.tenant_name(&record.tenant),
+            resource_id: record.resource_id,
+            resource_type: record.resource_type,
+            capacity: record.capacity,
+            generation: record.generation,
+            granted_at_unix_ms: record.granted_at_unix_ms,
+            expires_at_unix_ms: record.expires_at_unix_ms,
+            effective: record.effective,
+            phase,
+        };
+        if record.ended.is_none() {
+            self.journal(Change::PutLease(ended.record(record.lease_id)));
+            self.note(Note::Ended { lease_id: record.lease_id, phase });
+        }
+        self.remember(now, record.lease_id, ended);
+    }
+
+    /// Takes up a fence of an earlier run. With `reverify` the remediation is tried at once: the
+    /// machine was rebooted since, and only the kernel held what was fenced.
+    pub fn restore_fence(&mut self, now: Now, fence: FenceRecord, reverify: bool) {
+        let Some(resource) = self.resources.get_mut(&fence.resource_id) else { return };
+        let id = resource.id;
+        resource.fenced_leases.insert(fence.lease_id);
+        resource.fence = Some(fence);
+        if reverify {
+            self.start_reset(now, id, None);
+        }
+    }
+}
+
+/// Getters.
+impl LeaseTable {
+    /// Every offered resource.
+    pub fn availability(&self) -> impl Iterator<Item = Availability> + '_ {
+        self.resources.values().map(|resource| Availability {
+            resource_id: resource.id,
+            resource_type: resource.kind,
+            capacity: resource.capacity,
+            available: if resource.fence.is_some() { 0 } else { resource.free.longest() },
+            fenced: resource.fence.is_some(),
+        })
+    }
+
+    /// Every fence.
+    #[must_use]
+    pub fn fences(&self) -> Vec<Fence> {
+        self.resources.values().filter_map(|r| r.fence.as_ref().map(FenceRecord::to_wire)).collect()
+    }
+
+    /// How many leases are in each state that is not over.
+    #[must_use]
+    pub fn census(&self) -> BTreeMap<State, usize> {
+        self.leases.values().fold(BTreeMap::new(), |mut census, lease| {
+            *census.entry(lease.state).or_default() += 1;
+            census
+        })
+    }
+
+    /// Leases on record, alive or ended.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.leases.len() + self.ended.len()
+    }
+
+    /// When something falls due: exact, never later than the next thing that time alone changes.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<BootTime> {
+        let timer = self.timers.first().map(|&(at, _)| at);
+        let forget = self.forget.front().map(|&(at, _)| at);
+        timer.into_iter().chain(forget).min()
+    }
+}
+
+/// What to do.
+impl LeaseTable {
+    /// The next thing to do; `None` when all is done.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    pub(crate) fn order(&mut self, order: Order) {
+        self.effects.push_back(Effect::Order(order));
+    }
+
+    pub(crate) fn journal(&mut self, change: Change) {
+        self.effects.push_back(Effect::Journal(change));
+    }
+
+    pub(crate) fn note(&mut self, note: Note) {
+        self.effects.push_back(Effect::Note(note));
+    }
+
+    /// Says what was decided; what it rests on is durable first.
+    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        self.effects.push_back(Effect::Answer { ticket, answer, after_journal: true });
+    }
+
+    /// Says what is so; nothing new rests on it.
+    pub(crate) fn answer_now(&mut self, ticket: Ticket, answer: Answer) {
+        self.effects.push_back(Effect::Answer { ticket, answer, after_journal: false });
+    }
+}
+
+/// Book-keeping that every move shares.
+impl LeaseTable {
+    /// Puts the lease's timer where its state wants it. To be called after every change.
+    pub(crate) fn arm(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let wanted = lease.next_timer(&self.policy);
+        if let Some(old) = core::mem::replace(&mut lease.timer, wanted) {
+            self.timers.remove(&(old, Timer::Lease(id)));
+        }
+        if let Some(at) = wanted {
+            self.timers.insert((at, Timer::Lease(id)));
+        }
+    }
+
+    pub(crate) fn tenant_name(&mut self, name: &str) -> Arc<str> {
+        self.by_tenant.get_key_value(name).map_or_else(|| Arc::from(name), |(known, _)| known.clone())
+    }
+
+    pub(crate) fn remember(&mut self, now: Now, id: LeaseId, ended: Ended) {
+        self.by_tenant.entry(ended.tenant.clone()).or_default().insert(id);
+        self.ended.insert(id, ended);
+        self.forget.push_back((now.boot + self.policy.keep_ended, id));
+    }
+
+    /// Drops the records that have been kept long enough.
+    pub(crate) fn forget_old(&mut self, now: Now) {
+        while let Some(&(at, id)) = self.forget.front().filter(|&&(at, _)| at <= now.boot) {
+            debug_assert!(at <= now.boot);
+            self.forget.pop_front();
+            if let Some(ended) = self.ended.remove(&id) {
+                self.forget_name(&ended.tenant, id);
+                self.journal(Change::RemoveLease(id));
+            }
+        }
+    }
+
+    /// Takes a lease's id from its tenant, and a tenant without leases from the table.
+    pub(crate) fn forget_name(&mut self, tenant: &Arc<str>, id: LeaseId) {
+        if let Some(ids) = self.by_tenant.get_mut(tenant) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_tenant.remove(tenant);
+            }
+        }
+    }
+}
