@@ -57,7 +57,11 @@ pub struct ParseIdError {
 
 impl fmt::Display for ParseIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {} hexadecimal digits, got {} bytes", self.expected_digits, self.got)
+        write!(
+            f,
+            "expected {} hexadecimal digits, got {} bytes",
+            self.expected_digits, self.got
+        )
     }
 }
 

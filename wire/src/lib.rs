@@ -1,8 +1,13 @@
 //! The words fabricBIOS speaks: ids, classes, TLVs, inventory and control messages.
 //!
-//! Pure: no I/O, no clock, no unsafe code, no standard library. Every type here is one meaning;
-//! every `decode` is total: it returns a value or says what was wrong, never panics, and never
-//! allocates on the peer's word. `docs/spec/fabricbios-wire-encoding-v0.md` states every byte.
+//! Pure: no I/O, no clock, no unsafe code, no standard library. Every type here is one meaning.
+//! `docs/spec/fabricbios-wire-encoding-v0.md` states every byte.
+//!
+//! Panics: no function of this crate panics, whatever the bytes or the values are. A `decode` or
+//! `parse` returns a value or says where and what was wrong; it never reads past the end, never
+//! recurses, and makes room only for items whose bytes are there. An `encode` never writes a length
+//! that lies: what does not fit becomes a frame that the other side refuses (requests) or a refusal
+//! (answers).
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -10,18 +15,53 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod affinity;
 mod binding;
+mod binding_tlv;
 mod class;
+mod constraints;
+mod cpu_isolation;
+mod endpoint;
+mod error;
+mod flat;
+mod frame;
+mod gpu_exclusivity;
 mod id;
+mod inventory_tlv;
+mod lease_alloc;
+mod lease_info;
+mod lease_intent;
+mod limits;
 mod message;
+mod names;
 mod params;
+mod rdma_peer;
+mod read;
 mod refusal;
+mod reply;
+mod request;
 mod resource;
+mod structured;
+pub mod tag;
+pub mod tlv;
+mod write;
 
+pub use affinity::{Affinity, parse_affinities};
 pub use binding::*;
 pub use class::*;
+pub use cpu_isolation::parse_cpu_isolation;
+pub use error::{DecodeError, DecodeFault, Rejected};
+pub use flat::{FLAT_ENTRY_LEN, decode_flat, encode_flat};
+pub use frame::*;
+pub use gpu_exclusivity::parse_gpu_exclusivity;
 pub use id::*;
+pub use lease_intent::{KvCacheIntent, KvCacheTier, parse_kv_cache_intent};
+pub use limits::*;
 pub use message::*;
+pub use names::ParseNameError;
 pub use params::*;
+pub use rdma_peer::{RdmaPeer, parse_rdma_peer};
 pub use refusal::*;
+pub use request::is_tenant_name;
 pub use resource::*;
+pub use structured::{decode_structured, encode_structured};

@@ -2,7 +2,10 @@
 
 use alloc::vec::Vec;
 
-use crate::{CpuIsolationClass, GpuExclusivityClass, ResourceId, ResourceType};
+use crate::{
+    Affinity, CpuIsolationClass, GpuExclusivityClass, KvCacheIntent, RdmaPeer, ResourceId,
+    ResourceType,
+};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,43 +36,6 @@ pub struct LeaseAllocRequest {
     pub rdma_peer: Option<RdmaPeer>,
 }
 
-/// 0x0901: what a KV cache wants of memory. The sources leave the layout open; ours is 8 bytes:
-/// `u8 version = 1`, `u8 tier`, `u16 reserved = 0`, `u32 block_bytes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvCacheIntent {
-    /// How warm the cache is.
-    pub tier: KvCacheTier,
-    /// Bytes of one cache block, 0 if not stated.
-    pub block_bytes: u32,
-}
-
-/// How warm a KV cache is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum KvCacheTier {
-    /// Being decoded from.
-    Hot = 0,
-    /// Kept for reuse.
-    Warm = 1,
-    /// Kept because room was left.
-    Cold = 2,
-}
-
-/// 0x0910: `category u8, strength u8, target_type u8, target_len u16, target`. The sources give the
-/// layout, five categories, three strengths and category 1 = Resource; the other names are ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Affinity {
-    /// What is compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
-    pub category: u8,
-    /// 1 required, 2 preferred, 3 avoid.
-    pub strength: u8,
-    /// How the target is written: 1 resource id (16 bytes), 2 lease id (16 bytes), 3 node id
-    /// (32 bytes), 4 label (UTF-8).
-    pub target_type: u8,
-    /// At most 255 bytes.
-    pub target: Vec<u8>,
-}
-
 /// Over which road a lease is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -88,18 +54,4 @@ pub enum Transport {
     NvmeTcp = 4,
     /// NVMe-oF over RDMA (BLOCK).
     NvmeRdma = 5,
-}
-
-/// 0x0210: a client's queue pair. `u32 qpn, u32 psn, [u8; 16] gid, u16 path_mtu, u16 reserved = 0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct RdmaPeer {
-    /// Queue pair number, 24 bits.
-    pub qpn: u32,
-    /// Starting send PSN, 24 bits.
-    pub psn: u32,
-    /// GID; IPv4 as v4-mapped for RoCE v2.
-    pub gid: [u8; 16],
-    /// 256, 512, 1024, 2048 or 4096; 0 leaves it to the node.
-    pub path_mtu: u16,
 }

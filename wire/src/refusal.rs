@@ -67,13 +67,18 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal without extras.
     pub fn new(error: LeaseError, class: RefusalClass, message: impl Into<String>) -> Self {
-        Self { error, class, message: message.into(), renewable_at_unix_ms: None }
+        Self {
+            error,
+            class,
+            message: message.into(),
+            renewable_at_unix_ms: None,
+        }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} ({:?}): {}", self.error, self.class, self.message)
+        write!(f, "{} ({}): {}", self.error, self.class, self.message)
     }
 }
 

@@ -1,0 +1,127 @@
+//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020B. When one of the RDMA tags is there, all
+//! of 0x0202–0x0208, 0x020A and 0x020B must be.
+
+use crate::{
+    Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RdmaBinding, RdmaStrategy,
+    endpoint,
+    rdma_peer::{check_path_mtu, check_u24},
+    tag,
+    tlv::{Tlv, TlvArea},
+    write::Writer,
+};
+
+type Read<T> = Result<T, DecodeError>;
+
+pub(crate) fn read(area: &TlvArea<'_>) -> Read<Binding> {
+    Ok(Binding {
+        dp_key: area.read(tag::DP_KEY, |tlv| tlv.fixed().map(DpKey))?,
+        udp_endpoint: area.read(tag::UDP_ENDPOINT, read_endpoint)?,
+        limits: area.read(tag::LIMITS, read_limits)?,
+        rdma: if has_rdma(area) {
+            Some(read_rdma(area)?)
+        } else {
+            None
+        },
+    })
+}
+
+fn has_rdma(area: &TlvArea<'_>) -> bool {
+    area.iter()
+        .any(|tlv| (tag::RDMA_RKEY..=tag::RDMA_ATOMICS).contains(&tlv.tag))
+}
+
+fn read_endpoint(tlv: &Tlv<'_>) -> Read<Endpoint> {
+    Endpoint::from_bytes(tlv.fixed()?)
+        .ok_or_else(|| tlv.unknown_value(0, "endpoint", endpoint::EXPECTED, "a wildcard"))
+}
+
+fn read_limits(tlv: &Tlv<'_>) -> Read<Limits> {
+    let (offset, length) = split_u64(tlv.fixed()?);
+    match offset.checked_add(length) {
+        Some(_) => Ok(Limits { offset, length }),
+        None => Err(tlv.unknown_value(8, "length", "an end that fits 64 bits", length)),
+    }
+}
+
+fn split_u64(value: [u8; 16]) -> (u64, u64) {
+    let both = u128::from_be_bytes(value);
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the two halves of 128 bits"
+    )]
+    ((both >> 64) as u64, both as u64)
+}
+
+fn read_rdma(area: &TlvArea<'_>) -> Read<RdmaBinding> {
+    Ok(RdmaBinding {
+        rkey: area.read(tag::RDMA_RKEY, read_u32)?,
+        remote_addr: area.require(tag::RDMA_REMOTE_ADDR, |t| t.fixed().map(u64::from_be_bytes))?,
+        qp_num: area.require(tag::RDMA_QP_NUM, |t| {
+            check_u24(t, 0, "qp_num", read_u32(t)?)
+        })?,
+        gid: area.require(tag::RDMA_GID, Tlv::fixed)?,
+        port: area.require(tag::RDMA_PORT, read_u8)?,
+        psn: area.require(tag::RDMA_PSN, |t| check_u24(t, 0, "psn", read_u32(t)?))?,
+        path_mtu: area.require(tag::RDMA_PATH_MTU, |t| {
+            check_path_mtu(t, 0, u16::from_be_bytes(t.fixed()?))
+        })?,
+        strategy: area.require(tag::RDMA_STRATEGY, |t| {
+            t.byte_of("strategy", "0 or 1", RdmaStrategy::from_byte)
+        })?,
+        previous: area.read(tag::RDMA_PREVIOUS_KEY, read_previous)?,
+        max_rd_atomic: area.require(tag::RDMA_MAX_RD_ATOMIC, read_u8)?,
+        atomics: area.require(tag::RDMA_ATOMICS, Tlv::flag)?,
+    })
+}
+
+fn read_u8(tlv: &Tlv<'_>) -> Read<u8> {
+    tlv.fixed().map(u8::from_be_bytes)
+}
+
+fn read_u32(tlv: &Tlv<'_>) -> Read<u32> {
+    tlv.fixed().map(u32::from_be_bytes)
+}
+
+fn read_previous(tlv: &Tlv<'_>) -> Read<PreviousKey> {
+    let [k0, k1, k2, k3, m0, m1, m2, m3] = tlv.fixed()?;
+    Ok(PreviousKey {
+        rkey: u32::from_be_bytes([k0, k1, k2, k3]),
+        remaining_ms: u32::from_be_bytes([m0, m1, m2, m3]),
+    })
+}
+
+pub(crate) fn write(w: &mut Writer, binding: &Binding) {
+    if let Some(key) = &binding.dp_key {
+        w.tlv(tag::DP_KEY, &key.0);
+    }
+    w.tlv_if(
+        tag::UDP_ENDPOINT,
+        binding.udp_endpoint.map(|endpoint| endpoint.bytes()),
+    );
+    w.tlv_if(tag::LIMITS, binding.limits.map(limits_value));
+    if let Some(rdma) = &binding.rdma {
+        write_rdma(w, rdma);
+    }
+}
+
+fn limits_value(limits: Limits) -> [u8; 16] {
+    (u128::from(limits.offset) << 64 | u128::from(limits.length)).to_be_bytes()
+}
+
+fn write_rdma(w: &mut Writer, rdma: &RdmaBinding) {
+    w.tlv_if(tag::RDMA_RKEY, rdma.rkey.map(u32::to_be_bytes));
+    w.tlv(tag::RDMA_REMOTE_ADDR, &rdma.remote_addr.to_be_bytes());
+    w.tlv(tag::RDMA_QP_NUM, &rdma.qp_num.to_be_bytes());
+    w.tlv(tag::RDMA_GID, &rdma.gid);
+    w.tlv(tag::RDMA_PORT, &[rdma.port]);
+    w.tlv(tag::RDMA_PSN, &rdma.psn.to_be_bytes());
+    w.tlv(tag::RDMA_PATH_MTU, &rdma.path_mtu.to_be_bytes());
+    w.tlv(tag::RDMA_STRATEGY, &[rdma.strategy as u8]);
+    w.tlv_if(tag::RDMA_PREVIOUS_KEY, rdma.previous.map(previous_value));
+    w.tlv(tag::RDMA_MAX_RD_ATOMIC, &[rdma.max_rd_atomic]);
+    w.tlv(tag::RDMA_ATOMICS, &[u8::from(rdma.atomics)]);
+}
+
+fn previous_value(previous: PreviousKey) -> [u8; 8] {
+    (u64::from(previous.rkey) << 32 | u64::from(previous.remaining_ms)).to_be_bytes()
+}

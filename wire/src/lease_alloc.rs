@@ -1,0 +1,78 @@
+//! LEASE_ALLOC (0x0200): `u16 resource_type, u128 resource_id, u64 capacity, u32 lease_secs,
+//! u32 grace_secs, u32 params_len, params`, the last being TLVs.
+
+use alloc::borrow::Cow;
+
+use crate::{
+    LeaseAllocRequest, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
+    gpu_exclusivity, lease_intent, rdma_peer,
+    read::{Decoded, Reader, invalid_args},
+    write::Writer,
+};
+
+impl LeaseAllocRequest {
+    /// Reads the payload of a LEASE_ALLOC.
+    pub fn parse(payload: &[u8]) -> Decoded<Self> {
+        let mut r = Reader::new(payload, 0);
+        let request = read(&mut r)?;
+        r.finish()?;
+        Ok(request)
+    }
+}
+
+pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
+    let resource_type = ResourceType::from_code(r.u16("resource_type")?);
+    let resource_id = Some(ResourceId(r.u128("resource_id")?)).filter(|id| id.0 != 0);
+    let capacity = nonzero(r, "capacity", Reader::u64)?;
+    let lease_secs = nonzero(r, "lease_secs", Reader::u32)?;
+    let grace_secs = r.u32("grace_secs")?;
+    let params = r.area("params")?;
+    Ok(LeaseAllocRequest {
+        resource_type,
+        resource_id,
+        capacity,
+        lease_secs,
+        grace_secs,
+        kv_cache_intent: lease_intent::find(&params)?,
+        cpu_isolation: cpu_isolation::find(&params)?,
+        gpu_exclusivity: gpu_exclusivity::find(&params)?,
+        affinities: affinity::find(&params)?,
+        transport: constraints::find_transport(&params)?.unwrap_or_default(),
+        rotate_on_renew: constraints::find_rotate_on_renew(&params)?,
+        rdma_peer: rdma_peer::find(&params)?,
+    })
+}
+
+fn nonzero<'a, T: Default + PartialEq>(
+    r: &mut Reader<'a>,
+    field: &'static str,
+    read: impl FnOnce(&mut Reader<'a>, &'static str) -> Decoded<T>,
+) -> Decoded<T> {
+    let at = r.offset();
+    let value = read(r, field)?;
+    if value == T::default() {
+        return Err(invalid_args(at, field, "at least 1", Cow::Borrowed("0")));
+    }
+    Ok(value)
+}
+
+pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
+    w.u16(request.resource_type.code());
+    w.u128(request.resource_id.map_or(0, |id| id.0));
+    w.u64(request.capacity)
+        .u32(request.lease_secs)
+        .u32(request.grace_secs);
+    w.area(|w| write_params(w, request));
+}
+
+/// In ascending order of tags, so that equal requests are equal bytes.
+fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
+    rdma_peer::write(w, request.rdma_peer);
+    lease_intent::write(w, request.kv_cache_intent);
+    cpu_isolation::write(w, request.cpu_isolation);
+    gpu_exclusivity::write(w, request.gpu_exclusivity);
+    let transport = request.transport;
+    constraints::write_transport(w, (transport != Default::default()).then_some(transport));
+    constraints::write_rotate_on_renew(w, request.rotate_on_renew);
+    affinity::write(w, &request.affinities);
+}

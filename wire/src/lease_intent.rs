@@ -1,0 +1,65 @@
+//! `TLV_LEASE_INTENT_KV_CACHE` (0x0901): advisory, but validated.
+
+use crate::{
+    DecodeError, tag,
+    tlv::{Tlv, TlvArea},
+    write::Writer,
+};
+
+/// 0x0901: what a KV cache wants of memory. The sources leave the layout open; ours is 8 bytes:
+/// `u8 version = 1`, `u8 tier`, `u16 reserved = 0`, `u32 block_bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCacheIntent {
+    /// How warm the cache is.
+    pub tier: KvCacheTier,
+    /// Bytes of one cache block, 0 if not stated.
+    pub block_bytes: u32,
+}
+
+/// How warm a KV cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KvCacheTier {
+    /// Being decoded from.
+    Hot = 0,
+    /// Kept for reuse.
+    Warm = 1,
+    /// Kept because room was left.
+    Cold = 2,
+}
+
+const VERSION: u8 = 1;
+
+/// The intent of a params blob, if it has one.
+pub fn parse_kv_cache_intent(params: &[u8]) -> Result<Option<KvCacheIntent>, DecodeError> {
+    find(&TlvArea::parse(params, 0)?)
+}
+
+pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<KvCacheIntent>, DecodeError> {
+    params.read(tag::LEASE_INTENT_KV_CACHE, read)
+}
+
+fn read(tlv: &Tlv<'_>) -> Result<KvCacheIntent, DecodeError> {
+    let [version, tier, r0, r1, b0, b1, b2, b3] = tlv.fixed()?;
+    if version != VERSION {
+        return Err(tlv.unknown_value(0, "version", "1", version));
+    }
+    if (r0, r1) != (0, 0) {
+        return Err(tlv.unknown_value(2, "reserved", "0", u16::from_be_bytes([r0, r1])));
+    }
+    let tier =
+        KvCacheTier::from_byte(tier).ok_or_else(|| tlv.unknown_value(1, "tier", "0 to 2", tier))?;
+    Ok(KvCacheIntent {
+        tier,
+        block_bytes: u32::from_be_bytes([b0, b1, b2, b3]),
+    })
+}
+
+pub(crate) fn write(w: &mut Writer, intent: Option<KvCacheIntent>) {
+    w.tlv_if(tag::LEASE_INTENT_KV_CACHE, intent.map(value));
+}
+
+fn value(intent: KvCacheIntent) -> [u8; 8] {
+    let [b0, b1, b2, b3] = intent.block_bytes.to_be_bytes();
+    [VERSION, intent.tier as u8, 0, 0, b0, b1, b2, b3]
+}

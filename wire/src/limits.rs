@@ -1,0 +1,43 @@
+//! Every bound of the protocol, with its reason. A decoder checks a bound before it allocates.
+
+/// Longest payload of a frame. A whole page of leases or a large inventory fits; a peer cannot make
+/// the other side hold more than this for one request.
+pub const MAX_PAYLOAD: usize = 65_536;
+/// Affinities of one request: more than a scheduler could weigh, and each holds up to 255 bytes.
+pub const AFFINITIES_MAX: usize = 16;
+/// Bytes of an affinity's target: ids take 16 or 32, the rest is for labels.
+pub const AFFINITY_TARGET_BYTES_MAX: usize = 255;
+/// Leases of one LEASE_LIST page: at some 300 bytes each they take well under one payload.
+pub const LEASES_PER_PAGE_MAX: usize = 128;
+/// Fences of one FENCE_LIST answer: 128 × (46 + 400) bytes fit one payload. The rest shows when
+/// some were cleared.
+pub const FENCES_MAX: usize = 128;
+/// Bytes of a fence's reason; longer ones are cut at a character when they are encoded.
+pub const FENCE_REASON_BYTES_MAX: usize = 400;
+/// Bytes of a refusal's message; longer ones are cut at a character when they are encoded.
+pub const REFUSAL_MESSAGE_BYTES_MAX: usize = 1_024;
+/// Entries of a flat inventory: 1,800 × 36 bytes fit one payload.
+pub const FLAT_ENTRIES_MAX: usize = 1_800;
+/// Items of each list of a structured inventory: five full lists leave a quarter of the payload to
+/// extensions.
+pub const INVENTORY_LIST_MAX: usize = 256;
+/// TLVs of a structured inventory that are kept: four for each of 256 resources.
+pub const EXTENSIONS_MAX: usize = 1_024;
+/// Bytes of a resource's name; kernel names are shorter than 32.
+pub const RESOURCE_NAME_BYTES_MAX: usize = 255;
+/// Class bytes of one resource: the sources define four at most.
+pub const CLASSES_MAX: usize = 16;
+/// Roads of one resource: there are six.
+pub const TRANSPORTS_MAX: usize = 8;
+/// Bytes of a tenant's name, which is also a certificate's common name (at most 64 by X.520).
+pub const TENANT_BYTES_MAX: usize = 64;
+/// Bytes of a daemon's version text.
+pub const VERSION_BYTES_MAX: usize = 64;
+/// Bytes of a certificate request: an RSA-4096 one with extensions takes 2 KiB.
+pub const CSR_BYTES_MAX: usize = 4_096;
+/// Bytes of one PEM text of an answer.
+pub const PEM_BYTES_MAX: usize = 16_384;
+/// Milliseconds for which an old key may live on beside a new one.
+pub const ROTATE_OVERLAP_MS_MAX: u32 = 60_000;
+/// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
+pub const U24_MAX: u32 = 0x00FF_FFFF;

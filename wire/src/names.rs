@@ -1,0 +1,265 @@
+//! The words for every value: what people type, what JSON says, and which byte it is on the wire.
+
+use alloc::string::String;
+use core::{fmt, str::FromStr};
+
+use crate::{
+    CpuIsolationClass, GpuExclusivityClass, InventoryForm, KvCacheTier, LeaseError, LeasePhase,
+    LeaseStatus, MessageType, RdmaStrategy, RefusalClass, ResourceType, RevokeOutcome, Role,
+    Transport,
+};
+
+/// Text that names none of the values it could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseNameError {
+    /// What the text was read as.
+    pub kind: &'static str,
+    /// The words that are taken.
+    pub expected: &'static [&'static str],
+    /// What was given.
+    pub got: String,
+}
+
+impl fmt::Display for ParseNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not a {}: expected one of", self.got, self.kind)?;
+        self.expected
+            .iter()
+            .try_for_each(|word| write!(f, " {word}"))
+    }
+}
+
+impl core::error::Error for ParseNameError {}
+
+/// Each line: number, variant, its word, other spellings that are taken.
+macro_rules! words {
+    ($type:ident, $kind:literal, $repr:ident, $from:ident:
+     $($number:literal $variant:ident $word:literal $(| $alias:literal)*;)*) => {
+        impl $type {
+            /// All values, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// What this number stands for, if for anything.
+            #[must_use]
+            pub fn $from(number: $repr) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// The one word for it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ParseNameError;
+
+            fn from_str(text: &str) -> Result<Self, ParseNameError> {
+                match text {
+                    $($word $(| $alias)* => Ok(Self::$variant),)*
+                    _ => Err(ParseNameError {
+                        kind: $kind,
+                        expected: &[$($word),*],
+                        got: String::from(text),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+words! { CpuIsolationClass, "CPU isolation class", u8, from_byte:
+    0 BestEffort "best_effort" | "BestEffort";
+    1 WholeCore "whole_core" | "WholeCore";
+    2 StrictIsolated "strict_isolated" | "strict" | "StrictIsolated";
+}
+
+words! { GpuExclusivityClass, "GPU exclusivity class", u8, from_byte:
+    0 Shared "shared" | "Shared";
+    1 SessionExclusive "session" | "session_exclusive" | "SessionExclusive";
+    2 DeviceExclusive "device" | "device_exclusive" | "DeviceExclusive";
+    3 PartitionExclusive "partition" | "partition_exclusive" | "PartitionExclusive";
+}
+
+words! { Transport, "transport", u8, from_byte:
+    0 Auto "auto";
+    1 Rdma "rdma";
+    2 Udp "udp";
+    3 Both "both";
+    4 NvmeTcp "nvme-tcp";
+    5 NvmeRdma "nvme-rdma";
+}
+
+words! { KvCacheTier, "KV cache tier", u8, from_byte:
+    0 Hot "hot";
+    1 Warm "warm";
+    2 Cold "cold";
+}
+
+words! { LeaseStatus, "lease status", u8, from_byte:
+    0 Active "active";
+    1 Expired "expired";
+    2 Revoked "revoked";
+}
+
+words! { LeasePhase, "lease phase", u8, from_byte:
+    0 Binding "binding";
+    1 Active "active";
+    2 Grace "grace";
+    3 Expired "expired";
+    4 Revoked "revoked";
+    5 Freed "freed";
+    6 Fenced "fenced";
+}
+
+words! { RdmaStrategy, "RDMA strategy", u8, from_byte:
+    0 Window "window";
+    1 Region "region";
+}
+
+words! { RefusalClass, "refusal class", u8, from_byte:
+    0 Permanent "permanent";
+    1 Transient "transient";
+    2 Policy "policy";
+}
+
+words! { RevokeOutcome, "revoke outcome", u8, from_byte:
+    0 TornDown "torn_down";
+    1 Fenced "fenced";
+    2 NotFound "not_found";
+}
+
+words! { Role, "role", u8, from_byte:
+    0 Tenant "tenant";
+    1 Operator "operator";
+}
+
+words! { InventoryForm, "inventory form", u8, from_byte:
+    0 Flat "flat";
+    1 Structured "structured";
+}
+
+words! { LeaseError, "status", u16, from_code:
+    1 InvalidIntent "InvalidIntent";
+    2 InvalidArgs "InvalidArgs";
+    3 CapacityExceeded "CapacityExceeded";
+    4 ResourceBusy "ResourceBusy";
+    5 NotFound "NotFound";
+    6 Expired "Expired";
+    7 Revoked "Revoked";
+    8 Fenced "Fenced";
+    9 NotPermitted "NotPermitted";
+    10 RenewTooEarly "RenewTooEarly";
+    11 Unsupported "Unsupported";
+    12 Malformed "Malformed";
+    13 Internal "Internal";
+    14 Unavailable "Unavailable";
+}
+
+words! { MessageType, "message type", u16, from_code:
+    0x0001 Ping "PING";
+    0x0002 GetIdentity "GET_IDENTITY";
+    0x0100 GetInventory "GET_INVENTORY";
+    0x0200 LeaseAlloc "LEASE_ALLOC";
+    0x0201 LeaseRenew "LEASE_RENEW";
+    0x0202 LeaseQuery "LEASE_QUERY";
+    0x0203 LeaseFree "LEASE_FREE";
+    0x0204 LeaseList "LEASE_LIST";
+    0x0205 LeaseBind "LEASE_BIND";
+    0x0206 LeaseRotate "LEASE_ROTATE";
+    0x020A LeaseRevoke "LEASE_REVOKE";
+    0x0300 FenceList "FENCE_LIST";
+    0x0301 FenceClear "FENCE_CLEAR";
+    0x0400 IdentityIssue "IDENTITY_ISSUE";
+}
+
+const RESOURCE_TYPES: [(u16, ResourceType, &str); 7] = [
+    (0x0001, ResourceType::Cpu, "cpu"),
+    (0x0002, ResourceType::Mem, "mem"),
+    (0x0003, ResourceType::Block, "block"),
+    (0x0004, ResourceType::Net, "net"),
+    (0x0005, ResourceType::Gpu, "gpu"),
+    (0x0010, ResourceType::Scheduler, "scheduler"),
+    (0x00FF, ResourceType::Vendor, "vendor"),
+];
+
+impl ResourceType {
+    /// What a code stands for.
+    #[must_use]
+    pub fn from_code(code: u16) -> Self {
+        let known = RESOURCE_TYPES.iter().find(|(known, ..)| *known == code);
+        known.map_or(Self::Unknown(code), |(_, resource_type, _)| *resource_type)
+    }
+
+    /// Its code on the wire.
+    #[must_use]
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Cpu => 0x0001,
+            Self::Mem => 0x0002,
+            Self::Block => 0x0003,
+            Self::Net => 0x0004,
+            Self::Gpu => 0x0005,
+            Self::Scheduler => 0x0010,
+            Self::Vendor => 0x00FF,
+            Self::Unknown(code) => code,
+        }
+    }
+
+    /// Whether the kind can be leased at all: SCHEDULER, VENDOR and unknown kinds never can.
+    #[must_use]
+    pub fn is_leasable(self) -> bool {
+        matches!(
+            self,
+            Self::Cpu | Self::Mem | Self::Block | Self::Net | Self::Gpu
+        )
+    }
+}
+
+impl From<u16> for ResourceType {
+    fn from(code: u16) -> Self {
+        Self::from_code(code)
+    }
+}
+
+impl From<ResourceType> for u16 {
+    fn from(resource_type: ResourceType) -> Self {
+        resource_type.code()
+    }
+}
+
+impl fmt::Display for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match RESOURCE_TYPES.iter().find(|(_, known, _)| known == self) {
+            Some((_, _, word)) => f.pad(word),
+            None => write!(f, "unknown(0x{:04x})", self.code()),
+        }
+    }
+}
+
+impl FromStr for ResourceType {
+    type Err = ParseNameError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNameError> {
+        let known = RESOURCE_TYPES.iter().find(|(_, _, word)| *word == text);
+        known
+            .map(|(_, resource_type, _)| *resource_type)
+            .ok_or_else(|| ParseNameError {
+                kind: "resource type",
+                expected: &["cpu", "mem", "block", "net", "gpu", "scheduler", "vendor"],
+                got: String::from(text),
+            })
+    }
+}

@@ -1,0 +1,95 @@
+//! `TLV_RDMA_PEER` (0x0210): which queue pair of the client a binding answers to.
+
+use crate::{
+    DecodeError, U24_MAX, tag,
+    tlv::{Tlv, TlvArea},
+    write::Writer,
+};
+
+/// 0x0210: a client's queue pair. `u32 qpn, u32 psn, [u8; 16] gid, u16 path_mtu, u16 reserved = 0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RdmaPeer {
+    /// Queue pair number, 24 bits.
+    pub qpn: u32,
+    /// Starting send PSN, 24 bits.
+    pub psn: u32,
+    /// GID; IPv4 as v4-mapped for RoCE v2.
+    pub gid: [u8; 16],
+    /// 256, 512, 1024, 2048 or 4096; 0 leaves it to the node.
+    pub path_mtu: u16,
+}
+
+/// The peer of a params blob, if it has one.
+pub fn parse_rdma_peer(params: &[u8]) -> Result<Option<RdmaPeer>, DecodeError> {
+    find(&TlvArea::parse(params, 0)?)
+}
+
+pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<RdmaPeer>, DecodeError> {
+    params.read(tag::RDMA_PEER, read)
+}
+
+pub(crate) fn require(params: &TlvArea<'_>) -> Result<RdmaPeer, DecodeError> {
+    params.require(tag::RDMA_PEER, read)
+}
+
+fn read(tlv: &Tlv<'_>) -> Result<RdmaPeer, DecodeError> {
+    let value = tlv.fixed::<28>()?;
+    let peer = split(&value);
+    if peer.qpn == 0 {
+        return Err(tlv.unknown_value(0, "qpn", "1 to 16777215", peer.qpn));
+    }
+    check_u24(tlv, 0, "qpn", peer.qpn)?;
+    check_u24(tlv, 4, "psn", peer.psn)?;
+    check_path_mtu(tlv, 24, peer.path_mtu)?;
+    match &value[26..] {
+        [0, 0] => Ok(peer),
+        _ => Err(tlv.unknown_value(26, "reserved", "0", "something else")),
+    }
+}
+
+fn split(v: &[u8; 28]) -> RdmaPeer {
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&v[8..24]);
+    RdmaPeer {
+        qpn: u32::from_be_bytes([v[0], v[1], v[2], v[3]]),
+        psn: u32::from_be_bytes([v[4], v[5], v[6], v[7]]),
+        gid,
+        path_mtu: u16::from_be_bytes([v[24], v[25]]),
+    }
+}
+
+/// Queue pair and packet sequence numbers have 24 bits; a larger one would be cut silently by the
+/// hardware.
+pub(crate) fn check_u24(
+    tlv: &Tlv<'_>,
+    at: usize,
+    field: &'static str,
+    value: u32,
+) -> Result<u32, DecodeError> {
+    if value <= U24_MAX {
+        return Ok(value);
+    }
+    Err(tlv.unknown_value(at, field, "at most 16777215", value))
+}
+
+/// The five sizes that InfiniBand has, or 0 for none stated.
+pub(crate) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16, DecodeError> {
+    if matches!(value, 0 | 256 | 512 | 1024 | 2048 | 4096) {
+        return Ok(value);
+    }
+    Err(tlv.unknown_value(at, "path_mtu", "0, 256, 512, 1024, 2048 or 4096", value))
+}
+
+pub(crate) fn write(w: &mut Writer, peer: Option<RdmaPeer>) {
+    w.tlv_if(tag::RDMA_PEER, peer.map(value));
+}
+
+fn value(peer: RdmaPeer) -> [u8; 28] {
+    let mut out = [0; 28];
+    out[..4].copy_from_slice(&peer.qpn.to_be_bytes());
+    out[4..8].copy_from_slice(&peer.psn.to_be_bytes());
+    out[8..24].copy_from_slice(&peer.gid);
+    out[24..26].copy_from_slice(&peer.path_mtu.to_be_bytes());
+    out
+}

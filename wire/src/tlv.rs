@@ -1,0 +1,237 @@
+//! `u16 tag, u16 length, value`, one after another: the form of lease parameters, bindings,
+//! refusals and inventory extensions. Unknown tags are skipped; a tag that may not repeat and does
+//! is refused, because two readers could otherwise believe different values.
+//!
+//! After [`TlvArea::parse`] every TLV lies within the area; nothing later panics.
+
+use alloc::{borrow::Cow, format, vec::Vec};
+
+use crate::{DecodeError, DecodeFault, error, tag};
+
+/// Bytes before a value.
+pub const TLV_HEADER_LEN: usize = 4;
+
+/// One TLV of an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tlv<'a> {
+    /// What it is about.
+    pub tag: u16,
+    /// Where its value starts, counted like [`DecodeError::offset`].
+    pub offset: usize,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl<'a> Tlv<'a> {
+    /// The value when it has exactly `N` bytes.
+    pub fn fixed<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
+        <[u8; N]>::try_from(self.value).map_err(|_| self.wrong_length(error::bytes(N)))
+    }
+
+    /// The value as one byte that stands for something.
+    pub(crate) fn byte_of<T>(
+        &self,
+        field: &'static str,
+        expected: &'static str,
+        meaning: impl FnOnce(u8) -> Option<T>,
+    ) -> Result<T, DecodeError> {
+        let [byte] = self.fixed()?;
+        meaning(byte).ok_or_else(|| self.unknown_value(0, field, expected, byte))
+    }
+
+    /// The value as a byte that is 0 or 1.
+    pub(crate) fn flag(&self) -> Result<bool, DecodeError> {
+        self.byte_of("flag", "0 or 1", |byte| (byte <= 1).then_some(byte == 1))
+    }
+
+    /// The value as text of at most `max` bytes.
+    pub(crate) fn text(&self, skip: usize, max: usize) -> Result<&'a str, DecodeError> {
+        let bytes = self.value.get(skip..).unwrap_or_default();
+        if bytes.len() > max {
+            return Err(self.wrong_length(Cow::Owned(format!("at most {} bytes", skip + max))));
+        }
+        core::str::from_utf8(bytes).map_err(|wrong| {
+            let at = skip + wrong.valid_up_to();
+            self.unknown_value(at, "text", "UTF-8", "other bytes")
+        })
+    }
+
+    pub(crate) fn wrong_length(&self, expected: Cow<'static, str>) -> DecodeError {
+        let got = error::bytes(self.value.len());
+        self.error(
+            DecodeFault::InvalidIntent,
+            self.offset - 2,
+            "length",
+            expected,
+            got,
+        )
+    }
+
+    /// `at`: counted from the start of the value.
+    pub(crate) fn unknown_value(
+        &self,
+        at: usize,
+        field: &'static str,
+        expected: impl Into<Cow<'static, str>>,
+        got: impl alloc::string::ToString,
+    ) -> DecodeError {
+        let got = error::number(got);
+        self.error(
+            DecodeFault::InvalidIntent,
+            self.offset + at,
+            field,
+            expected.into(),
+            got,
+        )
+    }
+
+    fn error(
+        &self,
+        fault: DecodeFault,
+        offset: usize,
+        field: &'static str,
+        expected: Cow<'static, str>,
+        got: Cow<'static, str>,
+    ) -> DecodeError {
+        DecodeError {
+            fault,
+            offset,
+            tag: Some(self.tag),
+            field,
+            expected,
+            got,
+        }
+    }
+}
+
+/// A run of TLVs that was walked once and found whole.
+#[derive(Clone, Copy, Debug)]
+pub struct TlvArea<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> TlvArea<'a> {
+    /// Walks the whole area. `offset` is where it begins, for errors.
+    pub fn parse(bytes: &'a [u8], offset: usize) -> Result<Self, DecodeError> {
+        let mut walk = Walk {
+            rest: bytes,
+            offset,
+        };
+        while walk.step()?.is_some() {}
+        Ok(Self { bytes, offset })
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Tlv<'a>> + use<'a> {
+        let mut walk = Walk {
+            rest: self.bytes,
+            offset: self.offset,
+        };
+        // `parse` has walked the same bytes without an error, so none is lost here.
+        core::iter::from_fn(move || walk.step().ok().flatten())
+    }
+
+    /// The one with this tag, if there is one; refused when there are several.
+    pub fn find(&self, tag: u16) -> Result<Option<Tlv<'a>>, DecodeError> {
+        let mut found = self.iter().filter(|tlv| tlv.tag == tag);
+        let first = found.next();
+        match found.next() {
+            Some(second) => Err(second.unknown_value(0, "tag", "it once", "it again")),
+            None => Ok(first),
+        }
+    }
+
+    /// All with this tag, at most `max`.
+    pub fn find_all(&self, tag: u16, max: usize) -> Result<Vec<Tlv<'a>>, DecodeError> {
+        let found: Vec<_> = self
+            .iter()
+            .filter(|tlv| tlv.tag == tag)
+            .take(max + 1)
+            .collect();
+        match found.get(max) {
+            Some(over) => {
+                let expected = format!("at most {max} of them");
+                Err(over.unknown_value(0, "tag", expected, "more"))
+            }
+            None => Ok(found),
+        }
+    }
+
+    /// The one with this tag, put through `read`.
+    pub(crate) fn read<T>(
+        &self,
+        tag: u16,
+        read: impl FnOnce(&Tlv<'a>) -> Result<T, DecodeError>,
+    ) -> Result<Option<T>, DecodeError> {
+        self.find(tag)?.as_ref().map(read).transpose()
+    }
+
+    /// The same where the tag must be there.
+    pub(crate) fn require<T>(
+        &self,
+        tag: u16,
+        read: impl FnOnce(&Tlv<'a>) -> Result<T, DecodeError>,
+    ) -> Result<T, DecodeError> {
+        self.read(tag, read)?.ok_or_else(|| self.missing(tag))
+    }
+
+    fn missing(&self, tag: u16) -> DecodeError {
+        DecodeError {
+            fault: DecodeFault::InvalidIntent,
+            offset: self.offset + self.bytes.len(),
+            tag: Some(tag),
+            field: "tag",
+            expected: Cow::Borrowed("it once"),
+            got: Cow::Borrowed("none"),
+        }
+    }
+}
+
+struct Walk<'a> {
+    rest: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn step(&mut self) -> Result<Option<Tlv<'a>>, DecodeError> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let Some((&[t0, t1, l0, l1], rest)) = self.rest.split_first_chunk() else {
+            return Err(self.overrun(None, "TLV header", TLV_HEADER_LEN, self.rest.len()));
+        };
+        let tag = u16::from_be_bytes([t0, t1]);
+        let length = usize::from(u16::from_be_bytes([l0, l1]));
+        let Some((value, rest)) = rest.split_at_checked(length) else {
+            return Err(self.overrun(Some(tag), "value", length, rest.len()));
+        };
+        let offset = self.offset + TLV_HEADER_LEN;
+        (self.rest, self.offset) = (rest, offset + length);
+        Ok(Some(Tlv { tag, offset, value }))
+    }
+
+    /// A length that runs out of the area is a malformed length: for a known tag the specification
+    /// has `InvalidIntent` (cpu-isolation-wire-format.md §3), for anything else it is not a message.
+    fn overrun(
+        &self,
+        tag: Option<u16>,
+        field: &'static str,
+        needed: usize,
+        left: usize,
+    ) -> DecodeError {
+        let known = tag.is_some_and(|tag| tag::name(tag).is_some());
+        DecodeError {
+            fault: if known {
+                DecodeFault::InvalidIntent
+            } else {
+                DecodeFault::Malformed
+            },
+            offset: self.offset,
+            tag,
+            field,
+            expected: error::bytes(needed),
+            got: error::bytes(left),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The other direction: appends big-endian fields, and remembers when something did not fit its
+//! length field instead of writing a length that lies.
+
+use alloc::vec::Vec;
+
+#[derive(Debug)]
+pub(crate) struct Writer {
+    out: Vec<u8>,
+    too_long: bool,
+}
+
+impl Writer {
+    /// Room for the largest lease at once: a buffer that grows would leave copies of a key behind.
+    pub(crate) fn new() -> Self {
+        Self {
+            out: Vec::with_capacity(1_024),
+            too_long: false,
+        }
+    }
+
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
+        self.raw(&[value])
+    }
+
+    pub(crate) fn u16(&mut self, value: u16) -> &mut Self {
+        self.raw(&value.to_be_bytes())
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+        self.raw(&value.to_be_bytes())
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+        self.raw(&value.to_be_bytes())
+    }
+
+    pub(crate) fn u128(&mut self, value: u128) -> &mut Self {
+        self.raw(&value.to_be_bytes())
+    }
+
+    pub(crate) fn flag(&mut self, value: bool) -> &mut Self {
+        self.u8(u8::from(value))
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.out.extend_from_slice(bytes);
+        self
+    }
+
+    /// `u32` length, then the bytes.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.counted_u32(|w| {
+            w.raw(bytes);
+        })
+    }
+
+    /// The same for text, cut at a character when longer than `max` bytes.
+    pub(crate) fn text(&mut self, text: &str, max: usize) -> &mut Self {
+        self.bytes(cut(text, max).as_bytes())
+    }
+
+    /// `u32` length, then TLVs.
+    pub(crate) fn area(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        self.counted_u32(fill)
+    }
+
+    /// `u16` count, then the items.
+    pub(crate) fn list<T>(
+        &mut self,
+        items: &[T],
+        max: usize,
+        mut each: impl FnMut(&mut Self, &T),
+    ) -> &mut Self {
+        match u16::try_from(items.len()) {
+            Ok(count) if items.len() <= max => self.u16(count),
+            _ => self.mark_too_long(),
+        };
+        items.iter().take(max).for_each(|item| each(self, item));
+        self
+    }
+
+    /// One TLV.
+    pub(crate) fn tlv(&mut self, tag: u16, value: &[u8]) -> &mut Self {
+        match u16::try_from(value.len()) {
+            Ok(length) => self.u16(tag).u16(length).raw(value),
+            Err(_) => self.mark_too_long(),
+        }
+    }
+
+    /// One TLV if there is something to say.
+    pub(crate) fn tlv_if<const N: usize>(&mut self, tag: u16, value: Option<[u8; N]>) -> &mut Self {
+        match value {
+            Some(value) => self.tlv(tag, &value),
+            None => self,
+        }
+    }
+
+    fn counted_u32(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let at = self.out.len();
+        self.u32(0);
+        fill(self);
+        match u32::try_from(self.out.len() - at - 4) {
+            Ok(length) => self.out[at..at + 4].copy_from_slice(&length.to_be_bytes()),
+            Err(_) => self.too_long = true,
+        }
+        self
+    }
+
+    fn mark_too_long(&mut self) -> &mut Self {
+        self.too_long = true;
+        self
+    }
+
+    /// What was written; nothing when it has a part that its length field cannot express or is
+    /// longer than `max` bytes.
+    pub(crate) fn finish(self, max: usize) -> Option<Vec<u8>> {
+        (!self.too_long && self.out.len() <= max).then_some(self.out)
+    }
+
+    /// The same for something that has to fit a payload.
+    pub(crate) fn payload(self) -> Option<Vec<u8>> {
+        self.finish(crate::MAX_PAYLOAD)
+    }
+}
+
+/// The longest start of `text` that ends at a character and has at most `max` bytes.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    if text.len() <= max {
+        return text;
+    }
+    let end = (0..=max)
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
+    &text[..end]
+}
