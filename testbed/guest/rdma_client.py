@@ -27,6 +27,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
 PSN_LIMIT = 1 << 24
+QUEUE_DEPTH = 16
 MTU_OF_BYTES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
 # In the words of libibverbs' ibv_wc_status_str, for the statuses that a requester can meet.
 STATUS_NAMES = {
@@ -43,15 +44,21 @@ STATUS_NAMES = {
     e.IBV_WC_RNR_RETRY_EXC_ERR: "RNR retry counter exceeded",
 }
 REMOTE_ACCESS_ERROR = STATUS_NAMES[e.IBV_WC_REM_ACCESS_ERR]
+NO_ANSWER = STATUS_NAMES[e.IBV_WC_RETRY_EXC_ERR]
+FLUSHED = STATUS_NAMES[e.IBV_WC_WR_FLUSH_ERR]
 # What a client may see when its access has ended: the key was refused, the node's queue pair was
 # gone already, or its own queue pair had been in the error state before.
-ENDS = frozenset(STATUS_NAMES[s] for s in (
-    e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_RETRY_EXC_ERR, e.IBV_WC_WR_FLUSH_ERR))
+ENDS = frozenset((REMOTE_ACCESS_ERROR, NO_ANSWER, FLUSHED))
 
 
 def now_ms():
     """Wall clock in milliseconds, as in `expires_at_unix_ms`."""
     return time.time_ns() / 1e6
+
+
+def status_name(status):
+    """A completion's status in words."""
+    return STATUS_NAMES.get(status, f"status {status}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Client:
         self.device = device
         self.pd = PD(device.context)
         self.channel = CompChannel(device.context)
-        self.cq = CQ(device.context, 16, None, self.channel, 0)
+        self.cq = CQ(device.context, 4 * QUEUE_DEPTH, None, self.channel, 0)
         self.cq.req_notify()
         self.buffer_bytes = buffer_bytes
         self.buffer = MR(self.pd, buffer_bytes, e.IBV_ACCESS_LOCAL_WRITE)
@@ -112,7 +119,7 @@ class Client:
         first PSN is drawn anew, so that late packets of the old one are not taken for the new."""
         if self.qp:
             self.qp.close()
-        capabilities = QPCap(max_send_wr=16, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
+        capabilities = QPCap(max_send_wr=2 * QUEUE_DEPTH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capabilities))
         self.psn = random.randrange(PSN_LIMIT)
         self._to_init()
@@ -210,35 +217,20 @@ class Client:
             request.set_wr_rdma(key, address)
         posted_at_ms = now_ms()
         self.qp.post_send(request)
-        status = self._completed().status
-        return Completion(STATUS_NAMES.get(status, f"status {status}"), posted_at_ms, now_ms())
+        status = self.completions()[0].status
+        return Completion(status_name(status), posted_at_ms, now_ms())
 
-    def _completed(self):
+    def completions(self, most=1):
+        """Waits until something posted has ended; at most `most` completions, in the order posted."""
         while True:
-            count, completions = self.cq.poll(1)
+            count, ended = self.cq.poll(most)
             if count:
-                return completions[0]
+                return ended
             # One event is armed at all times; a completion that came before it was armed again is
             # found by polling once more.
             self.channel.get_cq_event(self.cq)
             self.cq.ack_events(1)
             self.cq.req_notify()
-
-
-def keep_writing(client, offset, on_write=None):
-    """Writes 1, 2, 3 … at `offset` until a write fails; tells when the last success and the failure
-    were. `expired` writers are the ordinary end of a lease."""
-    value, last = 0, None
-    while True:
-        done = client.write(offset, (value + 1).to_bytes(8, "big"))
-        if not done.ok:
-            return {"writes": value, "status": done.status, "failed_at_ms": done.completed_at_ms,
-                    "failed_posted_at_ms": done.posted_at_ms,
-                    "last_posted_at_ms": last.posted_at_ms if last else None,
-                    "last_ok_at_ms": last.completed_at_ms if last else None}
-        value, last = value + 1, done
-        if on_write:
-            on_write(value)
 
 
 def _answer(client, words):
@@ -252,11 +244,9 @@ def _answer(client, words):
         done = client.compare_and_swap(*numbers)
     elif order == "add":
         done = client.fetch_and_add(*numbers)
-    elif order == "keep-writing":
-        return keep_writing(client, *numbers, on_write=lambda n: n == 1 and _say({"writing": True}))
     else:
         return {"error": f"unknown order {order!r}", "orders": "connect LEASE_JSON | fresh | write OFFSET TEXT | "
-                "read OFFSET LENGTH | swap OFFSET EXPECTED NEW | add OFFSET ADDEND | keep-writing OFFSET"}
+                "read OFFSET LENGTH | swap OFFSET EXPECTED NEW | add OFFSET ADDEND"}
     return {"status": done.status, "data": done.data.hex(), "text": done.data.decode(errors="replace")}
 
 
