@@ -1,1 +1,30 @@
-//! .
+//! The lab: a real kernel with soft-RoCE in a virtual machine, on any Debian machine.
+//!
+//! What lives here: finding out what the host lacks, getting Debian's 6.12 kernel without touching
+//! the host's own apt configuration, booting it on the host's own root file system (read-only), and
+//! carrying a command's exit code back so that a crash cannot be mistaken for it. What it never
+//! does: decide what is tested. `docs/testing.md` says how to use it.
+
+mod accelerator;
+mod apt;
+mod guest;
+mod initramfs;
+mod job;
+mod kernel;
+mod lab;
+mod machine;
+mod modules;
+mod process;
+pub mod requirements;
+mod run_directory;
+pub mod shell;
+mod sources;
+mod system;
+
+pub use guest::{Echo, Finished};
+pub use job::{Job, Prelude};
+pub use lab::{Lab, Layout};
+pub use machine::{Accelerator, Nic, VmSpec};
+pub use process::tail;
+pub use sources::{Source, derive, parse_deb822, parse_one_line};
+pub use system::System;

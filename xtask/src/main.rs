@@ -1,2 +1,46 @@
-//! .
-fn main() {}
+//! The project's own commands. `cargo xtask --help` lists them; `docs/testing.md` explains them.
+//!
+//! What lives here: which checks there are and in which order. How a guest is booted is in
+//! `fabricbios-testbed`; what a suite proves is in the suite.
+
+mod lab;
+
+use clap::{Parser, Subcommand};
+use fabricbios_testbed::Layout;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "fabricBIOS: demo, tests and the lab"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run a command, or a shell, as root under the lab kernel, with this checkout
+    Lab(lab::Arguments),
+    /// Show what the lab and the tests need and this host lacks; install it with --yes
+    Setup(lab::SetupArguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask/ has a parent");
+    let layout = Layout::new(repository);
+    let result = match arguments.command {
+        Task::Lab(arguments) => lab::run(&layout, &arguments),
+        Task::Setup(arguments) => lab::setup(&layout, &arguments),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

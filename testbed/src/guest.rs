@@ -1,0 +1,296 @@
+//! One running virtual machine: from QEMU's start to the exit code of its command.
+//!
+//! The result of a run is what process 1 of the guest writes to its exit port, after the nonce of
+//! this boot. Nothing that the guest prints, and no way in which it can die, looks like that.
+
+use crate::machine::{Accelerator, Files, VmSpec};
+use crate::process::tail;
+use crate::run_directory::RunDirectory;
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Name of the emulator.
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
+/// How much of a command's output is kept in memory for its caller; the log has all of it.
+const OUTPUT_KEPT_BYTES: usize = 64 * 1024;
+const CONSOLE_TAIL_LINES: usize = 30;
+const POLL_MS: u64 = 20;
+/// How long a guest that has the terminal may take to power off and give it back.
+const POWER_OFF_MS: u64 = 5_000;
+
+/// Where a command's output is shown while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Echo {
+    /// Nowhere: only the log has it.
+    Quiet,
+    /// On standard output, as it comes.
+    Plain,
+    /// On standard output, line by line behind this word.
+    Prefixed(String),
+    /// The guest's command has the terminal itself.
+    Terminal,
+}
+
+/// What a command in a guest left behind.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// Its exit code.
+    pub code: i32,
+    /// The end of its output.
+    pub output: String,
+    /// From QEMU's start to the exit code.
+    pub took: Duration,
+}
+
+pub(crate) enum Ending {
+    Code(i32),
+    Died(ExitStatus),
+    TimedOut,
+    /// The other guest of its pair failed, and its time to notice is over.
+    Abandoned,
+}
+
+/// A QEMU process; dropping it ends the process.
+pub(crate) struct Guest {
+    child: Child,
+    pump: Option<JoinHandle<Vec<u8>>>,
+    nonce: String,
+    started: Instant,
+    timeout: Option<Duration>,
+    terminal: bool,
+    pub(crate) directory: RunDirectory,
+}
+
+impl Guest {
+    pub(crate) fn start(
+        spec: &VmSpec,
+        accelerator: Accelerator,
+        files: &Files,
+        directory: RunDirectory,
+        echo: &Echo,
+        timeout: Option<Duration>,
+    ) -> Result<Self> {
+        let terminal = *echo == Echo::Terminal;
+        let mut command = Command::new(QEMU);
+        command.args(spec.command_line(accelerator, files, terminal));
+        command.stderr(File::create(directory.qemu_log())?);
+        if !terminal {
+            // QEMU takes an end of file on its standard input for a hang-up of the whole channel and
+            // drops the output from then on: the input is a pipe that stays open and says nothing.
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        }
+        die_with_parent(&mut command);
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {QEMU}"))?;
+        let log = File::create(directory.output_log())?;
+        let pump = child.stdout.take().map(|output| {
+            let echo = echo.clone();
+            std::thread::spawn(move || pump(output, log, &echo))
+        });
+        let nonce = directory.nonce().to_owned();
+        Ok(Self {
+            child,
+            pump,
+            nonce,
+            started: Instant::now(),
+            timeout,
+            terminal,
+            directory,
+        })
+    }
+
+    /// Whether the run has ended by now.
+    pub(crate) fn poll(&mut self) -> Result<Option<Ending>> {
+        // Asked before the exit file is read: a guest that wrote its code and then powered off has
+        // not died.
+        let status = self.child.try_wait()?;
+        if let Some(code) = self.exit_code() {
+            return Ok(Some(Ending::Code(code)));
+        }
+        if let Some(status) = status {
+            return Ok(Some(Ending::Died(status)));
+        }
+        let over = self
+            .timeout
+            .is_some_and(|timeout| self.started.elapsed() > timeout);
+        Ok(over.then_some(Ending::TimedOut))
+    }
+
+    pub(crate) fn wait(&mut self) -> Result<Ending> {
+        loop {
+            if let Some(ending) = self.poll()? {
+                return Ok(ending);
+            }
+            nap();
+        }
+    }
+
+    /// Ends QEMU, and turns the ending into the command's exit code or into an error that shows
+    /// where the guest died.
+    pub(crate) fn finish(mut self, ending: &Ending) -> Result<Finished> {
+        let took = self.started.elapsed();
+        let output = self.stop()?;
+        let why = match ending {
+            Ending::Code(code) => {
+                self.directory.close(*code == 0)?;
+                return Ok(Finished {
+                    code: *code,
+                    output,
+                    took,
+                });
+            }
+            Ending::Died(status) => format!("died without an exit code (QEMU: {status})"),
+            Ending::Abandoned => "was ended because its peer had failed".to_owned(),
+            Ending::TimedOut => format!("did not finish in {} s", took.as_secs()),
+        };
+        self.directory.close(false)?;
+        bail!(
+            "the guest of `{}` {why}\n{}",
+            self.directory.name(),
+            self.last_words(&output)
+        )
+    }
+
+    fn stop(&mut self) -> Result<String> {
+        if self.terminal {
+            self.await_power_off()?;
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        let output = match self.pump.take() {
+            Some(pump) => pump.join().unwrap_or_default(),
+            None => Vec::new(),
+        };
+        Ok(String::from_utf8_lossy(&output).into_owned())
+    }
+
+    /// QEMU gives the terminal back as it was only when it ends by itself.
+    fn await_power_off(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(POWER_OFF_MS) {
+            if self.child.try_wait()?.is_some() {
+                break;
+            }
+            nap();
+        }
+        Ok(())
+    }
+
+    fn exit_code(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(self.directory.exit_file()).ok()?;
+        let (nonce, code) = text.strip_suffix('\n')?.split_once(' ')?;
+        if nonce == self.nonce {
+            code.parse().ok()
+        } else {
+            None
+        }
+    }
+
+    fn last_words(&self, output: &str) -> String {
+        let read =
+            |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+        let parts = [
+            (
+                "console",
+                tail(&read(self.directory.console_log()), CONSOLE_TAIL_LINES),
+            ),
+            ("output", tail(output, CONSOLE_TAIL_LINES)),
+            (
+                "QEMU",
+                tail(&read(self.directory.qemu_log()), CONSOLE_TAIL_LINES),
+            ),
+        ];
+        let parts = parts.iter().filter(|(_, text)| !text.trim().is_empty());
+        let shown: Vec<String> = parts
+            .map(|(name, text)| format!("--- the end of its {name}:\n{text}"))
+            .collect();
+        format!(
+            "{}\n--- logs: {}",
+            shown.join("\n"),
+            self.directory.path().display()
+        )
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Nothing to tell when it has already ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+pub(crate) fn nap() {
+    std::thread::sleep(Duration::from_millis(POLL_MS));
+}
+
+/// Whatever ends this process, also SIGKILL, ends QEMU.
+fn die_with_parent(command: &mut Command) {
+    let arm = || {
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes one
+    // system call, prctl(2), and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(arm);
+    }
+}
+
+/// Copies a guest's output to its log and to the terminal; returns the end of it.
+fn pump(mut output: impl Read, mut log: File, echo: &Echo) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let mut shower = Shower {
+        echo,
+        line: Vec::new(),
+    };
+    let mut buffer = [0; 8192];
+    while let Ok(length @ 1..) = output.read(&mut buffer) {
+        let bytes = &buffer[..length];
+        // A full disk or a closed terminal must not stop the guest: its exit code is the result.
+        drop(log.write_all(bytes));
+        drop(shower.show(bytes));
+        kept.extend_from_slice(bytes);
+        let excess = kept.len().saturating_sub(OUTPUT_KEPT_BYTES);
+        kept.drain(..excess);
+    }
+    drop(shower.flush());
+    kept
+}
+
+struct Shower<'a> {
+    echo: &'a Echo,
+    line: Vec<u8>,
+}
+
+impl Shower<'_> {
+    fn show(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        match self.echo {
+            Echo::Quiet | Echo::Terminal => Ok(()),
+            Echo::Plain => out.write_all(bytes).and_then(|()| out.flush()),
+            Echo::Prefixed(prefix) => {
+                self.line.extend_from_slice(bytes);
+                while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = self.line.drain(..=end).collect();
+                    out.write_all(&[prefix.as_bytes(), b" | ", &line].concat())?;
+                }
+                out.flush()
+            }
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        if self.line.is_empty() {
+            Ok(())
+        } else {
+            self.show(b"\n")
+        }
+    }
+}

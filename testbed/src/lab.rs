@@ -1,0 +1,245 @@
+//! The lab: a prepared kernel and a way to run it, once or as a pair.
+
+use crate::accelerator;
+use crate::apt::Apt;
+use crate::guest::{Echo, Finished, Guest, nap};
+use crate::job::{Job, Place, Prelude};
+use crate::kernel::Kernel;
+use crate::machine::{Accelerator, Nic};
+use crate::run_directory::RunDirectory;
+use crate::system::System;
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the other guest of a pair may go on after one has failed.
+const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How long QEMU may take to make the socket of the link.
+const LINK_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The two ends of a pair: name, address on the link, and Ethernet address.
+const ENDS: [(&str, &str, &str); 2] = [
+    ("node", "192.168.77.1", "52:54:00:77:00:01"),
+    ("client", "192.168.77.2", "52:54:00:77:00:02"),
+];
+
+/// Directory names under the target directory.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    repository: PathBuf,
+    target: PathBuf,
+}
+
+impl Layout {
+    /// The layout of the checkout at `repository`, whose builds go to its `target` directory or to
+    /// `CARGO_TARGET_DIR`.
+    #[must_use]
+    pub fn new(repository: &Path) -> Self {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+        Self {
+            repository: repository.to_owned(),
+            target: repository.join(target),
+        }
+    }
+
+    /// The checkout.
+    #[must_use]
+    pub fn repository(&self) -> &Path {
+        &self.repository
+    }
+
+    /// Where cargo builds.
+    #[must_use]
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Cargo tools that were installed for this checkout only.
+    #[must_use]
+    pub fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    /// One directory per failed run.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.lab().join("logs")
+    }
+
+    pub(crate) fn lab(&self) -> PathBuf {
+        self.target.join("lab")
+    }
+
+    pub(crate) fn apt(&self) -> PathBuf {
+        self.lab().join("apt")
+    }
+
+    pub(crate) fn setup_log(&self) -> PathBuf {
+        self.logs().join("setup.log")
+    }
+}
+
+/// A kernel that is ready to boot on this host.
+#[derive(Debug)]
+pub struct Lab {
+    layout: Layout,
+    kernel: Kernel,
+    accelerator: Accelerator,
+}
+
+impl Lab {
+    /// Gets the kernel when it is not there yet, and finds out what can run it. `forced` skips
+    /// finding out. `say` is told about each step that takes long.
+    pub fn prepare(
+        layout: &Layout,
+        forced: Option<Accelerator>,
+        say: &dyn Fn(&str),
+    ) -> Result<Self> {
+        let directory = layout.lab();
+        std::fs::create_dir_all(&directory)?;
+        // Two runs at once must not both fetch it.
+        let lock = File::create(directory.join("lock"))?;
+        lock.lock().context("cannot lock the lab directory")?;
+        let kernels = directory.join("kernel");
+        let kernel = match Kernel::find(&kernels) {
+            Some(kernel) => kernel,
+            None => {
+                say("fetching the lab kernel from Debian (once)");
+                let log = layout.setup_log();
+                let apt = Apt::prepare(&layout.apt(), &log, &System::current()?)?;
+                Kernel::fetch(&kernels, &apt, &log).context("cannot prepare the lab kernel")?
+            }
+        };
+        let accelerator = match forced {
+            Some(accelerator) => accelerator,
+            None => accelerator::choose(&directory, &kernel, say)?,
+        };
+        Ok(Self {
+            layout: layout.clone(),
+            kernel,
+            accelerator,
+        })
+    }
+
+    /// Release of the kernel that guests run.
+    #[must_use]
+    pub fn kernel_release(&self) -> &str {
+        &self.kernel.release
+    }
+
+    /// What runs the guests.
+    #[must_use]
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// Boots one guest and waits for its command. A guest that ends in any other way than by its
+    /// command's exit code is an error with the end of its console.
+    pub fn run(&self, job: &Job) -> Result<Finished> {
+        let mut guest = self.start(job, None)?;
+        let ending = guest.wait()?;
+        guest.finish(&ending)
+    }
+
+    /// Boots two guests with a link between them, `node` first, and waits for both commands. They
+    /// share one directory, `/run/lab/share`. When one fails, the other gets a little time to
+    /// notice and is then ended. An end that was ended that way is an error.
+    pub fn pair(&self, jobs: [&Job; 2]) -> Result<[Result<Finished>; 2]> {
+        // Short, because the path of a Unix socket is: under the target directory it may not fit.
+        let place = tempfile::Builder::new().prefix("lab-link-").tempdir()?;
+        let socket = place.path().join("link");
+        let node = self.start(&end_of_pair(jobs[0], 0, &socket), None)?;
+        await_socket(&socket)?;
+        let share = node.directory.share();
+        let client = self.start(&end_of_pair(jobs[1], 1, &socket), Some(&share))?;
+        wait_for_both([node, client])
+    }
+
+    fn start(&self, job: &Job, share: Option<&Path>) -> Result<Guest> {
+        let directory = RunDirectory::create(&self.layout.logs(), &job.name)?;
+        let place = Place {
+            kernel: &self.kernel,
+            directory: &self.layout.repository,
+            nonce: directory.nonce(),
+        };
+        std::fs::write(directory.initramfs(), job.initramfs(&place)?)?;
+        let files = directory.files(&self.kernel.image, share);
+        Guest::start(
+            &job.vm,
+            self.accelerator,
+            &files,
+            directory,
+            &job.echo,
+            job.timeout,
+        )
+    }
+}
+
+fn end_of_pair(job: &Job, end: usize, socket: &Path) -> Job {
+    let (role, address, mac) = ENDS[end];
+    let server = if end == 0 { "on" } else { "off" };
+    let path = socket.display();
+    let netdev = format!("stream,server={server},addr.type=unix,addr.path={path}");
+    let mut job = job.clone();
+    job.name = format!("{}-{role}", job.name);
+    job.vm.nics.insert(
+        0,
+        Nic {
+            netdev,
+            mac: mac.to_owned(),
+        },
+    );
+    job.preludes.insert(0, Prelude::Link);
+    for (name, value) in [
+        ("LAB_ROLE", role),
+        ("LAB_ADDRESS", address),
+        ("LAB_PEER", ENDS[1 - end].1),
+    ] {
+        job.environment.push((name.to_owned(), value.to_owned()));
+    }
+    if job.echo == Echo::Plain {
+        job.echo = Echo::Prefixed(format!("{role:6}"));
+    }
+    job
+}
+
+fn await_socket(socket: &Path) -> Result<()> {
+    let start = Instant::now();
+    while !socket.exists() {
+        anyhow::ensure!(
+            start.elapsed() < LINK_DEADLINE,
+            "QEMU did not make the link between the two guests ({})",
+            socket.display()
+        );
+        nap();
+    }
+    Ok(())
+}
+
+fn wait_for_both(guests: [Guest; 2]) -> Result<[Result<Finished>; 2]> {
+    let mut running = guests.map(Some);
+    let mut results = [None, None];
+    let mut give_up_at: Option<Instant> = None;
+    while running.iter().any(Option::is_some) {
+        for end in 0..2 {
+            let Some(guest) = &mut running[end] else {
+                continue;
+            };
+            let late = give_up_at.is_some_and(|at| Instant::now() > at);
+            let ending = if late {
+                Some(crate::guest::Ending::Abandoned)
+            } else {
+                guest.poll()?
+            };
+            let Some(ending) = ending else { continue };
+            let result = running[end].take().map(|guest| guest.finish(&ending));
+            if !matches!(&result, Some(Ok(finished)) if finished.code == 0) {
+                give_up_at.get_or_insert(Instant::now() + GRACE_AFTER_FAILURE);
+            }
+            results[end] = result;
+        }
+        nap();
+    }
+    Ok(results.map(|result| result.expect("the loop ends when both have a result")))
+}

@@ -1,0 +1,263 @@
+//! The shape of one virtual machine, and the QEMU command line that follows from it. Pure.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What runs the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accelerator {
+    /// Hardware virtualisation of the host.
+    Kvm,
+    /// QEMU's own translation: slower, works everywhere.
+    Tcg,
+}
+
+/// A network interface of the guest. The first one is `eth0` in the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    /// QEMU's `-netdev` value without its id, for example `stream,server=on,…`.
+    pub netdev: String,
+    /// The address that the guest sees, for example `52:54:00:77:00:01`.
+    pub mac: String,
+}
+
+/// One virtual machine. [`VmSpec::default`] is what a suite gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmSpec {
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// Memory in QEMU's notation, for example `4G`. The host gives it only as it is touched.
+    pub memory: String,
+    /// CPU model; `None` is the fullest that the accelerator has.
+    pub cpu_model: Option<String>,
+    /// Further QEMU arguments, for example `-device igb,…`.
+    pub devices: Vec<String>,
+    /// Further kernel arguments, for example `intel_iommu=on`.
+    pub kernel_arguments: Vec<String>,
+    /// Network interfaces, in the guest's order.
+    pub nics: Vec<Nic>,
+}
+
+impl Default for VmSpec {
+    fn default() -> Self {
+        Self {
+            cpus: 2,
+            memory: "4G".to_owned(),
+            cpu_model: None,
+            devices: Vec::new(),
+            kernel_arguments: Vec::new(),
+            nics: Vec::new(),
+        }
+    }
+}
+
+/// Where one boot finds its parts and leaves its traces on the host.
+#[derive(Debug, Clone)]
+pub(crate) struct Files {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initramfs: PathBuf,
+    /// Writable from the guest, as `/run/lab/share`.
+    pub(crate) share: PathBuf,
+    /// What the kernel and process 1 print.
+    pub(crate) console: PathBuf,
+    /// What process 1 writes at the end: the nonce of this boot and the command's exit code.
+    pub(crate) exit: PathBuf,
+}
+
+impl VmSpec {
+    /// The arguments of `qemu-system-x86_64`. The command's output comes on QEMU's standard output;
+    /// with `terminal`, QEMU's standard input and output are the guest's second serial line.
+    pub(crate) fn command_line(
+        &self,
+        accelerator: Accelerator,
+        files: &Files,
+        terminal: bool,
+    ) -> Vec<OsString> {
+        let mut line = Line::default();
+        self.base(&mut line, accelerator);
+        self.boot(&mut line, files);
+        channels(&mut line, files, terminal);
+        file_systems(&mut line, files);
+        self.network(&mut line);
+        self.devices.iter().for_each(|device| line.word(device));
+        line.0
+    }
+
+    fn base(&self, line: &mut Line, accelerator: Accelerator) {
+        line.words([
+            "-M",
+            "q35",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+        ]);
+        // A panic reboots at once, and a reboot ends QEMU.
+        line.word("-no-reboot");
+        let (accelerate, fullest) = match accelerator {
+            Accelerator::Kvm => ("kvm", "host"),
+            Accelerator::Tcg => ("tcg,thread=multi", "max"),
+        };
+        line.words([
+            "-accel",
+            accelerate,
+            "-cpu",
+            self.cpu_model.as_deref().unwrap_or(fullest),
+        ]);
+        line.words(["-smp", &self.cpus.to_string(), "-m", &self.memory]);
+    }
+
+    fn boot(&self, line: &mut Line, files: &Files) {
+        // An oops in the guest kernel is a failure of the run, never something to carry on after.
+        let mut kernel_line = "console=ttyS0 panic=-1 oops=panic quiet loglevel=5".to_owned();
+        for argument in &self.kernel_arguments {
+            kernel_line.push(' ');
+            kernel_line.push_str(argument);
+        }
+        line.pair("-kernel", &files.kernel);
+        line.pair("-initrd", &files.initramfs);
+        line.words(["-append", &kernel_line]);
+    }
+
+    fn network(&self, line: &mut Line) {
+        for (index, nic) in self.nics.iter().enumerate() {
+            let (kind, options) = nic.netdev.split_once(',').unwrap_or((&nic.netdev, ""));
+            line.words(["-netdev", &format!("{kind},id=nic{index},{options}")]);
+            // host_mtu lets the link carry the largest RDMA path MTU, 4096 bytes, in one frame.
+            let device = format!(
+                "virtio-net-pci,netdev=nic{index},mac={},host_mtu=9000",
+                nic.mac
+            );
+            line.words(["-device", &device]);
+        }
+    }
+}
+
+fn channels(line: &mut Line, files: &Files, terminal: bool) {
+    line.words(["-chardev"])
+        .value("file,id=console,path=", &files.console);
+    line.words(["-serial", "chardev:console"]);
+    line.words(["-chardev"])
+        .value("file,id=exit,path=", &files.exit);
+    line.words(["-device", "virtio-serial-pci"]);
+    line.words(["-device", "virtserialport,chardev=exit,name=lab.exit"]);
+    if terminal {
+        // With a multiplexer Ctrl-A X ends QEMU, also when the guest no longer answers.
+        line.words(["-chardev", "stdio,id=terminal,mux=on,signal=off"]);
+        line.words(["-serial", "chardev:terminal"]);
+    } else {
+        line.words(["-chardev", "stdio,id=output,signal=on"]);
+        line.words(["-device", "virtserialport,chardev=output,name=lab.output"]);
+    }
+}
+
+fn file_systems(line: &mut Line, files: &Files) {
+    let root = "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap";
+    line.words([
+        "-fsdev",
+        root,
+        "-device",
+        "virtio-9p-pci,fsdev=root,mount_tag=root",
+    ]);
+    line.words(["-fsdev"])
+        .value("local,id=share,security_model=none,path=", &files.share);
+    line.words(["-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]);
+}
+
+#[derive(Default)]
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn word(&mut self, word: &str) {
+        self.0.push(word.into());
+    }
+
+    fn words<'a>(&mut self, words: impl IntoIterator<Item = &'a str>) -> &mut Self {
+        words.into_iter().for_each(|word| self.word(word));
+        self
+    }
+
+    fn pair(&mut self, option: &str, path: &std::path::Path) {
+        self.word(option);
+        self.0.push(path.into());
+    }
+
+    /// One option value that ends in a path. QEMU reads a doubled comma as a comma.
+    fn value(&mut self, prefix: &str, path: &std::path::Path) {
+        self.word(&format!(
+            "{prefix}{}",
+            path.display().to_string().replace(',', ",,")
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> Files {
+        Files {
+            kernel: "/k".into(),
+            initramfs: "/i".into(),
+            share: "/a,b".into(),
+            console: "/c".into(),
+            exit: "/e".into(),
+        }
+    }
+
+    fn line(spec: &VmSpec, accelerator: Accelerator, terminal: bool) -> String {
+        let words = spec.command_line(accelerator, &files(), terminal);
+        words
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn the_hosts_root_is_never_writable() {
+        let line = line(&VmSpec::default(), Accelerator::Tcg, false);
+        assert!(
+            line.contains("path=/,security_model=none,readonly=on"),
+            "{line}"
+        );
+        assert_eq!(line.matches("path=/,").count(), 1);
+    }
+
+    #[test]
+    fn a_comma_in_a_path_stays_part_of_the_path() {
+        let line = line(&VmSpec::default(), Accelerator::Tcg, false);
+        assert!(line.contains("path=/a,,b"), "{line}");
+    }
+
+    #[test]
+    fn the_specification_reaches_the_command_line() {
+        let spec = VmSpec {
+            cpus: 8,
+            memory: "1G".to_owned(),
+            cpu_model: Some("Skylake-Server".to_owned()),
+            devices: vec!["-device".to_owned(), "intel-iommu".to_owned()],
+            kernel_arguments: vec!["intel_iommu=on".to_owned()],
+            nics: vec![Nic {
+                netdev: "hubport,hubid=0".to_owned(),
+                mac: "m".to_owned(),
+            }],
+        };
+        let line = line(&spec, Accelerator::Kvm, false);
+        for part in [
+            "-smp 8 -m 1G",
+            "-accel kvm -cpu Skylake-Server",
+            "-device intel-iommu",
+            "loglevel=5 intel_iommu=on",
+            "-netdev hubport,id=nic0,hubid=0 -device virtio-net-pci,netdev=nic0,mac=m,host_mtu=9000",
+        ] {
+            assert!(line.contains(part), "no {part:?} in {line}");
+        }
+    }
+
+    #[test]
+    fn ctrl_c_goes_to_the_guest_only_when_it_has_the_terminal() {
+        assert!(line(&VmSpec::default(), Accelerator::Tcg, true).contains("signal=off"));
+        assert!(line(&VmSpec::default(), Accelerator::Tcg, false).contains("signal=on"));
+    }
+}

@@ -1,0 +1,404 @@
+//! What the host must have before a guest can boot and the workspace can build, what of it is
+//! missing, and how to get it. Installs only with the user's word.
+
+use crate::apt::{self, Apt};
+use crate::guest::QEMU;
+use crate::lab::Layout;
+use crate::process::{capture, run_logged, shown};
+use crate::system::System;
+use anyhow::{Context, Result, bail};
+use std::fmt;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+use std::process::Command;
+
+/// Debian packages, each with a program that shows its presence on a system without dpkg.
+const PACKAGES: [(&str, Option<&str>); 19] = [
+    // The lab kernel and the first file system of a guest.
+    ("busybox-static", Some("busybox")),
+    ("kmod", Some("depmod")),
+    ("xz-utils", Some("xz")),
+    // Used inside the guests, which see the host's own programs.
+    ("ibverbs-providers", None),
+    ("ibverbs-utils", Some("ibv_devinfo")),
+    ("iproute2", Some("rdma")),
+    ("iputils-ping", Some("ping")),
+    ("perftest", Some("ib_write_bw")),
+    ("procps", Some("ps")),
+    ("python3", Some("python3")),
+    ("python3-pyverbs", None),
+    ("rdma-core", None),
+    ("rdmacm-utils", Some("rping")),
+    ("util-linux", Some("setsid")),
+    // Used to build the workspace.
+    ("cmake", Some("cmake")),
+    ("gcc", Some("gcc")),
+    ("libc6-dev", None),
+    ("libclang-dev", None),
+    ("pkg-config", Some("pkg-config")),
+];
+
+const QEMU_PACKAGE: &str = "qemu-system-x86";
+/// Older ones have no `-netdev stream`, and lack devices that the lab uses.
+const QEMU_MAJOR_MIN: u32 = 8;
+/// Subcommands of cargo that `cargo xtask test` calls.
+const CARGO_TOOLS: [&str; 2] = ["cargo-nextest", "cargo-deny"];
+
+/// Whether something may be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// Given beforehand.
+    Given,
+    /// Asked for on the terminal.
+    Ask,
+}
+
+/// What the caller is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Boot guests.
+    Lab,
+    /// Boot guests and run every check.
+    Test,
+}
+
+/// What this host lacks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Debian packages.
+    pub packages: Vec<&'static str>,
+    /// Why the emulator will not do.
+    pub qemu: Option<String>,
+    /// Cargo tools.
+    pub tools: Vec<&'static str>,
+}
+
+impl Missing {
+    /// Looks at this host.
+    pub fn find(layout: &Layout, purpose: Purpose) -> Result<Self> {
+        let system = System::current()?;
+        let packages = if system.is_supported() {
+            absent_packages(&installed_packages()?)
+        } else {
+            absent_programs(&|program| on_path(program))
+        };
+        let mut missing = Self {
+            packages,
+            qemu: qemu_problem(),
+            tools: Vec::new(),
+        };
+        if purpose == Purpose::Test {
+            let present =
+                |tool: &&str| on_path(tool) || layout.tools().join("bin").join(tool).exists();
+            missing.tools = CARGO_TOOLS
+                .into_iter()
+                .filter(|tool| !present(tool))
+                .collect();
+        }
+        Ok(missing)
+    }
+
+    /// Whether the host has everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The commands that would supply it on `system`, as one would type them.
+    #[must_use]
+    pub fn plan(&self, layout: &Layout, system: &System) -> Vec<String> {
+        let mut plan = Vec::new();
+        let backported = self.qemu.is_some() && system.needs_backported_qemu();
+        let mut plain = self.packages.clone();
+        if self.qemu.is_some() && !backported {
+            plain.push(QEMU_PACKAGE);
+        }
+        if !plain.is_empty() {
+            plan.push("apt-get update".to_owned());
+            plan.push(shown(&apt::install(&plain)));
+        }
+        if backported {
+            let apt = Apt::at(&layout.apt(), &layout.setup_log());
+            plan.push(shown(&apt.update()));
+            plan.push(shown(&apt.install_backported(&[QEMU_PACKAGE], system)));
+        }
+        plan.extend(
+            self.tools
+                .iter()
+                .map(|tool| shown(&cargo_install(layout, tool))),
+        );
+        plan
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.packages.is_empty() {
+            parts.push(format!("packages: {}", self.packages.join(" ")));
+        }
+        if let Some(problem) = &self.qemu {
+            parts.push(format!("emulator: {problem}"));
+        }
+        if !self.tools.is_empty() {
+            parts.push(format!("cargo tools: {}", self.tools.join(" ")));
+        }
+        f.write_str(&parts.join("\n"))
+    }
+}
+
+/// Supplies what is missing, after `consent`. Changes nothing without it.
+pub fn ensure(
+    layout: &Layout,
+    purpose: Purpose,
+    consent: Consent,
+    say: &dyn Fn(&str),
+) -> Result<()> {
+    let missing = Missing::find(layout, purpose)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let system = System::current()?;
+    if !system.is_supported() {
+        bail!(
+            "this host lacks\n{missing}\nand {} is not Debian 12 or 13, the systems that the lab can \
+             set up: install these with your own package manager, or use a Debian machine",
+            system.name
+        );
+    }
+    let needs_root = !missing.packages.is_empty() || missing.qemu.is_some();
+    if needs_root && privilege().is_none() {
+        bail!(
+            "this host lacks\n{missing}\nand installing needs root or sudo. As root, run\n  {}",
+            missing.plan(layout, &system).join("\n  ")
+        );
+    }
+    if consent == Consent::Ask {
+        ask(&missing, &missing.plan(layout, &system))?;
+    }
+    supply(&missing, layout, &system, say)?;
+    let still = Missing::find(layout, purpose)?;
+    if still.is_empty() {
+        Ok(())
+    } else {
+        bail!("still missing after installing:\n{still}")
+    }
+}
+
+fn ask(missing: &Missing, plan: &[String]) -> Result<()> {
+    let plan = plan.join("\n  ");
+    if !std::io::stdin().is_terminal() {
+        bail!("this host lacks\n{missing}\nAdd --yes to install it, which runs\n  {plan}");
+    }
+    eprintln!("This host lacks\n{missing}\nTo install it, this would run\n  {plan}");
+    eprint!("Go ahead? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+        return Ok(());
+    }
+    bail!("nothing was installed")
+}
+
+fn supply(missing: &Missing, layout: &Layout, system: &System, say: &dyn Fn(&str)) -> Result<()> {
+    let log = layout.setup_log();
+    let backported = missing.qemu.is_some() && system.needs_backported_qemu();
+    let mut plain = missing.packages.clone();
+    if missing.qemu.is_some() && !backported {
+        plain.push(QEMU_PACKAGE);
+    }
+    if !plain.is_empty() {
+        say(&format!("installing {}", plain.join(" ")));
+        run_logged(&mut as_root(Command::new("apt-get").arg("update")), &log)?;
+        run_logged(&mut as_root(&apt::install(&plain)), &log)?;
+    }
+    if backported {
+        say("installing QEMU from Debian's backports");
+        let apt = Apt::prepare(&layout.apt(), &log, system)?;
+        run_logged(
+            &mut as_root(&apt.install_backported(&[QEMU_PACKAGE], system)),
+            &log,
+        )?;
+    }
+    for tool in &missing.tools {
+        say(&format!("building {tool} (once, some minutes)"));
+        run_logged(&mut cargo_install(layout, tool), &log)?;
+    }
+    Ok(())
+}
+
+fn cargo_install(layout: &Layout, tool: &str) -> Command {
+    let mut command = Command::new("cargo");
+    command
+        .args(["install", "--locked", "--root"])
+        .arg(layout.tools())
+        .arg(tool);
+    command
+}
+
+/// `Some` with what to put before a command so that it runs as root.
+fn privilege() -> Option<&'static [&'static str]> {
+    if nix::unistd::geteuid().is_root() {
+        return Some(&[]);
+    }
+    if on_path("sudo") {
+        Some(&["sudo"])
+    } else {
+        None
+    }
+}
+
+fn as_root(command: &Command) -> Command {
+    let prefix = privilege().unwrap_or_default();
+    // Through env(1), because sudo drops the environment.
+    let mut words = prefix
+        .iter()
+        .chain(&["env", "DEBIAN_FRONTEND=noninteractive"]);
+    let mut rooted = Command::new(words.next().expect("there is at least env"));
+    rooted
+        .args(words)
+        .arg(command.get_program())
+        .args(command.get_args());
+    rooted
+}
+
+fn installed_packages() -> Result<Vec<String>> {
+    let mut query = Command::new("dpkg-query");
+    let listing = capture(query.args(["-W", "-f", "${Package} ${db:Status-Status}\\n"]))?;
+    let installed = listing
+        .lines()
+        .filter_map(|line| line.strip_suffix(" installed"));
+    Ok(installed.map(str::to_owned).collect())
+}
+
+fn absent_packages(installed: &[String]) -> Vec<&'static str> {
+    let present = |name: &str| installed.iter().any(|known| known == name);
+    PACKAGES
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| !present(name))
+        .collect()
+}
+
+/// Packages without a program of their own cannot be seen this way and are taken to be absent.
+fn absent_programs(present: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
+    let absent = PACKAGES
+        .iter()
+        .filter(|(_, program)| !program.is_some_and(present));
+    absent.map(|(name, _)| *name).collect()
+}
+
+fn on_path(program: &str) -> bool {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(Into::into);
+    std::env::split_paths(&places)
+        .chain(system)
+        .any(|place: std::path::PathBuf| Path::new(&place).join(program).is_file())
+}
+
+fn qemu_problem() -> Option<String> {
+    let Ok(text) = capture(Command::new(QEMU).arg("--version")) else {
+        return Some(format!("{QEMU} is not installed"));
+    };
+    qemu_too_old(&text)
+}
+
+fn qemu_too_old(version_text: &str) -> Option<String> {
+    let version = version_text
+        .split_whitespace()
+        .skip_while(|word| *word != "version")
+        .nth(1)?;
+    let major: u32 = version.split('.').next()?.parse().ok()?;
+    (major < QEMU_MAJOR_MIN)
+        .then(|| format!("{QEMU} is version {version}, the lab needs {QEMU_MAJOR_MIN} or newer"))
+}
+
+/// The cargo tools of this checkout first, then the caller's own: a value for `PATH`.
+pub fn tool_path(layout: &Layout) -> Result<std::ffi::OsString> {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let places = [layout.tools().join("bin")]
+        .into_iter()
+        .chain(std::env::split_paths(&own));
+    std::env::join_paths(places).context("the tools directory cannot stand in PATH")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(codename: &str) -> System {
+        System::parse(&format!("ID=debian\nVERSION_CODENAME={codename}\n"))
+    }
+
+    fn bare() -> Missing {
+        Missing {
+            packages: absent_packages(&[]),
+            qemu: qemu_too_old("QEMU emulator version 7.2.15 (Debian 1:7.2+dfsg-7)"),
+            tools: CARGO_TOOLS.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_bare_machine_lacks_everything_and_a_full_one_nothing() {
+        assert_eq!(bare().packages.len(), PACKAGES.len());
+        let all: Vec<String> = PACKAGES
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
+        assert!(absent_packages(&all).is_empty());
+        assert!(absent_programs(&|_| true).contains(&"python3-pyverbs"));
+    }
+
+    #[test]
+    fn only_old_emulators_are_refused() {
+        assert!(bare().qemu.unwrap().contains("version 7.2.15"));
+        assert_eq!(
+            qemu_too_old("QEMU emulator version 10.0.2 (Debian 1:10.0.2)"),
+            None
+        );
+        assert_eq!(qemu_too_old("QEMU emulator version 8.0.0"), None);
+    }
+
+    #[test]
+    fn backports_come_from_the_private_configuration_only() {
+        let layout = Layout::new(Path::new("/checkout"));
+        let plan = bare().plan(&layout, &system("bookworm"));
+        let (private, own): (Vec<&String>, Vec<&String>) = plan
+            .iter()
+            .partition(|line| line.contains("lab/apt/apt.conf"));
+        assert_eq!(private.len(), 2, "{plan:#?}");
+        assert!(
+            private[1].contains("-t bookworm-backports qemu-system-x86"),
+            "{plan:#?}"
+        );
+        assert!(
+            own.iter()
+                .all(|line| !line.contains("backports") && !line.contains("qemu"))
+        );
+    }
+
+    #[test]
+    fn a_newer_debian_has_everything_in_its_own_archive() {
+        let layout = Layout::new(Path::new("/checkout"));
+        let plan = bare().plan(&layout, &system("trixie"));
+        assert!(
+            plan.iter()
+                .any(|line| line.ends_with("pkg-config qemu-system-x86")),
+            "{plan:#?}"
+        );
+        assert!(plan.iter().all(|line| !line.contains("backports")));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let text = bare().to_string();
+        for part in [
+            "busybox-static",
+            "version 7.2.15",
+            "cargo-nextest cargo-deny",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

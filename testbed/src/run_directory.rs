@@ -1,0 +1,147 @@
+//! The directory of one boot on the host: its logs, its shared files, its exit code.
+//!
+//! A run that ended well removes it; of the others the newest stay.
+
+use crate::machine::Files;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How many failed runs are kept.
+const KEPT: usize = 30;
+
+#[derive(Debug)]
+pub(crate) struct RunDirectory {
+    path: PathBuf,
+    name: String,
+    nonce: String,
+}
+
+impl RunDirectory {
+    pub(crate) fn create(logs: &Path, name: &str) -> Result<Self> {
+        std::fs::create_dir_all(logs)?;
+        prune(logs)?;
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let nonce = format!("{}-{}", since.as_micros(), std::process::id());
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        let file_name: String = name.chars().map(plain).take(60).collect();
+        let path = logs.join(format!("{file_name}-{nonce}"));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir(path.join("share"))?;
+        Ok(Self {
+            path,
+            name: name.to_owned(),
+            nonce,
+        })
+    }
+
+    pub(crate) fn files(&self, kernel: &Path, share: Option<&Path>) -> Files {
+        Files {
+            kernel: kernel.to_owned(),
+            initramfs: self.initramfs(),
+            share: share.map_or_else(|| self.share(), Path::to_owned),
+            console: self.console_log(),
+            exit: self.exit_file(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn nonce(&self) -> &str {
+        &self.nonce
+    }
+
+    pub(crate) fn initramfs(&self) -> PathBuf {
+        self.path.join("initramfs.cpio")
+    }
+
+    pub(crate) fn share(&self) -> PathBuf {
+        self.path.join("share")
+    }
+
+    pub(crate) fn console_log(&self) -> PathBuf {
+        self.path.join("console.log")
+    }
+
+    pub(crate) fn output_log(&self) -> PathBuf {
+        self.path.join("output.log")
+    }
+
+    pub(crate) fn qemu_log(&self) -> PathBuf {
+        self.path.join("qemu.log")
+    }
+
+    pub(crate) fn exit_file(&self) -> PathBuf {
+        self.path.join("exit")
+    }
+
+    /// Removes what nobody needs to find the cause: everything after success.
+    pub(crate) fn close(&self, succeeded: bool) -> Result<()> {
+        let removed = if succeeded {
+            std::fs::remove_dir_all(&self.path)
+        } else {
+            std::fs::remove_file(self.initramfs())
+        };
+        removed.with_context(|| format!("cannot tidy up {}", self.path.display()))
+    }
+}
+
+fn prune(logs: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(logs)?.filter_map(Result::ok);
+    let directories = entries.filter(|entry| entry.path().join("share").is_dir());
+    let mut aged: Vec<(SystemTime, PathBuf)> = directories
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    aged.sort();
+    let excess = aged.len().saturating_sub(KEPT);
+    for (_, path) in &aged[..excess] {
+        // Another run may be pruning the same ones.
+        if let Err(error) = std::fs::remove_dir_all(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn success_leaves_nothing_and_failure_leaves_the_logs() {
+        let logs = tempfile::tempdir().unwrap();
+        for (succeeded, left) in [(true, 0), (false, 1)] {
+            let run = RunDirectory::create(logs.path(), "a suite/with odd name").unwrap();
+            std::fs::write(run.initramfs(), "x").unwrap();
+            std::fs::write(run.console_log(), "x").unwrap();
+            run.close(succeeded).unwrap();
+            assert_eq!(std::fs::read_dir(logs.path()).unwrap().count(), left);
+            assert_eq!(run.console_log().exists(), !succeeded);
+        }
+    }
+
+    #[test]
+    fn old_failures_make_room_for_new_ones() {
+        let logs = tempfile::tempdir().unwrap();
+        for _ in 0..KEPT + 5 {
+            RunDirectory::create(logs.path(), "run").unwrap();
+        }
+        assert_eq!(std::fs::read_dir(logs.path()).unwrap().count(), KEPT + 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! `cargo xtask lab` and `cargo xtask setup`.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use fabricbios_testbed::requirements::{self, Consent, Missing, Purpose};
+use fabricbios_testbed::{Accelerator, Echo, Job, Lab, Layout, Prelude, System};
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What `cargo xtask lab` takes.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Boot two guests, `node` and `client`, joined by a link, and run the command in both.
+    /// LAB_ROLE, LAB_ADDRESS and LAB_PEER tell it where it is; /run/lab/share is common to both
+    #[arg(long)]
+    pair: bool,
+    /// Make the soft-RoCE device rxe0 before the command
+    #[arg(long)]
+    rdma: bool,
+    /// CPUs of the guest
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    smp: u32,
+    /// Memory of the guest, taken from the host as it is used
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = memory)]
+    mem: String,
+    /// Kill the guest after this many seconds (never for a shell)
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    #[command(flatten)]
+    boot: BootArguments,
+    /// The command and its arguments, after --. Without one: a shell on this terminal
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// What every command that boots guests takes.
+#[derive(Debug, Args)]
+pub(crate) struct BootArguments {
+    /// Use hardware virtualisation without trying whether it works
+    #[arg(long, conflicts_with = "tcg")]
+    kvm: bool,
+    /// Use emulation even where hardware virtualisation works
+    #[arg(long)]
+    tcg: bool,
+    /// Install what is missing without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+impl BootArguments {
+    pub(crate) fn consent(&self) -> Consent {
+        if self.yes {
+            Consent::Given
+        } else {
+            Consent::Ask
+        }
+    }
+
+    fn accelerator(&self) -> Option<Accelerator> {
+        if self.kvm {
+            return Some(Accelerator::Kvm);
+        }
+        self.tcg.then_some(Accelerator::Tcg)
+    }
+
+    /// The lab, ready to boot, with everything that `purpose` needs on the host.
+    pub(crate) fn prepare(
+        &self,
+        layout: &Layout,
+        purpose: Purpose,
+        say: &dyn Fn(&str),
+    ) -> Result<Lab> {
+        requirements::ensure(layout, purpose, self.consent(), say)?;
+        Lab::prepare(layout, self.accelerator(), say)
+    }
+}
+
+fn memory(text: &str) -> Result<String, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G']);
+    let number = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
+    if number && text.len() - digits.len() == 1 {
+        return Ok(text.to_owned());
+    }
+    Err("a number and one of K, M, G, for example 4G".to_owned())
+}
+
+pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    check_terminal(arguments)?;
+    let lab = arguments.boot.prepare(layout, Purpose::Lab, &say)?;
+    let job = job(layout, arguments);
+    if !arguments.pair {
+        return Ok(exit_code(lab.run(&job)?.code));
+    }
+    // The same command at both ends; the first that failed decides.
+    let mut code = 0;
+    for result in lab.pair([&job, &job])? {
+        let finished = result?;
+        if code == 0 {
+            code = finished.code;
+        }
+    }
+    Ok(exit_code(code))
+}
+
+fn check_terminal(arguments: &Arguments) -> Result<()> {
+    if !arguments.command.is_empty() {
+        return Ok(());
+    }
+    if arguments.pair {
+        bail!("two guests cannot share this terminal: give the command to run in both after --");
+    }
+    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        bail!("a shell needs a terminal: give a command after --");
+    }
+    eprintln!("A shell in the guest. Leave it with exit; Ctrl-A X ends the guest at once.");
+    Ok(())
+}
+
+fn job(layout: &Layout, arguments: &Arguments) -> Job {
+    let shell = arguments.command.is_empty();
+    let mut job = Job::new("lab", &["bash", "-i"]);
+    if !shell {
+        job.command.clone_from(&arguments.command);
+    }
+    job.echo = if shell { Echo::Terminal } else { Echo::Plain };
+    job.timeout = (!shell).then(|| Duration::from_secs(arguments.timeout));
+    job.vm.cpus = arguments.smp;
+    job.vm.memory.clone_from(&arguments.mem);
+    if arguments.rdma {
+        job.preludes.push(if arguments.pair {
+            Prelude::LinkRoce
+        } else {
+            Prelude::SoftRoce
+        });
+    }
+    let programs = layout.target().join("debug").display().to_string();
+    job.environment
+        .push(("FABRICBIOS_BIN".to_owned(), programs));
+    job
+}
+
+/// A shell's view of an exit code: eight bits.
+fn exit_code(code: i32) -> ExitCode {
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+pub(crate) fn say(step: &str) {
+    eprintln!("lab: {step}");
+}
+
+/// What `cargo xtask setup` takes.
+#[derive(Debug, Args)]
+pub(crate) struct SetupArguments {
+    /// Install it
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(crate) fn setup(layout: &Layout, arguments: &SetupArguments) -> Result<ExitCode> {
+    if arguments.yes {
+        requirements::ensure(layout, Purpose::Test, Consent::Given, &say)?;
+    }
+    let missing = Missing::find(layout, Purpose::Test)?;
+    if missing.is_empty() {
+        println!("this host has everything that the lab and the tests need");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("this host lacks\n{missing}\nto be installed by\n");
+    println!(
+        "  {}",
+        missing.plan(layout, &System::current()?).join("\n  ")
+    );
+    Ok(ExitCode::FAILURE)
+}
