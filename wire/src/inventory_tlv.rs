@@ -56,7 +56,8 @@ fn read_available(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     let (resource_id, rest) = split_id(tlv)?;
     let units = rest
         .try_into()
-        .map_err(|_| tlv.wrong_length("24 bytes".into()))?;
+        .ok()
+        .ok_or_else(|| tlv.wrong_length("24 bytes".into()))?;
     Ok(InventoryExtension::Available(
         resource_id,
         u64::from_be_bytes(units),

@@ -25,7 +25,10 @@ pub struct Tlv<'a> {
 impl<'a> Tlv<'a> {
     /// The value when it has exactly `N` bytes.
     pub fn fixed<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
-        <[u8; N]>::try_from(self.value).map_err(|_| self.wrong_length(error::bytes(N)))
+        self.value
+            .try_into()
+            .ok()
+            .ok_or_else(|| self.wrong_length(error::bytes(N)))
     }
 
     /// The value as one byte that stands for something.

@@ -1,0 +1,448 @@
+//! Any request and any answer that the protocol can say, within its limits.
+
+use fabricbios_wire::*;
+use proptest::{collection::vec, option, prelude::*, sample::select};
+
+pub(crate) fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        any::<u64>().prop_map(Request::Ping),
+        Just(Request::GetIdentity),
+        select(InventoryForm::ALL).prop_map(Request::GetInventory),
+        alloc().prop_map(Request::LeaseAlloc),
+        (lease_id(), any::<u32>()).prop_map(|(lease_id, lease_secs)| Request::LeaseRenew {
+            lease_id,
+            lease_secs
+        }),
+        lease_id().prop_map(Request::LeaseQuery),
+        lease_id().prop_map(Request::LeaseFree),
+        (any::<u128>(), any::<bool>()).prop_map(|(after, ended)| Request::LeaseList {
+            after: LeaseId(after),
+            ended
+        }),
+        (lease_id(), peer()).prop_map(|(lease_id, peer)| Request::LeaseBind { lease_id, peer }),
+        (lease_id(), 0..=ROTATE_OVERLAP_MS_MAX).prop_map(|(lease_id, overlap_ms)| {
+            Request::LeaseRotate {
+                lease_id,
+                overlap_ms,
+            }
+        }),
+        lease_id().prop_map(Request::LeaseRevoke),
+        Just(Request::FenceList),
+        resource_id().prop_map(Request::FenceClear),
+        issue().prop_map(Request::IdentityIssue),
+    ]
+}
+
+pub(crate) fn answer() -> impl Strategy<Value = (MessageType, Answer)> {
+    use MessageType as M;
+    let lease_messages = [
+        M::LeaseAlloc,
+        M::LeaseRenew,
+        M::LeaseQuery,
+        M::LeaseFree,
+        M::LeaseBind,
+        M::LeaseRotate,
+    ];
+    prop_oneof![
+        any::<u64>().prop_map(|n| (M::Ping, Ok(Reply::Pong(n)))),
+        identity().prop_map(|it| (M::GetIdentity, Ok(Reply::Identity(it)))),
+        vec(flat(), 0..9).prop_map(|it| (M::GetInventory, Ok(Reply::FlatInventory(it)))),
+        inventory().prop_map(|it| (M::GetInventory, Ok(Reply::Inventory(it)))),
+        (select(lease_messages.to_vec()), lease())
+            .prop_map(|(message, it)| (message, Ok(Reply::Lease(it)))),
+        (vec(lease(), 0..4), option::of(lease_id())).prop_map(|(leases, next)| (
+            M::LeaseList,
+            Ok(Reply::Leases(LeasePage { leases, next }))
+        )),
+        select(RevokeOutcome::ALL).prop_map(|it| (M::LeaseRevoke, Ok(Reply::Revoked(it)))),
+        vec(fence(), 0..4).prop_map(|it| (M::FenceList, Ok(Reply::Fences(it)))),
+        Just((M::FenceClear, Ok(Reply::FenceCleared))),
+        (text(200), text(200)).prop_map(|(certificate_pem, ca_pem)| {
+            (
+                M::IdentityIssue,
+                Ok(Reply::Issued {
+                    certificate_pem,
+                    ca_pem,
+                }),
+            )
+        }),
+        (select(M::ALL), refusal()).prop_map(|(message, it)| (message, Err(it))),
+    ]
+}
+
+fn lease_id() -> impl Strategy<Value = LeaseId> {
+    (1..=u128::MAX).prop_map(LeaseId)
+}
+
+fn resource_id() -> impl Strategy<Value = ResourceId> {
+    (1..=u128::MAX).prop_map(ResourceId)
+}
+
+fn resource_type() -> impl Strategy<Value = ResourceType> {
+    any::<u16>().prop_map(ResourceType::from_code)
+}
+
+fn text(max: usize) -> impl Strategy<Value = String> {
+    vec(select(vec!['a', 'é', '→', '𝄞', ' ']), 0..=max / 4).prop_map(String::from_iter)
+}
+
+fn path_mtu() -> impl Strategy<Value = u16> {
+    select(vec![0, 256, 512, 1024, 2048, 4096])
+}
+
+fn peer() -> impl Strategy<Value = RdmaPeer> {
+    (1..=U24_MAX, 0..=U24_MAX, any::<[u8; 16]>(), path_mtu()).prop_map(
+        |(qpn, psn, gid, path_mtu)| RdmaPeer {
+            qpn,
+            psn,
+            gid,
+            path_mtu,
+        },
+    )
+}
+
+fn affinity() -> impl Strategy<Value = Affinity> {
+    let target = prop_oneof![
+        (1..=2u8, 1..=u128::MAX).prop_map(|(kind, id)| (kind, id.to_be_bytes().to_vec())),
+        any::<[u8; 32]>().prop_map(|id| (3, id.to_vec())),
+        text(200).prop_map(|label| (4, format!("x{label}").into_bytes())),
+    ];
+    (1..=5u8, 1..=3u8, target).prop_map(|(category, strength, (target_type, target))| Affinity {
+        category,
+        strength,
+        target_type,
+        target,
+    })
+}
+
+fn intent() -> impl Strategy<Value = KvCacheIntent> {
+    (select(KvCacheTier::ALL), any::<u32>())
+        .prop_map(|(tier, block_bytes)| KvCacheIntent { tier, block_bytes })
+}
+
+fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
+    let amounts = (1..=u64::MAX, 1..=u32::MAX, any::<u32>());
+    let classes = (
+        option::of(select(CpuIsolationClass::ALL)),
+        option::of(gpu_class()),
+    );
+    let rest = (
+        vec(affinity(), 0..=AFFINITIES_MAX),
+        select(Transport::ALL),
+        any::<bool>(),
+    );
+    let who = (
+        resource_type(),
+        option::of(resource_id()),
+        option::of(intent()),
+        option::of(peer()),
+    );
+    (amounts, classes, rest, who).prop_map(|(amounts, classes, rest, who)| LeaseAllocRequest {
+        resource_type: who.0,
+        resource_id: who.1,
+        capacity: amounts.0,
+        lease_secs: amounts.1,
+        grace_secs: amounts.2,
+        kv_cache_intent: who.2,
+        cpu_isolation: classes.0,
+        gpu_exclusivity: classes.1,
+        affinities: rest.0,
+        transport: rest.1,
+        rotate_on_renew: rest.2,
+        rdma_peer: who.3,
+    })
+}
+
+fn gpu_class() -> impl Strategy<Value = GpuExclusivityClass> {
+    select(GpuExclusivityClass::ALL)
+}
+
+fn issue() -> impl Strategy<Value = IssueRequest> {
+    (
+        "[a-z0-9._-]{1,64}",
+        select(Role::ALL),
+        any::<u32>(),
+        vec(any::<u8>(), 1..300),
+    )
+        .prop_map(|(tenant, role, valid_secs, csr_der)| IssueRequest {
+            tenant,
+            role,
+            valid_secs,
+            csr_der,
+        })
+}
+
+fn endpoint() -> impl Strategy<Value = Endpoint> {
+    (any::<std::net::IpAddr>(), 1..=u16::MAX)
+        .prop_map(|(ip, port)| Endpoint::from(std::net::SocketAddr::new(ip, port)))
+        .prop_filter("a wildcard is never sent", |endpoint| {
+            !endpoint.is_wildcard()
+        })
+}
+
+fn identity() -> impl Strategy<Value = NodeIdentity> {
+    (
+        any::<[u8; 32]>(),
+        any::<u64>(),
+        endpoint(),
+        text(64),
+        select(Role::ALL),
+        text(64),
+    )
+        .prop_map(
+            |(node_id, epoch, endpoint, tenant, role, version)| NodeIdentity {
+                node_id: NodeId(node_id),
+                epoch: Epoch(epoch),
+                endpoint,
+                tenant,
+                role,
+                version,
+            },
+        )
+}
+
+fn flat() -> impl Strategy<Value = FlatEntry> {
+    (
+        resource_id(),
+        resource_type(),
+        any::<u16>(),
+        any::<u64>(),
+        any::<u64>(),
+    )
+        .prop_map(
+            |(resource_id, resource_type, flags, capacity, available)| FlatEntry {
+                resource_id,
+                resource_type,
+                flags,
+                capacity,
+                available,
+            },
+        )
+}
+
+fn inventory() -> impl Strategy<Value = ResourceInventory> {
+    let numbers = || {
+        (
+            resource_id(),
+            any::<(u64, u64)>(),
+            any::<(u32, u32, u32, u32)>(),
+        )
+    };
+    let mem = numbers().prop_map(
+        |(resource_id, (base, len), (align, max_read, max_write, health))| MemArena {
+            resource_id,
+            base,
+            len,
+            align,
+            max_read,
+            max_write,
+            health,
+        },
+    );
+    let block = numbers().prop_map(
+        |(resource_id, (capacity, _), (block_size, flags, health, _))| BlockDev {
+            resource_id,
+            block_size,
+            capacity,
+            flags,
+            health,
+        },
+    );
+    let cpu = (numbers(), any::<(u16, u16)>()).prop_map(
+        |((resource_id, _, (max_mhz, flags, health, _)), (cores, threads))| CpuCap {
+            resource_id,
+            cores,
+            threads,
+            max_mhz,
+            flags,
+            health,
+        },
+    );
+    let nic =
+        numbers().prop_map(
+            |(resource_id, (speed_bps, _), (mtu, flags, health, _))| NicInfo {
+                resource_id,
+                speed_bps,
+                mtu,
+                flags,
+                health,
+            },
+        );
+    let gpu = numbers().prop_map(
+        |(resource_id, (vram_bytes, _), (units, flags, health, _))| GpuInfo {
+            resource_id,
+            vram_bytes,
+            compute_units: units,
+            flags,
+            health,
+        },
+    );
+    let lists = (
+        vec(mem, 0..3),
+        vec(block, 0..3),
+        vec(cpu, 0..3),
+        vec(nic, 0..3),
+        vec(gpu, 0..3),
+    );
+    let node = (any::<[u8; 32]>(), any::<u64>(), any::<u32>());
+    (node, lists, vec(extension(), 0..6)).prop_map(|(node, lists, extensions)| ResourceInventory {
+        node_id: NodeId(node.0),
+        epoch: Epoch(node.1),
+        health: node.2,
+        mem_arenas: lists.0,
+        block_devs: lists.1,
+        cpu_caps: lists.2,
+        nics: lists.3,
+        gpus: lists.4,
+        extensions,
+    })
+}
+
+fn extension() -> impl Strategy<Value = InventoryExtension> {
+    prop_oneof![
+        (resource_id(), text(255)).prop_map(|(id, name)| InventoryExtension::Name(id, name)),
+        (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::Available(id, n)),
+        (
+            resource_id(),
+            any::<u8>(),
+            vec(any::<u8>(), 0..=CLASSES_MAX)
+        )
+            .prop_map(
+                |(resource_id, default, supported)| InventoryExtension::Classes {
+                    resource_id,
+                    default,
+                    supported
+                }
+            ),
+        (
+            resource_id(),
+            vec(select(Transport::ALL), 0..=TRANSPORTS_MAX)
+        )
+            .prop_map(|(id, roads)| InventoryExtension::Transports(id, roads)),
+    ]
+}
+
+fn rdma() -> impl Strategy<Value = RdmaBinding> {
+    let keys = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()));
+    let path = (any::<[u8; 16]>(), any::<u8>(), path_mtu());
+    let queue = (any::<u64>(), 0..=U24_MAX, 0..=U24_MAX, any::<u8>());
+    (keys, path, queue, select(RdmaStrategy::ALL), any::<bool>()).prop_map(
+        |(keys, path, queue, strategy, atomics)| RdmaBinding {
+            rkey: keys.0,
+            remote_addr: queue.0,
+            qp_num: queue.1,
+            gid: path.0,
+            port: path.1,
+            psn: queue.2,
+            path_mtu: path.2,
+            strategy,
+            previous: keys
+                .1
+                .map(|(rkey, remaining_ms)| PreviousKey { rkey, remaining_ms }),
+            max_rd_atomic: queue.3,
+            atomics,
+        },
+    )
+}
+
+fn binding() -> impl Strategy<Value = Binding> {
+    let limits = (any::<u64>(), any::<u64>()).prop_map(|(a, b)| Limits {
+        offset: a.min(b),
+        length: a.max(b) - a.min(b),
+    });
+    let key = any::<[u8; 32]>().prop_map(DpKey);
+    (
+        option::of(key),
+        option::of(endpoint()),
+        option::of(limits),
+        option::of(rdma()),
+    )
+        .prop_map(|(dp_key, udp_endpoint, limits, rdma)| Binding {
+            dp_key,
+            udp_endpoint,
+            limits,
+            rdma,
+        })
+}
+
+fn effective() -> impl Strategy<Value = Effective> {
+    let cpu = option::of(select(CpuIsolationClass::ALL));
+    (
+        cpu,
+        option::of(gpu_class()),
+        option::of(select(Transport::ALL)),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(cpu_isolation, gpu_exclusivity, transport, rotate_on_renew)| Effective {
+                cpu_isolation,
+                gpu_exclusivity,
+                transport,
+                rotate_on_renew,
+            },
+        )
+}
+
+fn lease() -> impl Strategy<Value = LeaseInfo> {
+    let what = (
+        lease_id(),
+        resource_id(),
+        resource_type(),
+        any::<u32>(),
+        any::<u64>(),
+    );
+    let life = (select(LeaseStatus::ALL), select(LeasePhase::ALL));
+    let times = any::<(u64, u64, u64, u64, u64)>();
+    (what, life, times, effective(), binding()).prop_map(
+        |(what, life, times, effective, binding)| LeaseInfo {
+            lease_id: what.0,
+            resource_id: what.1,
+            resource_type: what.2,
+            status: life.0,
+            phase: life.1,
+            generation: Generation(what.3),
+            capacity: what.4,
+            granted_at_unix_ms: times.0,
+            expires_at_unix_ms: times.1,
+            renewable_at_unix_ms: times.2,
+            grace_ends_unix_ms: times.3,
+            remaining_ms: times.4,
+            effective,
+            binding,
+        },
+    )
+}
+
+fn fence() -> impl Strategy<Value = Fence> {
+    (
+        resource_id(),
+        resource_type(),
+        any::<u128>(),
+        any::<u64>(),
+        text(400),
+    )
+        .prop_map(
+            |(resource_id, resource_type, lease_id, since_unix_ms, reason)| Fence {
+                resource_id,
+                resource_type,
+                lease_id: LeaseId(lease_id),
+                since_unix_ms,
+                reason,
+            },
+        )
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    let parts = (select(LeaseError::ALL), select(RefusalClass::ALL));
+    (
+        parts,
+        text(REFUSAL_MESSAGE_BYTES_MAX),
+        option::of(any::<u64>()),
+    )
+        .prop_map(|((error, class), message, renewable_at_unix_ms)| Refusal {
+            error,
+            class,
+            message,
+            renewable_at_unix_ms,
+        })
+}

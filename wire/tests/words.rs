@@ -1,0 +1,130 @@
+//! The words that people type and that JSON says.
+
+use std::net::SocketAddr;
+
+use fabricbios_wire::*;
+
+#[test]
+fn classes_are_taken_in_both_spellings() {
+    for (text, class) in [
+        ("best_effort", CpuIsolationClass::BestEffort),
+        ("BestEffort", CpuIsolationClass::BestEffort),
+        ("whole_core", CpuIsolationClass::WholeCore),
+        ("WholeCore", CpuIsolationClass::WholeCore),
+        ("strict", CpuIsolationClass::StrictIsolated),
+        ("strict_isolated", CpuIsolationClass::StrictIsolated),
+        ("StrictIsolated", CpuIsolationClass::StrictIsolated),
+    ] {
+        assert_eq!(text.parse(), Ok(class));
+    }
+    for (text, class) in [
+        ("shared", GpuExclusivityClass::Shared),
+        ("Shared", GpuExclusivityClass::Shared),
+        ("session", GpuExclusivityClass::SessionExclusive),
+        ("SessionExclusive", GpuExclusivityClass::SessionExclusive),
+        ("device", GpuExclusivityClass::DeviceExclusive),
+        ("DeviceExclusive", GpuExclusivityClass::DeviceExclusive),
+        ("partition", GpuExclusivityClass::PartitionExclusive),
+        (
+            "PartitionExclusive",
+            GpuExclusivityClass::PartitionExclusive,
+        ),
+    ] {
+        assert_eq!(text.parse(), Ok(class));
+    }
+    let error = "wholecore".parse::<CpuIsolationClass>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "\"wholecore\" is not a CPU isolation class: \
+         expected one of best_effort whole_core strict_isolated"
+    );
+}
+
+#[test]
+fn every_word_reads_back_and_every_number_too() {
+    fn check<T: Copy + PartialEq + std::fmt::Debug + std::fmt::Display + std::str::FromStr>(
+        all: &[T],
+        number: impl Fn(T) -> Option<T>,
+    ) {
+        assert!(!all.is_empty());
+        for value in all {
+            assert_eq!(value.to_string().parse::<T>().ok(), Some(*value));
+            assert_eq!(number(*value), Some(*value));
+        }
+    }
+    check(CpuIsolationClass::ALL, |v| {
+        CpuIsolationClass::try_from(v as u8).ok()
+    });
+    check(GpuExclusivityClass::ALL, |v| {
+        GpuExclusivityClass::try_from(v as u8).ok()
+    });
+    check(Transport::ALL, |v| Transport::from_byte(v as u8));
+    check(LeaseStatus::ALL, |v| LeaseStatus::from_byte(v as u8));
+    check(LeasePhase::ALL, |v| LeasePhase::from_byte(v as u8));
+    check(RefusalClass::ALL, |v| RefusalClass::from_byte(v as u8));
+    check(LeaseError::ALL, |v| LeaseError::from_code(v as u16));
+    check(MessageType::ALL, |v| MessageType::from_code(v as u16));
+    check(Role::ALL, |v| Role::from_byte(v as u8));
+    check(RdmaStrategy::ALL, |v| RdmaStrategy::from_byte(v as u8));
+    check(RevokeOutcome::ALL, |v| RevokeOutcome::from_byte(v as u8));
+}
+
+#[test]
+fn refusals_keep_the_names_of_the_specification() {
+    let names: Vec<_> = LeaseError::ALL.iter().map(|error| error.name()).collect();
+    let first = [
+        "InvalidIntent",
+        "InvalidArgs",
+        "CapacityExceeded",
+        "ResourceBusy",
+    ];
+    assert_eq!(names[..4], first);
+    let refusal = Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, "held");
+    assert_eq!(refusal.to_string(), "ResourceBusy (transient): held");
+}
+
+#[test]
+fn every_type_code_reads_back_and_only_five_kinds_can_be_leased() {
+    for code in 0..=u16::MAX {
+        assert_eq!(ResourceType::from_code(code).code(), code);
+    }
+    let leasable: Vec<u16> = (0..=u16::MAX)
+        .filter(|code| ResourceType::from_code(*code).is_leasable())
+        .collect();
+    assert_eq!(leasable, [1, 2, 3, 4, 5]);
+    assert_eq!(ResourceType::Vendor.to_string(), "vendor");
+    assert_eq!(
+        ResourceType::from_code(0x1234).to_string(),
+        "unknown(0x1234)"
+    );
+}
+
+#[test]
+fn an_ipv4_endpoint_travels_as_v4_mapped_and_comes_back_as_ipv4() {
+    let address: SocketAddr = "192.0.2.7:5702".parse().unwrap();
+    let endpoint = Endpoint::from(address);
+    assert_eq!(
+        endpoint.addr[..12],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF]
+    );
+    assert_eq!(SocketAddr::from(endpoint), address);
+    assert_eq!(endpoint.to_string(), "192.0.2.7:5702");
+    for wildcard in ["0.0.0.0:1", "[::]:1", "[::ffff:0.0.0.0]:1", "192.0.2.7:0"] {
+        let wildcard: SocketAddr = wildcard.parse().unwrap();
+        assert!(Endpoint::from(wildcard).is_wildcard(), "{wildcard}");
+    }
+}
+
+#[test]
+fn a_data_plane_key_never_prints() {
+    let binding = Binding {
+        dp_key: Some(DpKey([0xAB; 32])),
+        ..Binding::default()
+    };
+    let printed = format!("{binding:?}");
+    assert!(printed.contains("DpKey(..)"), "{printed}");
+    assert!(
+        !printed.contains("171") && !printed.to_lowercase().contains("abab"),
+        "{printed}"
+    );
+}
