@@ -1,1 +1,25 @@
-//! .
+//! QUIC in front of the lease table: who a peer is, and its bytes as typed requests.
+//!
+//! It authenticates, bounds and decodes; it never decides about a lease and never touches hardware.
+//! What passes reaches the daemon as [`Asked`] on a channel. The frames are those of
+//! `docs/spec/fabricbios-wire-encoding-v0.md`.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod ca;
+mod close;
+mod conversation;
+mod durable;
+mod endpoint;
+mod fabric;
+mod noise;
+mod principal;
+mod server;
+mod session;
+mod tls;
+
+pub use admission::Limits;
+pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
+pub use fabric::{Fabric, IdentityError, NodeKeys};
+pub use principal::{NotAPrincipal, Peer, Principal};
+pub use server::{Asked, Server, ServerError};

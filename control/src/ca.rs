@@ -1,0 +1,251 @@
+//! The fabric's certificate authority: one ECDSA P-256 key that says who is who.
+//!
+//! Of a signing request only the key is taken; names, roles and uses are decided here, so that no
+//! tenant can ask for the node's name or another tenant's.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use fabricbios_wire::{
+    CSR_BYTES_MAX, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Role, is_tenant_name,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
+    SubjectPublicKeyInfo,
+};
+use rustls::pki_types::CertificateDer;
+use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::principal::organization;
+
+/// The name in every node certificate: clients verify it whatever address they dial.
+pub const NODE_DNS_NAME: &str = "node.fabricbios";
+/// Validity of a tenant's or operator's certificate unless asked otherwise.
+pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * DAY_SECS);
+
+const DAY_SECS: u64 = 86_400;
+const CA_VALIDITY: Duration = Duration::from_secs(3_652 * DAY_SECS);
+/// Clocks of a fabric's machines may differ by this much.
+const BACKDATED: Duration = Duration::from_secs(3_600);
+
+/// The authority. Its key never leaves it.
+pub struct Ca {
+    issuer: Issuer<'static, SecretKey>,
+    certificate: CertificateDer<'static>,
+    certificate_pem: String,
+    not_after: SystemTime,
+}
+
+impl fmt::Debug for Ca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ca")
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ca {
+    /// A new authority, as the PEM text that [`Ca::from_pem`] takes: key, then certificate.
+    pub(crate) fn generate(now: SystemTime) -> Result<Zeroizing<String>, rcgen::Error> {
+        let key = SecretKey(KeyPair::generate()?);
+        let certificate = ca_params(now).self_signed(&key)?;
+        let key_pem = Zeroizing::new(key.0.serialize_pem());
+        Ok(Zeroizing::new(format!("{}{}", *key_pem, certificate.pem())))
+    }
+
+    /// The authority of a PEM text.
+    pub(crate) fn from_pem(pem: &str) -> Result<Self, String> {
+        let key = KeyPair::from_pem(pem).map_err(|e| format!("its private key: {e}"))?;
+        let certificate = crate::tls::first_certificate(pem.as_bytes())?;
+        let not_after = crate::principal::not_after(&certificate)?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, SecretKey(key))
+            .map_err(|e| format!("its certificate: {e}"))?;
+        same_key(&certificate, issuer.key())?;
+        let certificate_pem = crate::tls::first_certificate_block(pem)?.to_owned();
+        Ok(Self {
+            issuer,
+            certificate,
+            certificate_pem,
+            not_after,
+        })
+    }
+
+    /// What peers are verified against.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// The same as PEM.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// Signs a tenant's or an operator's key: the answer to IDENTITY_ISSUE. Whether the caller may
+    /// ask is not decided here.
+    pub fn issue(&self, request: &IssueRequest, now: SystemTime) -> Result<Reply, Refusal> {
+        check_tenant(&request.tenant)?;
+        let key = requested_key(&request.csr_der)?;
+        let params = self.client_params(request, now)?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(|e| internal(&e))?;
+        Ok(Reply::Issued {
+            certificate_pem: certificate.pem(),
+            ca_pem: self.certificate_pem.clone(),
+        })
+    }
+
+    /// The certificate of the node itself.
+    pub(crate) fn issue_node(
+        &self,
+        key: &KeyPair,
+        now: SystemTime,
+    ) -> Result<String, rcgen::Error> {
+        let mut params = leaf_params(ExtendedKeyUsagePurpose::ServerAuth);
+        params.subject_alt_names = vec![SanType::DnsName(NODE_DNS_NAME.try_into()?)];
+        params.distinguished_name = names(NODE_DNS_NAME, "fabricbios-node");
+        params.not_before = (now - BACKDATED).into();
+        params.not_after = self.not_after.into();
+        Ok(params.signed_by(key, &self.issuer)?.pem())
+    }
+
+    fn client_params(
+        &self,
+        request: &IssueRequest,
+        now: SystemTime,
+    ) -> Result<CertificateParams, Refusal> {
+        let mut params = leaf_params(ExtendedKeyUsagePurpose::ClientAuth);
+        params.distinguished_name = names(&request.tenant, organization(request.role));
+        params.not_before = (now - BACKDATED).into();
+        params.not_after = self.last_moment(request.valid_secs, now)?.into();
+        Ok(params)
+    }
+
+    /// No certificate outlives the one that signed it.
+    fn last_moment(&self, valid_secs: u32, now: SystemTime) -> Result<SystemTime, Refusal> {
+        let validity = match valid_secs {
+            0 => DEFAULT_VALIDITY,
+            secs => Duration::from_secs(secs.into()),
+        };
+        if now >= self.not_after {
+            return Err(refused(
+                "the fabric CA itself has expired: make a new fabric",
+            ));
+        }
+        Ok((now + validity).min(self.not_after))
+    }
+}
+
+/// A private key that is wiped when it goes.
+struct SecretKey(KeyPair);
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl PublicKeyData for SecretKey {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        PublicKeyData::algorithm(&self.0)
+    }
+}
+
+impl SigningKey for SecretKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.0.sign(message)
+    }
+}
+
+/// The key of a PKCS #10 request whose sender has shown that it holds the private half.
+fn requested_key(csr_der: &[u8]) -> Result<SubjectPublicKeyInfo, Refusal> {
+    if csr_der.len() > CSR_BYTES_MAX {
+        let size = csr_der.len();
+        return Err(refused(format!(
+            "signing request of {size} bytes; at most {CSR_BYTES_MAX}"
+        )));
+    }
+    let (rest, csr) = X509CertificationRequest::from_der(csr_der)
+        .map_err(|e| refused(format!("the signing request is not PKCS #10: {e}")))?;
+    if !rest.is_empty() {
+        return Err(refused("the signing request has bytes after its end"));
+    }
+    csr.verify_signature()
+        .map_err(|e| refused(format!("the signing request is not signed by its key: {e}")))?;
+    SubjectPublicKeyInfo::from_der(csr.certification_request_info.subject_pki.raw).map_err(|e| {
+        refused(format!(
+            "this kind of key is not supported: {e}; use ECDSA P-256"
+        ))
+    })
+}
+
+fn check_tenant(tenant: &str) -> Result<(), Refusal> {
+    if is_tenant_name(tenant) {
+        return Ok(());
+    }
+    Err(refused("a tenant's name is 1 to 64 of a-z 0-9 - _ ."))
+}
+
+fn same_key(certificate: &CertificateDer<'_>, key: &SecretKey) -> Result<(), String> {
+    let spki = crate::principal::public_key_info(certificate)?;
+    if spki == key.0.subject_public_key_info() {
+        return Ok(());
+    }
+    Err("its key and its certificate do not belong together".into())
+}
+
+fn ca_params(now: SystemTime) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params.distinguished_name = names("fabricBIOS fabric CA", "fabricbios-ca");
+    params.not_before = (now - BACKDATED).into();
+    params.not_after = (now + CA_VALIDITY).into();
+    params
+}
+
+fn leaf_params(usage: ExtendedKeyUsagePurpose) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn names(common_name: &str, organization: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::OrganizationName, organization);
+    names.push(DnType::CommonName, common_name);
+    names
+}
+
+fn refused(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
+}
+
+fn internal(error: &rcgen::Error) -> Refusal {
+    let message = format!("the fabric CA could not sign: {error}");
+    Refusal::new(LeaseError::Internal, RefusalClass::Transient, message)
+}
+
+/// The request that the node makes for its own operator.
+pub(crate) fn first_operator(csr_der: Vec<u8>) -> IssueRequest {
+    IssueRequest {
+        tenant: "admin".into(),
+        role: Role::Operator,
+        valid_secs: 0,
+        csr_der,
+    }
+}

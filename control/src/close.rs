@@ -1,0 +1,7 @@
+//! Why a connection is closed, for the other side's log.
+
+pub(crate) const DONE: u32 = 0;
+pub(crate) const SHUTTING_DOWN: u32 = 1;
+pub(crate) const TOO_MANY: u32 = 2;
+pub(crate) const NOT_A_PRINCIPAL: u32 = 3;
+pub(crate) const EXPIRED: u32 = 4;

@@ -1,0 +1,121 @@
+//! One stream of one peer: a request in, its answer out.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use fabricbios_wire::{Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
+use quinn::{Connection, RecvStream, SendStream, VarInt};
+use tokio::{
+    sync::{mpsc::error::TrySendError, oneshot},
+    time::timeout,
+};
+
+use crate::{
+    Asked, Peer, Principal, close,
+    server::Shared,
+    session::{Frame, Heard},
+};
+
+/// How long an answer may take to be acknowledged before its stream is given up.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// One stream of one peer.
+pub(crate) struct Conversation {
+    shared: Arc<Shared>,
+    principal: Principal,
+    local_ip: Option<IpAddr>,
+    remote: SocketAddr,
+}
+
+impl Conversation {
+    pub(crate) fn new(shared: &Arc<Shared>, connection: &Connection, peer: &Peer) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            principal: peer.principal.clone(),
+            local_ip: connection.local_ip().map(|ip| ip.to_canonical()),
+            remote: connection.remote_address(),
+        }
+    }
+
+    pub(crate) async fn answer(self, mut send: SendStream, mut recv: RecvStream) {
+        let Some(heard) = listen(&mut recv, self.shared.limits.request_timeout).await else {
+            return;
+        };
+        // A peer that was answered before it finished need not finish.
+        recv.stop(VarInt::from_u32(close::DONE)).ok();
+        let remote = self.remote;
+        let bytes = match heard {
+            Heard::Ask(header, request) => self.ask(header, request).await,
+            Heard::Answer(bytes) => bytes,
+        };
+        if let Err(problem) = deliver(&mut send, &bytes).await {
+            tracing::debug!(%remote, "answer not delivered: {problem}");
+        }
+    }
+
+    async fn ask(self, header: Header, request: Request) -> Vec<u8> {
+        let (reply, replied) = oneshot::channel();
+        let Self {
+            shared,
+            principal,
+            local_ip,
+            remote,
+        } = self;
+        let asked = Asked {
+            principal,
+            local_ip,
+            remote,
+            request,
+            reply,
+        };
+        let answer = match shared.asked.try_send(asked) {
+            Ok(()) => replied
+                .await
+                .unwrap_or_else(|_| Err(unavailable("the node is stopping"))),
+            Err(TrySendError::Full(_)) => Err(unavailable("the node is too busy")),
+            Err(TrySendError::Closed(_)) => Err(unavailable("the node is stopping")),
+        };
+        encode_answer(&header, &answer)
+    }
+}
+
+fn unavailable(what: &str) -> Refusal {
+    let message = format!("{what}; try again, or another node");
+    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
+}
+
+/// `None`: the peer took its request back.
+async fn listen(recv: &mut RecvStream, limit: Duration) -> Option<Heard> {
+    let mut frame = Frame::default();
+    match timeout(limit, receive(recv, &mut frame)).await {
+        Ok(Ok(Some(refusal))) => Some(Heard::Answer(refusal)),
+        Ok(Ok(None)) => Some(frame.end()),
+        Ok(Err(_)) => None,
+        Err(_) => Some(Heard::Answer(frame.late(limit))),
+    }
+}
+
+async fn receive(
+    recv: &mut RecvStream,
+    frame: &mut Frame,
+) -> Result<Option<Vec<u8>>, quinn::ReadError> {
+    while let Some(chunk) = recv.read_chunk(frame.wants(), true).await? {
+        if let Some(refusal) = frame.push(&chunk.bytes) {
+            return Ok(Some(refusal));
+        }
+    }
+    Ok(None)
+}
+
+/// Waits until the peer has it, so that a shutdown does not overtake the answer.
+async fn deliver(send: &mut SendStream, bytes: &[u8]) -> Result<(), String> {
+    send.write_all(bytes).await.map_err(|e| e.to_string())?;
+    send.finish().map_err(|e| e.to_string())?;
+    match timeout(DELIVERY_TIMEOUT, send.stopped()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(elapsed) => Err(elapsed.to_string()),
+    }
+}

@@ -1,0 +1,91 @@
+//! Files that are either whole or absent: written aside, synced, then renamed into place.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Makes `path` hold `contents`, readable by its owner only. A crash leaves the old file or the
+/// new one.
+pub(crate) fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let aside = aside(path);
+    let written = write_new(&aside, contents).and_then(|()| fs::rename(&aside, path));
+    if written.is_err() {
+        // The first error is the one worth telling; a file left aside is harmless.
+        fs::remove_file(&aside).ok();
+    }
+    written.and_then(|()| sync_parent(path))
+}
+
+/// Creates `path` if need be, for its owner only.
+pub(crate) fn make_private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn aside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{name}.{}.{count}.new", process::id()))
+}
+
+fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
+    // A file of that name is from a process that died with our number.
+    fs::remove_file(path).or_else(absent_is_fine)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+fn absent_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_written_file_is_private_and_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        write_private(&path, b"one").unwrap();
+        write_private(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_write_that_cannot_be_finished_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("taken");
+        fs::create_dir(&path).unwrap();
+        write_private(&path, b"one").unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,291 @@
+//! The fabric's files: made at the first start, read at every later one.
+//!
+//! `ca-key.pem` (key and certificate of the CA) is the root of all others and is written first;
+//! `ca.pem`, `node.identity` and `admin.identity` follow from it and are made again when they are
+//! missing. So an interrupted first start is finished by the next one, and a damaged file is never
+//! papered over.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use fabricbios_wire::{NodeId, Reply};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::{Ca, ca, durable, principal, tls};
+
+const CA_KEY: &str = "ca-key.pem";
+const CA: &str = "ca.pem";
+const NODE: &str = "node.identity";
+const ADMIN: &str = "admin.identity";
+/// An operator identity with less than this left is replaced at the next start.
+const ADMIN_LEFT_MIN: Duration = Duration::from_secs(30 * 86_400);
+
+/// Certificate authority, node and first operator of one state directory.
+#[derive(Debug)]
+pub struct Fabric {
+    ca: Arc<Ca>,
+    node: NodeKeys,
+    admin_identity: PathBuf,
+    new: bool,
+}
+
+/// What the node proves itself with.
+pub struct NodeKeys {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    id: NodeId,
+}
+
+impl std::fmt::Debug for NodeKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeKeys")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for NodeKeys {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+/// Why there is no usable identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file system said no.
+    #[error("{action} {path}: {source}; check that the directory exists and who may use it")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What came back.
+        source: io::Error,
+    },
+    /// The file is there and cannot be used.
+    #[error("{path}: {what}; {remedy}")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Making keys or certificates failed.
+    #[error("cannot make {path}: {why}")]
+    Making {
+        /// Which file.
+        path: PathBuf,
+        /// What the library said.
+        why: String,
+    },
+}
+
+impl Fabric {
+    /// Opens the fabric of a state directory, making what is missing. Two daemons must not do this
+    /// on one directory at the same time: the caller holds its lock.
+    pub fn open_or_create(state_dir: &Path, now: SystemTime) -> Result<Self, IdentityError> {
+        durable::make_private_dir(state_dir).map_err(io_error("create", state_dir))?;
+        let (ca, new) = open_ca(state_dir, now)?;
+        publish_ca(state_dir, &ca)?;
+        let node = open_node(&state_dir.join(NODE), &ca, now)?;
+        let admin_identity = state_dir.join(ADMIN);
+        open_admin(&admin_identity, &ca, now)?;
+        Ok(Self {
+            ca: Arc::new(ca),
+            node,
+            admin_identity,
+            new,
+        })
+    }
+
+    /// The authority, to answer IDENTITY_ISSUE with.
+    pub fn ca(&self) -> Arc<Ca> {
+        Arc::clone(&self.ca)
+    }
+
+    /// The node's own keys.
+    pub fn node(&self) -> &NodeKeys {
+        &self.node
+    }
+
+    /// SHA-256 of the node's SubjectPublicKeyInfo.
+    pub fn node_id(&self) -> NodeId {
+        self.node.id
+    }
+
+    /// Where the first operator's identity lies.
+    pub fn admin_identity(&self) -> &Path {
+        &self.admin_identity
+    }
+
+    /// Whether this call made the fabric.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+}
+
+fn open_ca(state_dir: &Path, now: SystemTime) -> Result<(Ca, bool), IdentityError> {
+    let path = state_dir.join(CA_KEY);
+    if let Some(text) = read(&path)? {
+        return Ca::from_pem(&text)
+            .map(|ca| (ca, false))
+            .map_err(damaged(&path, CA_REMEDY));
+    }
+    refuse_orphans(state_dir, &path)?;
+    let text = Ca::generate(now).map_err(making(&path))?;
+    let ca = Ca::from_pem(&text).map_err(making(&path))?;
+    write(&path, &text)?;
+    Ok((ca, true))
+}
+
+const CA_REMEDY: &str = "restore it from a backup; or, to start a new fabric in which every \
+    identity issued so far is void, move ca-key.pem, ca.pem, node.identity and admin.identity away";
+
+/// A new CA beside identities of an old one would lock their holders out without a word.
+fn refuse_orphans(state_dir: &Path, ca_key: &Path) -> Result<(), IdentityError> {
+    match [CA, NODE, ADMIN]
+        .iter()
+        .find(|name| state_dir.join(name).exists())
+    {
+        Some(name) => Err(damaged(ca_key, CA_REMEDY)(format!(
+            "missing, although {name} is there"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// `ca.pem` is a copy for people; the authority reads its own.
+fn publish_ca(state_dir: &Path, ca: &Ca) -> Result<(), IdentityError> {
+    let path = state_dir.join(CA);
+    let Some(text) = read(&path)? else {
+        return write(&path, ca.certificate_pem());
+    };
+    let same = tls::first_certificate(text.as_bytes()).is_ok_and(|c| c == *ca.certificate());
+    if same {
+        return Ok(());
+    }
+    let what = "is not the certificate in ca-key.pem".to_owned();
+    Err(damaged(
+        &path,
+        "delete it: it is written again at the next start",
+    )(what))
+}
+
+const NODE_REMEDY: &str = "restore it from a backup, or delete it: a new one is made at the next start, with a new node id";
+
+fn open_node(path: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, IdentityError> {
+    if let Some(text) = read(path)? {
+        return node_keys(&text, ca).map_err(damaged(path, NODE_REMEDY));
+    }
+    let key = KeyPair::generate().map_err(making(path))?;
+    let certificate = ca.issue_node(&key, now).map_err(making(path))?;
+    let text = identity_pem(&certificate, key, ca);
+    let keys = node_keys(&text, ca).map_err(making(path))?;
+    write(path, &text)?;
+    Ok(keys)
+}
+
+fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, String> {
+    let (certificate, key) = tls::identity(text.as_bytes(), ca.certificate())?;
+    let info = principal::public_key_info(&certificate)?;
+    let id = NodeId(Sha256::digest(&info).into());
+    let keys = NodeKeys {
+        certificate,
+        key,
+        id,
+    };
+    tls::check_server_keys(&keys)?;
+    Ok(keys)
+}
+
+const ADMIN_REMEDY: &str = "delete it: a new one is made at the next start";
+
+fn open_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError> {
+    if let Some(text) = read(path)? {
+        let end = admin_end(&text, ca).map_err(damaged(path, ADMIN_REMEDY))?;
+        if end > now + ADMIN_LEFT_MIN {
+            return Ok(());
+        }
+    }
+    let key = KeyPair::generate().map_err(making(path))?;
+    let csr = CertificateParams::default()
+        .serialize_request(&key)
+        .map_err(making(path))?;
+    let issued = ca
+        .issue(&ca::first_operator(csr.der().to_vec()), now)
+        .map_err(making(path))?;
+    let Reply::Issued {
+        certificate_pem, ..
+    } = issued
+    else {
+        return Err(making(path)("the CA answered with something else"));
+    };
+    write(path, &identity_pem(&certificate_pem, key, ca))
+}
+
+fn admin_end(text: &str, ca: &Ca) -> Result<SystemTime, String> {
+    let (certificate, mut key) = tls::identity(text.as_bytes(), ca.certificate())?;
+    key.zeroize();
+    principal::not_after(&certificate)
+}
+
+/// One PEM text: certificate, key, CA certificate.
+fn identity_pem(certificate_pem: &str, mut key: KeyPair, ca: &Ca) -> Zeroizing<String> {
+    let key_pem = Zeroizing::new(key.serialize_pem());
+    key.zeroize();
+    Zeroizing::new(format!(
+        "{certificate_pem}{}{}",
+        *key_pem,
+        ca.certificate_pem()
+    ))
+}
+
+/// `None` when there is no such file.
+fn read(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(Zeroizing::new(text))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", path)(error)),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
+    durable::write_private(path, text.as_bytes()).map_err(io_error("write", path))
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> IdentityError {
+    move |source| IdentityError::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn damaged(path: &Path, remedy: &'static str) -> impl Fn(String) -> IdentityError {
+    move |what| IdentityError::Damaged {
+        path: path.to_owned(),
+        what,
+        remedy,
+    }
+}
+
+fn making<E: ToString>(path: &Path) -> impl Fn(E) -> IdentityError {
+    move |error| IdentityError::Making {
+        path: path.to_owned(),
+        why: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "fabric_tests.rs"]
+mod tests;

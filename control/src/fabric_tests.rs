@@ -1,0 +1,242 @@
+//! First start, later starts, and everything that can be wrong with the files.
+
+use std::os::unix::fs::PermissionsExt;
+
+use fabricbios_wire::{IssueRequest, LeaseError, Role};
+
+use super::*;
+use crate::{Peer, Principal};
+
+const ALL: [&str; 4] = [CA_KEY, CA, NODE, ADMIN];
+
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+fn made() -> (tempfile::TempDir, Fabric) {
+    let dir = tempfile::tempdir().unwrap();
+    let fabric = Fabric::open_or_create(dir.path(), now()).unwrap();
+    (dir, fabric)
+}
+
+fn csr(params: CertificateParams) -> Vec<u8> {
+    let key = KeyPair::generate().unwrap();
+    params.serialize_request(&key).unwrap().der().to_vec()
+}
+
+fn issue_request(csr_der: Vec<u8>) -> IssueRequest {
+    IssueRequest {
+        tenant: "blue".into(),
+        role: Role::Tenant,
+        valid_secs: 0,
+        csr_der,
+    }
+}
+
+fn issued(fabric: &Fabric, request: &IssueRequest) -> CertificateDer<'static> {
+    match fabric.ca().issue(request, now()).unwrap() {
+        Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        } => {
+            assert_eq!(ca_pem, fabric.ca().certificate_pem());
+            tls::first_certificate(certificate_pem.as_bytes()).unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_first_start_makes_private_files_and_the_next_one_finds_the_same_node() {
+    let (dir, first) = made();
+    assert!(first.is_new());
+    for name in ALL {
+        let mode = fs::metadata(dir.path().join(name))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let second = Fabric::open_or_create(dir.path(), now()).unwrap();
+    assert!(!second.is_new());
+    assert_eq!(second.node_id(), first.node_id());
+    assert_eq!(second.ca().certificate(), first.ca().certificate());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), ALL.len());
+}
+
+#[test]
+fn an_interrupted_first_start_is_finished_by_the_next() {
+    let (dir, first) = made();
+    for name in [CA, NODE, ADMIN] {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let second = Fabric::open_or_create(dir.path(), now()).unwrap();
+    assert_eq!(second.ca().certificate(), first.ca().certificate());
+    assert!(ALL.iter().all(|name| dir.path().join(name).exists()));
+}
+
+#[test]
+fn a_lost_ca_key_is_not_replaced_behind_the_holders_of_its_identities() {
+    let (dir, _fabric) = made();
+    fs::remove_file(dir.path().join(CA_KEY)).unwrap();
+    let error = Fabric::open_or_create(dir.path(), now())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(CA_KEY) && error.contains("backup"),
+        "{error}"
+    );
+    assert!(!dir.path().join(CA_KEY).exists());
+}
+
+#[test]
+fn a_damaged_file_is_named_with_a_remedy_and_left_alone() {
+    for name in ALL {
+        let (dir, _fabric) = made();
+        let path = dir.path().join(name);
+        let whole = fs::read(&path).unwrap();
+        for damage in [&whole[..whole.len() / 3], b"", b"rubbish", b"\xff\xfe"] {
+            fs::write(&path, damage).unwrap();
+            let error = Fabric::open_or_create(dir.path(), now())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(path.to_str().unwrap()), "{name}: {error}");
+            assert_eq!(fs::read(&path).unwrap(), damage, "{name}");
+        }
+        fs::write(&path, &whole).unwrap();
+        Fabric::open_or_create(dir.path(), now()).unwrap();
+    }
+}
+
+#[test]
+fn files_of_another_fabric_are_refused() {
+    let (dir, _fabric) = made();
+    let (other, _fabric) = made();
+    for name in ALL {
+        let path = dir.path().join(name);
+        let own = fs::read(&path).unwrap();
+        fs::copy(other.path().join(name), &path).unwrap();
+        Fabric::open_or_create(dir.path(), now()).unwrap_err();
+        fs::write(&path, own).unwrap();
+    }
+    Fabric::open_or_create(dir.path(), now()).unwrap();
+}
+
+#[test]
+fn the_first_operator_is_an_operator_and_is_renewed_before_it_expires() {
+    let (dir, fabric) = made();
+    let read = || fs::read(fabric.admin_identity()).unwrap();
+    let before = read();
+    let peer = Peer::from_certificate(&tls::first_certificate(&before).unwrap()).unwrap();
+    assert_eq!(
+        peer.principal,
+        Principal {
+            tenant: "admin".into(),
+            role: Role::Operator
+        }
+    );
+    Fabric::open_or_create(dir.path(), now()).unwrap();
+    assert_eq!(read(), before);
+    let a_year_on = now() + Duration::from_secs(360 * 86_400);
+    Fabric::open_or_create(dir.path(), a_year_on).unwrap();
+    let after = tls::first_certificate(&read()).unwrap();
+    assert!(Peer::from_certificate(&after).unwrap().not_after > a_year_on + ADMIN_LEFT_MIN);
+}
+
+#[test]
+fn of_a_signing_request_only_the_key_is_taken() {
+    let (_dir, fabric) = made();
+    let mut params = CertificateParams::new(vec![crate::NODE_DNS_NAME.to_owned()]).unwrap();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "victim");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+    let certificate = issued(&fabric, &issue_request(csr(params)));
+    let peer = Peer::from_certificate(&certificate).unwrap();
+    assert_eq!(
+        peer.principal,
+        Principal {
+            tenant: "blue".into(),
+            role: Role::Tenant
+        }
+    );
+    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
+    assert!(parsed.subject_alternative_name().unwrap().is_none());
+    assert!(!parsed.is_ca());
+    let uses = parsed.extended_key_usage().unwrap().unwrap().value;
+    assert!(uses.client_auth && !uses.server_auth && !uses.any);
+}
+
+#[test]
+fn a_certificate_ends_when_asked_and_never_after_its_ca() {
+    let (_dir, fabric) = made();
+    let ca_end = principal::not_after(fabric.ca().certificate()).unwrap();
+    let end = |valid_secs| {
+        let request = IssueRequest {
+            valid_secs,
+            ..issue_request(csr(CertificateParams::default()))
+        };
+        Peer::from_certificate(&issued(&fabric, &request))
+            .unwrap()
+            .not_after
+    };
+    let in_a_minute = now() + Duration::from_secs(61);
+    assert!(end(60) <= in_a_minute);
+    assert!(end(0) > now() + ca::DEFAULT_VALIDITY - Duration::from_secs(60));
+    assert_eq!(end(u32::MAX), ca_end);
+}
+
+#[test]
+fn a_request_that_proves_nothing_is_refused() {
+    let (_dir, fabric) = made();
+    let good = csr(CertificateParams::default());
+    let mut forged = good.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let with_tail = [&good[..], &[0]].concat();
+    let cases = [
+        forged,
+        with_tail,
+        Vec::new(),
+        vec![0x30; 64],
+        vec![0; 5_000],
+        good[..40].to_vec(),
+    ];
+    for bytes in cases {
+        let refusal = fabric.ca().issue(&issue_request(bytes), now()).unwrap_err();
+        assert_eq!(refusal.error, LeaseError::InvalidArgs, "{refusal}");
+    }
+    for tenant in ["", "UPPER", "two words", &"a".repeat(65)] {
+        let request = IssueRequest {
+            tenant: tenant.into(),
+            ..issue_request(good.clone())
+        };
+        assert_eq!(
+            fabric.ca().issue(&request, now()).unwrap_err().error,
+            LeaseError::InvalidArgs
+        );
+    }
+}
+
+#[test]
+fn the_nodes_and_the_cas_certificates_name_no_tenant() {
+    let (_dir, fabric) = made();
+    Peer::from_certificate(&fabric.node().certificate).unwrap_err();
+    Peer::from_certificate(fabric.ca().certificate()).unwrap_err();
+}
+
+#[test]
+fn nothing_secret_is_printed() {
+    let (dir, fabric) = made();
+    let printed = format!("{fabric:?}");
+    let key = fs::read_to_string(dir.path().join(NODE)).unwrap();
+    let line = key
+        .lines()
+        .skip_while(|l| !l.contains("PRIVATE KEY"))
+        .nth(1)
+        .unwrap();
+    assert!(
+        !printed.contains(line) && !printed.contains("PRIVATE"),
+        "{printed}"
+    );
+}

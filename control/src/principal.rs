@@ -1,0 +1,116 @@
+//! Who a peer is: read from its verified certificate, refused if that says anything unexpected.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use fabricbios_wire::{Role, is_tenant_name};
+use rustls::pki_types::CertificateDer;
+use x509_parser::{prelude::*, x509::AttributeTypeAndValue};
+
+/// For whom a request is made, and what it may do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Principal {
+    /// Subject CN of the certificate.
+    pub tenant: String,
+    /// From the subject's O.
+    pub role: Role,
+}
+
+/// A principal and until when its certificate speaks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who.
+    pub principal: Principal,
+    /// Connections may outlive certificates; requests may not.
+    pub not_after: SystemTime,
+}
+
+/// A certificate that the fabric CA signed and that still names nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAPrincipal(String);
+
+impl fmt::Display for NotAPrincipal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "certificate names no tenant: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotAPrincipal {}
+
+impl Peer {
+    /// Reads a certificate whose chain, dates and use have been verified already.
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NotAPrincipal> {
+        let parsed = parse(certificate).map_err(NotAPrincipal)?;
+        let subject = parsed.subject();
+        let tenant = only("CN", subject.iter_common_name()).map_err(NotAPrincipal)?;
+        let role = only("O", subject.iter_organization())
+            .and_then(role)
+            .map_err(NotAPrincipal)?;
+        if !is_tenant_name(tenant) {
+            return Err(NotAPrincipal(format!(
+                "CN {tenant:?} is not a tenant's name"
+            )));
+        }
+        let principal = Principal {
+            tenant: tenant.to_owned(),
+            role,
+        };
+        Ok(Self {
+            principal,
+            not_after: end_of(&parsed),
+        })
+    }
+}
+
+/// Subject O of a role.
+pub(crate) fn organization(role: Role) -> &'static str {
+    match role {
+        Role::Tenant => "fabricbios-tenant",
+        Role::Operator => "fabricbios-operator",
+    }
+}
+
+fn role(organization: &str) -> Result<Role, String> {
+    match organization {
+        "fabricbios-tenant" => Ok(Role::Tenant),
+        "fabricbios-operator" => Ok(Role::Operator),
+        other => Err(format!("O {other:?} is no role")),
+    }
+}
+
+/// Two names would leave it to the reader which one counts.
+fn only<'a>(
+    what: &str,
+    mut values: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>,
+) -> Result<&'a str, String> {
+    match (values.next(), values.next()) {
+        (Some(one), None) => one.as_str().map_err(|e| format!("{what}: {e}")),
+        (None, _) => Err(format!("it has no {what}")),
+        (Some(_), Some(_)) => Err(format!("it has more than one {what}")),
+    }
+}
+
+/// The last moment of a certificate.
+pub(crate) fn not_after(certificate: &CertificateDer<'_>) -> Result<SystemTime, String> {
+    parse(certificate).map(|parsed| end_of(&parsed))
+}
+
+/// SubjectPublicKeyInfo, DER.
+pub(crate) fn public_key_info(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, String> {
+    parse(certificate).map(|parsed| parsed.public_key().raw.to_vec())
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
+    match X509Certificate::from_der(certificate) {
+        Ok(([], parsed)) => Ok(parsed),
+        Ok(_) => Err("its certificate has bytes after its end".into()),
+        Err(error) => Err(format!("its certificate: {error}")),
+    }
+}
+
+fn end_of(parsed: &X509Certificate<'_>) -> SystemTime {
+    let secs = parsed.validity().not_after.timestamp();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(secs).unwrap_or(0))
+}

@@ -1,0 +1,260 @@
+//! The QUIC endpoint: connections to peers, streams to requests, answers back.
+//!
+//! One request per bidirectional stream. Nothing that a peer sends reaches the daemon before its
+//! certificate is verified and its frame decoded.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use fabricbios_wire::{Answer, Request};
+use quinn::{Connection, Endpoint, Incoming, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
+
+use crate::{
+    Fabric, Limits, Peer, Principal,
+    admission::{Admission, Full, Place},
+    close,
+    conversation::Conversation,
+    endpoint::endpoint,
+    noise::Noise,
+};
+
+/// How long goodbyes may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A request of an authenticated peer. Dropping `reply` tells the peer that the node is stopping.
+#[derive(Debug)]
+pub struct Asked {
+    /// For whom.
+    pub principal: Principal,
+    /// The node's address that the peer reached, as far as the kernel told: what an endpoint says
+    /// when the node listens on a wildcard.
+    pub local_ip: Option<IpAddr>,
+    /// From where.
+    pub remote: SocketAddr,
+    /// What.
+    pub request: Request,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<Answer>,
+}
+
+/// Why the control plane did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address is taken, foreign or forbidden.
+    #[error("cannot listen on UDP {listen}: {source}; choose another address with --listen")]
+    Listen {
+        /// What was asked for.
+        listen: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The identity does not make a TLS server.
+    #[error("cannot set up TLS: {0}")]
+    Tls(String),
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct Server {
+    endpoint: Endpoint,
+    local_addr: SocketAddr,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+}
+
+/// What every connection needs.
+pub(crate) struct Shared {
+    admission: Arc<Admission>,
+    pub(crate) limits: Limits,
+    noise: Noise,
+    pub(crate) asked: mpsc::Sender<Asked>,
+}
+
+impl Server {
+    /// Listens and serves until [`Server::shutdown`]. Must be called within a tokio runtime.
+    pub fn start(
+        listen: SocketAddr,
+        fabric: &Fabric,
+        limits: Limits,
+        asked: mpsc::Sender<Asked>,
+    ) -> Result<Self, ServerError> {
+        let listen_error = |source| ServerError::Listen { listen, source };
+        let socket = UdpSocket::bind(listen).map_err(listen_error)?;
+        let endpoint = endpoint(socket, fabric, &limits)?;
+        let local_addr = endpoint.local_addr().map_err(listen_error)?;
+        let admission = Admission::new(limits.clone());
+        let shared = Arc::new(Shared {
+            admission,
+            limits,
+            noise: Noise::default(),
+            asked,
+        });
+        let (stop, stopping) = watch::channel(false);
+        let accepting = tokio::spawn(accept(endpoint.clone(), shared, stopping));
+        Ok(Self {
+            endpoint,
+            local_addr,
+            stop,
+            accepting,
+        })
+    }
+
+    /// Where it listens; the port is the real one when 0 was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Takes no more requests, answers those that were taken, closes. After `patience` what is
+    /// still unanswered is cut off.
+    pub async fn shutdown(mut self, patience: Duration) {
+        self.stop.send_replace(true);
+        if timeout(patience, &mut self.accepting).await.is_err() {
+            self.accepting.abort();
+        }
+        self.endpoint.close(
+            VarInt::from_u32(close::SHUTTING_DOWN),
+            b"the node is shutting down",
+        );
+        if timeout(GOODBYE_TIMEOUT, self.endpoint.wait_idle())
+            .await
+            .is_err()
+        {
+            tracing::debug!("some peers did not acknowledge the goodbye");
+        }
+    }
+}
+
+async fn accept(endpoint: Endpoint, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = stop.changed() => break,
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => welcome(&shared, incoming, &stop, &mut connections),
+                None => break,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    endpoint.set_server_config(None);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Turns away, asks to prove the address, or begins the handshake.
+fn welcome(
+    shared: &Arc<Shared>,
+    incoming: Incoming,
+    stop: &watch::Receiver<bool>,
+    connections: &mut JoinSet<()>,
+) {
+    let from = incoming.remote_address();
+    if shared.admission.is_busy() && incoming.may_retry() {
+        // It may fail only for one that may not retry, and that one has been asked.
+        incoming.retry().ok();
+        return;
+    }
+    match shared.admission.admit(from.ip()) {
+        Ok(place) => {
+            connections.spawn(connection(
+                Arc::clone(shared),
+                incoming,
+                place,
+                stop.clone(),
+            ));
+        }
+        Err(full) => {
+            shared.noise.heard(from, why(full));
+            incoming.refuse();
+        }
+    }
+}
+
+fn why(full: Full) -> &'static str {
+    match full {
+        Full::Node => "the node has too many connections",
+        Full::Source => "this address has too many connections",
+        Full::Tenant => "this tenant has too many connections",
+    }
+}
+
+async fn connection(
+    shared: Arc<Shared>,
+    incoming: Incoming,
+    mut place: Place,
+    stop: watch::Receiver<bool>,
+) {
+    let from = incoming.remote_address();
+    match handshake(&shared, incoming, &mut place).await {
+        Ok((connection, peer)) => converse(&shared, connection, peer, stop).await,
+        Err(problem) => shared.noise.heard(from, problem),
+    }
+}
+
+async fn handshake(
+    shared: &Shared,
+    incoming: Incoming,
+    place: &mut Place,
+) -> Result<(Connection, Peer), String> {
+    let connecting = incoming.accept().map_err(|e| format!("handshake: {e}"))?;
+    let connection = timeout(shared.limits.handshake_timeout, connecting)
+        .await
+        .map_err(|elapsed| format!("handshake not finished: {elapsed}"))?
+        .map_err(|e| format!("handshake: {e}"))?;
+    let peer = peer_of(&connection).map_err(|e| hang_up(&connection, close::NOT_A_PRINCIPAL, e))?;
+    place
+        .for_tenant(&peer.principal.tenant)
+        .map_err(|full| hang_up(&connection, close::TOO_MANY, why(full).into()))?;
+    Ok((connection, peer))
+}
+
+fn hang_up(connection: &Connection, code: u32, problem: String) -> String {
+    connection.close(VarInt::from_u32(code), problem.as_bytes());
+    problem
+}
+
+fn peer_of(connection: &Connection) -> Result<Peer, String> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .ok_or("no certificate")?;
+    let leaf = chain.first().ok_or("an empty certificate chain")?;
+    Peer::from_certificate(leaf).map_err(|e| e.to_string())
+}
+
+/// Serves streams until the peer leaves or the node stops, then finishes what was begun.
+async fn converse(
+    shared: &Arc<Shared>,
+    connection: Connection,
+    peer: Peer,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut streams = JoinSet::new();
+    let (code, reason) = loop {
+        tokio::select! {
+            _ = stop.changed() => break (close::SHUTTING_DOWN, "the node is shutting down"),
+            stream = connection.accept_bi() => match stream {
+                Ok(_) if SystemTime::now() > peer.not_after => {
+                    break (close::EXPIRED, "the certificate has expired");
+                }
+                Ok((send, recv)) => {
+                    let conversation = Conversation::new(shared, &connection, &peer);
+                    streams.spawn(conversation.answer(send, recv));
+                }
+                Err(_) => break (close::DONE, ""),
+            },
+            Some(_) = streams.join_next() => {}
+        }
+    };
+    while streams.join_next().await.is_some() {}
+    connection.close(VarInt::from_u32(code), reason.as_bytes());
+}

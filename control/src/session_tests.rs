@@ -1,0 +1,153 @@
+//! A stream's bytes, in every cut, whole and damaged.
+
+use fabricbios_wire::{LeaseId, decode_answer, encode_request};
+use proptest::prelude::*;
+
+use super::*;
+
+fn query() -> Vec<u8> {
+    encode_request(7, 8, &Request::LeaseQuery(LeaseId(9)))
+}
+
+fn header(frame: &[u8]) -> Header {
+    Header::parse(frame.first_chunk().unwrap()).unwrap()
+}
+
+/// What a stream of these bytes leads to, received `step` bytes at a time.
+fn hear(bytes: &[u8], step: usize) -> Heard {
+    let mut frame = Frame::default();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let wanted = frame.wants();
+        assert!(wanted > 0, "a reader that wants nothing never sees the end");
+        let (now, later) = rest.split_at(wanted.min(step).min(rest.len()));
+        if let Some(refusal) = frame.push(now) {
+            return Heard::Answer(refusal);
+        }
+        rest = later;
+    }
+    frame.end()
+}
+
+fn refusal(heard: Heard, to: &Header) -> Refusal {
+    match heard {
+        Heard::Answer(bytes) => decode_answer(to, &bytes).unwrap().unwrap_err(),
+        Heard::Ask(_, request) => panic!("reached the table: {request:?}"),
+    }
+}
+
+#[test]
+fn a_request_is_understood_however_it_is_cut() {
+    let bytes = query();
+    for step in 1..=bytes.len() {
+        let Heard::Ask(got, request) = hear(&bytes, step) else {
+            panic!("refused at {step}")
+        };
+        assert_eq!(got, header(&bytes));
+        assert_eq!(request, Request::LeaseQuery(LeaseId(9)));
+    }
+}
+
+#[test]
+fn a_ping_is_answered_here() {
+    let bytes = encode_request(1, 2, &Request::Ping(42));
+    let Heard::Answer(answer) = hear(&bytes, 64) else {
+        panic!("reached the table")
+    };
+    assert_eq!(
+        decode_answer(&header(&bytes), &answer).unwrap(),
+        Ok(Reply::Pong(42))
+    );
+}
+
+#[test]
+fn a_frame_cut_short_is_refused_by_its_own_number() {
+    let bytes = query();
+    for length in HEADER_LEN..bytes.len() {
+        let refusal = refusal(hear(&bytes[..length], 64), &header(&bytes));
+        assert_eq!(
+            refusal.error,
+            LeaseError::Malformed,
+            "{length} bytes: {refusal}"
+        );
+    }
+}
+
+#[test]
+fn less_than_a_header_is_refused_to_nobody() {
+    let nobody = Header {
+        flags: 0,
+        msg_type: 0,
+        request_id: 0,
+        nonce: 0,
+        payload_len: 0,
+    };
+    for length in 0..HEADER_LEN {
+        let refusal = refusal(hear(&query()[..length], 64), &nobody);
+        assert_eq!(refusal.error, LeaseError::Malformed);
+    }
+}
+
+#[test]
+fn bytes_after_the_frame_are_refused() {
+    let bytes = query();
+    let longer = [&bytes[..], b"x"].concat();
+    for step in 1..=longer.len() {
+        let refusal = refusal(hear(&longer, step), &header(&bytes));
+        assert_eq!(refusal.error, LeaseError::Malformed);
+    }
+}
+
+#[test]
+fn an_absurd_length_is_refused_before_any_of_it_is_read() {
+    let mut bytes = query();
+    bytes[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
+    let mut frame = Frame::default();
+    assert!(frame.push(&bytes[..HEADER_LEN]).is_some());
+    assert!(frame.bytes.capacity() < 1_024);
+}
+
+#[test]
+fn other_versions_flags_and_messages_are_unsupported() {
+    for (offset, value) in [(0, 1), (1, 0x40), (1, 0x80), (2, 0xff)] {
+        let mut bytes = query();
+        let asked = header(&bytes);
+        bytes[offset] = value;
+        let asked = Header {
+            msg_type: u16::from_be_bytes([bytes[2], bytes[3]]),
+            ..asked
+        };
+        let refusal = refusal(hear(&bytes, 64), &asked);
+        assert_eq!(
+            refusal.error,
+            LeaseError::Unsupported,
+            "byte {offset} = {value:#x}: {refusal}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_is_late_is_told_so() {
+    let bytes = query();
+    let mut frame = Frame::default();
+    frame.push(&bytes[..HEADER_LEN]);
+    let answer = frame.late(Duration::from_secs(3));
+    let refusal = decode_answer(&header(&bytes), &answer)
+        .unwrap()
+        .unwrap_err();
+    assert!(refusal.message.contains("3s"), "{refusal}");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_and_none_are_kept_beyond_one_frame(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        valid_start in any::<bool>(),
+        step in 1_usize..40,
+    ) {
+        if valid_start && bytes.len() >= 4 {
+            bytes[..4].copy_from_slice(&query()[..4]);
+        }
+        let (Heard::Ask(..) | Heard::Answer(_)) = hear(&bytes, step);
+    }
+}

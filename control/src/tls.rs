@@ -1,0 +1,121 @@
+//! PEM in, TLS 1.3 configuration out.
+
+use std::{sync::Arc, time::Duration};
+
+use fabricbios_wire::ALPN;
+use quinn::{
+    ConnectionId, ConnectionIdGenerator, EndpointConfig, crypto::rustls::QuicServerConfig,
+};
+use ring::hmac;
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+};
+
+use crate::{Ca, NodeKeys};
+
+/// The certificate that comes first in a PEM text.
+pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, String> {
+    CertificateDer::from_pem_slice(pem).map_err(|e| format!("its certificate: {e}"))
+}
+
+/// The same, still as text.
+pub(crate) fn first_certificate_block(pem: &str) -> Result<&str, String> {
+    const END: &str = "-----END CERTIFICATE-----\n";
+    let start = pem
+        .find("-----BEGIN CERTIFICATE-----")
+        .ok_or("it holds no certificate")?;
+    let length = pem[start..]
+        .find(END)
+        .ok_or("its certificate is cut short")?;
+    Ok(&pem[start..start + length + END.len()])
+}
+
+/// Certificate and key of an identity file, which must be of this CA.
+pub(crate) fn identity(
+    pem: &[u8],
+    ca: &CertificateDer<'_>,
+) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), String> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("its certificates: {e}"))?;
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("its private key: {e}"))?;
+    match <[_; 2]>::try_from(certificates) {
+        Ok([certificate, signer]) if signer == *ca => Ok((certificate, key)),
+        Ok(_) => Err("it belongs to another fabric".into()),
+        Err(found) => Err(format!("it holds {} certificates; expected 2", found.len())),
+    }
+}
+
+/// Whether TLS would take them: right form, and key and certificate belong together.
+pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), String> {
+    let builder = builder()?.with_no_client_auth();
+    let chain = vec![node.certificate.clone()];
+    builder
+        .with_single_cert(chain, node.key.clone_key())
+        .map(drop)
+        .map_err(|e| e.to_string())
+}
+
+/// TLS 1.3 only, clients of this fabric only, no resumption: every connection proves its
+/// certificate anew, and no request can be replayed.
+pub(crate) fn server_config(node: &NodeKeys, ca: &Ca) -> Result<QuicServerConfig, String> {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(ca.certificate().clone())
+        .map_err(|e| e.to_string())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|e| e.to_string())?;
+    let chain = vec![node.certificate.clone()];
+    let mut config = builder()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, node.key.clone_key())
+        .map_err(|e| e.to_string())?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    QuicServerConfig::try_from(config).map_err(|e| e.to_string())
+}
+
+/// A reset key that outlives the process, and ids that any process of this node would own up to: so
+/// a restarted node tells the clients of its predecessor at once that their connections are gone.
+pub(crate) fn endpoint_config(node: &NodeKeys) -> EndpointConfig {
+    let root = hmac::Key::new(hmac::HMAC_SHA256, node.key.secret_der());
+    let reset = hmac::sign(&root, b"fabricbios stateless reset");
+    let mut config =
+        EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref())));
+    config.cid_generator(|| Box::new(RandomIds));
+    config
+}
+
+/// quinn's own generator disowns the ids of an earlier process.
+struct RandomIds;
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; CONNECTION_ID_BYTES];
+        getrandom::fill(&mut id).expect("the kernel gave randomness for this endpoint's keys");
+        ConnectionId::new(&id)
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+const CONNECTION_ID_BYTES: usize = 8;
+
+fn builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| e.to_string())
+}

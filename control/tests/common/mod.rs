@@ -1,0 +1,364 @@
+//! A node without a lease table, and clients good and bad.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot be set up should fail loudly"
+)]
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+pub(crate) use fabricbios_wire::ALPN;
+
+use fabricbios_control::{Asked, Fabric, Limits, Principal, Server, ServerError};
+use fabricbios_wire::{
+    Answer, HEADER_LEN, Header, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Request,
+    Role, decode_answer, encode_request,
+};
+use quinn::{Connection, Endpoint, RecvStream, SendStream};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::mpsc,
+    task::JoinHandle,
+};
+
+/// What the daemon would do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handler {
+    /// Says no at once.
+    Refuse,
+    /// Says no, and repeats the lease id.
+    EchoLeaseId,
+    /// Leaves requests in the queue.
+    Hold,
+}
+
+/// What the daemon saw of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) principal: Principal,
+    pub(crate) local_ip: Option<std::net::IpAddr>,
+    pub(crate) request: Request,
+}
+
+/// Certificate chain and key of a client.
+pub(crate) struct Credentials {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+pub(crate) struct World {
+    dir: tempfile::TempDir,
+    fabric: Fabric,
+    server: Option<Server>,
+    addr: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    held: Arc<tokio::sync::Mutex<mpsc::Receiver<Asked>>>,
+    sender: mpsc::Sender<Asked>,
+    capacity: usize,
+    /// The server's own, so that it can die without a goodbye.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl World {
+    pub(crate) async fn start(handler: Handler) -> Self {
+        Self::start_with(handler, Limits::default(), 256).await
+    }
+
+    pub(crate) async fn start_with(handler: Handler, limits: Limits, queue: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
+        let (sender, receiver) = mpsc::channel(queue);
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (runtime, server) = serve(listen, &fabric, limits, &sender);
+        let addr = server.local_addr();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let held = Arc::new(tokio::sync::Mutex::new(receiver));
+        if handler != Handler::Hold {
+            tokio::spawn(handle(handler, Arc::clone(&held), Arc::clone(&seen)));
+        }
+        let server = Some(server);
+        let runtime = Some(runtime);
+        Self {
+            dir,
+            fabric,
+            server,
+            addr,
+            seen,
+            held,
+            sender,
+            capacity: queue,
+            runtime,
+        }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(crate) fn ca(&self) -> CertificateDer<'static> {
+        self.fabric.ca().certificate().clone()
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub(crate) fn tenant(&self, tenant: &str) -> Credentials {
+        self.issue(tenant, 0, SystemTime::now())
+    }
+
+    pub(crate) fn expired(&self) -> Credentials {
+        self.issue("late", 60, SystemTime::now() - Duration::from_secs(86_400))
+    }
+
+    fn issue(&self, tenant: &str, valid_secs: u32, now: SystemTime) -> Credentials {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let csr = rcgen::CertificateParams::default()
+            .serialize_request(&key)
+            .unwrap();
+        let request = IssueRequest {
+            tenant: tenant.into(),
+            role: Role::Tenant,
+            valid_secs,
+            csr_der: csr.der().to_vec(),
+        };
+        let Reply::Issued {
+            certificate_pem, ..
+        } = self.fabric.ca().issue(&request, now).unwrap()
+        else {
+            panic!("not issued")
+        };
+        let chain = vec![CertificateDer::from_pem_slice(certificate_pem.as_bytes()).unwrap()];
+        Credentials {
+            chain,
+            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        }
+    }
+
+    pub(crate) fn admin(&self) -> Credentials {
+        credentials(self.fabric.admin_identity())
+    }
+
+    /// The node's certificate, which is for servers only.
+    pub(crate) fn node_as_client(&self) -> Credentials {
+        credentials(&self.dir.path().join("node.identity"))
+    }
+
+    pub(crate) async fn connect(&self, credentials: &Credentials) -> Client {
+        Client::dial(self.addr, Some(credentials), &self.ca(), ALPN)
+            .await
+            .unwrap()
+    }
+
+    /// Connects and asks; a certificate that is refused shows only at the second step.
+    pub(crate) async fn try_call(
+        &self,
+        credentials: Option<&Credentials>,
+        request: &Request,
+    ) -> Result<Answer, String> {
+        let client = Client::dial(self.addr, credentials, &self.ca(), ALPN).await?;
+        client
+            .raw(&encode_request(1, 2, request))
+            .await
+            .map(|_| Ok(Reply::Pong(0)))
+    }
+
+    pub(crate) async fn wait_queued(&self, count: usize) {
+        while self.sender.capacity() > self.capacity - count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(crate) async fn drop_queued(&self) {
+        drop(self.held.lock().await.recv().await.unwrap());
+    }
+
+    pub(crate) async fn answer_queued(&self) {
+        let asked = self.held.lock().await.recv().await.unwrap();
+        asked.reply.send(Err(refusal("gone"))).unwrap();
+    }
+
+    pub(crate) fn shutdown(&mut self, patience: Duration) -> JoinHandle<()> {
+        tokio::spawn(self.server.take().unwrap().shutdown(patience))
+    }
+
+    /// As SIGKILL and a supervisor would have it.
+    pub(crate) async fn crash_and_restart(&mut self) {
+        let (server, runtime) = (self.server.take().unwrap(), self.runtime.take().unwrap());
+        let dying = move || {
+            runtime.shutdown_timeout(Duration::from_secs(60));
+            drop(server);
+        };
+        tokio::task::spawn_blocking(dying).await.unwrap();
+        let (runtime, server) = serve(self.addr, &self.fabric, Limits::default(), &self.sender);
+        (self.runtime, self.server) = (Some(runtime), Some(server));
+    }
+
+    pub(crate) fn start_second_server(&self) -> Result<Server, ServerError> {
+        Server::start(
+            self.addr,
+            &self.fabric,
+            Limits::default(),
+            self.sender.clone(),
+        )
+    }
+}
+
+fn serve(
+    listen: SocketAddr,
+    fabric: &Fabric,
+    limits: Limits,
+    asked: &mpsc::Sender<Asked>,
+) -> (Runtime, Server) {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = {
+        let _guard = runtime.enter();
+        Server::start(listen, fabric, limits, asked.clone()).unwrap()
+    };
+    (runtime, server)
+}
+
+async fn handle(
+    handler: Handler,
+    asked: Arc<tokio::sync::Mutex<mpsc::Receiver<Asked>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+) {
+    let mut asked = asked.lock().await;
+    while let Some(Asked {
+        principal,
+        local_ip,
+        request,
+        reply,
+        ..
+    }) = asked.recv().await
+    {
+        let message = match (&request, handler) {
+            (Request::LeaseQuery(id), Handler::EchoLeaseId) => id.to_string(),
+            _ => "no".into(),
+        };
+        seen.lock().unwrap().push(Seen {
+            principal,
+            local_ip,
+            request,
+        });
+        reply.send(Err(refusal(&message))).ok();
+    }
+}
+
+fn refusal(message: &str) -> Refusal {
+    Refusal::new(LeaseError::NotFound, RefusalClass::Permanent, message)
+}
+
+fn credentials(path: &std::path::Path) -> Credentials {
+    let pem = std::fs::read(path).unwrap();
+    let chain = vec![CertificateDer::from_pem_slice(&pem).unwrap()];
+    Credentials {
+        chain,
+        key: PrivateKeyDer::from_pem_slice(&pem).unwrap(),
+    }
+}
+
+/// A client that does as it is told, also what it should not.
+#[derive(Clone)]
+pub(crate) struct Client {
+    connection: Connection,
+    _endpoint: Endpoint,
+}
+
+impl Client {
+    pub(crate) async fn dial(
+        to: SocketAddr,
+        credentials: Option<&Credentials>,
+        ca: &CertificateDer<'static>,
+        alpn: &[u8],
+    ) -> Result<Self, String> {
+        let endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let config = client_config(credentials, ca, alpn);
+        let connecting = endpoint
+            .connect_with(config, to, "node.fabricbios")
+            .unwrap();
+        let connection = connecting.await.map_err(|e| format!("{e:?}"))?;
+        Ok(Self {
+            connection,
+            _endpoint: endpoint,
+        })
+    }
+
+    pub(crate) async fn call(&self, request: &Request) -> Answer {
+        self.send_raw(&encode_request(5, 6, request)).await
+    }
+
+    /// Sends bytes, and reads the answer as one to their header, as far as they have one.
+    pub(crate) async fn send_raw(&self, bytes: &[u8]) -> Answer {
+        let answer = self.raw(bytes).await.unwrap();
+        let got = Header::parse(answer.first_chunk::<HEADER_LEN>().unwrap()).unwrap();
+        let to = Header {
+            flags: 0,
+            payload_len: 0,
+            ..got
+        };
+        if let Some([_, _, high, low, ..]) = bytes.first_chunk::<HEADER_LEN>() {
+            assert_eq!(got.msg_type, u16::from_be_bytes([*high, *low]));
+        }
+        decode_answer(&to, &answer).unwrap()
+    }
+
+    /// Sends bytes; the answer's bytes.
+    pub(crate) async fn raw(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let opened = self.connection.open_bi().await;
+        let (mut send, mut recv) = opened.map_err(|e| format!("{e:?}"))?;
+        // A node that has heard enough may stop the stream before its end.
+        send.write_all(bytes).await.ok();
+        send.finish().ok();
+        recv.read_to_end(100_000)
+            .await
+            .map_err(|e| format!("{e:?}"))
+    }
+
+    pub(crate) async fn open(&self) -> (SendStream, RecvStream) {
+        self.connection.open_bi().await.unwrap()
+    }
+}
+
+fn client_config(
+    credentials: Option<&Credentials>,
+    ca: &CertificateDer<'static>,
+    alpn: &[u8],
+) -> quinn::ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match credentials {
+        None => builder.with_no_client_auth(),
+        Some(Credentials { chain, key }) => builder
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .unwrap(),
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
+    quinn::ClientConfig::new(Arc::new(crypto))
+}
