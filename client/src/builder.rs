@@ -1,0 +1,173 @@
+//! What to ask memory for.
+
+use fabricbios_wire::{
+    KvCacheIntent, LeaseAllocRequest, RdmaPeer, ResourceId, ResourceType, Transport,
+};
+
+use crate::{Error, Identity, MemLease, Node, runtime::wait};
+
+/// Term of a lease unless told otherwise.
+const LEASE_SECS: u32 = 60;
+
+/// A lease of memory, about to be asked for.
+///
+/// Unless told otherwise it lasts 60 seconds, renews itself, and goes to the node and with the
+/// identity that the environment names.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is leased before acquire()"]
+pub struct MemBuilder {
+    request: LeaseAllocRequest,
+    node: NodeChoice,
+    identity: Option<Identity>,
+    auto_renew: bool,
+}
+
+#[derive(Clone, Debug)]
+enum NodeChoice {
+    Default,
+    Address(String),
+    Connected(Node),
+}
+
+impl Default for MemBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemBuilder {
+    /// Nothing asked for yet.
+    pub fn new() -> Self {
+        let request = LeaseAllocRequest {
+            resource_type: ResourceType::Mem,
+            resource_id: None,
+            capacity: 0,
+            lease_secs: LEASE_SECS,
+            grace_secs: 0,
+            kv_cache_intent: None,
+            cpu_isolation: None,
+            gpu_exclusivity: None,
+            affinities: Vec::new(),
+            transport: Transport::Auto,
+            rotate_on_renew: false,
+            rdma_peer: None,
+        };
+        Self {
+            request,
+            node: NodeChoice::Default,
+            identity: None,
+            auto_renew: true,
+        }
+    }
+
+    /// How much. Has to be given.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.request.capacity = bytes;
+        self
+    }
+
+    /// For how long, and for how long again at every renewal.
+    pub fn lease_secs(mut self, secs: u32) -> Self {
+        self.request.lease_secs = secs;
+        self
+    }
+
+    /// For how long contents are kept after the end, without access.
+    pub fn grace_secs(mut self, secs: u32) -> Self {
+        self.request.grace_secs = secs;
+        self
+    }
+
+    /// Of which arena; any if not given.
+    pub fn resource(mut self, resource_id: ResourceId) -> Self {
+        self.request.resource_id = Some(resource_id);
+        self
+    }
+
+    /// Over which road. A node that cannot makes `acquire` fail.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.request.transport = transport;
+        self
+    }
+
+    /// The caller's queue pair; it can come later with [`MemLease::bind`].
+    pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
+        self.request.rdma_peer = Some(peer);
+        self
+    }
+
+    /// What a KV cache wants of the memory.
+    pub fn kv_cache(mut self, intent: KvCacheIntent) -> Self {
+        self.request.kv_cache_intent = Some(intent);
+        self
+    }
+
+    /// Renewal changes the key. For callers that look at [`MemLease::binding`] again afterwards.
+    pub fn rotate_on_renew(mut self) -> Self {
+        self.request.rotate_on_renew = true;
+        self
+    }
+
+    /// Whether the lease renews itself until it is freed or dropped. It does unless told otherwise.
+    pub fn auto_renew(mut self, yes: bool) -> Self {
+        self.auto_renew = yes;
+        self
+    }
+
+    /// Which node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+    pub fn node(mut self, address: impl Into<String>) -> Self {
+        self.node = NodeChoice::Address(address.into());
+        self
+    }
+
+    /// A node that is connected already; leases then share the connection.
+    pub fn on(mut self, node: &Node) -> Self {
+        self.node = NodeChoice::Connected(node.clone());
+        self
+    }
+
+    /// As whom.
+    pub fn identity(mut self, identity: &Identity) -> Self {
+        self.identity = Some(identity.clone());
+        self
+    }
+
+    /// Asks, blocking.
+    pub fn acquire(self) -> Result<MemLease, Error> {
+        wait(self.acquire_async())
+    }
+
+    /// Asks.
+    pub async fn acquire_async(self) -> Result<MemLease, Error> {
+        self.check()?;
+        let Self {
+            request,
+            node,
+            identity,
+            auto_renew,
+        } = self;
+        let node = connected(node, identity).await?;
+        let lease_secs = request.lease_secs;
+        let info = node.alloc(request).await?;
+        MemLease::new(node, info, lease_secs, auto_renew)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let usage = |message: &str| Err(Error::Usage(message.to_owned()));
+        match self.request {
+            LeaseAllocRequest { capacity: 0, .. } => usage("no size given: call bytes()"),
+            LeaseAllocRequest { lease_secs: 0, .. } => usage("a lease lasts at least 1 second"),
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn connected(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {
+    let address = match choice {
+        NodeChoice::Connected(node) => return Ok(node),
+        NodeChoice::Address(address) => address,
+        NodeChoice::Default => Node::default_address(),
+    };
+    let identity = identity.map_or_else(Identity::from_env, Ok)?;
+    Node::connect(&address, &identity).await
+}

@@ -1,0 +1,121 @@
+//! What can go wrong between a caller and its lease, and whose turn it is then.
+
+use std::path::PathBuf;
+
+use fabricbios_wire::{LeaseId, Refusal};
+
+/// Why a call did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The node understood and said no.
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    /// No answer. `may_have_happened`: the request was sent, and only the answer is missing.
+    #[error("cannot reach node {node}: {why}{}", after_loss(*.may_have_happened))]
+    Unreachable {
+        /// As it was given.
+        node: String,
+        /// What was seen.
+        why: String,
+        /// Whether the node may have acted on it.
+        may_have_happened: bool,
+    },
+    /// The identity file cannot be used.
+    #[error("identity {path}: {why}")]
+    Identity {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        why: String,
+    },
+    /// The node does not accept this identity.
+    #[error("node {node} refused this identity: {why}")]
+    IdentityRefused {
+        /// As it was given.
+        node: String,
+        /// What the node said.
+        why: String,
+    },
+    /// Whoever answers at that address is no node of the identity's fabric.
+    #[error("{node} is not a node of this identity's fabric: {why}")]
+    UntrustedNode {
+        /// As it was given.
+        node: String,
+        /// What is wrong with its certificate.
+        why: String,
+    },
+    /// The node answered with something that this client does not understand.
+    #[error("node {node} answered with something unexpected: {why}; do the versions match?")]
+    Protocol {
+        /// As it was given.
+        node: String,
+        /// What was unexpected.
+        why: String,
+    },
+    /// The node granted less than was asked for; the lease was given back.
+    #[error(
+        "lease {lease_id} would not have enforced: {}; {}",
+        .missing.join(", "),
+        after_failing_closed(*.freed)
+    )]
+    FailedClosed {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// What was asked for and is not enforced.
+        missing: Vec<String>,
+        /// Whether giving it back worked; if not, it runs out by itself.
+        freed: bool,
+    },
+    /// A lease that needs no asking about: it is over.
+    #[error("lease {lease_id} is over: {why}")]
+    Ended {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// How it ended.
+        why: String,
+    },
+    /// The call itself makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// This machine cannot do what is needed to ask at all.
+    #[error("this machine cannot {what}: {why}")]
+    Local {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        why: String,
+    },
+}
+
+fn after_loss(may_have_happened: bool) -> &'static str {
+    if may_have_happened {
+        "; the node may have carried the request out: query before repeating"
+    } else {
+        ""
+    }
+}
+
+fn after_failing_closed(freed: bool) -> &'static str {
+    if freed {
+        "it was given back; ask another node, or for less"
+    } else {
+        "giving it back failed too, it runs out by itself"
+    }
+}
+
+impl Error {
+    /// The node's refusal, if that is what it is.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}

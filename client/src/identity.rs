@@ -1,0 +1,127 @@
+//! Who the caller is: one PEM file with certificate, private key and the fabric's CA.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use fabricbios_wire::ALPN;
+use quinn::crypto::rustls::QuicClientConfig;
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::{ENV_IDENTITY, Error};
+
+/// A loaded identity. Cheap to clone.
+#[derive(Clone)]
+pub struct Identity(Arc<Loaded>);
+
+struct Loaded {
+    path: PathBuf,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    ca: CertificateDer<'static>,
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("path", &self.0.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// Reads an identity file, such as the daemon's `STATE_DIR/admin.identity`.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let pem = fs::read(path)
+            .map(Zeroizing::new)
+            .map_err(|e| problem(path, e.to_string()))?;
+        let loaded = parse(path, &pem).map_err(|why| problem(path, why))?;
+        let identity = Self(Arc::new(loaded));
+        identity.client_config().map_err(|why| problem(path, why))?;
+        Ok(identity)
+    }
+
+    /// The file that FABRICBIOS_IDENTITY names.
+    pub fn from_env() -> Result<Self, Error> {
+        match std::env::var_os(ENV_IDENTITY) {
+            Some(path) if !path.is_empty() => Self::load(PathBuf::from(path)),
+            _ => Err(Error::Usage(format!(
+                "no identity given: set {ENV_IDENTITY} to an identity file; the daemon wrote the \
+                 first one to admin.identity in its state directory"
+            ))),
+        }
+    }
+
+    /// Where it was read.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The caller's certificate, DER: public.
+    pub fn certificate_der(&self) -> &[u8] {
+        self.0.chain.first().map_or(&[], |leaf| leaf.as_ref())
+    }
+
+    /// TLS 1.3, this CA only, no resumption.
+    pub(crate) fn client_config(&self) -> Result<QuicClientConfig, String> {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(self.0.ca.clone())
+            .map_err(|e| format!("its CA certificate: {e}"))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| e.to_string())?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(self.0.chain.clone(), self.0.key.clone_key())
+            .map_err(|e| format!("its key does not fit its certificate: {e}"))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.resumption = Resumption::disabled();
+        QuicClientConfig::try_from(config).map_err(|e| e.to_string())
+    }
+}
+
+fn problem(path: &Path, why: String) -> Error {
+    Error::Identity {
+        path: path.to_owned(),
+        why,
+    }
+}
+
+fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {
+    let mut chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("a certificate in it is damaged: {e}"))?;
+    let key = PrivateKeyDer::from_pem_slice(pem)
+        .map_err(|e| format!("no usable private key in it: {e}; {WHAT_IT_HOLDS}"))?;
+    if chain.len() < 2 {
+        return Err(format!(
+            "it holds {} certificates; {WHAT_IT_HOLDS}",
+            chain.len()
+        ));
+    }
+    let ca = chain.pop().ok_or(WHAT_IT_HOLDS)?;
+    Ok(Loaded {
+        path: path.to_owned(),
+        chain,
+        key,
+        ca,
+    })
+}
+
+const WHAT_IT_HOLDS: &str =
+    "an identity file holds a certificate, its private key and the CA certificate, as PEM";

@@ -1,0 +1,251 @@
+//! A lease in the caller's hand.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use fabricbios_wire::{Binding, LeaseId, LeaseInfo, RdmaPeer, Request};
+use tokio::task::AbortHandle;
+
+use crate::{Error, Node, renewal, runtime, runtime::wait};
+
+/// Leased memory. [`MemLease::free`] gives it back; dropped without that, it runs out by itself at
+/// the end of its term.
+#[derive(Debug)]
+pub struct MemLease {
+    pub(crate) shared: Arc<Shared>,
+    renewing: Option<AbortHandle>,
+    freed: bool,
+}
+
+/// How a lease's renewals go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Renewed so far, or not due.
+    Good,
+    /// The last attempt failed; there will be another one before the end.
+    Retrying(Error),
+    /// It is over, or will be at the end of its term.
+    Lost(Error),
+}
+
+/// What handle and renewal both know.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) node: Node,
+    pub(crate) lease_id: LeaseId,
+    pub(crate) lease_secs: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    info: LeaseInfo,
+    /// When `info` came; its `remaining_ms` counts from then.
+    told_at: Instant,
+    health: Health,
+}
+
+impl MemLease {
+    pub(crate) fn new(
+        node: Node,
+        info: LeaseInfo,
+        lease_secs: u32,
+        auto_renew: bool,
+    ) -> Result<Self, Error> {
+        let lease_id = info.lease_id;
+        let state = State {
+            info,
+            told_at: Instant::now(),
+            health: Health::Good,
+        };
+        let shared = Arc::new(Shared {
+            node,
+            lease_id,
+            lease_secs,
+            state: Mutex::new(state),
+        });
+        let renewing = if auto_renew {
+            let renewing = runtime::background()?.spawn(renewal::keep(Arc::clone(&shared)));
+            Some(renewing.abort_handle())
+        } else {
+            None
+        };
+        Ok(Self {
+            shared,
+            renewing,
+            freed: false,
+        })
+    }
+
+    /// Which lease.
+    pub fn lease_id(&self) -> LeaseId {
+        self.shared.lease_id
+    }
+
+    /// All that the node said last.
+    pub fn info(&self) -> LeaseInfo {
+        self.shared.state().info.clone()
+    }
+
+    /// The coordinates of the data plane, as of the last answer.
+    pub fn binding(&self) -> Binding {
+        self.shared.state().info.binding.clone()
+    }
+
+    /// The end of the term by the node's wall clock.
+    pub fn expires_at_unix_secs(&self) -> u64 {
+        self.shared.state().info.expires_at_unix_ms / 1_000
+    }
+
+    /// Access that is left, independent of wall clocks.
+    pub fn remaining(&self) -> Duration {
+        self.shared.remaining()
+    }
+
+    /// How renewals go.
+    pub fn health(&self) -> Health {
+        self.shared.state().health.clone()
+    }
+
+    /// Connects the lease to a queue pair, or again after an access fault.
+    pub async fn bind_async(&self, peer: RdmaPeer) -> Result<LeaseInfo, Error> {
+        self.ask(Request::LeaseBind {
+            lease_id: self.lease_id(),
+            peer,
+        })
+        .await
+    }
+
+    /// Connects the lease to a queue pair, blocking.
+    pub fn bind(&self, peer: RdmaPeer) -> Result<LeaseInfo, Error> {
+        wait(self.bind_async(peer))
+    }
+
+    /// Another term from now; the node allows it in the last fifth of the current one.
+    pub async fn renew_async(&self) -> Result<LeaseInfo, Error> {
+        self.ask(self.shared.renewal()).await
+    }
+
+    /// Another term from now, blocking.
+    pub fn renew(&self) -> Result<LeaseInfo, Error> {
+        wait(self.renew_async())
+    }
+
+    /// A new key; the old one goes on working for `overlap_ms` beside it.
+    pub async fn rotate_async(&self, overlap_ms: u32) -> Result<LeaseInfo, Error> {
+        self.ask(Request::LeaseRotate {
+            lease_id: self.lease_id(),
+            overlap_ms,
+        })
+        .await
+    }
+
+    /// A new key at once, blocking: the old one is dead when this returns.
+    pub fn rotate(&self) -> Result<LeaseInfo, Error> {
+        wait(self.rotate_async(0))
+    }
+
+    /// How the lease is.
+    pub async fn query_async(&self) -> Result<LeaseInfo, Error> {
+        self.ask(Request::LeaseQuery(self.lease_id())).await
+    }
+
+    /// How the lease is, blocking.
+    pub fn query(&self) -> Result<LeaseInfo, Error> {
+        wait(self.query_async())
+    }
+
+    /// Gives the lease back. When this returns `Ok`, access has ended. On an error the lease runs
+    /// out by itself: it is not renewed any more.
+    pub async fn free_async(mut self) -> Result<LeaseInfo, Error> {
+        self.stop_renewing();
+        self.freed = true;
+        self.shared
+            .node
+            .lease(Request::LeaseFree(self.lease_id()))
+            .await
+    }
+
+    /// Gives the lease back, blocking.
+    pub fn free(self) -> Result<LeaseInfo, Error> {
+        wait(self.free_async())
+    }
+
+    /// A lease that is known to be lost says so before it bothers the node.
+    async fn ask(&self, request: Request) -> Result<LeaseInfo, Error> {
+        if let Health::Lost(error) = self.health()
+            && !matches!(request, Request::LeaseQuery(_))
+        {
+            return Err(Error::Ended {
+                lease_id: self.lease_id(),
+                why: error.to_string(),
+            });
+        }
+        let info = self.shared.node.lease(request).await?;
+        self.shared.told(info.clone());
+        Ok(info)
+    }
+
+    fn stop_renewing(&mut self) {
+        if let Some(renewing) = self.renewing.take() {
+            renewing.abort();
+        }
+    }
+}
+
+impl Drop for MemLease {
+    fn drop(&mut self) {
+        self.stop_renewing();
+        if !self.freed {
+            let (lease_id, left) = (self.lease_id(), self.remaining());
+            tracing::warn!(%lease_id, ?left, "lease dropped without free(): it runs out by itself");
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn renewal(&self) -> Request {
+        Request::LeaseRenew {
+            lease_id: self.lease_id,
+            lease_secs: self.lease_secs,
+        }
+    }
+
+    /// Takes what the node said. A renewal is news about the term, so it also clears old trouble.
+    pub(crate) fn told(&self, info: LeaseInfo) {
+        let mut state = self.state();
+        let longer = info.expires_at_unix_ms > state.info.expires_at_unix_ms;
+        if longer {
+            state.health = Health::Good;
+        }
+        state.info = info;
+        state.told_at = Instant::now();
+    }
+
+    pub(crate) fn set_health(&self, health: Health) {
+        self.state().health = health;
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let state = self.state();
+        let left = Duration::from_millis(state.info.remaining_ms);
+        left.saturating_sub(state.told_at.elapsed())
+    }
+
+    /// How long the contents are kept after access has ended.
+    pub(crate) fn grace(&self) -> Duration {
+        let state = self.state();
+        let grace = state
+            .info
+            .grace_ends_unix_ms
+            .saturating_sub(state.info.expires_at_unix_ms);
+        Duration::from_millis(grace)
+    }
+
+    /// A panic elsewhere leaves the last answer, which is still the last answer.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,307 @@
+//! One QUIC connection to a node, made again when it turns out to be gone. Runs on the background
+//! runtime only.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use fabricbios_wire::{
+    HEADER_LEN, Header, MAX_PAYLOAD, Reply, Request, decode_answer, encode_request,
+};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, IdleTimeout, ReadError, ReadToEndError,
+    TransportConfig, VarInt, WriteError,
+};
+use tokio::{sync::Mutex as AsyncMutex, time::timeout};
+
+use crate::{Error, Identity, address};
+
+/// For all addresses of a node together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Silence of the node after which it counts as gone.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
+/// Often enough that a node's own idle timeout never strikes.
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// How long a goodbye may hold up its caller.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(20);
+/// The name in every node certificate, whatever address was dialled.
+const NODE_DNS_NAME: &str = "node.fabricbios";
+/// TLS alerts arrive as QUIC errors in this range (RFC 9001, section 4.8).
+const TLS_ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
+
+/// A node as the background runtime sees it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    node: String,
+    config: ClientConfig,
+    current: AsyncMutex<Option<Connected>>,
+    next_request_id: AtomicU32,
+    remote: Mutex<Option<SocketAddr>>,
+}
+
+#[derive(Clone, Debug)]
+struct Connected {
+    endpoint: Endpoint,
+    connection: Connection,
+}
+
+/// Where a request was lost.
+enum Lost {
+    /// The node cannot have seen it.
+    Unsent(ConnectionError),
+    /// It may have been carried out.
+    Unanswered(ConnectionError),
+    /// It was answered with nonsense, or with a reset stream.
+    Protocol(String),
+}
+
+impl Link {
+    pub(crate) fn new(node: &str, identity: &Identity) -> Result<Self, Error> {
+        let crypto = identity.client_config().map_err(|why| Error::Identity {
+            path: identity.path().to_owned(),
+            why,
+        })?;
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::new(transport()));
+        Ok(Self {
+            node: node.to_owned(),
+            config,
+            current: AsyncMutex::new(None),
+            next_request_id: AtomicU32::new(1),
+            remote: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The address that answered last.
+    pub(crate) fn remote(&self) -> Option<SocketAddr> {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks once; once more on a new connection if the old one was gone and asking twice is
+    /// harmless.
+    pub(crate) async fn call(&self, request: &Request) -> Result<Reply, Error> {
+        let (connection, fresh) = self.connection().await?;
+        let lost = match self.ask(&connection, request).await {
+            Ok(answer) => return answer,
+            Err(lost) => lost,
+        };
+        let again = !fresh && (matches!(lost, Lost::Unsent(_)) || is_idempotent(request));
+        if !again || matches!(lost, Lost::Protocol(_)) {
+            return Err(self.explain(lost));
+        }
+        let (connection, _) = self.connection().await?;
+        self.ask(&connection, request)
+            .await
+            .unwrap_or_else(|lost| Err(self.explain(lost)))
+    }
+
+    /// Connects unless connected.
+    pub(crate) async fn connect(&self) -> Result<(), Error> {
+        self.connection().await.map(drop)
+    }
+
+    /// Says goodbye; the next call connects again.
+    pub(crate) async fn close(&self) {
+        let Some(Connected {
+            endpoint,
+            connection,
+        }) = self.current.lock().await.take()
+        else {
+            return;
+        };
+        connection.close(VarInt::from_u32(0), b"");
+        // Only so that the goodbye leaves this machine before the process ends.
+        timeout(GOODBYE_TIMEOUT, endpoint.wait_idle()).await.ok();
+    }
+
+    /// The connection, and whether it was made for this call.
+    async fn connection(&self) -> Result<(Connection, bool), Error> {
+        let mut current = self.current.lock().await;
+        if let Some(Connected { connection, .. }) = &*current
+            && connection.close_reason().is_none()
+        {
+            return Ok((connection.clone(), false));
+        }
+        let connected = self.dial().await?;
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(connected.connection.remote_address());
+        let connection = connected.connection.clone();
+        *current = Some(connected);
+        Ok((connection, true))
+    }
+
+    async fn dial(&self) -> Result<Connected, Error> {
+        let addresses = address::resolve(&self.node).await?;
+        let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let mut last = None;
+        for address in addresses {
+            match timeout(share, self.dial_one(address)).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(error)) => last = Some(error),
+                Err(_) => last = Some(self.silent(address, share)),
+            }
+        }
+        Err(last.unwrap_or_else(|| self.unreachable("it has no address".into(), false)))
+    }
+
+    async fn dial_one(&self, address: SocketAddr) -> Result<Connected, Error> {
+        let endpoint = Endpoint::client(address::any_local(address)).map_err(|e| Error::Local {
+            what: "open a UDP socket",
+            why: e.to_string(),
+        })?;
+        let connection = endpoint
+            .connect_with(self.config.clone(), address, NODE_DNS_NAME)
+            .map_err(|e| self.unreachable(format!("{address}: {e}"), false))?
+            .await
+            .map_err(|e| self.explain(Lost::Unsent(e)))?;
+        Ok(Connected {
+            endpoint,
+            connection,
+        })
+    }
+
+    async fn ask(
+        &self,
+        connection: &Connection,
+        request: &Request,
+    ) -> Result<Result<Reply, Error>, Lost> {
+        let (header, frame) = self.frame(request)?;
+        let (mut send, mut recv) = connection.open_bi().await.map_err(Lost::Unsent)?;
+        match send.write_all(&frame).await {
+            // A node that has heard enough answers before the end.
+            Ok(()) | Err(WriteError::Stopped(_)) => {}
+            Err(WriteError::ConnectionLost(error)) => return Err(Lost::Unanswered(error)),
+            Err(other) => return Err(Lost::Protocol(other.to_string())),
+        }
+        send.finish().ok();
+        let bytes = recv
+            .read_to_end(HEADER_LEN + MAX_PAYLOAD)
+            .await
+            .map_err(unread)?;
+        let answer = decode_answer(&header, &bytes)
+            .map_err(|rejected| Lost::Protocol(rejected.refusal().message))?;
+        Ok(answer.map_err(Error::from))
+    }
+
+    /// A frame with a number of its own and a nonce that no answer to another one can have.
+    fn frame(&self, request: &Request) -> Result<(Header, Vec<u8>), Lost> {
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce).map_err(|e| Lost::Protocol(format!("no randomness: {e}")))?;
+        let request_id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
+        let frame = encode_request(request_id, u64::from_ne_bytes(nonce), request);
+        let header = frame
+            .first_chunk::<HEADER_LEN>()
+            .ok_or_else(|| Lost::Protocol("a request without a header".into()))?;
+        let header =
+            Header::parse(header).map_err(|rejected| Lost::Protocol(rejected.refusal().message))?;
+        Ok((header, frame))
+    }
+
+    fn silent(&self, address: SocketAddr, waited: Duration) -> Error {
+        let why = format!("no answer from UDP {address} within {waited:?}; is the daemon running?");
+        self.unreachable(why, false)
+    }
+
+    fn unreachable(&self, why: String, may_have_happened: bool) -> Error {
+        Error::Unreachable {
+            node: self.node.clone(),
+            why,
+            may_have_happened,
+        }
+    }
+
+    fn explain(&self, lost: Lost) -> Error {
+        let node = self.node.clone();
+        let (error, sent) = match lost {
+            Lost::Protocol(why) => return Error::Protocol { node, why },
+            Lost::Unsent(error) => (error, false),
+            Lost::Unanswered(error) => (error, true),
+        };
+        match &error {
+            // What we noticed about the node, and what it noticed about us.
+            ConnectionError::TransportError(e) if is_alert(e.code) => Error::UntrustedNode {
+                node,
+                why: e.reason.clone(),
+            },
+            ConnectionError::ConnectionClosed(e) if is_alert(e.error_code) => {
+                Error::IdentityRefused {
+                    node,
+                    why: alert(e.error_code.into()),
+                }
+            }
+            ConnectionError::ApplicationClosed(e) if !e.reason.is_empty() => {
+                self.unreachable(String::from_utf8_lossy(&e.reason).into_owned(), sent)
+            }
+            other => self.unreachable(other.to_string(), sent),
+        }
+    }
+}
+
+fn is_alert(code: quinn::TransportErrorCode) -> bool {
+    TLS_ALERTS.contains(&u64::from(code))
+}
+
+/// What TLS alerts mean here (RFC 8446, section 6.2).
+fn alert(code: u64) -> String {
+    let meaning = match code & 0xff {
+        42 => "the certificate cannot be read",
+        43 => "the certificate is not for clients",
+        44 => "the certificate was revoked",
+        45 => "the certificate has expired; issue a new one with `fabricctl identity issue`",
+        46 => "the certificate is not acceptable",
+        48 => "the certificate is of another fabric",
+        51 => "the signature does not verify; was the identity made for this fabric?",
+        116 => "a client certificate is required",
+        120 => "the node does not speak fabricbios/0",
+        other => return format!("TLS alert {other}"),
+    };
+    meaning.to_owned()
+}
+
+fn unread(error: ReadToEndError) -> Lost {
+    match error {
+        ReadToEndError::TooLong => {
+            Lost::Protocol("an answer of more than the largest frame".into())
+        }
+        ReadToEndError::Read(ReadError::ConnectionLost(error)) => Lost::Unanswered(error),
+        ReadToEndError::Read(other) => Lost::Protocol(other.to_string()),
+    }
+}
+
+/// Whether asking twice does what asking once does.
+fn is_idempotent(request: &Request) -> bool {
+    match request {
+        Request::LeaseAlloc(_) | Request::LeaseRenew { .. } | Request::LeaseRotate { .. } => false,
+        Request::Ping(_)
+        | Request::GetIdentity
+        | Request::GetInventory(_)
+        | Request::LeaseQuery(_)
+        | Request::LeaseFree(_)
+        | Request::LeaseList { .. }
+        | Request::LeaseBind { .. }
+        | Request::LeaseRevoke(_)
+        | Request::FenceList
+        | Request::FenceClear(_)
+        | Request::IdentityIssue(_) => true,
+    }
+}
+
+fn transport() -> TransportConfig {
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(IdleTimeout::try_from(IDLE_TIMEOUT).ok());
+    config
+}

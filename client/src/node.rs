@@ -1,0 +1,167 @@
+//! A node, as callers see it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use fabricbios_wire::{
+    Effective, GpuExclusivityClass, LeaseAllocRequest, LeaseId, LeaseInfo, Reply, Request,
+    Transport,
+};
+
+use crate::{
+    DEFAULT_NODE, ENV_NODE, Error, Identity,
+    link::Link,
+    runtime::{run, wait},
+};
+
+/// A connection to a node's control plane. Cheap to clone; clones share the connection, which is
+/// made again by itself when the node has been restarted.
+#[derive(Clone, Debug)]
+pub struct Node(Arc<Link>);
+
+impl Node {
+    /// Connects.
+    pub async fn connect(node: &str, identity: &Identity) -> Result<Self, Error> {
+        let link = Arc::new(Link::new(node, identity)?);
+        let dialling = Arc::clone(&link);
+        run(async move { dialling.connect().await }).await?;
+        Ok(Self(link))
+    }
+
+    /// Connects, blocking.
+    pub fn connect_blocking(node: &str, identity: &Identity) -> Result<Self, Error> {
+        wait(Self::connect(node, identity))
+    }
+
+    /// FABRICBIOS_NODE, or the node on this machine.
+    pub fn default_address() -> String {
+        std::env::var(ENV_NODE)
+            .ok()
+            .filter(|node| !node.is_empty())
+            .unwrap_or_else(|| DEFAULT_NODE.to_owned())
+    }
+
+    /// As it was given.
+    pub fn address(&self) -> &str {
+        self.0.node()
+    }
+
+    /// What that resolved to.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.0.remote()
+    }
+
+    /// Asks. A request that was lost on a connection that had died before is repeated once when
+    /// that is harmless.
+    pub async fn call(&self, request: Request) -> Result<Reply, Error> {
+        let link = Arc::clone(&self.0);
+        run(async move { link.call(&request).await }).await
+    }
+
+    /// Asks, blocking.
+    pub fn call_blocking(&self, request: Request) -> Result<Reply, Error> {
+        wait(self.call(request))
+    }
+
+    /// Asks what is answered with a lease.
+    pub async fn lease(&self, request: Request) -> Result<LeaseInfo, Error> {
+        match self.call(request).await? {
+            Reply::Lease(info) => Ok(info),
+            other => Err(self.unexpected("a lease", &other)),
+        }
+    }
+
+    /// Asks for a lease and fails closed: one that enforces less than was asked for is given back.
+    pub async fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        let info = self.lease(Request::LeaseAlloc(request.clone())).await?;
+        let mut missing = unmet(&request, &info.effective);
+        if info.capacity < request.capacity {
+            missing.push(format!("capacity {}", request.capacity));
+        }
+        if missing.is_empty() {
+            return Ok(info);
+        }
+        let freed = self.give_back(info.lease_id).await;
+        Err(Error::FailedClosed {
+            lease_id: info.lease_id,
+            missing,
+            freed,
+        })
+    }
+
+    /// Asks for a lease, blocking; fails closed as [`Node::alloc`] does.
+    pub fn alloc_blocking(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        wait(self.alloc(request))
+    }
+
+    /// Says goodbye, so that the node need not wait for silence. The next call connects again.
+    pub async fn close(&self) {
+        let link = Arc::clone(&self.0);
+        let closing = run(async move {
+            link.close().await;
+            Ok(())
+        });
+        if let Err(error) = closing.await {
+            tracing::debug!("goodbye to {}: {error}", self.address());
+        }
+    }
+
+    /// Says goodbye, blocking.
+    pub fn close_blocking(&self) {
+        wait(self.close());
+    }
+
+    /// An answer of the wrong kind.
+    pub fn unexpected(&self, wanted: &str, got: &Reply) -> Error {
+        let kind = format!("{got:?}");
+        let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default();
+        let why = format!("expected {wanted}, got {kind}");
+        Error::Protocol {
+            node: self.address().to_owned(),
+            why,
+        }
+    }
+
+    async fn give_back(&self, lease_id: LeaseId) -> bool {
+        let freed = self.call(Request::LeaseFree(lease_id)).await;
+        if let Err(error) = &freed {
+            tracing::warn!(%lease_id, "lease that failed closed was not given back: {error}");
+        }
+        freed.is_ok()
+    }
+}
+
+/// What a request asked for that its lease does not enforce. A node that is older than a constraint
+/// skips it; the missing echo is how that shows.
+pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> {
+    let mut missing = Vec::new();
+    let mut need = |met: bool, what: String| {
+        if !met {
+            missing.push(what);
+        }
+    };
+    if let Some(class) = request.cpu_isolation {
+        need(
+            effective.cpu_isolation >= Some(class),
+            format!("CPU isolation {class}"),
+        );
+    }
+    if let Some(class) = request.gpu_exclusivity {
+        let met = effective
+            .gpu_exclusivity
+            .is_some_and(|got| is_as_tight(got, class));
+        need(met, format!("GPU exclusivity {class}"));
+    }
+    if request.transport != Transport::Auto {
+        let met = effective.transport == Some(request.transport);
+        need(met, format!("transport {}", request.transport));
+    }
+    if request.rotate_on_renew {
+        need(effective.rotate_on_renew, "rotate-on-renew".to_owned());
+    }
+    missing
+}
+
+/// A partition is another thing than a whole device, not more of it.
+fn is_as_tight(got: GpuExclusivityClass, wanted: GpuExclusivityClass) -> bool {
+    got == wanted || (got > wanted && got != GpuExclusivityClass::PartitionExclusive)
+}

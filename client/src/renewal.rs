@@ -1,0 +1,114 @@
+//! Renewal by itself: at 85 % of the term, give or take 5 % by lease, so that leases that were
+//! granted together are not renewed together.
+
+use std::{sync::Arc, time::Duration};
+
+use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
+use tokio::time::sleep;
+
+use crate::{
+    Error,
+    lease::{Health, Shared},
+};
+
+/// First pause after a failed attempt; it doubles with each further one.
+const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+
+/// Renews until the lease is lost. Freeing or dropping the lease aborts this.
+pub(crate) async fn keep(shared: Arc<Shared>) {
+    loop {
+        sleep(wait_for(
+            shared.lease_id,
+            shared.lease_secs,
+            shared.remaining(),
+        ))
+        .await;
+        if let Err(error) = renew(&shared).await {
+            let lease_id = shared.lease_id;
+            tracing::warn!(%lease_id, "lease will not be renewed any more: {error}");
+            shared.set_health(Health::Lost(error));
+            return;
+        }
+    }
+}
+
+/// One renewal, tried until it works or cannot any more.
+async fn renew(shared: &Shared) -> Result<(), Error> {
+    let mut pause = BACK_OFF_FIRST;
+    loop {
+        let error = match shared.node.lease(shared.renewal()).await {
+            Ok(info) => {
+                shared.told(info);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let chance_left = shared.remaining() + shared.grace();
+        if is_final(&error) || chance_left.is_zero() {
+            return Err(error);
+        }
+        tracing::debug!(lease_id = %shared.lease_id, "renewal failed, trying again: {error}");
+        shared.set_health(Health::Retrying(error));
+        sleep(pause.min(chance_left / 4)).await;
+        pause = (pause * 2).min(BACK_OFF_MAX);
+    }
+}
+
+/// Until 85 % ± 5 % of the term are over.
+fn wait_for(lease_id: LeaseId, lease_secs: u32, remaining: Duration) -> Duration {
+    let left_at_renewal = Duration::from_secs(lease_secs.into()).mul_f64(share_left(lease_id));
+    remaining.saturating_sub(left_at_renewal)
+}
+
+/// Between 10 % and 20 % of the term, by lease.
+fn share_left(lease_id: LeaseId) -> f64 {
+    // Lease ids are random, so any 16 bits of one are as good as a hash of it.
+    let [low, high, ..] = lease_id.0.to_le_bytes();
+    let seed = f64::from(u16::from_le_bytes([low, high])) / f64::from(u16::MAX);
+    0.10 + 0.10 * seed
+}
+
+/// Whether asking again cannot help.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Refused(Refusal {
+            error: LeaseError::RenewTooEarly,
+            ..
+        }) => false,
+        Error::Refused(refusal) => refusal.class != RefusalClass::Transient,
+        Error::Unreachable { .. } | Error::Protocol { .. } => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewal_falls_between_80_and_90_percent_and_differs_by_lease() {
+        let term = Duration::from_secs(100);
+        let at = |id| wait_for(LeaseId(id), 100, term).as_secs_f64();
+        assert!((at(0) - 90.0).abs() < 0.01);
+        assert!((at(0xffff) - 80.0).abs() < 0.01);
+        assert!(at(0x4000) != at(0x8000));
+    }
+
+    #[test]
+    fn a_lease_that_is_nearly_over_is_renewed_at_once() {
+        assert_eq!(
+            wait_for(LeaseId(0), 100, Duration::from_secs(5)),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn only_what_can_change_is_tried_again() {
+        let refused = |error, class| is_final(&Error::Refused(Refusal::new(error, class, "")));
+        assert!(!refused(LeaseError::RenewTooEarly, RefusalClass::Transient));
+        assert!(!refused(LeaseError::Unavailable, RefusalClass::Transient));
+        assert!(refused(LeaseError::Revoked, RefusalClass::Permanent));
+        assert!(refused(LeaseError::NotPermitted, RefusalClass::Policy));
+    }
+}
