@@ -1,0 +1,72 @@
+//! Block devices: `/sys/block`. Physical ones that have a size; an empty card reader has none.
+
+use fabricbios_kernfs::Tree;
+
+use super::Warnings;
+
+/// The kernel counts in these whatever the device's own block size is.
+const SECTOR_BYTES: u64 = 512;
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockFound {
+    /// Such as `nvme0n1`.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes per logical block.
+    pub block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The medium can go away.
+    pub removable: bool,
+    /// A property could not be read.
+    pub degraded: bool,
+}
+
+pub(super) fn detect(sys: &Tree, warnings: &mut Warnings) -> Vec<BlockFound> {
+    let names = warnings.names(sys, "block", "block devices");
+    names
+        .into_iter()
+        .filter_map(|name| block(sys, name, warnings))
+        .collect()
+}
+
+fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound> {
+    let path = |file: &str| format!("block/{name}/{file}");
+    // The kernel hides the single paths of a multipath disk; the disk itself is listed.
+    let hidden = sys.read(path("hidden")).is_ok_and(|hidden| hidden == "1");
+    if hidden || !sys.exists(path("device")).unwrap_or(false) {
+        return None;
+    }
+    let sectors: u64 = warnings.keep(&name, "skipped", sys.read_as(path("size")))?;
+    let Some(bytes) = sectors.checked_mul(SECTOR_BYTES) else {
+        warnings.add(&name, "skipped", format!("{sectors} sectors cannot be"));
+        return None;
+    };
+    let size = warnings.keep(
+        &name,
+        "block size unknown",
+        sys.read_as(path("queue/logical_block_size")),
+    );
+    let read_only = flag(sys, &name, "ro", warnings);
+    let removable = flag(sys, &name, "removable", warnings);
+    (bytes > 0).then(|| BlockFound {
+        degraded: size.is_none() || read_only.is_none() || removable.is_none(),
+        bytes,
+        block_size: size.unwrap_or(512),
+        // What is not known to be writable is not.
+        read_only: read_only.unwrap_or(true),
+        removable: removable.unwrap_or(false),
+        name,
+    })
+}
+
+fn flag(sys: &Tree, name: &str, file: &str, warnings: &mut Warnings) -> Option<bool> {
+    let value: u8 = warnings.keep(
+        name,
+        &format!("`{file}` unknown"),
+        sys.read_as(format!("block/{name}/{file}")),
+    )?;
+    Some(value != 0)
+}

@@ -1,0 +1,254 @@
+//! What was found in the words of the wire, with nothing available.
+
+use fabricbios_wire::{
+    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, CpuCap, Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo,
+    InventoryExtension, MemArena, NIC_LINK_UP, NIC_SRIOV, NicInfo, NodeId, ResourceId,
+    ResourceInventory, ResourceType, cpu_flags, health, resource_flags,
+};
+use sha2::{Digest, Sha256};
+
+use super::{BlockFound, CpuFound, Detected, GpuFound, GpuVendor, MemFound, NicFound};
+
+const RESOURCE_ID_DOMAIN: &[u8] = b"fabricbios-resource-v0";
+
+/// Alignment that memory is advertised with where it is not offered as an arena.
+const PAGE_BYTES: u32 = 4096;
+
+/// The id of the resource that this node knows by kind and name: the same after every restart, and
+/// never zero. First 16 bytes of SHA-256 over domain, node id, type code (big-endian) and name.
+#[must_use]
+pub fn resource_id(node: &NodeId, kind: ResourceType, name: &str) -> ResourceId {
+    let mut hash = Sha256::new_with_prefix(RESOURCE_ID_DOMAIN);
+    hash.update(node.0);
+    hash.update(type_code(kind).to_be_bytes());
+    hash.update(name.as_bytes());
+    let digest = hash.finalize();
+    let id = digest
+        .iter()
+        .take(16)
+        .fold(0, |id: u128, &byte| id << 8 | u128::from(byte));
+    ResourceId(id.max(1))
+}
+
+fn type_code(kind: ResourceType) -> u16 {
+    match kind {
+        ResourceType::Cpu => 0x0001,
+        ResourceType::Mem => 0x0002,
+        ResourceType::Block => 0x0003,
+        ResourceType::Net => 0x0004,
+        ResourceType::Gpu => 0x0005,
+        ResourceType::Scheduler => 0x0010,
+        ResourceType::Vendor => 0x00FF,
+        ResourceType::Unknown(code) => code,
+    }
+}
+
+impl Detected {
+    /// The structured form. Each resource has a name and nothing available.
+    #[must_use]
+    pub fn inventory(&self, node: NodeId, epoch: Epoch) -> ResourceInventory {
+        let rows = self.rows(&node);
+        let worst = rows.iter().map(Row::health).max().unwrap_or(health::OK);
+        ResourceInventory {
+            node_id: node,
+            epoch,
+            health: worst,
+            mem_arenas: self
+                .mem
+                .iter()
+                .map(|found| mem_arena(&node, found))
+                .collect(),
+            block_devs: self
+                .blocks
+                .iter()
+                .map(|found| block_dev(&node, found))
+                .collect(),
+            cpu_caps: self
+                .cpus
+                .iter()
+                .map(|found| cpu_cap(&node, found))
+                .collect(),
+            nics: self
+                .nics
+                .iter()
+                .map(|found| nic_info(&node, found))
+                .collect(),
+            gpus: self
+                .gpus
+                .iter()
+                .map(|found| gpu_info(&node, found))
+                .collect(),
+            extensions: rows.iter().flat_map(Row::extensions).collect(),
+        }
+    }
+
+    /// The flat form: capacity as found, nothing available.
+    #[must_use]
+    pub fn flat(&self, node: &NodeId) -> Vec<FlatEntry> {
+        self.rows(node).iter().map(Row::flat).collect()
+    }
+
+    fn rows(&self, node: &NodeId) -> Vec<Row<'_>> {
+        let row = |kind, name, capacity, degraded| Row {
+            id: resource_id(node, kind, name),
+            kind,
+            name,
+            capacity,
+            degraded,
+        };
+        let mem = self
+            .mem
+            .iter()
+            .map(|m| row(ResourceType::Mem, &m.name, m.bytes, false));
+        let cpus = self.cpus.iter().map(|c| {
+            row(
+                ResourceType::Cpu,
+                &c.name,
+                u64::from(c.cores()),
+                !c.topology_complete,
+            )
+        });
+        let nics = self
+            .nics
+            .iter()
+            .map(|n| row(ResourceType::Net, &n.name, n.speed_bps, n.degraded));
+        let gpus = self
+            .gpus
+            .iter()
+            .map(|g| row(ResourceType::Gpu, &g.name, g.vram_bytes, false));
+        let blocks = self
+            .blocks
+            .iter()
+            .map(|b| row(ResourceType::Block, &b.name, b.bytes, b.degraded));
+        mem.chain(cpus)
+            .chain(nics)
+            .chain(gpus)
+            .chain(blocks)
+            .collect()
+    }
+}
+
+/// What both forms say of every resource.
+struct Row<'a> {
+    id: ResourceId,
+    kind: ResourceType,
+    name: &'a str,
+    capacity: u64,
+    degraded: bool,
+}
+
+impl Row<'_> {
+    fn health(&self) -> u32 {
+        health_of(self.degraded)
+    }
+
+    fn flat(&self) -> FlatEntry {
+        FlatEntry {
+            resource_id: self.id,
+            resource_type: self.kind,
+            flags: if self.degraded {
+                resource_flags::DEGRADED
+            } else {
+                0
+            },
+            capacity: self.capacity,
+            available: 0,
+        }
+    }
+
+    fn extensions(&self) -> [InventoryExtension; 2] {
+        [
+            InventoryExtension::Name(self.id, self.name.to_owned()),
+            InventoryExtension::Available(self.id, 0),
+        ]
+    }
+}
+
+impl CpuFound {
+    /// Physical cores. Where the topology is not complete only logical CPUs can be told apart, and
+    /// only `best_effort` leases are possible, which count in those.
+    #[must_use]
+    pub fn cores(&self) -> u16 {
+        let cores = if self.topology_complete {
+            self.core_groups.len()
+        } else {
+            self.online.len()
+        };
+        u16::try_from(cores).unwrap_or(u16::MAX)
+    }
+}
+
+fn health_of(degraded: bool) -> u32 {
+    if degraded {
+        health::DEGRADED
+    } else {
+        health::OK
+    }
+}
+
+fn mem_arena(node: &NodeId, found: &MemFound) -> MemArena {
+    MemArena {
+        resource_id: resource_id(node, ResourceType::Mem, &found.name),
+        base: 0,
+        len: found.bytes,
+        align: PAGE_BYTES,
+        max_read: 0,
+        max_write: 0,
+        health: health::OK,
+    }
+}
+
+fn cpu_cap(node: &NodeId, found: &CpuFound) -> CpuCap {
+    let complete = if found.topology_complete {
+        cpu_flags::TOPOLOGY_COMPLETE
+    } else {
+        0
+    };
+    CpuCap {
+        resource_id: resource_id(node, ResourceType::Cpu, &found.name),
+        cores: found.cores(),
+        threads: u16::try_from(found.online.len()).unwrap_or(u16::MAX),
+        max_mhz: found.max_mhz,
+        flags: found.arch_flags | complete,
+        health: health_of(!found.topology_complete),
+    }
+}
+
+fn nic_info(node: &NodeId, found: &NicFound) -> NicInfo {
+    let sriov = if found.vfs_max > 0 { NIC_SRIOV } else { 0 };
+    let link = if found.link_up { NIC_LINK_UP } else { 0 };
+    NicInfo {
+        resource_id: resource_id(node, ResourceType::Net, &found.name),
+        speed_bps: found.speed_bps,
+        mtu: found.mtu,
+        flags: sriov | link,
+        health: health_of(found.degraded),
+    }
+}
+
+fn gpu_info(node: &NodeId, found: &GpuFound) -> GpuInfo {
+    let flags = match (found.driver_bound, found.vendor) {
+        (false, _) => 0,
+        (true, GpuVendor::Nvidia) => GPU_CUDA,
+        (true, GpuVendor::Amd) => GPU_ROCM,
+    };
+    GpuInfo {
+        resource_id: resource_id(node, ResourceType::Gpu, &found.name),
+        vram_bytes: found.vram_bytes,
+        compute_units: 0,
+        flags,
+        health: health::OK,
+    }
+}
+
+fn block_dev(node: &NodeId, found: &BlockFound) -> BlockDev {
+    let read_only = if found.read_only { BLOCK_RO } else { 0 };
+    let removable = if found.removable { BLOCK_REMOVABLE } else { 0 };
+    BlockDev {
+        resource_id: resource_id(node, ResourceType::Block, &found.name),
+        block_size: found.block_size,
+        capacity: found.bytes,
+        flags: read_only | removable,
+        health: health_of(found.degraded),
+    }
+}

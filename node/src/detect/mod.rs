@@ -1,0 +1,108 @@
+//! What the machine has, from the files in which the kernel says so (000, "Auto-Detection").
+//!
+//! Detection only reads, and reads only below the two trees it is given. It offers nothing: what is
+//! found is advertised with nothing available until the operator names it, so that no root disk and
+//! no management NIC is leasable by accident. A file that is missing or malformed costs one item or
+//! one property of it, never the rest; a warning says which. Physical things are listed: a NIC or
+//! disk without a `device` link (lo, veth, loop, zram, dm, md) is made of others and left out.
+
+mod blocks;
+mod cpu;
+mod gpus;
+mod inventory;
+mod memory;
+mod nics;
+
+use std::fmt;
+
+use fabricbios_kernfs::Tree;
+
+pub use blocks::BlockFound;
+pub use cpu::CpuFound;
+pub use gpus::{GpuFound, GpuVendor};
+pub use inventory::resource_id;
+pub use memory::MemFound;
+pub use nics::NicFound;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// `/proc`.
+    pub proc: Tree,
+    /// `/sys`.
+    pub sys: Tree,
+}
+
+impl Sources {
+    /// The running kernel's.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        Self {
+            proc: Tree::new("/proc"),
+            sys: Tree::new("/sys"),
+        }
+    }
+}
+
+/// Everything that was found. Names are stable over restarts as far as the kernel's are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detected {
+    /// Main memory: one, `mem0`.
+    pub mem: Vec<MemFound>,
+    /// Processors: one, `cpu0`.
+    pub cpus: Vec<CpuFound>,
+    /// By interface name.
+    pub nics: Vec<NicFound>,
+    /// By PCI address.
+    pub gpus: Vec<GpuFound>,
+    /// By device name.
+    pub blocks: Vec<BlockFound>,
+    /// What was skipped or is degraded, and why. For the log.
+    pub warnings: Vec<String>,
+}
+
+/// Looks at everything. Cannot fail: what cannot be read is not there.
+#[must_use]
+pub fn detect(sources: &Sources) -> Detected {
+    let mut warnings = Warnings::default();
+    let mut found = Detected {
+        mem: memory::detect(&sources.proc, &mut warnings)
+            .into_iter()
+            .collect(),
+        cpus: cpu::detect(sources, &mut warnings).into_iter().collect(),
+        nics: nics::detect(&sources.sys, &mut warnings),
+        gpus: gpus::detect(&sources.sys, &mut warnings),
+        blocks: blocks::detect(&sources.sys, &mut warnings),
+        warnings: Vec::new(),
+    };
+    found.warnings = warnings.0;
+    found
+}
+
+#[derive(Default)]
+struct Warnings(Vec<String>);
+
+impl Warnings {
+    fn add(&mut self, item: &str, consequence: &str, reason: impl fmt::Display) {
+        self.0.push(format!("{item}: {consequence}: {reason}"));
+    }
+
+    /// The value, or none and a warning.
+    fn keep<T>(
+        &mut self,
+        item: &str,
+        consequence: &str,
+        result: Result<T, fabricbios_kernfs::Error>,
+    ) -> Option<T> {
+        result.map_err(|e| self.add(item, consequence, e)).ok()
+    }
+
+    /// Names in a directory; none and a warning if it cannot be listed.
+    fn names(&mut self, sys: &Tree, directory: &str, kind: &str) -> Vec<String> {
+        self.keep(kind, "none detected", sys.list(directory))
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Why a journal does not open, and why a group is not durable.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the journal cannot be used. The node must not start: it would not know what is fenced.
+#[derive(Debug)]
+pub enum JournalError {
+    /// Another process has it open.
+    InUse {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// What is in the file is not a whole journal.
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// What was found.
+        detail: String,
+    },
+    /// Written by a program that knows another format.
+    OtherFormat {
+        /// The journal.
+        path: PathBuf,
+        /// The format of the file.
+        found: u64,
+        /// The format of this program.
+        known: u64,
+    },
+    /// The system refused.
+    Io {
+        /// The journal.
+        path: PathBuf,
+        /// What was tried.
+        step: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl JournalError {
+    pub(super) fn io(path: &Path, step: impl Into<String>, source: io::Error) -> Self {
+        Self::Io {
+            path: path.to_owned(),
+            step: step.into(),
+            source,
+        }
+    }
+
+    pub(super) fn redb(path: &Path, step: &str, error: redb::Error) -> Self {
+        match error {
+            redb::Error::Io(source) if source.kind() != io::ErrorKind::UnexpectedEof => {
+                // redb reports a file that is not its own as invalid data of the I/O layer.
+                if source.kind() == io::ErrorKind::InvalidData {
+                    return Self::damaged(path, format!("{step}: {source}"));
+                }
+                Self::io(path, step, source)
+            }
+            other => Self::damaged(path, format!("{step}: {other}")),
+        }
+    }
+
+    pub(super) fn damaged(path: &Path, detail: impl Into<String>) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            detail: detail.into(),
+        }
+    }
+}
+
+impl fmt::Display for JournalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { path } => write!(
+                f,
+                "journal {} is in use by another process: stop the other node daemon, or give this \
+                 one a state directory of its own",
+                path.display()
+            ),
+            Self::Damaged { path, detail } => write!(
+                f,
+                "journal {} is damaged ({detail}): put back a copy, or, once every device of this \
+                 node is known to be clean, move the file away to start with no leases and no fences",
+                path.display()
+            ),
+            Self::OtherFormat { path, found, known } => write!(
+                f,
+                "journal {} has format {found}, this program knows format {known}: start the \
+                 version of the program that wrote it",
+                path.display()
+            ),
+            Self::Io { path, step, source } => {
+                write!(f, "journal {}: {step}: {source}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for JournalError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Self::Io { source, .. } = self {
+            Some(source)
+        } else {
+            None
+        }
+    }
+}
+
+/// Why a group is not durable. The journal goes on trying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitError {
+    text: String,
+}
+
+impl CommitError {
+    pub(super) fn new(text: impl fmt::Display) -> Self {
+        Self {
+            text: text.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for CommitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not durable: {}", self.text)
+    }
+}
+
+impl std::error::Error for CommitError {}

@@ -1,0 +1,115 @@
+//! The file below redb, counted: how many writes and syncs a commit costs, and whether a sync failed.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use redb::{StorageBackend, backends::FileBackend};
+
+/// What was done to the disk since the journal was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalCounts {
+    /// Durable groups.
+    pub commits: u64,
+    /// Calls of fdatasync.
+    pub syncs: u64,
+    /// Calls of write.
+    pub writes: u64,
+    /// Bytes in them.
+    pub written_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    commits: AtomicU64,
+    syncs: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    sync_failed: AtomicBool,
+    #[cfg(test)]
+    pub(super) faults: super::tests::Faults,
+}
+
+impl Meter {
+    pub(super) fn read(&self) -> JournalCounts {
+        JournalCounts {
+            commits: self.commits.load(Ordering::Relaxed),
+            syncs: self.syncs.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn committed(&self) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a sync has failed since the file was last written as a whole.
+    pub(super) fn sync_failed(&self) -> bool {
+        self.sync_failed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_failed_sync(&self) {
+        self.sync_failed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn forget_failed_sync(&self) {
+        self.sync_failed.store(false, Ordering::Relaxed);
+    }
+}
+
+/// redb's own file access with a meter on it. Locking is not passed on: the journal holds a lock
+/// that outlives the handle which redb needs replaced after an error.
+#[derive(Debug)]
+pub(super) struct Metered {
+    file: FileBackend,
+    meter: Arc<Meter>,
+}
+
+impl Metered {
+    pub(super) fn new(file: File, meter: Arc<Meter>) -> Result<Self, redb::DatabaseError> {
+        Ok(Self {
+            file: FileBackend::new(file)?,
+            meter,
+        })
+    }
+}
+
+impl StorageBackend for Metered {
+    fn len(&self) -> Result<u64, io::Error> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        #[cfg(test)]
+        self.meter.faults.on_set_len(len);
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        self.meter.syncs.fetch_add(1, Ordering::Relaxed);
+        let synced = self.file.sync_data();
+        #[cfg(test)]
+        let synced = self.meter.faults.on_sync(synced);
+        synced.inspect_err(|_| self.meter.sync_failed.store(true, Ordering::Relaxed))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        #[cfg(test)]
+        self.meter.faults.on_write(offset, data)?;
+        self.meter.writes.fetch_add(1, Ordering::Relaxed);
+        self.meter
+            .written_bytes
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.file.write(offset, data)
+    }
+
+    fn close(&self) -> Result<(), io::Error> {
+        self.file.close()
+    }
+}

@@ -1,0 +1,222 @@
+//! The file: opened, checked, read once, and written one durable transaction at a time.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fabricbios_wire::{Epoch, LeaseId, ResourceId};
+use redb::{Builder, Database};
+
+use super::contents::{self, Contents};
+use super::meter::{Meter, Metered};
+use super::{CommitError, Group, JournalError, Recovered};
+
+/// redb would take a gibibyte. The journal is read once, so that a cache only helps its commits.
+const CACHE_BYTES: usize = 16 << 20;
+
+pub(super) struct Store {
+    path: PathBuf,
+    meter: Arc<Meter>,
+    /// None after a failed commit: redb refuses a handle that has seen an I/O error.
+    database: Option<Database>,
+    /// Held for as long as this process may write.
+    _lock: File,
+}
+
+impl Store {
+    pub(super) fn open(
+        path: &Path,
+        boot_id: &str,
+        meter: Arc<Meter>,
+    ) -> Result<(Self, Recovered), JournalError> {
+        let lock = take_lock(path)?;
+        if !path
+            .try_exists()
+            .map_err(|e| JournalError::io(path, "look for the file", e))?
+        {
+            write_whole(path, &Contents::default(), &meter)?;
+        }
+        let database = open_checked(path, &meter)?;
+        let mut found = guarded(path, "read", || contents::read(&database))?;
+        let last_boot_id = found.boot_id.replace(boot_id.to_owned());
+        found.epoch += 1;
+        guarded(path, "count this start", || {
+            contents::write_start(&database, &found)
+        })?;
+        let recovered = recovered(found, last_boot_id);
+        let store = Self {
+            path: path.to_owned(),
+            meter,
+            database: Some(database),
+            _lock: lock,
+        };
+        Ok((store, recovered))
+    }
+
+    /// One transaction; `Ok` means that it is on the disk. After an error the file is opened anew
+    /// at the next call, and may or may not hold the group: trying it again is right either way.
+    pub(super) fn commit(&mut self, group: &Group) -> Result<(), CommitError> {
+        self.revive().map_err(CommitError::new)?;
+        let Some(database) = &self.database else {
+            return Err(CommitError::new("the journal is not open"));
+        };
+        if let Err(e) = guarded(&self.path, "commit", || {
+            contents::write_group(database, group)
+        }) {
+            self.database = None;
+            return Err(CommitError::new(e));
+        }
+        self.meter.committed();
+        Ok(())
+    }
+
+    fn revive(&mut self) -> Result<(), JournalError> {
+        if self.database.is_some() {
+            return Ok(());
+        }
+        if self.meter.sync_failed() {
+            self.rewrite()?;
+        }
+        self.database = Some(open_checked(&self.path, &self.meter)?);
+        Ok(())
+    }
+
+    /// After a failed sync the kernel may count pages as clean that never reached the disk, and a
+    /// later sync of the same file would then succeed without them. A new file has no such pages.
+    fn rewrite(&self) -> Result<(), JournalError> {
+        let contents = {
+            let old = open_checked(&self.path, &self.meter)?;
+            guarded(&self.path, "read", || contents::read(&old))?
+        };
+        self.meter.forget_failed_sync();
+        write_whole(&self.path, &contents, &self.meter)
+            .inspect_err(|_| self.meter.note_failed_sync())
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// The lock is a file of its own, because the journal's file is sometimes replaced.
+fn take_lock(path: &Path) -> Result<File, JournalError> {
+    let at = beside(path, ".lock");
+    let open = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&at);
+    let file = open.map_err(|e| JournalError::io(path, format!("open {}", at.display()), e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(JournalError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(TryLockError::Error(e)) => {
+            Err(JournalError::io(path, format!("lock {}", at.display()), e))
+        }
+    }
+}
+
+/// Writes a complete file under another name and moves it into place, so that at every moment
+/// `path` is a whole journal or absent.
+fn write_whole(path: &Path, contents: &Contents, meter: &Arc<Meter>) -> Result<(), JournalError> {
+    let at = beside(path, ".new");
+    let mut open = OpenOptions::new();
+    open.read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600);
+    let file = open
+        .open(&at)
+        .map_err(|e| JournalError::io(path, "make the file", e))?;
+    guarded(path, "write the file", || {
+        let database = builder().create_with_backend(Metered::new(file, Arc::clone(meter))?)?;
+        contents::write_contents(&database, contents)
+    })?;
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    fs::rename(&at, path)
+        .and_then(|()| File::open(directory.unwrap_or(Path::new(".")))?.sync_all())
+        .map_err(|e| JournalError::io(path, "move the file into place", e))
+}
+
+fn open_checked(path: &Path, meter: &Arc<Meter>) -> Result<Database, JournalError> {
+    let open = OpenOptions::new().read(true).write(true).open(path);
+    let file = open.map_err(|e| JournalError::io(path, "open", e))?;
+    let length = file
+        .metadata()
+        .map_err(|e| JournalError::io(path, "open", e))?
+        .len();
+    if length == 0 {
+        // redb would take an empty file for a new one.
+        return Err(JournalError::damaged(path, "the file is empty"));
+    }
+    let (database, whole) = guarded(path, "open", || {
+        let mut database = builder().create_with_backend(Metered::new(file, Arc::clone(meter))?)?;
+        let whole = database.check_integrity()?;
+        Ok((database, whole))
+    })?;
+    if !whole {
+        return Err(JournalError::damaged(path, "checksums do not match"));
+    }
+    check_format(
+        path,
+        guarded(path, "read the format", || contents::format_of(&database))?,
+    )?;
+    Ok(database)
+}
+
+fn check_format(path: &Path, found: u64) -> Result<(), JournalError> {
+    if found == contents::FORMAT {
+        return Ok(());
+    }
+    Err(JournalError::OtherFormat {
+        path: path.to_owned(),
+        found,
+        known: contents::FORMAT,
+    })
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
+/// Runs redb. It can panic on a file that was damaged on purpose or by a disk; that is an answer
+/// about the file, not a reason to fall.
+fn guarded<T>(
+    path: &Path,
+    step: &str,
+    act: impl FnOnce() -> Result<T, redb::Error>,
+) -> Result<T, JournalError> {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(result) => result.map_err(|e| JournalError::redb(path, step, e)),
+        Err(_panic) => Err(JournalError::damaged(path, format!("{step}: redb gave up"))),
+    }
+}
+
+fn recovered(contents: Contents, last_boot_id: Option<String>) -> Recovered {
+    Recovered {
+        epoch: Epoch(contents.epoch),
+        last_boot_id,
+        leases: contents
+            .leases
+            .into_iter()
+            .map(|(id, value)| (LeaseId(id), value))
+            .collect(),
+        fences: contents
+            .fences
+            .into_iter()
+            .map(|(id, value)| (ResourceId(id), value))
+            .collect(),
+    }
+}

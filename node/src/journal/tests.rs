@@ -1,0 +1,442 @@
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::*;
+
+/// What a disk may do, and what was asked of it. A fault happens until it is taken away.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    sync: AtomicBool,
+    write: AtomicBool,
+    asked: Mutex<Vec<Asked>>,
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Write(u64, Vec<u8>),
+    SetLen(u64),
+    Sync,
+}
+
+impl Faults {
+    pub(super) fn on_sync(&self, synced: io::Result<()>) -> io::Result<()> {
+        self.asked.lock().unwrap().push(Asked::Sync);
+        let fails = self.sync.load(Ordering::SeqCst);
+        if fails {
+            Err(io::Error::from_raw_os_error(5))
+        } else {
+            synced
+        }
+    }
+
+    pub(super) fn on_write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.asked
+            .lock()
+            .unwrap()
+            .push(Asked::Write(offset, data.to_vec()));
+        let fails = self.write.load(Ordering::SeqCst);
+        if fails {
+            Err(io::Error::from_raw_os_error(28))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn on_set_len(&self, len: u64) {
+        self.asked.lock().unwrap().push(Asked::SetLen(len));
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+type Report = Result<Seq, CommitError>;
+
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("journal.redb")
+    }
+
+    fn open(&self) -> (Journal, Recovered, Receiver<Report>) {
+        let (tell, reports) = channel();
+        let (journal, recovered) = open_at(&self.path(), tell).unwrap();
+        (journal, recovered, reports)
+    }
+
+    fn refused(&self) -> JournalError {
+        open_at(&self.path(), channel().0).unwrap_err()
+    }
+}
+
+fn open_at(path: &Path, tell: Sender<Report>) -> Result<(Journal, Recovered), JournalError> {
+    // A test that has seen enough hangs up before the journal does.
+    Journal::open(
+        path,
+        "boot-1",
+        Box::new(move |report| drop(tell.send(report))),
+    )
+}
+
+fn put(id: u128, value: &str) -> Change {
+    Change::PutLease(LeaseId(id), value.as_bytes().to_vec())
+}
+
+fn fence(id: u128) -> Change {
+    Change::PutFence(ResourceId(id), b"fence".to_vec())
+}
+
+fn await_durable(reports: &Receiver<Report>, seq: Seq) {
+    while reports.recv().unwrap().is_ok_and(|durable| durable < seq) {}
+}
+
+fn leases(recovered: &Recovered) -> Vec<(u128, &str)> {
+    let text = |(id, value): &'_ (LeaseId, Vec<u8>)| (id.0, value.clone());
+    let owned: Vec<_> = recovered.leases.iter().map(text).collect();
+    owned
+        .into_iter()
+        .map(|(id, v)| (id, &*String::from_utf8(v).unwrap().leak()))
+        .collect()
+}
+
+#[test]
+fn reopening_sees_what_was_durable() {
+    let scene = Scene::new();
+    let (journal, first, reports) = scene.open();
+    assert_eq!(
+        (first.epoch, first.last_boot_id, first.leases.len()),
+        (Epoch(1), None, 0)
+    );
+    journal.submit(vec![put(1, "one"), put(2, "two"), fence(9)]);
+    let seq = journal.submit(vec![
+        put(2, "new"),
+        Change::RemoveLease(LeaseId(1)),
+        put(3, "x"),
+    ]);
+    await_durable(&reports, seq);
+    // Dropped without a close, as by a crash of the process.
+    drop(journal);
+    let (journal, second, _reports) = scene.open();
+    assert_eq!(
+        (second.epoch, second.last_boot_id.as_deref()),
+        (Epoch(2), Some("boot-1"))
+    );
+    assert_eq!(leases(&second), [(2, "new"), (3, "x")]);
+    assert_eq!(second.fences, [(ResourceId(9), b"fence".to_vec())]);
+    journal.submit(vec![
+        Change::RemoveFence(ResourceId(9)),
+        Change::RemoveLease(LeaseId(7)),
+    ]);
+    journal.close().unwrap();
+    let (_journal, third, _reports) = scene.open();
+    assert_eq!(
+        (third.epoch, third.fences.len(), third.leases.len()),
+        (Epoch(3), 0, 2)
+    );
+}
+
+#[test]
+fn a_copy_taken_between_commits_is_the_state_of_the_last_one() {
+    let scene = Scene::new();
+    let (journal, _first, reports) = scene.open();
+    await_durable(&reports, journal.submit(vec![put(1, "one")]));
+    await_durable(&reports, journal.submit(vec![put(2, "two")]));
+    // What a power cut leaves: the file as it lies there, never closed.
+    let cut = Scene::new();
+    fs::copy(scene.path(), cut.path()).unwrap();
+    await_durable(&reports, journal.submit(vec![put(3, "three")]));
+    let (_journal, recovered, _reports) = cut.open();
+    assert_eq!(leases(&recovered), [(1, "one"), (2, "two")]);
+}
+
+/// The file after a power cut: everything synced, and of the rest what `reached` the disk.
+fn image(asked: &[Asked], mut reached: impl FnMut() -> bool) -> Vec<u8> {
+    let synced = asked
+        .iter()
+        .rposition(|asked| matches!(asked, Asked::Sync))
+        .unwrap_or(0);
+    let mut file = Vec::new();
+    for (at, asked) in asked.iter().enumerate() {
+        match asked {
+            Asked::SetLen(len) => file.resize(usize::try_from(*len).unwrap(), 0),
+            Asked::Write(offset, data) if at < synced || reached() => {
+                let start = usize::try_from(*offset).unwrap();
+                file[start..start + data.len()].copy_from_slice(data);
+            }
+            Asked::Write(..) | Asked::Sync => {}
+        }
+    }
+    file
+}
+
+#[test]
+fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
+    let scene = Scene::new();
+    let (tell, reports) = channel();
+    let meter: Arc<meter::Meter> = Arc::default();
+    let on_commit = Box::new(move |report| drop(tell.send(report)));
+    let opened = Journal::open_metered(&scene.path(), "b", on_commit, Arc::clone(&meter));
+    let (journal, _) = opened.unwrap();
+    let mut reported = vec![meter.faults.asked().len()];
+    for id in 1..=3 {
+        // Both or none: the new lease and the end of the one before.
+        let group = vec![put(id, "value"), Change::RemoveLease(LeaseId(id - 1))];
+        await_durable(&reports, journal.submit(group));
+        reported.push(meter.faults.asked().len());
+    }
+    let asked = meter.faults.asked();
+    drop(journal);
+    let after_cut = Scene::new();
+    let mut coin = 0x2545_F491_4F6C_DD1D_u64;
+    for moment in reported[0]..=asked.len() {
+        let durable = reported.iter().rposition(|&at| at <= moment).unwrap();
+        for round in 0..3 {
+            let reached = || {
+                coin ^= coin << 13;
+                coin ^= coin >> 7;
+                coin ^= coin << 17;
+                round == 0 || coin.is_multiple_of(2)
+            };
+            fs::write(after_cut.path(), image(&asked[..moment], reached)).unwrap();
+            let (_journal, recovered, _reports) = after_cut.open();
+            let ids: Vec<_> = recovered.leases.iter().map(|(id, _)| id.0).collect();
+            let whole = |group: usize| {
+                ids == if group == 0 {
+                    vec![]
+                } else {
+                    vec![group as u128]
+                }
+            };
+            assert!(
+                whole(durable) || whole(durable + 1),
+                "{moment}: {ids:?}, reported {durable}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_failed_group_never_replaces_what_came_during_it() {
+    let shared = Arc::new(Shared::default());
+    let journal = Journal {
+        shared: Arc::clone(&shared),
+        counts: Arc::default(),
+        thread: None,
+    };
+    journal.submit(vec![put(1, "older"), put(2, "kept")]);
+    let (failed, _) = shared.next_group().unwrap();
+    journal.submit(vec![put(1, "newer")]);
+    shared.put_back(failed);
+    let (group, seq) = shared.next_group().unwrap();
+    let value = |id| group[&Key::Lease(id)].as_deref();
+    assert_eq!(
+        (value(1), value(2), seq),
+        (Some(&b"newer"[..]), Some(&b"kept"[..]), Seq(2))
+    );
+}
+
+#[test]
+fn what_comes_during_a_commit_goes_into_one_group() {
+    let scene = Scene::new();
+    let (entered, at_report) = channel();
+    let (release, gate) = channel::<()>();
+    // The journal's thread stands in the report of the first group while the others are handed in.
+    let on_commit = move |report: Report| {
+        let first = report == Ok(Seq(1));
+        entered.send(report).unwrap_or_default();
+        if first {
+            gate.recv().unwrap_or_default();
+        }
+    };
+    let (journal, _) = Journal::open(&scene.path(), "boot-1", Box::new(on_commit)).unwrap();
+    assert_eq!(journal.submit(vec![put(0, "first")]), Seq(1));
+    assert_eq!(at_report.recv().unwrap(), Ok(Seq(1)));
+    let before = journal.counts();
+    for id in 1..=500 {
+        journal.submit(vec![put(id, "value"), fence(id)]);
+    }
+    release.send(()).unwrap();
+    assert_eq!(at_report.recv().unwrap(), Ok(Seq(501)));
+    let after = journal.counts();
+    assert_eq!(after.commits - before.commits, 1);
+    assert_eq!(after.syncs - before.syncs, 1, "fdatasyncs of one group");
+    journal.close().unwrap();
+    assert_eq!(scene.open().1.leases.len(), 501);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_told_what_to_do() {
+    let scene = Scene::new();
+    let (journal, _first, _reports) = scene.open();
+    let refused = scene.refused();
+    assert!(matches!(refused, JournalError::InUse { .. }), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains(&scene.path().display().to_string()) && text.contains("state directory"));
+    drop(journal);
+    assert_eq!(scene.open().1.epoch, Epoch(2));
+}
+
+#[test]
+fn a_truncated_file_is_an_error_at_every_length() {
+    let scene = Scene::new();
+    let (journal, ..) = scene.open();
+    journal.submit(
+        (0..200)
+            .map(|id| put(id, "a value of some length"))
+            .collect(),
+    );
+    journal.close().unwrap();
+    let whole = fs::read(scene.path()).unwrap();
+    let mut lengths = vec![0, 1, 63, 64, 100, 320, 4095, 4096, 4097, 8192, 65_536];
+    lengths.extend([whole.len() / 2, whole.len() - 4096, whole.len() - 1]);
+    for length in lengths {
+        fs::write(scene.path(), &whole[..length]).unwrap();
+        let refused = scene.refused();
+        assert!(
+            matches!(refused, JournalError::Damaged { .. }),
+            "{length} bytes: {refused}"
+        );
+        assert!(
+            refused.to_string().contains("move the file away"),
+            "{refused}"
+        );
+        assert_eq!(
+            fs::metadata(scene.path()).unwrap().len(),
+            length as u64,
+            "left as it was"
+        );
+    }
+    fs::write(scene.path(), &whole).unwrap();
+    assert_eq!(scene.open().1.leases.len(), 200);
+}
+
+#[test]
+fn a_flipped_byte_never_passes_for_a_record() {
+    let scene = Scene::new();
+    let (journal, ..) = scene.open();
+    journal.submit(vec![put(1, "a value of some length")]);
+    journal.close().unwrap();
+    let whole = fs::read(scene.path()).unwrap();
+    let value = b"a value of some length";
+    let places: Vec<_> = (0..whole.len())
+        .filter(|&at| whole[at..].starts_with(value))
+        .collect();
+    assert!(!places.is_empty());
+    let mut damaged = whole.clone();
+    places.iter().for_each(|&at| damaged[at] ^= 1);
+    fs::write(scene.path(), &damaged).unwrap();
+    let refused = scene.refused();
+    assert!(matches!(refused, JournalError::Damaged { .. }), "{refused}");
+}
+
+#[test]
+fn damage_anywhere_is_found_or_harmless() {
+    let scene = Scene::new();
+    let (journal, ..) = scene.open();
+    journal.submit(
+        (0..200)
+            .map(|id| put(id, "a value of some length"))
+            .collect(),
+    );
+    journal.close().unwrap();
+    let whole = fs::read(scene.path()).unwrap();
+    // Densely over the header, then thinly over the rest.
+    let places = (0..320)
+        .step_by(4)
+        .chain((320..whole.len()).step_by(whole.len() / 60));
+    let mut found = 0;
+    for at in places {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xFF;
+        fs::write(scene.path(), &damaged).unwrap();
+        match open_at(&scene.path(), channel().0) {
+            Ok((_journal, recovered)) => assert_eq!(recovered.leases.len(), 200, "byte {at}"),
+            Err(JournalError::Damaged { .. }) => found += 1,
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn a_file_of_something_else_or_of_another_format_is_refused() {
+    let scene = Scene::new();
+    fs::write(
+        scene.path(),
+        "not a journal, but long enough to be looked at".repeat(500),
+    )
+    .unwrap();
+    assert!(matches!(scene.refused(), JournalError::Damaged { .. }));
+    assert!(matches!(
+        open_at(Path::new("/proc/none/journal.redb"), channel().0),
+        Err(JournalError::Io { .. })
+    ));
+}
+
+#[test]
+fn after_a_full_disk_nothing_is_claimed_and_nothing_is_lost() {
+    survives_fault(
+        |faults, on| faults.write.store(on, Ordering::SeqCst),
+        "No space left",
+    );
+}
+
+#[test]
+fn after_a_failed_sync_the_file_is_written_anew() {
+    let (before, after) = survives_fault(
+        |faults, on| faults.sync.store(on, Ordering::SeqCst),
+        "Input/output error",
+    );
+    assert_ne!(before, after, "the file whose sync failed is still in use");
+}
+
+/// Inode of the journal before and after.
+fn survives_fault(set: impl Fn(&Faults, bool), said: &str) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let scene = Scene::new();
+    let inode = || fs::metadata(scene.path()).unwrap().ino();
+    let (tell, reports) = channel();
+    let meter: Arc<meter::Meter> = Arc::default();
+    let on_commit = Box::new(move |report| drop(tell.send(report)));
+    let opened = Journal::open_metered(&scene.path(), "b", on_commit, Arc::clone(&meter));
+    let (journal, _) = opened.unwrap();
+    await_durable(
+        &reports,
+        journal.submit(vec![put(1, "old"), put(2, "stays")]),
+    );
+    let before = inode();
+    set(&meter.faults, true);
+    journal.submit(vec![put(1, "middle"), put(3, "three")]);
+    let error = reports.recv().unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains(said) && error.contains("journal.redb"),
+        "{error}"
+    );
+    let last = journal.submit(vec![put(1, "new")]);
+    assert!(
+        reports.recv().unwrap().is_err(),
+        "claimed durable on a failing disk"
+    );
+    set(&meter.faults, false);
+    let durable = reports.iter().find_map(Result::ok);
+    assert_eq!(durable, Some(last));
+    drop(journal);
+    assert_eq!(
+        leases(&scene.open().1),
+        [(1, "new"), (2, "stays"), (3, "three")]
+    );
+    (before, inode())
+}
