@@ -1,6 +1,8 @@
 //! What is reserved, unknown, repeated, too long or meaningless is refused with the word that the
 //! specification has for it, and what does not fit a frame never leaves.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
+
 use fabricbios_wire::*;
 
 /// The error of a LEASE_ALLOC whose params are `params`.

@@ -1,6 +1,8 @@
 //! What one side says is what the other side understands, and nothing that a peer sends does worse
 //! than an error.
 
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
+
 mod common;
 
 use fabricbios_wire::*;

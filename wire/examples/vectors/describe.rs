@@ -1,0 +1,405 @@
+//! Values as `name = value` lines, which an implementation in any language can produce and compare.
+//! Ids and bytes are hexadecimal, numbers decimal, texts in quotes, absent parts left out.
+
+use fabricbios_wire::*;
+
+pub(crate) type Lines = Vec<String>;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+macro_rules! lines {
+    ($out:ident, $prefix:expr, $($name:literal = $value:expr),* $(,)?) => {{
+        $($out.push(format!("{}{} = {}", $prefix, $name, $value));)*
+    }};
+}
+
+pub(crate) fn header(header: &Header) -> Lines {
+    let mut out = vec![];
+    let msg_type = format!("0x{:04x}", header.msg_type);
+    lines!(
+        out,
+        "",
+        "msg_type" = msg_type,
+        "request_id" = header.request_id,
+        "nonce" = header.nonce
+    );
+    out
+}
+
+pub(crate) fn request(request: &Request) -> Lines {
+    let mut out = vec![];
+    match request {
+        Request::Ping(number) => lines!(out, "", "number" = number),
+        Request::GetIdentity | Request::FenceList => (),
+        Request::GetInventory(form) => lines!(out, "", "form" = form),
+        Request::LeaseAlloc(it) => alloc(&mut out, it),
+        Request::LeaseRenew {
+            lease_id,
+            lease_secs,
+        } => {
+            lines!(out, "", "lease_id" = lease_id, "lease_secs" = lease_secs);
+        }
+        Request::LeaseQuery(id) | Request::LeaseFree(id) | Request::LeaseRevoke(id) => {
+            lines!(out, "", "lease_id" = id);
+        }
+        Request::LeaseList { after, ended } => lines!(out, "", "after" = after, "ended" = ended),
+        Request::LeaseBind { lease_id, peer } => {
+            lines!(out, "", "lease_id" = lease_id);
+            rdma_peer(&mut out, peer);
+        }
+        Request::LeaseRotate {
+            lease_id,
+            overlap_ms,
+        } => {
+            lines!(out, "", "lease_id" = lease_id, "overlap_ms" = overlap_ms);
+        }
+        Request::FenceClear(id) => lines!(out, "", "resource_id" = id),
+        Request::IdentityIssue(it) => lines!(
+            out,
+            "",
+            "role" = it.role,
+            "valid_secs" = it.valid_secs,
+            "tenant" = format!("{:?}", it.tenant),
+            "csr_der" = hex(&it.csr_der),
+        ),
+    }
+    out
+}
+
+fn alloc(out: &mut Lines, it: &LeaseAllocRequest) {
+    lines!(out, "", "resource_type" = it.resource_type);
+    if let Some(id) = it.resource_id {
+        lines!(out, "", "resource_id" = id);
+    }
+    lines!(
+        out,
+        "",
+        "capacity" = it.capacity,
+        "lease_secs" = it.lease_secs,
+        "grace_secs" = it.grace_secs,
+    );
+    out.extend(params(it));
+}
+
+/// What the TLVs of a LEASE_ALLOC say.
+pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
+    let mut out = vec![];
+    if let Some(peer) = &it.rdma_peer {
+        rdma_peer(&mut out, peer);
+    }
+    if let Some(intent) = it.kv_cache_intent {
+        let prefix = "kv_cache_intent.";
+        lines!(
+            out,
+            prefix,
+            "tier" = intent.tier,
+            "block_bytes" = intent.block_bytes
+        );
+    }
+    if let Some(class) = it.cpu_isolation {
+        lines!(out, "", "cpu_isolation" = class);
+    }
+    if let Some(class) = it.gpu_exclusivity {
+        lines!(out, "", "gpu_exclusivity" = class);
+    }
+    lines!(
+        out,
+        "",
+        "transport" = it.transport,
+        "rotate_on_renew" = it.rotate_on_renew
+    );
+    for (n, near) in it.affinities.iter().enumerate() {
+        lines!(
+            out,
+            format!("affinity.{n}."),
+            "category" = near.category,
+            "strength" = near.strength,
+            "target_type" = near.target_type,
+            "target" = hex(&near.target),
+        );
+    }
+    out
+}
+
+fn rdma_peer(out: &mut Lines, peer: &RdmaPeer) {
+    lines!(
+        out,
+        "rdma_peer.",
+        "qpn" = peer.qpn,
+        "psn" = peer.psn,
+        "gid" = hex(&peer.gid),
+        "path_mtu" = peer.path_mtu,
+    );
+}
+
+pub(crate) fn answer(answer: &Answer) -> Lines {
+    match answer {
+        Ok(it) => [vec!["status = 0".to_owned()], reply(it)].concat(),
+        Err(it) => refusal(it),
+    }
+}
+
+fn refusal(it: &Refusal) -> Lines {
+    let mut out = vec![];
+    lines!(
+        out,
+        "",
+        "status" = it.error as u16,
+        "error" = it.error,
+        "class" = it.class,
+        "message" = format!("{:?}", it.message),
+    );
+    if let Some(at) = it.renewable_at_unix_ms {
+        lines!(out, "", "renewable_at_unix_ms" = at);
+    }
+    out
+}
+
+fn reply(it: &Reply) -> Lines {
+    let mut out = vec![];
+    match it {
+        Reply::Pong(number) => lines!(out, "", "number" = number),
+        Reply::Identity(it) => lines!(
+            out,
+            "",
+            "node_id" = it.node_id,
+            "epoch" = it.epoch.0,
+            "endpoint" = it.endpoint,
+            "role" = it.role,
+            "tenant" = format!("{:?}", it.tenant),
+            "version" = format!("{:?}", it.version),
+        ),
+        Reply::FlatInventory(entries) => {
+            lines!(out, "", "form" = "flat");
+            out.extend(flat(entries));
+        }
+        Reply::Inventory(it) => {
+            lines!(out, "", "form" = "structured");
+            out.extend(structured(it));
+        }
+        Reply::Lease(it) => lease(&mut out, "", it),
+        Reply::Leases(page) => {
+            if let Some(next) = page.next {
+                lines!(out, "", "next" = next);
+            }
+            let leases = page.leases.iter().enumerate();
+            leases.for_each(|(n, it)| lease(&mut out, &format!("lease.{n}."), it));
+        }
+        Reply::Revoked(outcome) => lines!(out, "", "outcome" = outcome),
+        Reply::Fences(fences) => fences.iter().enumerate().for_each(|(n, it)| {
+            lines!(
+                out,
+                format!("fence.{n}."),
+                "resource_id" = it.resource_id,
+                "resource_type" = it.resource_type,
+                "lease_id" = it.lease_id,
+                "since_unix_ms" = it.since_unix_ms,
+                "reason" = format!("{:?}", it.reason),
+            );
+        }),
+        Reply::FenceCleared => (),
+        Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        } => lines!(
+            out,
+            "",
+            "certificate_pem" = format!("{certificate_pem:?}"),
+            "ca_pem" = format!("{ca_pem:?}"),
+        ),
+    }
+    out
+}
+
+fn lease(out: &mut Lines, p: &str, it: &LeaseInfo) {
+    lines!(
+        out,
+        p,
+        "lease_id" = it.lease_id,
+        "resource_id" = it.resource_id,
+        "resource_type" = it.resource_type,
+        "status" = it.status,
+        "phase" = it.phase,
+        "generation" = it.generation.0,
+        "capacity" = it.capacity,
+        "granted_at_unix_ms" = it.granted_at_unix_ms,
+        "expires_at_unix_ms" = it.expires_at_unix_ms,
+        "renewable_at_unix_ms" = it.renewable_at_unix_ms,
+        "grace_ends_unix_ms" = it.grace_ends_unix_ms,
+        "remaining_ms" = it.remaining_ms,
+    );
+    binding(out, p, &it.binding);
+    effective(out, &format!("{p}effective."), &it.effective);
+}
+
+fn binding(out: &mut Lines, p: &str, it: &Binding) {
+    if let Some(key) = &it.dp_key {
+        lines!(out, p, "dp_key" = hex(&key.0));
+    }
+    if let Some(endpoint) = it.udp_endpoint {
+        lines!(out, p, "udp_endpoint" = endpoint);
+    }
+    if let Some(limits) = it.limits {
+        lines!(
+            out,
+            p,
+            "limits.offset" = limits.offset,
+            "limits.length" = limits.length
+        );
+    }
+    if let Some(rdma) = &it.rdma {
+        rdma_binding(out, &format!("{p}rdma."), rdma);
+    }
+}
+
+fn rdma_binding(out: &mut Lines, p: &str, it: &RdmaBinding) {
+    if let Some(rkey) = it.rkey {
+        lines!(out, p, "rkey" = rkey);
+    }
+    lines!(
+        out,
+        p,
+        "remote_addr" = it.remote_addr,
+        "qp_num" = it.qp_num,
+        "gid" = hex(&it.gid),
+        "port" = it.port,
+        "psn" = it.psn,
+        "path_mtu" = it.path_mtu,
+        "strategy" = it.strategy,
+    );
+    if let Some(previous) = it.previous {
+        let p = format!("{p}previous.");
+        lines!(
+            out,
+            p,
+            "rkey" = previous.rkey,
+            "remaining_ms" = previous.remaining_ms
+        );
+    }
+    lines!(
+        out,
+        p,
+        "max_rd_atomic" = it.max_rd_atomic,
+        "atomics" = it.atomics
+    );
+}
+
+fn effective(out: &mut Lines, p: &str, it: &Effective) {
+    if let Some(class) = it.cpu_isolation {
+        lines!(out, p, "cpu_isolation" = class);
+    }
+    if let Some(class) = it.gpu_exclusivity {
+        lines!(out, p, "gpu_exclusivity" = class);
+    }
+    if let Some(transport) = it.transport {
+        lines!(out, p, "transport" = transport);
+    }
+    lines!(out, p, "rotate_on_renew" = it.rotate_on_renew);
+}
+
+pub(crate) fn flat(entries: &[FlatEntry]) -> Lines {
+    let mut out = vec![];
+    for (n, it) in entries.iter().enumerate() {
+        lines!(
+            out,
+            format!("entry.{n}."),
+            "resource_id" = it.resource_id,
+            "resource_type" = it.resource_type,
+            "flags" = it.flags,
+            "capacity" = it.capacity,
+            "available" = it.available,
+        );
+    }
+    out
+}
+
+pub(crate) fn structured(it: &ResourceInventory) -> Lines {
+    let mut out = vec![];
+    lines!(
+        out,
+        "",
+        "node_id" = it.node_id,
+        "epoch" = it.epoch.0,
+        "health" = it.health
+    );
+    for (n, a) in it.mem_arenas.iter().enumerate() {
+        lines!(
+            out,
+            format!("mem.{n}."),
+            "resource_id" = a.resource_id,
+            "base" = a.base,
+            "len" = a.len,
+            "align" = a.align,
+            "max_read" = a.max_read,
+            "max_write" = a.max_write,
+            "health" = a.health,
+        );
+    }
+    for (n, b) in it.block_devs.iter().enumerate() {
+        lines!(
+            out,
+            format!("block.{n}."),
+            "resource_id" = b.resource_id,
+            "block_size" = b.block_size,
+            "capacity" = b.capacity,
+            "flags" = b.flags,
+            "health" = b.health,
+        );
+    }
+    for (n, c) in it.cpu_caps.iter().enumerate() {
+        lines!(
+            out,
+            format!("cpu.{n}."),
+            "resource_id" = c.resource_id,
+            "cores" = c.cores,
+            "threads" = c.threads,
+            "max_mhz" = c.max_mhz,
+            "flags" = c.flags,
+            "health" = c.health,
+        );
+    }
+    for (n, i) in it.nics.iter().enumerate() {
+        lines!(
+            out,
+            format!("nic.{n}."),
+            "resource_id" = i.resource_id,
+            "speed_bps" = i.speed_bps,
+            "mtu" = i.mtu,
+            "flags" = i.flags,
+            "health" = i.health,
+        );
+    }
+    for (n, g) in it.gpus.iter().enumerate() {
+        lines!(
+            out,
+            format!("gpu.{n}."),
+            "resource_id" = g.resource_id,
+            "vram_bytes" = g.vram_bytes,
+            "compute_units" = g.compute_units,
+            "flags" = g.flags,
+            "health" = g.health,
+        );
+    }
+    out.extend(it.extensions.iter().map(extension));
+    out
+}
+
+fn extension(it: &InventoryExtension) -> String {
+    match it {
+        InventoryExtension::Name(id, name) => format!("name.{id} = {name:?}"),
+        InventoryExtension::Available(id, units) => format!("available.{id} = {units}"),
+        InventoryExtension::Classes {
+            resource_id,
+            default,
+            supported,
+        } => {
+            format!("classes.{resource_id} = {default:02x}/{}", hex(supported))
+        }
+        InventoryExtension::Transports(id, roads) => {
+            let roads: Vec<_> = roads.iter().map(|road| road.name()).collect();
+            format!("transports.{id} = {}", roads.join(","))
+        }
+    }
+}

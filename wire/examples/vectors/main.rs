@@ -1,0 +1,31 @@
+//! Writes the golden vectors under `vectors/v0/`:
+//! `cargo run -p fabricbios-wire --example vectors`.
+
+mod cases;
+mod describe;
+mod samples;
+
+use std::{fs, io, path::Path};
+
+fn main() -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/v0");
+    fs::create_dir_all(&folder)?;
+    remove_old(&folder)?;
+    let cases = cases::all();
+    for case in &cases {
+        fs::write(folder.join(case.file_name()), case.file())?;
+    }
+    println!("{} vectors in vectors/v0", cases.len());
+    Ok(())
+}
+
+/// A case that is gone must not leave its file.
+fn remove_old(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "hex") {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}

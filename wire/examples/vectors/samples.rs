@@ -1,0 +1,232 @@
+//! The values that the vectors are made of; every field has a different number, so that swapped
+//! fields show.
+
+use fabricbios_wire::*;
+
+pub(crate) const LEASE: LeaseId = LeaseId(0x1011_1213_1415_1617_1819_1a1b_1c1d_1e1f);
+pub(crate) const ARENA: ResourceId = ResourceId(0x2021_2223_2425_2627_2829_2a2b_2c2d_2e2f);
+pub(crate) const NODE: NodeId = NodeId([0x5a; 32]);
+
+pub(crate) fn gid(last: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last]
+}
+
+pub(crate) fn alloc(resource_type: ResourceType) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type,
+        resource_id: None,
+        capacity: 0x0010_0000,
+        lease_secs: 60,
+        grace_secs: 5,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: vec![],
+        transport: Transport::Auto,
+        rotate_on_renew: false,
+        rdma_peer: None,
+    }
+}
+
+pub(crate) fn peer() -> RdmaPeer {
+    RdmaPeer {
+        qpn: 0x0001_0203,
+        psn: 0x00a1_b2c3,
+        gid: gid(9),
+        path_mtu: 1024,
+    }
+}
+
+pub(crate) fn full_alloc() -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_id: Some(ARENA),
+        kv_cache_intent: Some(KvCacheIntent {
+            tier: KvCacheTier::Warm,
+            block_bytes: 65_536,
+        }),
+        cpu_isolation: Some(CpuIsolationClass::WholeCore),
+        gpu_exclusivity: Some(GpuExclusivityClass::SessionExclusive),
+        affinities: affinities(),
+        transport: Transport::Rdma,
+        rotate_on_renew: true,
+        rdma_peer: Some(peer()),
+        ..alloc(ResourceType::Mem)
+    }
+}
+
+pub(crate) fn affinities() -> Vec<Affinity> {
+    let near = |category, strength, target_type, target: &[u8]| Affinity {
+        category,
+        strength,
+        target_type,
+        target: target.to_vec(),
+    };
+    vec![
+        near(1, 1, 1, &ARENA.0.to_be_bytes()),
+        near(4, 3, 2, &LEASE.0.to_be_bytes()),
+        near(2, 2, 3, &NODE.0),
+        near(3, 2, 4, "rack-é".as_bytes()),
+        near(5, 2, 4, b"model-7"),
+    ]
+}
+
+pub(crate) fn rdma() -> RdmaBinding {
+    RdmaBinding {
+        rkey: Some(0x8765_4321),
+        remote_addr: 0x7f00_1234_5000,
+        qp_num: 0x0011_1213,
+        gid: gid(7),
+        port: 1,
+        psn: 0x00c1_c2c3,
+        path_mtu: 4096,
+        strategy: RdmaStrategy::Window,
+        previous: None,
+        max_rd_atomic: 16,
+        atomics: true,
+    }
+}
+
+pub(crate) fn lease(binding: Binding) -> LeaseInfo {
+    LeaseInfo {
+        lease_id: LEASE,
+        resource_id: ARENA,
+        resource_type: ResourceType::Mem,
+        status: LeaseStatus::Active,
+        phase: LeasePhase::Active,
+        generation: Generation(3),
+        capacity: 0x0010_0000,
+        granted_at_unix_ms: 1_800_000_000_001,
+        expires_at_unix_ms: 1_800_000_060_002,
+        renewable_at_unix_ms: 1_800_000_048_003,
+        grace_ends_unix_ms: 1_800_000_065_004,
+        remaining_ms: 59_005,
+        effective: Effective {
+            transport: Some(Transport::Rdma),
+            ..Effective::default()
+        },
+        binding,
+    }
+}
+
+pub(crate) fn rdma_lease() -> LeaseInfo {
+    let limits = Some(Limits {
+        offset: 0,
+        length: 0x0010_0000,
+    });
+    lease(Binding {
+        limits,
+        rdma: Some(rdma()),
+        ..Binding::default()
+    })
+}
+
+pub(crate) fn full_lease() -> LeaseInfo {
+    let previous = Some(PreviousKey {
+        rkey: 0x1234_5678,
+        remaining_ms: 1_500,
+    });
+    let effective = Effective {
+        cpu_isolation: Some(CpuIsolationClass::StrictIsolated),
+        gpu_exclusivity: Some(GpuExclusivityClass::DeviceExclusive),
+        transport: Some(Transport::Both),
+        rotate_on_renew: true,
+    };
+    let binding = Binding {
+        dp_key: Some(DpKey(core::array::from_fn(|n| {
+            0xe0 ^ u8::try_from(n).unwrap_or(0)
+        }))),
+        udp_endpoint: Some(Endpoint {
+            addr: gid(7),
+            port: 5702,
+        }),
+        limits: Some(Limits {
+            offset: 4096,
+            length: 0x0010_0000,
+        }),
+        rdma: Some(RdmaBinding { previous, ..rdma() }),
+    };
+    LeaseInfo {
+        effective,
+        ..lease(binding)
+    }
+}
+
+pub(crate) fn entry(resource_type: ResourceType, flags: u16) -> FlatEntry {
+    let low = u128::from(resource_type.code());
+    FlatEntry {
+        resource_id: ResourceId(ARENA.0 ^ low),
+        resource_type,
+        flags,
+        capacity: 0x4000_0000,
+        available: 0x3000_0000,
+    }
+}
+
+pub(crate) fn inventory() -> ResourceInventory {
+    let id = |n: u128| ResourceId(ARENA.0 + n);
+    ResourceInventory {
+        node_id: NODE,
+        epoch: Epoch(42),
+        health: health::DEGRADED,
+        mem_arenas: vec![MemArena {
+            resource_id: id(1),
+            base: 0x1000,
+            len: 0x4000_0000,
+            align: 4096,
+            max_read: 0x0010_0000,
+            max_write: 0x0008_0000,
+            health: health::OK,
+        }],
+        block_devs: vec![BlockDev {
+            resource_id: id(2),
+            block_size: 512,
+            capacity: 0x0100_0000_0000,
+            flags: BLOCK_RO | BLOCK_REMOVABLE,
+            health: health::DEGRADED,
+        }],
+        cpu_caps: vec![CpuCap {
+            resource_id: id(3),
+            cores: 8,
+            threads: 16,
+            max_mhz: 3_500,
+            flags: cpu_flags::CRC32
+                | cpu_flags::ARCH_X86_64 << cpu_flags::ARCH_SHIFT
+                | 2 << cpu_flags::ISOLATION_SHIFT
+                | cpu_flags::TOPOLOGY_COMPLETE,
+            health: health::OK,
+        }],
+        nics: vec![
+            NicInfo {
+                resource_id: id(4),
+                speed_bps: 100_000_000_000,
+                mtu: 9_000,
+                flags: NIC_SRIOV | NIC_LINK_UP,
+                health: health::OK,
+            },
+            NicInfo {
+                resource_id: id(5),
+                speed_bps: 0,
+                mtu: 1_500,
+                flags: 0,
+                health: health::FENCED,
+            },
+        ],
+        gpus: vec![GpuInfo {
+            resource_id: id(6),
+            vram_bytes: 0x6_0000_0000,
+            compute_units: 16_384,
+            flags: GPU_CUDA | GPU_MIG,
+            health: health::OK,
+        }],
+        extensions: vec![
+            InventoryExtension::Name(id(4), "eth0".into()),
+            InventoryExtension::Available(id(1), 0x3000_0000),
+            InventoryExtension::Classes {
+                resource_id: id(3),
+                default: 1,
+                supported: vec![0, 1],
+            },
+            InventoryExtension::Transports(id(1), vec![Transport::Rdma, Transport::Udp]),
+        ],
+    }
+}

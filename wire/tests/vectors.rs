@@ -1,0 +1,177 @@
+//! The golden vectors are what the code makes of them, byte for byte, and mean what they say.
+
+#![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
+
+#[path = "../examples/vectors/cases.rs"]
+mod cases;
+#[path = "../examples/vectors/describe.rs"]
+mod describe;
+#[path = "../examples/vectors/samples.rs"]
+mod samples;
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use fabricbios_wire::*;
+
+const MAKE: &str = "run `cargo run -p fabricbios-wire --example vectors` and review the difference";
+
+fn files() -> BTreeMap<String, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/v0");
+    let read = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read_to_string(entry.path()).unwrap())
+    };
+    fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| read(entry.unwrap()))
+        .collect()
+}
+
+#[test]
+fn the_files_are_those_that_the_code_makes() {
+    let made: BTreeMap<_, _> = cases::all()
+        .iter()
+        .map(|case| (case.file_name(), case.file()))
+        .collect();
+    assert_eq!(made.len(), cases::all().len(), "two cases have one name");
+    assert!(made.len() > 200, "only {} cases", made.len());
+    let found = files();
+    let names = |set: &BTreeMap<String, String>| set.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        names(&found),
+        names(&made),
+        "missing or surplus files; {MAKE}"
+    );
+    for (name, text) in &made {
+        assert_eq!(&found[name], text, "{name} differs; {MAKE}");
+    }
+}
+
+#[test]
+fn every_file_means_what_it_says() {
+    let files = files();
+    assert!(files.len() > 200, "only {} vectors found", files.len());
+    for (name, text) in &files {
+        let vector = Vector::read(text);
+        let decoded = vector.decode();
+        let lines = decoded
+            .as_ref()
+            .map(|(lines, _)| lines.clone())
+            .map_err(|error| *error);
+        let expected = vector.expected();
+        assert_eq!(lines, expected, "{name}");
+        if let (Ok((_, again)), "ok") = (decoded, vector.expect.as_str()) {
+            assert_eq!(again, vector.bytes, "{name} is encoded differently");
+        }
+    }
+}
+
+#[derive(Default)]
+struct Vector {
+    kind: String,
+    asked: Header,
+    expect: String,
+    values: Vec<String>,
+    bytes: Vec<u8>,
+}
+
+impl Vector {
+    fn read(text: &str) -> Self {
+        let mut vector = Self::default();
+        for line in text.lines() {
+            match line
+                .strip_prefix("# ")
+                .map(|rest| rest.split_once(": ").unwrap())
+            {
+                Some(("kind", kind)) => vector.kind = kind.to_owned(),
+                Some(("asked", asked)) => vector.asked = read_asked(asked),
+                Some(("expect", expect)) => vector.expect = expect.to_owned(),
+                Some(("value", value)) => vector.values.push(value.to_owned()),
+                Some(_) => (),
+                None => vector.bytes.extend(read_hex(line)),
+            }
+        }
+        vector
+    }
+
+    fn expected(&self) -> Result<Vec<String>, &str> {
+        match self.expect.strip_prefix("refused ") {
+            Some(error) => Err(error),
+            None => Ok(self.values.clone()),
+        }
+    }
+
+    /// What it means, and the bytes that the code makes of that.
+    fn decode(&self) -> Result<(Vec<String>, Vec<u8>), &'static str> {
+        match self.kind.as_str() {
+            "request" => decode_request(&self.bytes)
+                .map_err(status)
+                .map(|(header, it)| {
+                    let again = encode_request(header.request_id, header.nonce, &it);
+                    (
+                        [describe::header(&header), describe::request(&it)].concat(),
+                        again,
+                    )
+                }),
+            "answer" => decode_answer(&self.asked, &self.bytes)
+                .map_err(status)
+                .map(|it| (describe::answer(&it), encode_answer(&self.asked, &it))),
+            "tlv" => self.decode_params(),
+            "flat" => decode_flat(&self.bytes)
+                .map_err(name)
+                .map(|it| (describe::flat(&it), encode_flat(&it).unwrap())),
+            "structured" => decode_structured(&self.bytes)
+                .map_err(name)
+                .map(|it| (describe::structured(&it), encode_structured(&it).unwrap())),
+            other => panic!("a vector of kind {other:?}"),
+        }
+    }
+
+    /// As the params of the smallest LEASE_ALLOC.
+    fn decode_params(&self) -> Result<(Vec<String>, Vec<u8>), &'static str> {
+        let length = u32::try_from(self.bytes.len()).unwrap().to_be_bytes();
+        let fixed = [
+            &[0, 2][..],
+            &[0; 16],
+            &[0, 0, 0, 0, 0, 0, 0, 1],
+            &[0, 0, 0, 1, 0, 0, 0, 0],
+        ];
+        let payload = [&fixed.concat(), &length[..], &self.bytes].concat();
+        let alloc = LeaseAllocRequest::parse(&payload).map_err(name)?;
+        let lines = describe::params(&alloc);
+        let frame = encode_request(0, 0, &Request::LeaseAlloc(alloc));
+        Ok((lines, frame[HEADER_LEN + 38..].to_vec()))
+    }
+}
+
+fn status(rejected: Rejected) -> &'static str {
+    name(rejected.error)
+}
+
+fn name(error: DecodeError) -> &'static str {
+    error.lease_error().name()
+}
+
+fn read_hex(line: &str) -> Vec<u8> {
+    let pair = |at| u8::from_str_radix(&line[at..at + 2], 16).unwrap();
+    (0..line.len()).step_by(2).map(pair).collect()
+}
+
+fn read_asked(text: &str) -> Header {
+    let field = |name: &str| {
+        let parts = text.split(", ").map(|part| part.split_once(" = ").unwrap());
+        parts
+            .clone()
+            .find(|(key, _)| *key == name)
+            .unwrap()
+            .1
+            .to_owned()
+    };
+    Header {
+        flags: 0,
+        msg_type: u16::from_str_radix(field("msg_type").strip_prefix("0x").unwrap(), 16).unwrap(),
+        request_id: field("request_id").parse().unwrap(),
+        nonce: field("nonce").parse().unwrap(),
+        payload_len: 0,
+    }
+}
