@@ -249,3 +249,15 @@ fn bind_overdue() -> Refusal {
         "the binding could not be made in time and was taken back; nothing was leased",
     )
 }
+
+/// The node is going down.
+impl LeaseTable {
+    /// Takes every lease back. Each is cut, proved, scrubbed, as by an operator's revoke.
+    pub fn on_drain(&mut self, now: Now) {
+        self.on_tick(now);
+        let ids: alloc::vec::Vec<LeaseId> = self.leases.keys().copied().collect();
+        for id in ids {
+            self.end(now, id, Event::Revoke, LeasePhase::Revoked);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! From orders to backends, on the lanes that they belong to, and back as reports.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use fabricbios_lease::{Backend, Order, Report, StepError};
+use fabricbios_wire::ResourceId;
+
+use crate::lanes::Lane;
+
+/// Where reports go. Called on the lanes' threads.
+pub type OnReport = Arc<dyn Fn(Report) + Send + Sync>;
+
+/// The backends of a node, by the resources that they own.
+pub struct Backends {
+    owners: HashMap<ResourceId, Arc<dyn Backend>>,
+    ending: Lane,
+    opening: Lane,
+    cleaning: Lane,
+    on_report: OnReport,
+}
+
+impl fmt::Debug for Backends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backends").field("resources", &self.owners.keys()).finish_non_exhaustive()
+    }
+}
+
+impl Backends {
+    /// No backends yet.
+    #[must_use]
+    pub fn new(on_report: OnReport) -> Self {
+        Self {
+            owners: HashMap::new(),
+            // Each thread can be lost to one stuck call; the table fences long before all are.
+            ending: Lane::new("ending", 64),
+            opening: Lane::new("opening", 64),
+            cleaning: Lane::new("cleaning", 4),
+            on_report,
+        }
+    }
+
+    /// `backend` owns `resource_id`.
+    pub fn add(&mut self, resource_id: ResourceId, backend: Arc<dyn Backend>) {
+        self.owners.insert(resource_id, backend);
+    }
+
+    /// Has an order carried out. Never blocks.
+    pub fn dispatch(&self, order: Order) {
+        let Some(backend) = self.owners.get(&order.resource_id()).cloned() else {
+            // Only a fence of an earlier run can name a resource that nobody owns any more.
+            tracing::error!(?order, "no backend owns this resource");
+            return;
+        };
+        let lane = match order {
+            Order::Cut(_) | Order::RetireKey(_) => &self.ending,
+            Order::Bind(_) | Order::Rotate(_) => &self.opening,
+            Order::Release(..) | Order::Reset(_) => &self.cleaning,
+        };
+        let on_report = self.on_report.clone();
+        lane.run(move || carry_out(&*backend, order, &*on_report));
+    }
+}
+
+fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
+    on_report(match order {
+        Order::Bind(order) => Report::Bind(order.tag, backend.bind(&order)),
+        Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
+        Order::RetireKey(tag) => Report::RetireKey(tag, backend.retire_key(tag)),
+        Order::Cut(tag) => Report::Cut(tag, backend.cut(tag)),
+        Order::Release(tag, extent) => {
+            let progress = || on_report(Report::ReleaseProgress(tag));
+            let outcome: Result<(), StepError> = backend.release(tag, extent, &progress);
+            Report::Release(tag, outcome)
+        }
+        Order::Reset(resource_id) => Report::Reset(resource_id, backend.reset(resource_id)),
+    });
+}

@@ -1,0 +1,32 @@
+//! The two clocks, read together.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fabricbios_lease::{BootTime, Now};
+use nix::time::{ClockId, clock_gettime};
+
+/// Reads both clocks.
+#[must_use]
+pub fn now() -> Now {
+    Now { boot: boot(), unix_ms: unix_ms() }
+}
+
+fn boot() -> BootTime {
+    // CLOCK_BOOTTIME is in every kernel since 2.6.39 and the call has no other way to fail.
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME exists");
+    let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec()).unwrap_or(0);
+    BootTime(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Names this run of the machine; a fence of another run is re-verified.
+#[must_use]
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
+}

@@ -1,0 +1,241 @@
+//! What the operator says: flags, then the configuration file for what no flag says, then defaults.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Deserialize;
+
+use crate::size::Size;
+
+/// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
+#[derive(Debug, Parser)]
+#[command(name = "fabricbiosd", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the daemon can run as.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the control plane and the data planes of this node.
+    ///
+    /// The first start makes a fabric CA, a node identity and an operator identity in the state
+    /// directory, and prints the command to try next. READY on standard output means that clients
+    /// are served. SIGTERM takes every lease back, proves it and exits 0; a second SIGTERM does not
+    /// wait. Logs go to standard error; RUST_LOG sets their level.
+    ControlServer(Box<Settings>),
+}
+
+/// Flags, each of which may also stand in the configuration file under the same name.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Settings {
+    /// TOML file with any of these settings; flags override it.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+
+    /// List in the inventory what the machine has. Nothing is leasable until it is named by one of
+    /// the flags below.
+    #[arg(long)]
+    pub auto_detect: bool,
+
+    /// Where identities and the journal live [default: /var/lib/fabricbios].
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Address of the control plane (QUIC) [default: all addresses, port 5701].
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+
+    /// What endpoints say when the node listens on a wildcard [default: the address that the client
+    /// reached].
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<IpAddr>,
+
+    /// Memory to offer for lease: the arena, such as 256MiB [default: none].
+    #[arg(long, value_name = "SIZE")]
+    pub mem_bytes: Option<Size>,
+
+    /// RDMA device that serves memory leases: a name, `auto` or `none` [default: auto].
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
+
+    /// How RDMA access is given out [default: auto].
+    #[arg(long, value_enum)]
+    pub rdma_strategy: Option<RdmaStrategy>,
+
+    /// Whether a GPU may be shared [default: exclusive].
+    #[arg(long, value_enum)]
+    pub gpu_share_mode: Option<GpuShareMode>,
+
+    /// Isolation of CPU leases that ask for none [default: whole_core].
+    #[arg(long, value_enum)]
+    pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
+
+    /// Longest term of a lease, seconds [default: 3600].
+    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub lease_secs_max: Option<u32>,
+
+    /// Longest grace time of a lease, seconds [default: 3600].
+    #[arg(long, value_name = "SECS")]
+    pub grace_secs_max: Option<u32>,
+
+    /// A cut that is not proved within this time fences the resource [default: 1000].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    pub cut_within_ms: Option<u32>,
+}
+
+/// How RDMA access is given out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum RdmaStrategy {
+    /// Whatever the device can: windows.
+    #[default]
+    Auto,
+    /// A type 2B memory window per lease.
+    Window,
+}
+
+/// Whether a GPU may be shared (000, "Share Modes").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuShareMode {
+    /// One lease a GPU.
+    #[default]
+    Exclusive,
+    /// Several, by VRAM.
+    Fractional,
+}
+
+/// Isolation of CPU leases that ask for none (002).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum CpuIsolationPolicy {
+    /// Siblings may be split.
+    #[value(alias = "BestEffort")]
+    BestEffort,
+    /// Whole physical cores.
+    #[default]
+    #[value(alias = "WholeCore")]
+    WholeCore,
+    /// Whole cores that share nothing.
+    #[value(aliases = ["strict_isolated", "StrictIsolated"])]
+    Strict,
+}
+
+/// A configuration file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("configuration file {path}: {why}")]
+pub struct ConfigError {
+    path: PathBuf,
+    why: String,
+}
+
+impl Settings {
+    /// The flags over what the file that they name says.
+    pub fn with_file(self) -> Result<Self, ConfigError> {
+        let Some(path) = self.config.clone() else { return Ok(self) };
+        let error = |why: String| ConfigError { path: path.clone(), why };
+        let text = std::fs::read_to_string(&path).map_err(|e| error(e.to_string()))?;
+        let file: Self = toml::from_str(&text).map_err(|e| error(e.to_string()))?;
+        Ok(self.over(file))
+    }
+
+    fn over(self, file: Self) -> Self {
+        Self {
+            config: self.config,
+            auto_detect: self.auto_detect || file.auto_detect,
+            state_dir: self.state_dir.or(file.state_dir),
+            listen: self.listen.or(file.listen),
+            advertise: self.advertise.or(file.advertise),
+            mem_bytes: self.mem_bytes.or(file.mem_bytes),
+            rdma_device: self.rdma_device.or(file.rdma_device),
+            rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
+            gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
+            cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
+            lease_secs_max: self.lease_secs_max.or(file.lease_secs_max),
+            grace_secs_max: self.grace_secs_max.or(file.grace_secs_max),
+            cut_within_ms: self.cut_within_ms.or(file.cut_within_ms),
+        }
+    }
+
+    /// Where state lives.
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        self.state_dir.as_deref().unwrap_or(Path::new("/var/lib/fabricbios"))
+    }
+
+    /// Where the control plane listens.
+    #[must_use]
+    pub fn listen(&self) -> SocketAddr {
+        self.listen.unwrap_or_else(|| SocketAddr::from(([0; 8], DEFAULT_PORT)))
+    }
+
+    /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
+    #[must_use]
+    pub fn rdma_device(&self) -> Option<Option<String>> {
+        match self.rdma_device.as_deref() {
+            Some("none") => None,
+            None | Some("auto") => Some(None),
+            Some(name) => Some(Some(name.to_owned())),
+        }
+    }
+}
+
+/// The control plane's port (published facts §3).
+pub const DEFAULT_PORT: u16 = 5701;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(args: &[&str]) -> Settings {
+        let cli = Cli::try_parse_from([&["fabricbiosd", "control-server"], args].concat()).unwrap();
+        let Command::ControlServer(settings) = cli.command;
+        *settings
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.toml");
+        std::fs::write(&path, "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true")
+            .unwrap();
+        let path = path.to_str().unwrap();
+        let got = settings(&["--config", path, "--mem-bytes", "2MiB"]).with_file().unwrap();
+        assert_eq!(got.mem_bytes, Some(Size(2 << 20)));
+        assert_eq!(got.listen().port(), 1);
+        assert!(got.auto_detect);
+    }
+
+    #[test]
+    fn a_file_with_a_misspelt_name_is_refused_with_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.toml");
+        std::fs::write(&path, "mem-byte = 1").unwrap();
+        let error = settings(&["--config", path.to_str().unwrap()]).with_file().unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("node.toml") && error.contains("mem-byte"), "{error}");
+    }
+
+    #[test]
+    fn class_names_in_both_spellings() {
+        for (text, class) in [
+            ("best_effort", CpuIsolationPolicy::BestEffort),
+            ("WholeCore", CpuIsolationPolicy::WholeCore),
+            ("strict", CpuIsolationPolicy::Strict),
+            ("strict_isolated", CpuIsolationPolicy::Strict),
+            ("StrictIsolated", CpuIsolationPolicy::Strict),
+        ] {
+            let got = settings(&["--cpu-isolation-policy", text]).cpu_isolation_policy;
+            assert_eq!(got, Some(class), "{text}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The one owner of the lease table: waits for one thing, applies it without waiting, does what
+//! the table asks for, and waits again.
+//!
+//! What it keeps in order: orders go out as they come, so a cut waits for nothing; an answer that
+//! rests on a change goes out when that change is durable.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use fabricbios_lease::{
+    Asked, BootTime, Change as TableChange, Effect, LeaseTable, Report, State, Ticket,
+};
+use fabricbios_wire::{
+    Answer, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request, Role,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    backends::Backends,
+    clock,
+    inventory::Inventory,
+    journal::{Change, CommitError, Journal, Seq},
+    log_note,
+    mailbox::Mailbox,
+};
+
+/// What can happen to the driver.
+#[derive(Debug)]
+pub enum Input {
+    /// A peer asks.
+    Asked {
+        /// From its certificate.
+        tenant: Arc<str>,
+        /// From its certificate.
+        role: Role,
+        /// What.
+        request: Request,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Answer>,
+    },
+    /// A backend reports.
+    Report(Report),
+    /// The journal is durable up to here, or could not be written.
+    Durable(Result<Seq, CommitError>),
+    /// Take every lease back, then stop.
+    Drain,
+    /// Stop now.
+    Halt,
+}
+
+/// How long a drain may take: cuts and scrubs that have not ended by then never may.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Driver {
+    table: LeaseTable,
+    backends: Backends,
+    journal: Journal,
+    inventory: Inventory,
+    mailbox: Mailbox<Input>,
+    askers: HashMap<Ticket, oneshot::Sender<Answer>>,
+    next_ticket: u64,
+    /// Changes of the turn that is being done.
+    batch: Vec<Change>,
+    submitted: Seq,
+    durable: Seq,
+    /// Answers that wait for the disk, in order of submission.
+    held: VecDeque<(Seq, Ticket, Answer)>,
+    draining: Option<BootTime>,
+}
+
+impl Driver {
+    /// A driver that has not begun.
+    #[must_use]
+    pub fn new(
+        table: LeaseTable,
+        backends: Backends,
+        journal: Journal,
+        inventory: Inventory,
+        mailbox: Mailbox<Input>,
+    ) -> Self {
+        Self {
+            table,
+            backends,
+            journal,
+            inventory,
+            mailbox,
+            askers: HashMap::new(),
+            next_ticket: 0,
+            batch: Vec::new(),
+            submitted: Seq(0),
+            durable: Seq(0),
+            held: VecDeque::new(),
+            draining: None,
+        }
+    }
+
+    /// Drives until drained or halted, then closes the journal.
+    pub fn run(mut self) -> io::Result<()> {
+        self.table.on_tick(clock::now());
+        self.perform();
+        while !self.is_done() {
+            self.mailbox.wait(self.next_wake())?;
+            if !self.turn() {
+                break;
+            }
+        }
+        self.journal.close().map_err(io::Error::other)
+    }
+
+    /// Takes in everything that is there; `false`: stop now.
+    fn turn(&mut self) -> bool {
+        self.table.on_tick(clock::now());
+        self.perform();
+        while let Some(input) = self.mailbox.take() {
+            if matches!(input, Input::Halt) {
+                return false;
+            }
+            self.apply(input);
+            self.perform();
+        }
+        true
+    }
+
+    fn next_wake(&self) -> Option<BootTime> {
+        self.table.next_deadline().into_iter().chain(self.draining).min()
+    }
+
+    fn is_done(&self) -> bool {
+        let Some(patience_ends) = self.draining else { return false };
+        let settled = self.table.census().keys().all(|state| *state == State::Fenced);
+        (settled && self.held.is_empty()) || patience_ends <= clock::now().boot
+    }
+
+    fn apply(&mut self, input: Input) {
+        let now = clock::now();
+        match input {
+            Input::Asked { tenant, role, request, reply } => {
+                self.asked(tenant, role, request, reply);
+            }
+            Input::Report(report) => self.table.on_report(now, report),
+            Input::Durable(Ok(seq)) => self.durable = self.durable.max(seq),
+            Input::Durable(Err(error)) => self.not_durable(&error),
+            Input::Drain => {
+                self.draining = Some(now.boot + DRAIN_PATIENCE);
+                self.table.on_drain(now);
+            }
+            Input::Halt => {}
+        }
+    }
+
+    fn asked(
+        &mut self,
+        tenant: Arc<str>,
+        role: Role,
+        request: Request,
+        reply: oneshot::Sender<Answer>,
+    ) {
+        if let Some(refusal) = self.not_now(&request) {
+            tell(reply, Err(refusal));
+            return;
+        }
+        if let Request::GetInventory(form) = request {
+            tell(reply, Ok(self.inventory_now(form)));
+            return;
+        }
+        let Some(fresh_id) = fresh_lease_id() else {
+            tell(reply, Err(unavailable("the system has no randomness for a lease id")));
+            return;
+        };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.askers.insert(ticket, reply);
+        let asked = Asked { ticket, tenant, role, fresh_id, request };
+        self.table.on_request(clock::now(), &asked);
+    }
+
+    fn inventory_now(&self, form: InventoryForm) -> Reply {
+        match form {
+            InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&self.table)),
+            InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&self.table)),
+        }
+    }
+
+    /// Why new leases are not taken on at the moment.
+    fn not_now(&self, request: &Request) -> Option<Refusal> {
+        if !matches!(request, Request::LeaseAlloc(_)) {
+            return None;
+        }
+        if self.draining.is_some() {
+            return Some(unavailable("the node is shutting down; lease elsewhere"));
+        }
+        (!self.journal.has_room())
+            .then(|| unavailable("the node's journal does not keep up; try again later"))
+    }
+
+    /// Does what the table asks for, until it asks for nothing.
+    fn perform(&mut self) {
+        let mut answers = Vec::new();
+        while let Some(effect) = self.table.poll_effect() {
+            match effect {
+                Effect::Order(order) => self.backends.dispatch(order),
+                Effect::Journal(change) => self.batch.extend(encode(change)),
+                Effect::Note(note) => log_note::log(&note),
+                Effect::Answer { ticket, answer, after_journal: true } => {
+                    answers.push((ticket, answer));
+                }
+                Effect::Answer { ticket, answer, after_journal: false } => {
+                    self.tell(ticket, answer);
+                }
+            }
+        }
+        if !self.batch.is_empty() {
+            self.submitted = self.journal.submit(std::mem::take(&mut self.batch));
+        }
+        for (ticket, answer) in answers {
+            self.held.push_back((self.submitted, ticket, answer));
+        }
+        self.tell_durable();
+    }
+
+    fn tell_durable(&mut self) {
+        while self.held.front().is_some_and(|(seq, ..)| *seq <= self.durable) {
+            if let Some((_, ticket, answer)) = self.held.pop_front() {
+                self.tell(ticket, answer);
+            }
+        }
+    }
+
+    /// The disk refused: who waits for it is told so. Cuts were made all the same, and a lease that
+    /// nobody was told of runs out by itself.
+    fn not_durable(&mut self, error: &CommitError) {
+        tracing::error!(%error, waiting = self.held.len(), "the journal could not be written");
+        for (_, ticket, answer) in std::mem::take(&mut self.held) {
+            let told = match answer {
+                Ok(_) => Err(Refusal::new(
+                    LeaseError::Internal,
+                    RefusalClass::Transient,
+                    format!("decided, but it could not be written down: {error}"),
+                )),
+                refusal => refusal,
+            };
+            self.tell(ticket, told);
+        }
+    }
+
+    fn tell(&mut self, ticket: Ticket, answer: Answer) {
+        if let Some(reply) = self.askers.remove(&ticket) {
+            tell(reply, answer);
+        }
+    }
+}
+
+/// An asker that has gone away needs no answer: its lease, if any, is listed and runs out.
+fn tell(reply: oneshot::Sender<Answer>, answer: Answer) {
+    if reply.send(answer).is_err() {
+        tracing::debug!("an asker went away before its answer");
+    }
+}
+
+fn unavailable(message: &str) -> Refusal {
+    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
+}
+
+fn fresh_lease_id() -> Option<LeaseId> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(LeaseId(u128::from_be_bytes(bytes))).filter(|id| id.0 != 0)
+}
+
+/// The journal's form of a change. Records are plain data: encoding them cannot fail, and if it
+/// did, an unwritten record is better than a dead node.
+fn encode(change: TableChange) -> Option<Change> {
+    let encoded = match change {
+        TableChange::PutLease(record) => {
+            postcard::to_allocvec(&record).map(|bytes| Change::PutLease(record.lease_id, bytes))
+        }
+        TableChange::RemoveLease(id) => Ok(Change::RemoveLease(id)),
+        TableChange::PutFence(record) => {
+            postcard::to_allocvec(&record).map(|bytes| Change::PutFence(record.resource_id, bytes))
+        }
+        TableChange::RemoveFence(id) => Ok(Change::RemoveFence(id)),
+    };
+    encoded.inspect_err(|error| tracing::error!(%error, "a record cannot be encoded")).ok()
+}

@@ -1,0 +1,20 @@
+//! The node daemon: the only crate that knows all others.
+//!
+//! Start reading at [`run`] (what starts in which order, and how it stops), then [`driver`] (the
+//! one owner of the lease table), then [`backends`] (which thread does what blocks).
+
+pub mod backends;
+pub mod clock;
+pub mod config;
+pub mod desk;
+pub mod detect;
+pub mod driver;
+pub mod inventory;
+pub mod journal;
+pub mod lanes;
+mod log_note;
+pub mod mailbox;
+mod memory;
+mod ready;
+pub mod run;
+pub mod size;

@@ -1,0 +1,63 @@
+//! What the table says happened, as log lines with fields.
+
+use fabricbios_lease::Note;
+use fabricbios_wire::LeaseError;
+
+/// Writes one line.
+pub(crate) fn log(note: &Note) {
+    match note {
+        Note::Granted { lease_id, tenant, resource_id, wanted, effective, policy } => {
+            tracing::info!(
+                %lease_id, %tenant, %resource_id, %wanted, requested = ?wanted.classes, ?effective,
+                %policy, "granted"
+            );
+        }
+        Note::Refused { tenant, wanted, lease_id, refusal } => {
+            let wanted = wanted.as_ref();
+            tracing::info!(
+                %tenant,
+                lease_id = lease_id.map(tracing::field::display),
+                wanted = wanted.map(tracing::field::display),
+                requested = wanted.map(|w| tracing::field::debug(w.classes)),
+                effective = "none",
+                policy = policy_of(refusal.error),
+                class = %refusal.class,
+                code = refusal.error.name(),
+                "refused: {}", refusal.message
+            );
+        }
+        Note::Cut { tag, phase, took, after_deadline, proof } => {
+            tracing::info!(
+                lease_id = %tag.lease_id, generation = tag.generation.0, %phase,
+                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                after_deadline_us = after_deadline.map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
+                %proof, "cut"
+            );
+        }
+        Note::Ended { lease_id, phase } => tracing::info!(%lease_id, %phase, "ended"),
+        Note::Fenced { resource_id, lease_id, reason } => {
+            tracing::error!(%resource_id, %lease_id, %reason, "FENCED");
+        }
+        Note::Unfenced { resource_id, by } => tracing::warn!(%resource_id, %by, "fence cleared"),
+        Note::KeyNotRetired(tag, error) => {
+            tracing::error!(lease_id = %tag.lease_id, %error, "old key not retired; cutting");
+        }
+        Note::Stale(tag, what) => {
+            tracing::debug!(lease_id = %tag.lease_id, generation = tag.generation.0, what, "stale");
+        }
+    }
+}
+
+/// Which rule a refusal comes from.
+fn policy_of(error: LeaseError) -> &'static str {
+    match error {
+        LeaseError::InvalidIntent | LeaseError::InvalidArgs => "request validation",
+        LeaseError::CapacityExceeded => "capacity, never over-committed",
+        LeaseError::NotFound | LeaseError::NotPermitted => "a lease answers only to its tenant",
+        LeaseError::RenewTooEarly => "renewal window, last 20 % of the term",
+        LeaseError::Expired | LeaseError::Revoked => "the lease is over",
+        LeaseError::Fenced => "nothing is granted on a fenced resource",
+        LeaseError::ResourceBusy => "one change of a lease at a time",
+        _ => "node state",
+    }
+}
