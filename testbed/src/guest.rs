@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,13 +19,17 @@ use std::time::{Duration, Instant};
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
 /// How much of a command's output is kept in memory for its caller; the log has all of it.
 const OUTPUT_KEPT_BYTES: usize = 64 * 1024;
-const CONSOLE_TAIL_LINES: usize = 30;
+/// Enough for a whole kernel panic, from its reason to its last line.
+const CONSOLE_TAIL_LINES: usize = 60;
 const POLL_MS: u64 = 20;
 /// How long a guest that has the terminal may take to power off and give it back.
 const POWER_OFF_MS: u64 = 5_000;
 
+/// A function that shows output.
+pub type Show = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
 /// Where a command's output is shown while it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Echo {
     /// Nowhere: only the log has it.
     Quiet,
@@ -32,8 +37,22 @@ pub enum Echo {
     Plain,
     /// On standard output, line by line behind this word.
     Prefixed(String),
+    /// By this function, which gets the bytes as they come.
+    Call(Show),
     /// The guest's command has the terminal itself.
     Terminal,
+}
+
+impl std::fmt::Debug for Echo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Quiet => f.write_str("Quiet"),
+            Self::Plain => f.write_str("Plain"),
+            Self::Prefixed(prefix) => f.debug_tuple("Prefixed").field(prefix).finish(),
+            Self::Call(_) => f.write_str("Call"),
+            Self::Terminal => f.write_str("Terminal"),
+        }
+    }
 }
 
 /// What a command in a guest left behind.
@@ -75,7 +94,7 @@ impl Guest {
         echo: &Echo,
         timeout: Option<Duration>,
     ) -> Result<Self> {
-        let terminal = *echo == Echo::Terminal;
+        let terminal = matches!(echo, Echo::Terminal);
         let mut command = Command::new(QEMU);
         command.args(spec.command_line(accelerator, files, terminal));
         command.stderr(File::create(directory.qemu_log())?);
@@ -274,6 +293,11 @@ impl Shower<'_> {
         let mut out = std::io::stdout().lock();
         match self.echo {
             Echo::Quiet | Echo::Terminal => Ok(()),
+            Echo::Call(show) => {
+                drop(out);
+                show(bytes);
+                Ok(())
+            }
             Echo::Plain => out.write_all(bytes).and_then(|()| out.flush()),
             Echo::Prefixed(prefix) => {
                 self.line.extend_from_slice(bytes);

@@ -101,7 +101,7 @@ impl Job {
     }
 
     fn environment_script(&self, place: &Place<'_>) -> String {
-        let terminal = self.echo == Echo::Terminal;
+        let terminal = matches!(self.echo, Echo::Terminal);
         let (rows, columns) = if terminal { terminal_size() } else { (24, 80) };
         let name = if terminal {
             std::env::var("TERM").ok()

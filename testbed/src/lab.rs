@@ -198,7 +198,7 @@ fn end_of_pair(job: &Job, end: usize, socket: &Path) -> Job {
     ] {
         job.environment.push((name.to_owned(), value.to_owned()));
     }
-    if job.echo == Echo::Plain {
+    if matches!(job.echo, Echo::Plain) {
         job.echo = Echo::Prefixed(format!("{role:6}"));
     }
     job

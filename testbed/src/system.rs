@@ -31,7 +31,7 @@ impl System {
             let value = lines
                 .filter(|(field, _)| *field == name)
                 .map(|(_, value)| value)
-                .last();
+                .next_back();
             value
                 .unwrap_or_default()
                 .trim_matches(['"', '\''])

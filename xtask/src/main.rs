@@ -3,7 +3,13 @@
 //! What lives here: which checks there are and in which order. How a guest is booted is in
 //! `fabricbios-testbed`; what a suite proves is in the suite.
 
+mod bench;
+mod cargo;
+mod demo;
 mod lab;
+mod progress;
+mod suites;
+mod test;
 
 use clap::{Parser, Subcommand};
 use fabricbios_testbed::Layout;
@@ -23,8 +29,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Lease memory over RDMA and see the access end with the lease, in a guest with soft-RoCE
+    Demo(demo::Arguments),
+    /// Run every check: format, lints, dependencies, tests, documentation, and the lab suites
+    Test(test::Arguments),
     /// Run a command, or a shell, as root under the lab kernel, with this checkout
     Lab(lab::Arguments),
+    /// Run the measurements
+    Bench(bench::Arguments),
     /// Show what the lab and the tests need and this host lacks; install it with --yes
     Setup(lab::SetupArguments),
 }
@@ -36,6 +48,9 @@ fn main() -> ExitCode {
         .expect("xtask/ has a parent");
     let layout = Layout::new(repository);
     let result = match arguments.command {
+        Task::Demo(arguments) => demo::run(&layout, &arguments),
+        Task::Test(arguments) => test::run(&layout, &arguments),
+        Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),
     };

@@ -1,0 +1,196 @@
+//! The suites that run in guests: which there are, what each needs, and what its ending means.
+
+use crate::guest::Finished;
+use crate::report::Outcome;
+use anyhow::{Context, Result, bail};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Exit code of a suite that found something missing; its last line says what.
+const SKIPPED_CODE: i32 = 77;
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(900);
+const HEADER: &str = "# lab:";
+
+/// How many machines a suite wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machines {
+    /// One, with the RDMA device `rxe0` on a veth pair.
+    One,
+    /// Two, with `rxe0` on the link between them. The suite runs in both, with the argument `node`
+    /// in one and `client` in the other.
+    Two,
+}
+
+/// One program that runs in the lab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suite {
+    /// Its file name without the ending.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it wants.
+    pub machines: Machines,
+    /// When it is given up.
+    pub timeout: Duration,
+}
+
+/// The Python programs in `directory` whose name starts with `prefix`, by name. One that cannot be
+/// run as it stands is an error: it would otherwise be left out without a word.
+pub fn discover(directory: &Path, prefix: &str) -> Result<Vec<Suite>> {
+    let mut suites = Vec::new();
+    if !directory.is_dir() {
+        return Ok(suites);
+    }
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let is_python = path.extension().is_some_and(|extension| extension == "py");
+        if is_python && name.starts_with(prefix) {
+            suites.push(Suite::read(&path, name)?);
+        }
+    }
+    suites.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(suites)
+}
+
+impl Suite {
+    fn read(path: &Path, name: String) -> Result<Self> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+        if path.metadata()?.permissions().mode() & 0o111 == 0 {
+            bail!("{shown} is not executable: chmod +x, or give it another name");
+        }
+        let (machines, timeout) = header(&text).with_context(|| format!("header of {shown}"))?;
+        Ok(Self {
+            name,
+            path: path.to_owned(),
+            machines,
+            timeout,
+        })
+    }
+}
+
+/// Reads `# lab: one-vm` or `# lab: two-vm timeout=1200`.
+fn header(text: &str) -> Result<(Machines, Duration)> {
+    let line = text
+        .lines()
+        .take(20)
+        .find_map(|line| line.strip_prefix(HEADER));
+    let line = line.context("no line `# lab: one-vm` or `# lab: two-vm` near the top")?;
+    let mut words = line.split_whitespace();
+    let machines = match words.next() {
+        Some("one-vm") => Machines::One,
+        Some("two-vm") => Machines::Two,
+        other => bail!("`{}`: one-vm or two-vm expected", other.unwrap_or_default()),
+    };
+    let timeout = match words
+        .next()
+        .map(|word| (word, word.strip_prefix("timeout=")))
+    {
+        None => TIMEOUT_DEFAULT,
+        Some((_, Some(seconds))) => Duration::from_secs(seconds.parse().context("timeout")?),
+        Some((word, None)) => bail!("`{word}`: timeout=SECONDS expected"),
+    };
+    Ok((machines, timeout))
+}
+
+/// What the ending of a suite means.
+#[must_use]
+pub fn outcome(ending: &Finished) -> Outcome {
+    match ending.code {
+        0 => Outcome::Passed,
+        SKIPPED_CODE => Outcome::Skipped(last_line(&ending.output)),
+        code => Outcome::Failed(format!("exit code {code}: {}", last_line(&ending.output))),
+    }
+}
+
+/// What the ending of a Rust test binary means. One that had no test to run has not passed.
+#[must_use]
+pub fn rust_outcome(ending: &Finished) -> Outcome {
+    let ran_nothing = |line: &str| line.starts_with("test result: ok. 0 passed");
+    if ending.code == 0 && ending.output.lines().any(ran_nothing) {
+        return Outcome::Failed("the test binary ran no test".to_owned());
+    }
+    outcome(ending)
+}
+
+fn last_line(output: &str) -> String {
+    let last = output.lines().map(str::trim).rfind(|line| !line.is_empty());
+    last.unwrap_or("without a word").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(code: i32, output: &str) -> Finished {
+        Finished {
+            code,
+            output: output.to_owned(),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn the_header_says_what_a_suite_wants() {
+        let text = "#!/usr/bin/python3\n# lab: two-vm timeout=60\n";
+        assert_eq!(
+            header(text).unwrap(),
+            (Machines::Two, Duration::from_secs(60))
+        );
+        assert_eq!(
+            header("# lab: one-vm\n").unwrap(),
+            (Machines::One, TIMEOUT_DEFAULT)
+        );
+        for wrong in [
+            "",
+            "# lab:\n",
+            "# lab: three-vm\n",
+            "# lab: one-vm fast\n",
+            "# lab: one-vm timeout=x\n",
+        ] {
+            assert!(header(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_suite_that_would_be_left_out_silently_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("suite_x.py");
+        std::fs::write(&path, "# lab: one-vm\n").unwrap();
+        std::fs::write(place.path().join("helper.py"), "").unwrap();
+        let error = discover(place.path(), "suite_").unwrap_err().to_string();
+        assert!(error.contains("not executable"), "{error}");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let names: Vec<String> = discover(place.path(), "suite_")
+            .unwrap()
+            .into_iter()
+            .map(|suite| suite.name)
+            .collect();
+        assert_eq!(names, ["suite_x"]);
+    }
+
+    #[test]
+    fn a_skip_names_what_was_missing() {
+        let skip = outcome(&finished(77, "starting\nskipped: missing rxe0\n\n"));
+        assert_eq!(skip, Outcome::Skipped("skipped: missing rxe0".to_owned()));
+        assert!(matches!(outcome(&finished(1, "")), Outcome::Failed(_)));
+        assert_eq!(outcome(&finished(0, "")), Outcome::Passed);
+    }
+
+    #[test]
+    fn a_rust_binary_without_tests_has_not_passed() {
+        let empty = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
+        assert!(matches!(
+            rust_outcome(&finished(0, empty)),
+            Outcome::Failed(_)
+        ));
+        let one = "running 1 test\ntest result: ok. 1 passed; 0 failed\n";
+        assert_eq!(rust_outcome(&finished(0, one)), Outcome::Passed);
+    }
+}

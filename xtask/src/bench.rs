@@ -1,0 +1,60 @@
+//! `cargo xtask bench`: the measurements in bench/ and those that need the lab.
+
+use crate::cargo::{self, Profile, cargo};
+use crate::lab::{BootArguments, say};
+use crate::suites::{GUEST_DIRECTORY, run_program};
+use anyhow::Result;
+use clap::Args;
+use fabricbios_testbed::requirements::Purpose;
+use fabricbios_testbed::{Layout, Outcome, Report, suite};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// What `cargo xtask bench` takes.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    boot: BootArguments,
+}
+
+pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    let mut report = Report::default();
+    let start = Instant::now();
+    let host = cargo::run(cargo(
+        layout,
+        &["run", "--release", "-p", "fabricbios-bench"],
+    )?);
+    report.record(
+        "host",
+        outcome(host.map(|()| Outcome::Passed)),
+        start.elapsed(),
+        false,
+    );
+    let benches = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "bench_")?;
+    if !benches.is_empty() {
+        // Optimised: these compare what the daemon adds with what the kernel does alone.
+        cargo::run(cargo::build_programs(layout, Profile::Release)?)?;
+        let lab = arguments.boot.prepare(layout, Purpose::Lab, &say)?;
+        for bench in benches {
+            println!("\n== lab:{}", bench.name);
+            let start = Instant::now();
+            let ended = outcome(run_program(&lab, &bench, layout, Profile::Release));
+            report.record(
+                &format!("lab:{}", bench.name),
+                ended,
+                start.elapsed(),
+                false,
+            );
+        }
+    }
+    println!("\n{report}{}", report.summary());
+    Ok(if report.verdict(false).is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn outcome(result: Result<Outcome>) -> Outcome {
+    result.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
+}

@@ -1,0 +1,123 @@
+//! Calling cargo and other programs of the host.
+
+use anyhow::{Context, Result, bail};
+use fabricbios_testbed::{Layout, requirements};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// `cargo ARGUMENTS` in the checkout, with the checkout's own tools in reach.
+pub(crate) fn cargo(layout: &Layout, arguments: &[&str]) -> Result<Command> {
+    let mut command = program(layout, "cargo", arguments);
+    command.env("PATH", requirements::tool_path(layout)?);
+    Ok(command)
+}
+
+/// A program in the checkout.
+pub(crate) fn program(layout: &Layout, name: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(name);
+    command.args(arguments).current_dir(layout.repository());
+    command
+}
+
+/// Runs it with its output on the terminal. An error when it does not end well.
+pub(crate) fn run(mut command: Command) -> Result<()> {
+    let shown = command.get_program().display().to_string();
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {shown}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{shown} ended with {status}")
+    }
+}
+
+/// Builds the programs under test; returns where they are.
+pub(crate) fn build_programs(layout: &Layout, profile: Profile) -> Result<Command> {
+    let mut arguments = vec![
+        "build",
+        "--bins",
+        "-p",
+        "fabricbios-node",
+        "-p",
+        "fabricbios-cli",
+    ];
+    if profile == Profile::Release {
+        arguments.push("--release");
+    }
+    cargo(layout, &arguments)
+}
+
+/// How the programs under test are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Debug,
+    Release,
+}
+
+impl Profile {
+    /// The directory of the programs, for `FABRICBIOS_BIN`.
+    pub(crate) fn programs(self, layout: &Layout) -> PathBuf {
+        let name = match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        };
+        layout.target().join(name)
+    }
+}
+
+/// Builds one integration test and returns its binary.
+pub(crate) fn test_binary(layout: &Layout, package: &str, test: &str) -> Result<PathBuf> {
+    let arguments = [
+        "test",
+        "--no-run",
+        "--message-format=json",
+        "-p",
+        package,
+        "--test",
+        test,
+    ];
+    let mut command = cargo(layout, &arguments)?;
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!(
+            "cargo test --no-run -p {package} --test {test} ended with {}",
+            output.status
+        );
+    }
+    executable(&String::from_utf8_lossy(&output.stdout), test)
+        .with_context(|| format!("cargo built no binary for the test {test} of {package}"))
+}
+
+/// The binary of a test target in cargo's messages, one JSON object a line.
+fn executable(messages: &str, test: &str) -> Option<PathBuf> {
+    // The last one wins: cargo lists what it built in the order of building.
+    let mut messages = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        (message["target"]["name"] == test)
+            .then(|| message["executable"].as_str().map(PathBuf::from))?
+    });
+    messages.next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_the_one_of_that_test() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"rxe_window\"},\"executable\":\"/t/a\"}\n\
+             {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"other\"},\"executable\":\"/t/b\"}\n\
+             {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"lib\"},\"executable\":null}\n\
+             not json\n{\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(
+            executable(messages, "rxe_window"),
+            Some(PathBuf::from("/t/a"))
+        );
+        assert_eq!(executable(messages, "lib"), None);
+        assert_eq!(executable(messages, "absent"), None);
+    }
+}

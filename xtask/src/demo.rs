@@ -1,0 +1,116 @@
+//! `cargo xtask demo`: the life of one lease, on soft-RoCE in a guest or on the host's own devices.
+
+use crate::cargo::{self, Profile};
+use crate::lab::BootArguments;
+use crate::progress::Progress;
+use crate::suites::GUEST_DIRECTORY;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use fabricbios_testbed::requirements::Purpose;
+use fabricbios_testbed::{Echo, Job, Layout, Prelude};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Debug: the build is most of the wait, and the daemon is off the data path.
+const PROFILE: Profile = Profile::Debug;
+const RDMA_CLASS: &str = "/sys/class/infiniband";
+/// Debian's Python, which has pyverbs; another one first in the path would not.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What `cargo xtask demo` takes.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Use this host's own RDMA devices instead of a guest (needs root)
+    #[arg(long)]
+    here: bool,
+    #[command(flatten)]
+    boot: BootArguments,
+}
+
+pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    let script = layout.repository().join(GUEST_DIRECTORY).join("demo.py");
+    if arguments.here {
+        here(layout, &script)
+    } else {
+        in_guest(layout, &script, &arguments.boot)
+    }
+}
+
+fn in_guest(layout: &Layout, script: &Path, boot: &BootArguments) -> Result<ExitCode> {
+    let progress = Progress::start();
+    let lab = boot.prepare(layout, Purpose::Lab, &|step| progress.step(step))?;
+    progress.run("building", cargo::build_programs(layout, PROFILE)?)?;
+    progress.step("booting the lab kernel");
+    let mut job = Job::new("demo", &[PYTHON, &script.display().to_string()]);
+    job.preludes.push(Prelude::SoftRoce);
+    job.environment
+        .push(("FABRICBIOS_BIN".to_owned(), programs(layout)));
+    let kernel = lab.kernel_release().to_owned();
+    job.echo = echo_after(progress.clone(), format!("booted {kernel} with soft-RoCE"));
+    let result = lab.run(&job);
+    progress.clear();
+    Ok(if result?.code == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The demo's own words take the place of the spinner as soon as there are any.
+fn echo_after(progress: Progress, booted: String) -> Echo {
+    let started = AtomicBool::new(false);
+    Echo::Call(Arc::new(move |bytes| {
+        if !started.swap(true, Ordering::Relaxed) {
+            progress.done(&booted);
+            progress.clear();
+        }
+        let mut out = std::io::stdout().lock();
+        // A terminal that is gone is no reason to end the guest.
+        drop(out.write_all(bytes).and_then(|()| out.flush()));
+    }))
+}
+
+fn here(layout: &Layout, script: &Path) -> Result<ExitCode> {
+    let devices = std::fs::read_dir(RDMA_CLASS)
+        .map(Iterator::count)
+        .unwrap_or_default();
+    if devices == 0 {
+        bail!(
+            "this host has no RDMA device ({RDMA_CLASS} is empty or absent). Leave out --here to \
+             use soft-RoCE in a guest, or make one: rdma link add rxe0 type rxe netdev INTERFACE"
+        );
+    }
+    if !is_root()? {
+        bail!("memory windows and locked memory need root here: run this as root");
+    }
+    let progress = Progress::start();
+    progress.run("building", cargo::build_programs(layout, PROFILE)?)?;
+    progress.clear();
+    let mut demo = Command::new(PYTHON);
+    demo.arg(script)
+        .env("FABRICBIOS_BIN", programs(layout))
+        .current_dir(layout.repository());
+    let status = demo
+        .status()
+        .with_context(|| format!("cannot start {PYTHON}"))?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn programs(layout: &Layout) -> String {
+    PROFILE.programs(layout).display().to_string()
+}
+
+fn is_root() -> Result<bool> {
+    let output = Command::new("id")
+        .arg("-u")
+        .output()
+        .context("cannot start id")?;
+    Ok(output.stdout == b"0\n")
+}

@@ -1,0 +1,189 @@
+//! The lab suites: programs under testbed/guest, and Rust tests that need the lab kernel.
+
+use crate::cargo::{self, Profile};
+use crate::lab::{BootArguments, say};
+use anyhow::{Context, Result, anyhow};
+use fabricbios_testbed::requirements::Purpose;
+use fabricbios_testbed::suite::{self, Machines, Suite};
+use fabricbios_testbed::{Job, Lab, Layout, Outcome, Prelude};
+use std::cell::OnceCell;
+use std::time::Duration;
+
+/// Where the programs are that run in guests.
+pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
+/// Rust tests that need the lab: this package, its files with this prefix.
+const RUST_PACKAGE: &str = "fabricbios-premium";
+const RUST_DIRECTORY: &str = "premium/tests";
+const RUST_PREFIX: &str = "rxe";
+const RUST_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Every suite of this checkout.
+pub(crate) struct Suites {
+    programs: Vec<Suite>,
+    rust_tests: Vec<String>,
+}
+
+impl Suites {
+    pub(crate) fn discover(layout: &Layout) -> Result<Self> {
+        let programs = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "suite_")?;
+        Ok(Self {
+            programs,
+            rust_tests: rust_tests(layout)?,
+        })
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let programs = self.programs.iter().map(|suite| suite.name.as_str());
+        programs.chain(self.rust_tests.iter().map(String::as_str))
+    }
+
+    pub(crate) fn on<'a>(&'a self, layout: &'a Layout, boot: &'a BootArguments) -> Runner<'a> {
+        Runner {
+            suites: self,
+            layout,
+            boot,
+            lab: OnceCell::new(),
+        }
+    }
+}
+
+fn rust_tests(layout: &Layout) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let directory = layout.repository().join(RUST_DIRECTORY);
+    if directory.is_dir() {
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            let name = path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+            if is_rust && name.starts_with(RUST_PREFIX) {
+                found.push(name);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Runs suites. The lab and the programs under test are made ready for the first one only.
+pub(crate) struct Runner<'a> {
+    suites: &'a Suites,
+    layout: &'a Layout,
+    boot: &'a BootArguments,
+    lab: OnceCell<std::result::Result<Lab, String>>,
+}
+
+impl Runner<'_> {
+    /// The suite at this place in [`Suites::names`].
+    pub(crate) fn run(&self, index: usize) -> Result<Outcome> {
+        let lab = self.lab()?;
+        match index.checked_sub(self.suites.programs.len()) {
+            None => run_program(
+                lab,
+                &self.suites.programs[index],
+                self.layout,
+                Profile::Debug,
+            ),
+            Some(place) => run_rust(lab, self.layout, &self.suites.rust_tests[place]),
+        }
+    }
+
+    fn lab(&self) -> Result<&Lab> {
+        let prepare = || {
+            cargo::run(cargo::build_programs(self.layout, Profile::Debug)?)
+                .context("cannot build the programs under test")?;
+            self.boot.prepare(self.layout, Purpose::Test, &say)
+        };
+        let lab = self
+            .lab
+            .get_or_init(|| prepare().map_err(|error| format!("{error:#}")));
+        lab.as_ref().map_err(|why| anyhow!("{why}"))
+    }
+}
+
+/// Runs one program of testbed/guest in the machines that it wants.
+pub(crate) fn run_program(
+    lab: &Lab,
+    suite: &Suite,
+    layout: &Layout,
+    profile: Profile,
+) -> Result<Outcome> {
+    let path = suite.path.display().to_string();
+    let mut job = Job::new(&suite.name, &[&path]);
+    job.timeout = Some(suite.timeout);
+    let programs = profile.programs(layout).display().to_string();
+    job.environment
+        .push(("FABRICBIOS_BIN".to_owned(), programs));
+    match suite.machines {
+        Machines::One => {
+            job.preludes.push(Prelude::SoftRoce);
+            Ok(suite::outcome(&lab.run(&job)?))
+        }
+        Machines::Two => run_pair(lab, job),
+    }
+}
+
+fn run_pair(lab: &Lab, mut job: Job) -> Result<Outcome> {
+    job.preludes.push(Prelude::LinkRoce);
+    let [node, client] = ["node", "client"].map(|role| {
+        let mut job = job.clone();
+        job.command.push(role.to_owned());
+        job
+    });
+    let results = lab.pair([&node, &client])?;
+    let outcomes = results.map(|result| match result {
+        Ok(finished) => suite::outcome(&finished),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    });
+    Ok(worst(outcomes))
+}
+
+/// A scenario of two has passed when both ends have.
+fn worst([node, client]: [Outcome; 2]) -> Outcome {
+    match (node, client) {
+        (Outcome::Failed(node), Outcome::Failed(client)) => {
+            Outcome::Failed(format!("node: {node}; client: {client}"))
+        }
+        (Outcome::Failed(why), _) => Outcome::Failed(format!("node: {why}")),
+        (_, Outcome::Failed(why)) => Outcome::Failed(format!("client: {why}")),
+        (Outcome::Passed, other) | (other, _) => other,
+    }
+}
+
+fn run_rust(lab: &Lab, layout: &Layout, name: &str) -> Result<Outcome> {
+    let binary = cargo::test_binary(layout, RUST_PACKAGE, name)?
+        .display()
+        .to_string();
+    // One at a time: they share the one RDMA device of the guest.
+    let mut job = Job::new(name, &[&binary, "--test-threads=1"]);
+    job.timeout = Some(RUST_TIMEOUT);
+    job.preludes.push(Prelude::SoftRoce);
+    job.environment
+        .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
+    Ok(suite::rust_outcome(&lab.run(&job)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_pair_must_pass() {
+        let failed = || Outcome::Failed("x".to_owned());
+        let skipped = || Outcome::Skipped("y".to_owned());
+        assert_eq!(worst([Outcome::Passed, Outcome::Passed]), Outcome::Passed);
+        assert_eq!(worst([Outcome::Passed, skipped()]), skipped());
+        assert_eq!(worst([skipped(), Outcome::Passed]), skipped());
+        assert_eq!(
+            worst([skipped(), failed()]),
+            Outcome::Failed("client: x".to_owned())
+        );
+        assert_eq!(
+            worst([failed(), Outcome::Passed]),
+            Outcome::Failed("node: x".to_owned())
+        );
+    }
+}

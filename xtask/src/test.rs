@@ -1,0 +1,238 @@
+//! `cargo xtask test`: every check of the project, one after the other.
+
+use crate::cargo::{self, cargo, program};
+use crate::lab::{BootArguments, say};
+use crate::suites::Suites;
+use anyhow::{Result, bail};
+use clap::Args;
+use fabricbios_testbed::requirements::{self, Purpose};
+use fabricbios_testbed::{Layout, Outcome, Report};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// What `cargo xtask test` takes.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Only these steps; `lab` is all of the lab suites
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    /// Show the steps and run none
+    #[arg(long)]
+    list: bool,
+    #[command(flatten)]
+    boot: BootArguments,
+}
+
+/// One check.
+struct Step {
+    name: String,
+    about: &'static str,
+    /// Nobody minds when it cannot run here.
+    may_skip: bool,
+    action: Action,
+}
+
+enum Action {
+    Host(fn(&Layout) -> Result<Outcome>),
+    Lab(usize),
+}
+
+pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    let suites = Suites::discover(layout)?;
+    let all = steps(&suites);
+    let chosen = choose(&all, &arguments.only)?;
+    if arguments.list {
+        for step in chosen {
+            println!("{:32} {}", step.name, step.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    requirements::ensure(layout, Purpose::Test, arguments.boot.consent(), &say)?;
+    let lab = suites.on(layout, &arguments.boot);
+    let mut report = Report::default();
+    for step in chosen {
+        println!("\n== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let outcome = match step.action {
+            Action::Host(action) => action(layout),
+            Action::Lab(index) => lab.run(index),
+        };
+        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
+            println!("{}: {why}", step.name);
+        }
+        report.record(&step.name, outcome, start.elapsed(), step.may_skip);
+    }
+    Ok(conclude(&report))
+}
+
+fn conclude(report: &Report) -> ExitCode {
+    let ci = std::env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
+    println!("\n{report}");
+    let verdict = report.verdict(ci);
+    if let Err(why) = &verdict {
+        println!("{why}\n");
+    }
+    println!("{}", report.summary());
+    if verdict.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
+    let matches = |step: &Step, wanted: &str| {
+        let family = step
+            .name
+            .strip_prefix(wanted)
+            .is_some_and(|rest| rest.starts_with(':'));
+        family || step.name == wanted
+    };
+    for wanted in only {
+        if !all.iter().any(|step| matches(step, wanted)) {
+            let names: Vec<&str> = all.iter().map(|step| step.name.as_str()).collect();
+            bail!("there is no step `{wanted}`; there are {}", names.join(" "));
+        }
+    }
+    let wanted = |step: &&Step| only.is_empty() || only.iter().any(|name| matches(step, name));
+    Ok(all.iter().filter(wanted).collect())
+}
+
+fn steps(suites: &Suites) -> Vec<Step> {
+    let host = |name: &str, about, action| Step {
+        name: name.to_owned(),
+        about,
+        may_skip: name == "advisories",
+        action: Action::Host(action),
+    };
+    let mut steps = vec![
+        host("fetch", "Cargo.lock is up to date; dependencies", fetch),
+        host("fmt", "formatting", fmt),
+        host("clippy", "lints, warnings are errors", clippy),
+        host("deny", "licences, bans and sources of dependencies", deny),
+        host(
+            "advisories",
+            "known vulnerabilities of dependencies",
+            advisories,
+        ),
+        host("nextest", "unit and property tests", nextest),
+        host("doctest", "examples in the documentation", doctest),
+        host("doc", "documentation builds, warnings are errors", doc),
+        host("vectors", "golden bytes, read by a second decoder", vectors),
+    ];
+    steps.extend(suites.names().enumerate().map(|(index, name)| Step {
+        name: format!("lab:{name}"),
+        about: "in a guest with soft-RoCE",
+        may_skip: false,
+        action: Action::Lab(index),
+    }));
+    steps
+}
+
+fn passed(command: std::process::Command) -> Result<Outcome> {
+    cargo::run(command).map(|()| Outcome::Passed)
+}
+
+fn fetch(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(layout, &["fetch", "--locked"])?)
+}
+
+fn fmt(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(layout, &["fmt", "--all", "--check"])?)
+}
+
+fn clippy(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(
+        layout,
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?)
+}
+
+fn deny(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(
+        layout,
+        &["deny", "check", "bans", "licenses", "sources"],
+    )?)
+}
+
+/// The database of advisories is a repository of its own; a host that cannot reach it skips.
+fn advisories(layout: &Layout) -> Result<Outcome> {
+    let fetched = cargo(layout, &["deny", "fetch", "db"])?.output()?;
+    if !fetched.status.success() {
+        return Ok(Outcome::Skipped(
+            "cannot fetch the advisory database".to_owned(),
+        ));
+    }
+    passed(cargo(
+        layout,
+        &["deny", "check", "--disable-fetch", "advisories"],
+    )?)
+}
+
+fn nextest(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(layout, &["nextest", "run", "--workspace"])?)
+}
+
+fn doctest(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(layout, &["test", "--quiet", "--workspace", "--doc"])?)
+}
+
+fn doc(layout: &Layout) -> Result<Outcome> {
+    let mut command = cargo(layout, &["doc", "--workspace", "--no-deps"])?;
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    passed(command)
+}
+
+fn vectors(layout: &Layout) -> Result<Outcome> {
+    let check = "vectors/check.py";
+    if !layout.repository().join(check).is_file() {
+        return Ok(Outcome::Skipped(format!("{check} is not there")));
+    }
+    passed(program(layout, "python3", &[check]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &[&str]) -> Result<Vec<String>> {
+        let step = |name: &str| Step {
+            name: name.to_owned(),
+            about: "",
+            may_skip: false,
+            action: Action::Lab(0),
+        };
+        let all = ["fmt", "doc", "doctest", "lab:a", "lab:b"].map(step);
+        let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
+        Ok(choose(&all, &only)?
+            .iter()
+            .map(|step| step.name.clone())
+            .collect())
+    }
+
+    #[test]
+    fn only_takes_whole_names_and_families() {
+        assert_eq!(names(&["doc"]).unwrap(), ["doc"]);
+        assert_eq!(names(&["lab"]).unwrap(), ["lab:a", "lab:b"]);
+        assert_eq!(names(&["lab:b", "fmt"]).unwrap(), ["fmt", "lab:b"]);
+        assert_eq!(names(&[]).unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_step_that_is_not_there_is_an_error_and_not_a_run_of_nothing() {
+        assert!(
+            names(&["fmt", "clipy"])
+                .unwrap_err()
+                .to_string()
+                .contains("no step `clipy`")
+        );
+    }
+}
