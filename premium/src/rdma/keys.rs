@@ -1,0 +1,197 @@
+//! Which key a window gets, and which PSN a queue pair starts from.
+//!
+//! Hardware gives a window the upper 24 bits of its key; the lower 8 are ours and come from the
+//! random source. A key that worked for the last lease of a byte must not work for the next one,
+//! so every byte remembers the keys of its last holder.
+
+use std::collections::BTreeMap;
+
+use fabricbios_lease::{Extent, StepError};
+use fabricbios_wire::LeaseId;
+
+/// Keys remembered per holder. A lease that rotates more often than this has had so many windows
+/// that the oldest keys were retired 64 rotations ago; 255 values of the low byte always leave a
+/// choice beside them.
+const KEYS_PER_HOLDER: usize = 64;
+
+/// The keys of the last holder of every byte.
+///
+/// Bounded without a limit of its own: the stretches are disjoint and whole pages, so there are
+/// never more than the arena has pages, and in practice about as many as leases fit side by side.
+#[derive(Debug, Default)]
+pub(crate) struct KeyHistory {
+    /// By first byte.
+    stretches: BTreeMap<u64, Stretch>,
+}
+
+#[derive(Clone, Debug)]
+struct Stretch {
+    end: u64,
+    holder: LeaseId,
+    keys: Vec<u32>,
+}
+
+impl KeyHistory {
+    /// A key for a window whose current key is `window_rkey`: its low byte is `random`, or the
+    /// next one that neither the last holder of any byte of `extent` nor this lease ever had.
+    /// The choice is remembered at once.
+    pub(crate) fn choose(
+        &mut self,
+        holder: LeaseId,
+        extent: Extent,
+        window_rkey: u32,
+        random: u8,
+    ) -> Option<u32> {
+        let free = |key: &u32| *key != window_rkey && !self.knows(extent, *key);
+        let key = candidates(window_rkey, random).find(free)?;
+        self.remember(holder, extent, key);
+        Some(key)
+    }
+
+    fn knows(&self, extent: Extent, key: u32) -> bool {
+        self.overlapping(extent)
+            .any(|(_, stretch)| stretch.keys.contains(&key))
+    }
+
+    fn overlapping(&self, extent: Extent) -> impl Iterator<Item = (u64, &Stretch)> {
+        self.stretches
+            .range(..extent.end())
+            .rev()
+            .take_while(move |(_, stretch)| stretch.end > extent.offset)
+            .map(|(start, stretch)| (*start, stretch))
+    }
+
+    fn remember(&mut self, holder: LeaseId, extent: Extent, key: u32) {
+        let mut keys = self.keys_of(holder, extent);
+        keys.push(key);
+        keys.drain(..keys.len().saturating_sub(KEYS_PER_HOLDER));
+        self.clear(extent);
+        self.stretches.insert(
+            extent.offset,
+            Stretch {
+                end: extent.end(),
+                holder,
+                keys,
+            },
+        );
+    }
+
+    fn keys_of(&self, holder: LeaseId, extent: Extent) -> Vec<u32> {
+        let own = self
+            .overlapping(extent)
+            .find(|(_, stretch)| stretch.holder == holder);
+        own.map(|(_, stretch)| stretch.keys.clone())
+            .unwrap_or_default()
+    }
+
+    /// Makes room for a new holder; what sticks out on either side keeps its memory.
+    fn clear(&mut self, extent: Extent) {
+        let old: Vec<u64> = self.overlapping(extent).map(|(start, _)| start).collect();
+        for start in old {
+            let Some(stretch) = self.stretches.remove(&start) else {
+                continue;
+            };
+            if stretch.end > extent.end() {
+                self.stretches.insert(extent.end(), stretch.clone());
+            }
+            if start < extent.offset {
+                self.stretches.insert(
+                    start,
+                    Stretch {
+                        end: extent.offset,
+                        ..stretch
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// Every key with the upper bits of `rkey`, from the one whose low byte is `first`.
+fn candidates(rkey: u32, first: u8) -> impl Iterator<Item = u32> {
+    (0..=u8::MAX).map(move |step| (rkey & !0xff) | u32::from(first.wrapping_add(step)))
+}
+
+/// A random low byte for a key.
+pub(crate) fn random_byte() -> Result<u8, StepError> {
+    random::<1>().map(|[byte]| byte)
+}
+
+/// A random starting PSN: 24 bits.
+pub(crate) fn random_psn() -> Result<u32, StepError> {
+    random::<4>().map(|bytes| u32::from_ne_bytes(bytes) & 0x00ff_ffff)
+}
+
+fn random<const N: usize>() -> Result<[u8; N], StepError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| StepError::new("getrandom", error))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LeaseId = LeaseId(1);
+    const B: LeaseId = LeaseId(2);
+    const C: LeaseId = LeaseId(3);
+
+    fn pages(first: u64, count: u64) -> Extent {
+        Extent {
+            offset: first * 4096,
+            length: count * 4096,
+        }
+    }
+
+    #[test]
+    fn the_random_byte_is_taken_when_nothing_speaks_against_it() {
+        let key = KeyHistory::default().choose(A, pages(0, 1), 0x0012_3401, 0x7f);
+        assert_eq!(key, Some(0x0012_347f));
+    }
+
+    #[test]
+    fn the_windows_current_key_is_stepped_over() {
+        let key = KeyHistory::default().choose(A, pages(0, 1), 0x0012_34ff, 0xff);
+        assert_eq!(key, Some(0x0012_3400));
+    }
+
+    #[test]
+    fn the_next_holder_of_any_of_the_bytes_gets_another_key() {
+        let mut history = KeyHistory::default();
+        let first = history.choose(A, pages(0, 4), 0x100, 7).unwrap();
+        let second = history.choose(B, pages(3, 2), 0x100, 7).unwrap();
+        assert_ne!(first, second);
+        // The first three pages still remember A, the fourth B.
+        assert_eq!(history.choose(C, pages(0, 5), 0x100, 7), Some(0x109));
+    }
+
+    #[test]
+    fn other_bytes_may_have_the_same_key() {
+        let mut history = KeyHistory::default();
+        let first = history.choose(A, pages(0, 1), 0x100, 7);
+        assert_eq!(history.choose(B, pages(1, 1), 0x100, 7), first);
+    }
+
+    #[test]
+    fn a_lease_never_gets_a_key_twice_while_it_is_remembered() {
+        let mut history = KeyHistory::default();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..KEYS_PER_HOLDER {
+            assert!(seen.insert(history.choose(A, pages(0, 1), 0x100, 7).unwrap()));
+        }
+        let next = history.choose(B, pages(0, 1), 0x100, 7).unwrap();
+        assert!(!seen.contains(&next));
+    }
+
+    #[test]
+    fn a_holder_in_the_middle_leaves_both_sides_their_memory() {
+        let mut history = KeyHistory::default();
+        history.choose(A, pages(0, 9), 0x100, 7).unwrap();
+        history.choose(B, pages(4, 1), 0x100, 7).unwrap();
+        for page in [0, 3, 5, 8] {
+            assert!(history.knows(pages(page, 1), 0x107), "page {page}");
+        }
+        assert!(!history.knows(pages(4, 1), 0x107));
+        assert_eq!(history.stretches.len(), 3);
+    }
+}

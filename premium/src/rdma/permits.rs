@@ -1,0 +1,94 @@
+//! How many queue pairs may be brought up at once.
+//!
+//! Each can sit in the kernel for seconds while a GID is resolved. Cuts never take a permit; they
+//! only wake the queue, so that a cancelled bind leaves it at once.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Enough to hide the waiting of a few wrong addresses, few enough to leave threads for others.
+const BRING_UPS: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Permits {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+/// One bring-up; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Permit<'a>(&'a Permits);
+
+impl Permits {
+    pub(crate) fn new() -> Self {
+        Self {
+            free: Mutex::new(BRING_UPS),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits for a permit, or until `give_up` says so; asked whenever [`Permits::wake`] is called.
+    pub(crate) fn acquire(&self, give_up: impl Fn() -> bool) -> Option<Permit<'_>> {
+        let mut free = self.lock();
+        while !give_up() {
+            if *free > 0 {
+                *free -= 1;
+                return Some(Permit(self));
+            }
+            free = self
+                .changed
+                .wait(free)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    /// Lets everyone in the queue ask again whether to give up.
+    pub(crate) fn wake(&self) {
+        // Taken so that nobody is between asking and waiting.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() += 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn the_queue_is_left_when_woken_to_give_up() {
+        let permits = Permits::new();
+        let all: Vec<_> = (0..BRING_UPS).map(|_| permits.acquire(|| false)).collect();
+        assert!(all.iter().all(Option::is_some));
+        let cancelled = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| {
+                permits
+                    .acquire(|| cancelled.load(Ordering::SeqCst))
+                    .is_none()
+            });
+            cancelled.store(true, Ordering::SeqCst);
+            permits.wake();
+            assert!(waiting.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_dropped_permit_is_free_again() {
+        let permits = Permits::new();
+        for _ in 0..=BRING_UPS {
+            assert!(permits.acquire(|| false).is_some());
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Asks the kernel's resource tracker whether a queue pair still exists.
+//!
+//! NETLINK_RDMA, client NLDEV, as in `include/uapi/rdma/rdma_netlink.h`. The tracker is the
+//! kernel's own list, so it knows of a queue pair whether or not libibverbs thinks it is gone.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use fabricbios_lease::StepError;
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvmsg,
+            sendmsg, setsockopt, socket, sockopt::ReceiveTimeout,
+        },
+        time::TimeVal,
+    },
+};
+
+/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_RES_QP_GET)`.
+const GET_QUEUE_PAIR: u16 = (5 << 10) | 10;
+/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)`.
+const GET_DEVICES: u16 = (5 << 10) | 1;
+const ATTR_DEV_INDEX: u16 = 1;
+const ATTR_DEV_NAME: u16 = 2;
+const ATTR_PORT_INDEX: u16 = 3;
+const ATTR_RES_LQPN: u16 = 21;
+const ATTR_RES_PID: u16 = 28;
+
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const HEADER_BYTES: usize = 16;
+
+/// The kernel answers from memory; this long means that it does not answer.
+const ANSWER_SECS: i64 = 5;
+
+/// What the kernel says about a queue pair number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// No queue pair has it.
+    Gone,
+    /// One has it; the process it belongs to, where the kernel says so.
+    Present(Option<u32>),
+}
+
+/// The kernel's number of the device of that name.
+pub fn device_index(name: &str) -> Result<u32, StepError> {
+    let failed = |errno: Errno| StepError::new("restrack", format_args!("device {name}: {errno}"));
+    let socket = open().map_err(failed)?;
+    send(&socket, &request(GET_DEVICES, NLM_F_DUMP, &[])).map_err(failed)?;
+    loop {
+        let answer = receive(&socket).map_err(failed)?;
+        for message in messages(&answer) {
+            if let Some(index) = index_of(message, name).map_err(failed)? {
+                return Ok(index);
+            }
+        }
+    }
+}
+
+/// Looks for queue pair `number` on a port of a device.
+pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Presence, StepError> {
+    let failed =
+        |errno: Errno| StepError::new("restrack", format_args!("queue pair {number}: {errno}"));
+    let attributes = [
+        (ATTR_DEV_INDEX, device_index),
+        (ATTR_PORT_INDEX, port.into()),
+        (ATTR_RES_LQPN, number),
+    ];
+    let socket = open().map_err(failed)?;
+    send(&socket, &request(GET_QUEUE_PAIR, 0, &attributes)).map_err(failed)?;
+    let answer = receive(&socket).map_err(failed)?;
+    parse(&answer).map_err(failed)
+}
+
+fn send(socket: &OwnedFd, request: &[u8]) -> Result<(), Errno> {
+    let kernel = NetlinkAddr::new(0, 0);
+    let pieces = [IoSlice::new(request)];
+    sendmsg(
+        socket.as_raw_fd(),
+        &pieces,
+        &[],
+        MsgFlags::empty(),
+        Some(&kernel),
+    )?;
+    Ok(())
+}
+
+fn receive(socket: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let mut answer = vec![0; 32 * 1024];
+    let mut pieces = [IoSliceMut::new(&mut answer)];
+    let received =
+        recvmsg::<NetlinkAddr>(socket.as_raw_fd(), &mut pieces, None, MsgFlags::empty())?.bytes;
+    answer.truncate(received);
+    Ok(answer)
+}
+
+fn open() -> Result<OwnedFd, Errno> {
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRDMA,
+    )?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECS, 0))?;
+    Ok(socket)
+}
+
+fn request(kind: u16, flags: u16, attributes: &[(u16, u32)]) -> Vec<u8> {
+    let mut message = vec![0; HEADER_BYTES];
+    for (attribute, value) in attributes {
+        message.extend(8u16.to_ne_bytes());
+        message.extend(attribute.to_ne_bytes());
+        message.extend(value.to_ne_bytes());
+    }
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    message[..4].copy_from_slice(&length.to_ne_bytes());
+    message[4..6].copy_from_slice(&kind.to_ne_bytes());
+    message[6..8].copy_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
+    message
+}
+
+/// The messages of one datagram; what is cut off is left out.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32_at(rest, 0)?).ok()?.max(HEADER_BYTES);
+        let message = rest.get(..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(message)
+    })
+}
+
+/// `None`: another device; `ENODEV`: the list is over.
+fn index_of(message: &[u8], name: &str) -> Result<Option<u32>, Errno> {
+    match u16_at(message, 4).ok_or(Errno::EBADMSG)? {
+        NLMSG_DONE => return Err(Errno::ENODEV),
+        NLMSG_ERROR => return Err(error_code(message)?),
+        _ => {}
+    }
+    let attributes = message.get(HEADER_BYTES..).unwrap_or(&[]);
+    let text = attribute(attributes, ATTR_DEV_NAME).unwrap_or(&[]);
+    let same = text.strip_suffix(&[0]).unwrap_or(text) == name.as_bytes();
+    Ok(number(attributes, ATTR_DEV_INDEX).filter(|_| same))
+}
+
+/// `ENOENT` is the answer hoped for. `EAGAIN` is how the kernel says that the queue pair exists
+/// on no port yet, or on another one.
+fn parse(answer: &[u8]) -> Result<Presence, Errno> {
+    let kind = u16_at(answer, 4).ok_or(Errno::EBADMSG)?;
+    if kind != NLMSG_ERROR {
+        let attributes = answer.get(HEADER_BYTES..).unwrap_or(&[]);
+        return Ok(Presence::Present(number(attributes, ATTR_RES_PID)));
+    }
+    match error_code(answer)? {
+        Errno::ENOENT => Ok(Presence::Gone),
+        Errno::EAGAIN => Ok(Presence::Present(None)),
+        Errno::UnknownErrno => Err(Errno::EBADMSG),
+        errno => Err(errno),
+    }
+}
+
+fn error_code(message: &[u8]) -> Result<Errno, Errno> {
+    let code = u32_at(message, HEADER_BYTES)
+        .ok_or(Errno::EBADMSG)?
+        .cast_signed();
+    Ok(Errno::from_raw(code.saturating_neg()))
+}
+
+fn number(attributes: &[u8], wanted: u16) -> Option<u32> {
+    attribute(attributes, wanted)?
+        .try_into()
+        .ok()
+        .map(u32::from_ne_bytes)
+}
+
+/// The value of the first attribute of that kind.
+fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let length = usize::from(u16_at(rest, 0)?);
+        let kind = u16_at(rest, 2)? & 0x3fff;
+        if kind == wanted {
+            return rest.get(4..length);
+        }
+        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes
+        .get(at..at + 2)?
+        .try_into()
+        .ok()
+        .map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes
+        .get(at..at + 4)?
+        .try_into()
+        .ok()
+        .map(u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let mut message = vec![0; HEADER_BYTES];
+        message[4..6].copy_from_slice(&kind.to_ne_bytes());
+        message.extend(payload);
+        message
+    }
+
+    fn error(errno: Errno) -> Vec<u8> {
+        message(NLMSG_ERROR, &(-(errno as i32)).to_ne_bytes())
+    }
+
+    #[test]
+    fn only_enoent_means_gone() {
+        assert_eq!(parse(&error(Errno::ENOENT)), Ok(Presence::Gone));
+        assert_eq!(parse(&error(Errno::EAGAIN)), Ok(Presence::Present(None)));
+        assert_eq!(parse(&error(Errno::EINVAL)), Err(Errno::EINVAL));
+        assert_eq!(parse(&error(Errno::EPERM)), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn an_answer_names_the_owner() {
+        let mut payload = Vec::new();
+        payload.extend([9u16, 2].map(u16::to_ne_bytes).concat());
+        payload.extend(b"rxe0\0\0\0\0");
+        payload.extend([8, ATTR_RES_PID].map(u16::to_ne_bytes).concat());
+        payload.extend(4711u32.to_ne_bytes());
+        let answer = message(GET_QUEUE_PAIR, &payload);
+        assert_eq!(parse(&answer), Ok(Presence::Present(Some(4711))));
+    }
+
+    #[test]
+    fn a_device_is_found_by_its_whole_name() {
+        let mut payload = Vec::new();
+        payload.extend([8, ATTR_DEV_INDEX].map(u16::to_ne_bytes).concat());
+        payload.extend(3u32.to_ne_bytes());
+        payload.extend([9, ATTR_DEV_NAME].map(u16::to_ne_bytes).concat());
+        payload.extend(b"rxe0\0\0\0\0");
+        let mut answer = message(GET_DEVICES, &payload);
+        let length = u32::try_from(answer.len()).unwrap();
+        answer[..4].copy_from_slice(&length.to_ne_bytes());
+        let twice = [answer.clone(), answer.clone()].concat();
+        assert_eq!(messages(&twice).count(), 2);
+        assert_eq!(index_of(&answer, "rxe0"), Ok(Some(3)));
+        assert_eq!(index_of(&answer, "rxe"), Ok(None));
+        assert_eq!(
+            index_of(&message(NLMSG_DONE, &[0; 4]), "rxe0"),
+            Err(Errno::ENODEV)
+        );
+    }
+
+    #[test]
+    fn cut_off_answers_are_errors_or_unowned_and_never_gone() {
+        for length in 0..HEADER_BYTES + 4 {
+            let answer = &error(Errno::ENOENT)[..length];
+            assert_ne!(parse(answer), Ok(Presence::Gone), "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Memory that a device may touch: mappings, protection domains, regions and windows.
+
+use std::{fmt, num::NonZeroUsize, os::fd::AsFd, ptr::NonNull, sync::Arc};
+
+use nix::{
+    errno::Errno,
+    sys::mman::{MapFlags, ProtFlags, mmap, munmap},
+};
+use rdma_mummy_sys as ffi;
+
+use super::{Context, Refused, check, forgotten, last_errno, pointer};
+
+/// What may be done to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The device may write on behalf of this process; windows may be bound; nobody remote.
+    ArenaOfWindows,
+    /// Only this process's own requests: the buffer of a client.
+    LocalBuffer,
+}
+
+/// Bytes of a file mapped into this process, shared with whoever else has the file.
+pub struct Mapping {
+    start: NonNull<libc::c_void>,
+    bytes: NonZeroUsize,
+}
+
+/// Keeps the objects of one user of a device apart from those of others.
+pub struct ProtectionDomain {
+    raw: Option<NonNull<ffi::ibv_pd>>,
+    context: Arc<Context>,
+}
+
+/// Memory registered with a device: pinned, and reachable as its access says.
+pub struct MemoryRegion {
+    raw: Option<NonNull<ffi::ibv_mr>>,
+    mapping: Arc<Mapping>,
+    domain: Arc<ProtectionDomain>,
+}
+
+/// A memory window of type 2: a key to part of a region that only one queue pair can use.
+pub struct Window {
+    raw: Option<NonNull<ffi::ibv_mw>>,
+    /// The key as the kernel knows it.
+    rkey: u32,
+    domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: a mapping is an address range; nothing here reads or writes through it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+// SAFETY: libibverbs documents its objects as usable from any thread.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Send for Window {}
+// SAFETY: as above; the library's copy of the key is written only under `&mut self`.
+unsafe impl Sync for Window {}
+
+impl Mapping {
+    /// Maps the first `bytes` of `file`, shared, for reading and writing.
+    pub fn of(file: impl AsFd, bytes: NonZeroUsize) -> Result<Self, Errno> {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0)? };
+        Ok(Self { start, bytes })
+    }
+
+    /// First address.
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Length.
+    pub fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `of` and nothing borrows from it. A region that still
+        // pins the pages keeps the pages, not the range.
+        if let Err(errno) = unsafe { munmap(self.start, self.bytes.get()) } {
+            tracing::warn!(%errno, "munmap of RDMA memory failed");
+        }
+    }
+}
+
+impl ProtectionDomain {
+    /// A new one.
+    pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Errno> {
+        Errno::clear();
+        // SAFETY: the context is open.
+        let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
+        let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
+        Ok(Arc::new(Self {
+            raw,
+            context: Arc::clone(context),
+        }))
+    }
+
+    /// The device it is of.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Takes it away.
+    pub fn dealloc(mut self) -> Result<Arc<Context>, Refused<Self>> {
+        // SAFETY: the domain exists; the kernel refuses while anything uses it.
+        match check(unsafe { ffi::ibv_dealloc_pd(self.as_ptr()) }) {
+            Ok(()) => self.raw = None,
+            Err(errno) => return Err((self, errno)),
+        }
+        Ok(Arc::clone(&self.context))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        pointer(self.raw)
+    }
+}
+
+impl MemoryRegion {
+    /// Registers a whole mapping.
+    pub fn register(
+        domain: &Arc<ProtectionDomain>,
+        mapping: &Arc<Mapping>,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        let start = mapping.start.as_ptr();
+        Errno::clear();
+        // SAFETY: the range is mapped and stays so, because the region holds the mapping.
+        let raw =
+            unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start, mapping.bytes(), access.flags()) };
+        let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
+        Ok(Self {
+            raw,
+            mapping: Arc::clone(mapping),
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// The key for this process's own requests.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the region exists, and the library never changes the field.
+        unsafe { (*self.as_ptr()).lkey }
+    }
+
+    /// The memory.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// Takes it away. Only for the end of everything: never a way to revoke, and never a probe.
+    pub fn dereg(mut self) -> Result<(), Refused<Self>> {
+        // SAFETY: the region exists; the kernel refuses while windows are bound to it.
+        match check(unsafe { ffi::ibv_dereg_mr(self.as_ptr()) }) {
+            Ok(()) => self.raw = None,
+            Err(errno) => return Err((self, errno)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
+        pointer(self.raw)
+    }
+}
+
+impl Window {
+    /// A new unbound window. Allocate it after the queue pair it is for: a process that dies has
+    /// its objects taken newest first, and a window that outlives its queue pair stalls that.
+    pub fn alloc(domain: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
+        Errno::clear();
+        let kind = ffi::ibv_mw_type::IBV_MW_TYPE_2;
+        // SAFETY: the domain exists.
+        let raw = unsafe { ffi::ibv_alloc_mw(domain.as_ptr(), kind) };
+        let raw = NonNull::new(raw).ok_or_else(last_errno)?;
+        // SAFETY: the library filled the structure.
+        let rkey = unsafe { raw.as_ref().rkey };
+        Ok(Self {
+            raw: Some(raw),
+            rkey,
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// The key as the kernel knows it.
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// To be told after every successful bind: a bind that names a stale key kills the queue pair.
+    pub fn set_rkey(&mut self, rkey: u32) {
+        self.rkey = rkey;
+        // SAFETY: the window exists and `&mut self` keeps other users of the field away.
+        unsafe { (*self.as_ptr()).rkey = rkey }
+    }
+
+    /// Takes it away, bound or not. Nothing can be reached through it afterwards.
+    pub fn dealloc(mut self) -> Result<(), Refused<Self>> {
+        // SAFETY: the window exists.
+        match check(unsafe { ffi::ibv_dealloc_mw(self.as_ptr()) }) {
+            Ok(()) => self.raw = None,
+            Err(errno) => return Err((self, errno)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mw {
+        pointer(self.raw)
+    }
+}
+
+impl Access {
+    fn flags(self) -> i32 {
+        let write = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        let flags = match self {
+            Self::ArenaOfWindows => write | ffi::ibv_access_flags::IBV_ACCESS_MW_BIND,
+            Self::LocalBuffer => write,
+        };
+        flags.0.cast_signed()
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        forgotten(
+            "protection domain",
+            &self.context.name(),
+            self.raw.is_some(),
+        );
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        forgotten(
+            "memory region",
+            &self.domain.context().name(),
+            self.raw.is_some(),
+        );
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        forgotten(
+            "window of",
+            &self.domain.context().name(),
+            self.raw.is_some(),
+        );
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({} bytes at {:#x})", self.bytes, self.address())
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProtectionDomain({})", self.context.name())
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryRegion({:?})", self.mapping)
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window(rkey {:#010x})", self.rkey())
+    }
+}
