@@ -48,7 +48,10 @@ impl LeaseTable {
             return refuse(
                 LeaseError::Unavailable,
                 RefusalClass::Transient,
-                format!("the node keeps {} leases at most; try later", self.policy.records_max),
+                format!(
+                    "the node keeps {} leases at most; try later",
+                    self.policy.records_max
+                ),
             );
         }
         let resource = self.choose(request)?;
@@ -85,7 +88,10 @@ impl LeaseTable {
             return refuse(
                 LeaseError::InvalidArgs,
                 RefusalClass::Policy,
-                format!("grace_secs={grace}; this node allows {} at most", self.policy.grace_secs_max),
+                format!(
+                    "grace_secs={grace}; this node allows {} at most",
+                    self.policy.grace_secs_max
+                ),
             );
         }
         Ok(())
@@ -105,7 +111,9 @@ impl LeaseTable {
             return refuse(
                 LeaseError::InvalidArgs,
                 RefusalClass::Policy,
-                format!("lease_secs={secs}; this node allows {max} at most: ask for less and renew"),
+                format!(
+                    "lease_secs={secs}; this node allows {max} at most: ask for less and renew"
+                ),
             );
         }
         Ok(())
@@ -125,7 +133,11 @@ impl LeaseTable {
                 format!("resources of type {kind:?} are advertised, never leased"),
             );
         }
-        if self.resources.values().any(|resource| resource.kind == kind) {
+        if self
+            .resources
+            .values()
+            .any(|resource| resource.kind == kind)
+        {
             return Ok(());
         }
         if self.policy.detected.contains(&kind) {
@@ -148,19 +160,28 @@ impl LeaseTable {
             Some(id) => id,
             None => self.best_of_kind(request),
         };
-        let found = self.resources.get_mut(&id).filter(|r| r.kind == request.resource_type);
+        let found = self
+            .resources
+            .get_mut(&id)
+            .filter(|r| r.kind == request.resource_type);
         let Some(resource) = found else {
             return refuse(
                 LeaseError::NotFound,
                 RefusalClass::Permanent,
-                format!("no resource {id} of type {:?} is offered here", request.resource_type),
+                format!(
+                    "no resource {id} of type {:?} is offered here",
+                    request.resource_type
+                ),
             );
         };
         if let Some(fence) = &resource.fence {
             return refuse(
                 LeaseError::Fenced,
                 RefusalClass::Transient,
-                format!("resource {id} is fenced ({}); an operator must clear it", fence.reason),
+                format!(
+                    "resource {id} is fenced ({}); an operator must clear it",
+                    fence.reason
+                ),
             );
         }
         Ok(resource)
@@ -193,7 +214,10 @@ fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
             format!("cpu isolation {class:?} cannot be enforced for a lease of {kind:?}"),
         );
     }
-    if let Some(class) = request.gpu_exclusivity.filter(|_| kind != ResourceType::Gpu) {
+    if let Some(class) = request
+        .gpu_exclusivity
+        .filter(|_| kind != ResourceType::Gpu)
+    {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,

@@ -46,7 +46,11 @@ pub struct Tag {
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lease {} generation {}", self.lease_id, self.generation.0)
+        write!(
+            f,
+            "lease {} generation {}",
+            self.lease_id, self.generation.0
+        )
     }
 }
 
@@ -76,7 +80,10 @@ pub struct StepError {
 impl StepError {
     /// A failure of `step`.
     pub fn new(step: impl Into<String>, detail: impl fmt::Display) -> Self {
-        Self { step: step.into(), detail: format!("{detail}") }
+        Self {
+            step: step.into(),
+            detail: format!("{detail}"),
+        }
     }
 }
 

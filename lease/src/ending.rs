@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome};
+use fabricbios_wire::{
+    LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
+};
 
 use crate::{
     Change, Event, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
@@ -26,7 +28,9 @@ impl LeaseTable {
     }
 
     fn lease_is_due(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         lease.timer = None;
         match lease.state {
             State::Active | State::Rebinding if lease.deadline <= now.boot => {
@@ -58,10 +62,14 @@ impl LeaseTable {
 
     /// The old key's time is over, or its retirement or a new binding takes too long.
     fn key_or_bind_is_due(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         match lease.old_key {
             Some(OldKey::Until(at)) if at <= now.boot => {
-                lease.old_key = Some(OldKey::Retiring { by: now.boot + self.policy.cut_within });
+                lease.old_key = Some(OldKey::Retiring {
+                    by: now.boot + self.policy.cut_within,
+                });
                 let tag = lease.tag();
                 self.order(Order::RetireKey(tag));
                 self.arm(id);
@@ -73,7 +81,9 @@ impl LeaseTable {
     /// Starts the end of a lease: the cut, or the release if it was cut already. Prohibited events
     /// change nothing.
     pub(crate) fn end(&mut self, now: Now, id: LeaseId, event: Event, phase: LeasePhase) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         if !lease.step(event) {
             return;
         }
@@ -90,7 +100,9 @@ impl LeaseTable {
 
     /// After the proof: who waited for a binding or for the end is told.
     pub(crate) fn tell_ended(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         let waiting = core::mem::take(&mut lease.waiting);
         let info = lease.info(now, false);
         let over = lease.over();
@@ -104,9 +116,7 @@ impl LeaseTable {
                 Waiting::Grant(ticket) => (ticket, Err(bind_overdue())),
                 Waiting::Rebind(ticket) => (ticket, Err(over.clone())),
                 Waiting::Free(ticket) => (ticket, Ok(Reply::Lease(info.clone()))),
-                Waiting::Revoke(ticket) => {
-                    (ticket, Ok(Reply::Revoked(RevokeOutcome::TornDown)))
-                }
+                Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::TornDown))),
             };
             self.answer(ticket, answer);
         }
@@ -114,17 +124,23 @@ impl LeaseTable {
 
     /// The state is `Releasing` already.
     pub(crate) fn start_release(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         lease.since = now.boot;
         lease.binding = None;
-        let order = Order::Release(lease.tag(), lease.extent);
-        self.order(order);
+        if !lease.outstanding {
+            let order = Order::Release(lease.tag(), lease.extent);
+            self.order(order);
+        }
         self.arm(id);
     }
 
     /// What could not be proved clean: the lease stays as it is, its resource gets no new ones.
     pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         let waiting = lease.waiting.clone();
         if !lease.step(event) {
             return;
@@ -150,7 +166,9 @@ impl LeaseTable {
     }
 
     fn fence_resource(&mut self, fence: FenceRecord) {
-        let Some(resource) = self.resources.get_mut(&fence.resource_id) else { return };
+        let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
+            return;
+        };
         resource.fenced_leases.insert(fence.lease_id);
         let note = Note::Fenced {
             resource_id: fence.resource_id,
@@ -158,7 +176,10 @@ impl LeaseTable {
             reason: fence.reason.clone(),
         };
         // The first reason stands, except that a failed cut is graver than a failed release.
-        let graver = resource.fence.as_ref().is_none_or(|old| old.by_release && !fence.by_release);
+        let graver = resource
+            .fence
+            .as_ref()
+            .is_none_or(|old| old.by_release && !fence.by_release);
         if graver {
             resource.fence = Some(fence.clone());
             self.journal(Change::PutFence(fence));
@@ -167,7 +188,9 @@ impl LeaseTable {
     }
 
     fn tell_fenced(&mut self, id: LeaseId, waiting: alloc::vec::Vec<Waiting>) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         lease.waiting.clear();
         let over = lease.over();
         for waiting in waiting {
@@ -183,7 +206,9 @@ impl LeaseTable {
 
     /// Clean: the bytes are anybody's again and a record remains. The state is `Ended` already.
     pub(crate) fn finish(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.remove(&id) else { return };
+        let Some(lease) = self.leases.remove(&id) else {
+            return;
+        };
         if let Some(at) = lease.timer {
             self.timers.remove(&(at, Timer::Lease(id)));
         }
@@ -196,8 +221,15 @@ impl LeaseTable {
             self.forget_name(&lease.tenant, id);
             return;
         }
-        let phase = if lease.fault.is_some() { LeasePhase::Fenced } else { lease.ending };
-        self.note(Note::Ended { lease_id: id, phase });
+        let phase = if lease.fault.is_some() {
+            LeasePhase::Fenced
+        } else {
+            lease.ending
+        };
+        self.note(Note::Ended {
+            lease_id: id,
+            phase,
+        });
         self.remember(now, id, lease.to_ended(phase));
     }
 
@@ -208,8 +240,12 @@ impl LeaseTable {
 
     /// A remediation came to an end: only a verified one clears the fence.
     pub(crate) fn reset_done(&mut self, now: Now, id: ResourceId, outcome: Result<(), StepError>) {
-        let Some(resource) = self.resources.get_mut(&id) else { return };
-        let Some((asker, by)) = resource.resetting.take() else { return };
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return;
+        };
+        let Some((asker, by)) = resource.resetting.take() else {
+            return;
+        };
         self.timers.remove(&(by, Timer::Reset(id)));
         let answer = match outcome {
             Ok(()) => {
@@ -229,16 +265,24 @@ impl LeaseTable {
 
     /// Takes a fence away; every lease that it kept is over, clean.
     pub(crate) fn unfence(&mut self, now: Now, id: ResourceId, event: Event, by: &'static str) {
-        let Some(resource) = self.resources.get_mut(&id) else { return };
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return;
+        };
         resource.fence = None;
         for lease_id in core::mem::take(&mut resource.fenced_leases) {
-            let stepped = self.leases.get_mut(&lease_id).is_some_and(|lease| lease.step(event));
+            let stepped = self
+                .leases
+                .get_mut(&lease_id)
+                .is_some_and(|lease| lease.step(event));
             if stepped {
                 self.finish(now, lease_id);
             }
         }
         self.journal(Change::RemoveFence(id));
-        self.note(Note::Unfenced { resource_id: id, by });
+        self.note(Note::Unfenced {
+            resource_id: id,
+            by,
+        });
     }
 }
 

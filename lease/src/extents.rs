@@ -53,7 +53,9 @@ impl Extents {
 
     /// Gives back what [`Extents::take`] gave.
     pub(crate) fn give_back(&mut self, extent: Extent) {
-        let Some(length) = self.reserved(extent.length) else { return };
+        let Some(length) = self.reserved(extent.length) else {
+            return;
+        };
         let (mut start, mut end) = (extent.offset, extent.offset + length);
         if let Some((&before, &its)) = self.by_offset.range(..start).next_back()
             && before + its == start
@@ -69,7 +71,9 @@ impl Extents {
     }
 
     fn reserved(&self, length: u64) -> Option<u64> {
-        length.checked_next_multiple_of(self.align).filter(|&reserved| reserved > 0)
+        length
+            .checked_next_multiple_of(self.align)
+            .filter(|&reserved| reserved > 0)
     }
 
     fn insert(&mut self, offset: u64, length: u64) {

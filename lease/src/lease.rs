@@ -10,8 +10,7 @@ use fabricbios_wire::{
 
 use crate::{
     BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
-    config::RENEWAL_WINDOW_FRACTION,
-    record::Ended,
+    config::RENEWAL_WINDOW_FRACTION, record::Ended,
 };
 
 /// Who waits for what a lease is doing.
@@ -60,6 +59,9 @@ pub(crate) struct Lease {
     pub(crate) peer: Option<RdmaPeer>,
     pub(crate) binding: Option<Box<Binding>>,
     pub(crate) old_key: Option<OldKey>,
+    /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not
+    /// released: an order that still waits for its thread must not find them with somebody else.
+    pub(crate) outstanding: bool,
     /// Overlap that the rotation under way was asked for.
     pub(crate) overlap: Duration,
     /// How it is ending.
@@ -77,7 +79,10 @@ impl Lease {
     /// Moves on. `false`: the event is prohibited here and nothing changed.
     #[must_use]
     pub(crate) fn step(&mut self, event: Event) -> bool {
-        self.state.next(event).map(|next| self.state = next).is_some()
+        self.state
+            .next(event)
+            .map(|next| self.state = next)
+            .is_some()
     }
 
     pub(crate) fn tag(&self) -> Tag {
@@ -91,7 +96,11 @@ impl Lease {
     /// From when on renewal is accepted: the last fifth of the term, inclusive.
     pub(crate) fn renewable_at(&self) -> BootTime {
         let window = self.term / RENEWAL_WINDOW_FRACTION;
-        BootTime(self.deadline.0.saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(0)))
+        BootTime(
+            self.deadline
+                .0
+                .saturating_sub(u64::try_from(window.as_nanos()).unwrap_or(0)),
+        )
     }
 
     /// When time alone will change something for this lease.
@@ -130,8 +139,10 @@ impl Lease {
     pub(crate) fn info(&self, now: Now, with_keys: bool) -> LeaseInfo {
         let phase = self.phase();
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let ms_before_expiry =
-            |at: BootTime| self.expires_at_unix_ms.saturating_sub(millis(at.until(self.deadline)));
+        let ms_before_expiry = |at: BootTime| {
+            self.expires_at_unix_ms
+                .saturating_sub(millis(at.until(self.deadline)))
+        };
         LeaseInfo {
             lease_id: self.id,
             resource_id: self.resource_id,
@@ -160,7 +171,11 @@ impl Lease {
                 _ => 0,
             },
             effective: self.effective,
-            binding: if with_keys { self.told_binding(now) } else { Binding::default() },
+            binding: if with_keys {
+                self.told_binding(now)
+            } else {
+                Binding::default()
+            },
         }
     }
 

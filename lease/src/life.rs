@@ -101,8 +101,9 @@ impl State {
             (S::Binding, E::NotBound) => S::Ended,
             (S::Active, E::Rebind) | (S::Grace, E::Renew) => S::Rebinding,
             (S::Active, E::Renew) => S::Active,
-            (S::Binding | S::Active | S::Rebinding, E::Deadline | E::Free | E::Revoke)
-            | (S::Cutting, E::Bound | E::NotBound) => S::Cutting,
+            (S::Binding | S::Active | S::Rebinding, E::Deadline | E::Free | E::Revoke) => {
+                S::Cutting
+            }
             (S::Cutting, E::CutProvedKeep) => S::Grace,
             (S::Cutting, E::CutProved) | (S::Grace, E::GraceOver | E::Free | E::Revoke) => {
                 S::Releasing
@@ -182,7 +183,10 @@ mod tests {
     /// verified clean.
     #[test]
     fn nothing_that_may_be_reachable_ends_without_a_proof() {
-        for state in State::ALL.into_iter().filter(|state| state.may_be_reachable()) {
+        for state in State::ALL
+            .into_iter()
+            .filter(|state| state.may_be_reachable())
+        {
             for event in Event::ALL {
                 let Some(next) = state.next(event).filter(|next| !next.may_be_reachable()) else {
                     continue;
@@ -190,7 +194,10 @@ mod tests {
                 let proved = matches!(event, Event::CutProved | Event::CutProvedKeep);
                 let never_bound = (state, event) == (State::Binding, Event::NotBound);
                 let verified = state == State::Fenced;
-                assert!(proved || never_bound || verified, "{state:?} --{event:?}--> {next:?}");
+                assert!(
+                    proved || never_bound || verified,
+                    "{state:?} --{event:?}--> {next:?}"
+                );
             }
         }
     }

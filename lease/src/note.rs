@@ -93,6 +93,10 @@ pub enum Note {
 
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {} for {} s", self.resource_type, self.capacity, self.lease_secs)
+        write!(
+            f,
+            "{:?} {} for {} s",
+            self.resource_type, self.capacity, self.lease_secs
+        )
     }
 }

@@ -14,6 +14,9 @@ impl LeaseTable {
     /// Takes in what came of an order. Whatever fell due before `now` has happened before it.
     pub fn on_report(&mut self, now: Now, report: Report) {
         self.on_tick(now);
+        if let Report::Bind(tag, _) | Report::Rotate(tag, _) = report {
+            self.order_returned(now, tag);
+        }
         match report {
             Report::Bind(tag, outcome) => self.bind_reported(now, tag, outcome),
             Report::Rotate(tag, outcome) => self.rotate_reported(now, tag, outcome),
@@ -26,7 +29,12 @@ impl LeaseTable {
     }
 
     /// The lease that the report is about, if it is in one of the states that wait for it.
-    fn waiting_for(&mut self, tag: Tag, what: &'static str, states: &[State]) -> Option<&mut Lease> {
+    fn waiting_for(
+        &mut self,
+        tag: Tag,
+        what: &'static str,
+        states: &[State],
+    ) -> Option<&mut Lease> {
         let fits = self
             .leases
             .get(&tag.lease_id)
@@ -36,6 +44,22 @@ impl LeaseTable {
             return None;
         }
         self.leases.get_mut(&tag.lease_id)
+    }
+
+    /// Nothing is on its way for this lease any more: a release that waited for that can start.
+    fn order_returned(&mut self, now: Now, tag: Tag) {
+        let Some(lease) = self
+            .leases
+            .get_mut(&tag.lease_id)
+            .filter(|l| l.tag() == tag)
+        else {
+            return;
+        };
+        let was_outstanding = core::mem::take(&mut lease.outstanding);
+        let releasing = lease.state == State::Releasing || lease.fenced_by_release;
+        if was_outstanding && releasing {
+            self.start_release(now, tag.lease_id);
+        }
     }
 
     fn bind_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
@@ -48,7 +72,9 @@ impl LeaseTable {
 
     fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
         let expected = [State::Binding, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "bound", &expected) else { return };
+        let Some(lease) = self.waiting_for(tag, "bound", &expected) else {
+            return;
+        };
         let first = lease.state == State::Binding;
         if !lease.step(Event::Bound) {
             return;
@@ -63,8 +89,12 @@ impl LeaseTable {
     }
 
     fn note_grant(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
-        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else {
+            return;
+        };
         let note = Note::Granted {
             lease_id: id,
             tenant: String::from(&*lease.tenant),
@@ -80,7 +110,9 @@ impl LeaseTable {
     fn settle(&mut self, now: Now, id: LeaseId) {
         self.put(id);
         self.arm(id);
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         let info = lease.info(now, true);
         for waiting in core::mem::take(&mut lease.waiting) {
             match waiting {
@@ -95,7 +127,9 @@ impl LeaseTable {
 
     fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
         let expected = [State::Binding, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "not bound", &expected) else { return };
+        let Some(lease) = self.waiting_for(tag, "not bound", &expected) else {
+            return;
+        };
         if !lease.step(Event::NotBound) {
             return;
         }
@@ -113,7 +147,9 @@ impl LeaseTable {
 
     /// Tells who waited for a binding or key that there is none.
     fn refuse_binding(&mut self, tag: Tag, error: &BindError) {
-        let Some(lease) = self.leases.get_mut(&tag.lease_id) else { return };
+        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+            return;
+        };
         let refusal = bind_refusal(error);
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
@@ -123,12 +159,20 @@ impl LeaseTable {
             }
         }
         let lease_id = Some(tag.lease_id);
-        self.note(Note::Refused { tenant, wanted, lease_id, refusal });
+        self.note(Note::Refused {
+            tenant,
+            wanted,
+            lease_id,
+            refusal,
+        });
     }
 
     /// Something is left that nobody can undo, and the report may come after the cut.
     fn stranded(&mut self, now: Now, tag: Tag, error: StepError) {
-        let known = self.leases.get(&tag.lease_id).is_some_and(|lease| lease.tag() == tag);
+        let known = self
+            .leases
+            .get(&tag.lease_id)
+            .is_some_and(|lease| lease.tag() == tag);
         if known {
             self.fence(now, tag.lease_id, Event::Stranded, error);
         } else {
@@ -155,7 +199,9 @@ impl LeaseTable {
 
     fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
         let by = now.boot + self.policy.cut_within;
-        let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else { return };
+        let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else {
+            return;
+        };
         lease.binding = Some(Box::new(binding));
         if lease.overlap.is_zero() {
             // Told when the old key is dead, not before.
@@ -173,7 +219,9 @@ impl LeaseTable {
 
     fn retire_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, StepError>) {
         let expected = [State::Active, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "key retired", &expected) else { return };
+        let Some(lease) = self.waiting_for(tag, "key retired", &expected) else {
+            return;
+        };
         if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
             self.note(Note::Stale(tag, "key retired"));
             return;
@@ -189,7 +237,6 @@ impl LeaseTable {
             }
             // A key that does not die takes the lease with it: the cut has more ways to kill it.
             Err(error) => {
-                lease.fault = None;
                 self.note(Note::KeyNotRetired(tag, error));
                 self.end(now, tag.lease_id, Event::Revoke, LeasePhase::Revoked);
             }
@@ -197,7 +244,9 @@ impl LeaseTable {
     }
 
     fn cut_reported(&mut self, now: Now, tag: Tag, outcome: Result<String, StepError>) {
-        let Some(lease) = self.waiting_for(tag, "cut", &[State::Cutting]) else { return };
+        let Some(lease) = self.waiting_for(tag, "cut", &[State::Cutting]) else {
+            return;
+        };
         let proof = match outcome {
             Ok(proof) => proof,
             Err(error) => return self.fence(now, tag.lease_id, Event::CutFailed, error),
@@ -211,7 +260,11 @@ impl LeaseTable {
             proof,
         };
         let keep = lease.ending == LeasePhase::Expired && lease.grace_ends() > now.boot;
-        let event = if keep { Event::CutProvedKeep } else { Event::CutProved };
+        let event = if keep {
+            Event::CutProvedKeep
+        } else {
+            Event::CutProved
+        };
         if !lease.step(event) {
             return;
         }
@@ -226,7 +279,9 @@ impl LeaseTable {
 
     fn release_moves(&mut self, now: Now, tag: Tag) {
         let expected = [State::Releasing, State::Fenced];
-        let Some(lease) = self.waiting_for(tag, "release moves", &expected) else { return };
+        let Some(lease) = self.waiting_for(tag, "release moves", &expected) else {
+            return;
+        };
         if lease.state == State::Releasing {
             lease.since = now.boot;
             self.arm(tag.lease_id);
@@ -235,7 +290,9 @@ impl LeaseTable {
 
     fn release_reported(&mut self, now: Now, tag: Tag, outcome: Result<(), StepError>) {
         let expected = [State::Releasing, State::Fenced];
-        let Some(lease) = self.waiting_for(tag, "released", &expected) else { return };
+        let Some(lease) = self.waiting_for(tag, "released", &expected) else {
+            return;
+        };
         match (lease.state, outcome) {
             (State::Releasing, Ok(())) => {
                 if lease.step(Event::Released) {
@@ -253,15 +310,23 @@ impl LeaseTable {
     /// The release that had fenced ended after all, and verified. The fence goes when this was the
     /// last lease behind it.
     fn released_late(&mut self, now: Now, tag: Tag) {
-        let Some(lease) = self.leases.get_mut(&tag.lease_id) else { return };
+        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+            return;
+        };
         if !lease.step(Event::ReleasedLate) {
             return;
         }
         self.finish(now, tag.lease_id);
-        let last = self.resources.get(&tag.resource_id).is_some_and(|resource| {
-            resource.fenced_leases.is_empty()
-                && resource.fence.as_ref().is_some_and(|fence| fence.by_release)
-        });
+        let last = self
+            .resources
+            .get(&tag.resource_id)
+            .is_some_and(|resource| {
+                resource.fenced_leases.is_empty()
+                    && resource
+                        .fence
+                        .as_ref()
+                        .is_some_and(|fence| fence.by_release)
+            });
         if last {
             self.unfence(now, tag.resource_id, Event::ReleasedLate, "late release");
         }
@@ -271,12 +336,16 @@ impl LeaseTable {
 /// Whose fault it is that there is no binding.
 fn bind_refusal(error: &BindError) -> Refusal {
     let (code, class, message) = match error {
-        BindError::Refused(error) => {
-            (LeaseError::InvalidArgs, RefusalClass::Permanent, alloc::format!("{error}"))
-        }
-        BindError::Failed(error) | BindError::Stranded(error) => {
-            (LeaseError::Internal, RefusalClass::Transient, alloc::format!("{error}"))
-        }
+        BindError::Refused(error) => (
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            alloc::format!("{error}"),
+        ),
+        BindError::Failed(error) | BindError::Stranded(error) => (
+            LeaseError::Internal,
+            RefusalClass::Transient,
+            alloc::format!("{error}"),
+        ),
         BindError::Cancelled => (
             LeaseError::Unavailable,
             RefusalClass::Transient,

@@ -4,8 +4,8 @@ use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePage, LeasePhase,
-    RdmaPeer, Refusal, RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Role, Transport,
+    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePage, LeasePhase, RdmaPeer,
+    Refusal, RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Role, Transport,
 };
 
 use crate::{
@@ -48,16 +48,18 @@ impl LeaseTable {
     fn decide(&mut self, now: Now, asked: &Asked) -> Decision {
         match &asked.request {
             Request::LeaseAlloc(request) => self.alloc(now, asked, request),
-            Request::LeaseRenew { lease_id, lease_secs } => {
-                self.renew(now, asked, *lease_id, *lease_secs)
-            }
+            Request::LeaseRenew {
+                lease_id,
+                lease_secs,
+            } => self.renew(now, asked, *lease_id, *lease_secs),
             Request::LeaseQuery(id) => self.query(now, asked, *id),
             Request::LeaseFree(id) => self.free(now, asked, *id),
             Request::LeaseList { after, ended } => Ok(Some(self.list(now, asked, *after, *ended))),
             Request::LeaseBind { lease_id, peer } => self.bind(now, asked, *lease_id, *peer),
-            Request::LeaseRotate { lease_id, overlap_ms } => {
-                self.rotate(now, asked, *lease_id, *overlap_ms)
-            }
+            Request::LeaseRotate {
+                lease_id,
+                overlap_ms,
+            } => self.rotate(now, asked, *lease_id, *overlap_ms),
             Request::LeaseRevoke(id) => self.revoke(now, asked, *id),
             Request::FenceList => Ok(Some(Reply::Fences(self.fences()))),
             Request::FenceClear(id) => self.clear_fence(now, asked, *id),
@@ -81,7 +83,10 @@ impl LeaseTable {
             transport: admitted.effective.transport.unwrap_or_default(),
             peer: lease.peer,
         };
-        self.by_tenant.entry(lease.tenant.clone()).or_default().insert(lease.id);
+        self.by_tenant
+            .entry(lease.tenant.clone())
+            .or_default()
+            .insert(lease.id);
         self.leases.insert(lease.id, lease);
         self.order(Order::Bind(order));
         self.arm(asked.fresh_id);
@@ -114,6 +119,7 @@ impl LeaseTable {
             peer: request.rdma_peer,
             binding: None,
             old_key: None,
+            outstanding: true,
             overlap: Duration::ZERO,
             ending: LeasePhase::Revoked,
             fault: None,
@@ -147,14 +153,19 @@ impl LeaseTable {
         self.check_term(secs)?;
         let lease = self.live_mut(id)?;
         if lease.effective.rotate_on_renew && lease.old_key.is_some() {
-            return Err(busy(format!("lease {id}: the key before still works; renew after it")));
+            return Err(busy(format!(
+                "lease {id}: the key before still works; renew after it"
+            )));
         }
         let was = lease.state;
-        if !lease.step(Event::Renew) {
+        if lease.outstanding || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
         lease.start_term(now, secs);
-        let (tag, rotate) = (lease.tag(), lease.effective.rotate_on_renew && lease.has_key());
+        let (tag, rotate) = (
+            lease.tag(),
+            lease.effective.rotate_on_renew && lease.has_key(),
+        );
         match (was, rotate) {
             (State::Grace, _) => self.bind_again(now, asked.ticket, id),
             (_, true) => self.rotate_now(now, asked.ticket, tag, RENEWAL_OVERLAP),
@@ -176,7 +187,10 @@ impl LeaseTable {
     }
 
     fn list(&self, now: Now, asked: &Asked, after: LeaseId, ended: bool) -> Reply {
-        let above = (core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded);
+        let above = (
+            core::ops::Bound::Excluded(after),
+            core::ops::Bound::Unbounded,
+        );
         let of_tenant = self.by_tenant.get(&asked.tenant);
         let look = |&id: &LeaseId| -> Option<LeaseInfo> {
             let live = self.leases.get(&id).map(|lease| lease.info(now, false));
@@ -188,8 +202,16 @@ impl LeaseTable {
                 ids.filter_map(look).take(PAGE_LEASES + 1).collect()
             }
             Role::Operator => {
-                let live = self.leases.range(above).map(|(id, _)| id).take(PAGE_LEASES + 1);
-                let over = self.ended.range(above).map(|(id, _)| id).take(PAGE_LEASES + 1);
+                let live = self
+                    .leases
+                    .range(above)
+                    .map(|(id, _)| id)
+                    .take(PAGE_LEASES + 1);
+                let over = self
+                    .ended
+                    .range(above)
+                    .map(|(id, _)| id)
+                    .take(PAGE_LEASES + 1);
                 live.chain(over).filter_map(look).collect()
             }
         };
@@ -205,7 +227,13 @@ impl LeaseTable {
         if let Some(ended) = self.ended.get(&id).filter(|e| e.phase == LeasePhase::Freed) {
             return Ok(Some(Reply::Lease(ended.info(id))));
         }
-        self.end_by_request(now, id, Event::Free, LeasePhase::Freed, Waiting::Free(asked.ticket))
+        self.end_by_request(
+            now,
+            id,
+            Event::Free,
+            LeasePhase::Freed,
+            Waiting::Free(asked.ticket),
+        )
     }
 
     fn revoke(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
@@ -250,7 +278,10 @@ impl LeaseTable {
     fn bind(&mut self, now: Now, asked: &Asked, id: LeaseId, peer: RdmaPeer) -> Decision {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
-        if !matches!(lease.effective.transport, Some(Transport::Rdma | Transport::Both)) {
+        if !matches!(
+            lease.effective.transport,
+            Some(Transport::Rdma | Transport::Both)
+        ) {
             return Err(invalid(format!(
                 "lease {id} goes over {:?}; only RDMA leases take a queue pair",
                 lease.effective.transport.unwrap_or_default()
@@ -269,6 +300,7 @@ impl LeaseTable {
         lease.generation = lease.generation.next();
         lease.since = now.boot;
         lease.old_key = None;
+        lease.outstanding = true;
         lease.waiting.push(Waiting::Rebind(ticket));
         let order = BindOrder {
             tag: lease.tag(),
@@ -285,19 +317,30 @@ impl LeaseTable {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
         if overlap_ms > OVERLAP_MS_MAX {
-            return Err(invalid(format!("overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}")));
+            return Err(invalid(format!(
+                "overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}"
+            )));
         }
         if lease.old_key.is_some() {
-            return Err(busy(format!("lease {id}: the key before still works; rotate after it")));
+            return Err(busy(format!(
+                "lease {id}: the key before still works; rotate after it"
+            )));
         }
         if lease.state == State::Active && !lease.has_key() {
-            return Err(invalid(format!("lease {id} has no key yet: LEASE_BIND gives it one")));
+            return Err(invalid(format!(
+                "lease {id} has no key yet: LEASE_BIND gives it one"
+            )));
         }
         if !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
         let tag = lease.tag();
-        self.rotate_now(now, asked.ticket, tag, Duration::from_millis(overlap_ms.into()))
+        self.rotate_now(
+            now,
+            asked.ticket,
+            tag,
+            Duration::from_millis(overlap_ms.into()),
+        )
     }
 
     fn rotate_now(&mut self, now: Now, ticket: Ticket, tag: Tag, overlap: Duration) -> Decision {
@@ -307,6 +350,7 @@ impl LeaseTable {
         }
         lease.since = now.boot;
         lease.overlap = overlap;
+        lease.outstanding = true;
         lease.waiting.push(Waiting::Rebind(ticket));
         self.put(tag.lease_id);
         self.order(Order::Rotate(tag));
@@ -327,7 +371,9 @@ impl LeaseTable {
     }
 
     pub(crate) fn start_reset(&mut self, now: Now, id: ResourceId, asker: Option<Ticket>) {
-        let Some(resource) = self.resources.get_mut(&id) else { return };
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return;
+        };
         let by = now.boot + self.policy.reset_within;
         resource.resetting = Some((asker, by));
         self.timers.insert((by, Timer::Reset(id)));
@@ -345,7 +391,10 @@ impl LeaseTable {
         match tenant {
             Some(tenant) if **tenant == *asked.tenant => Ok(true),
             Some(_) if asked.role == Role::Operator => Ok(false),
-            _ => Err(not_found(format!("no lease {id} of tenant {}", asked.tenant))),
+            _ => Err(not_found(format!(
+                "no lease {id} of tenant {}",
+                asked.tenant
+            ))),
         }
     }
 
@@ -368,7 +417,9 @@ impl LeaseTable {
         if !self.leases.contains_key(&id) {
             return Err(self.not_live(id));
         }
-        self.leases.get_mut(&id).ok_or_else(|| not_found(format!("no lease {id}")))
+        self.leases
+            .get_mut(&id)
+            .ok_or_else(|| not_found(format!("no lease {id}")))
     }
 
     fn not_live(&self, id: LeaseId) -> Refusal {
@@ -397,14 +448,22 @@ impl LeaseTable {
             _ => (None, None),
         };
         let tenant = String::from(&*asked.tenant);
-        self.note(Note::Refused { tenant, wanted, lease_id, refusal: refusal.clone() });
+        self.note(Note::Refused {
+            tenant,
+            wanted,
+            lease_id,
+            refusal: refusal.clone(),
+        });
         refusal
     }
 }
 
 impl Lease {
     fn has_key(&self) -> bool {
-        let rdma = self.binding.as_deref().and_then(|binding| binding.rdma.as_ref());
+        let rdma = self
+            .binding
+            .as_deref()
+            .and_then(|binding| binding.rdma.as_ref());
         rdma.is_some_and(|rdma| rdma.rkey.is_some())
     }
 
@@ -422,12 +481,17 @@ impl Lease {
     /// Why a request does not fit the state.
     fn busy(&self) -> Refusal {
         match self.state {
+            _ if self.outstanding => busy(format!(
+                "lease {} is being bound; ask again when that is done",
+                self.id
+            )),
             State::Binding | State::Rebinding => {
-                busy(format!("lease {} is being bound; ask again when that is done", self.id))
+                busy(format!("lease {} is getting a new key; ask again", self.id))
             }
-            State::Cutting => {
-                busy(format!("access to lease {} is being taken away; ask again", self.id))
-            }
+            State::Cutting => busy(format!(
+                "access to lease {} is being taken away; ask again",
+                self.id
+            )),
             State::Grace => over(
                 LeasePhase::Expired,
                 format!("lease {} is in grace: renew it first", self.id),
@@ -448,7 +512,10 @@ fn check_operator(asked: &Asked, what: &str) -> Result<(), Refusal> {
     Err(Refusal::new(
         LeaseError::NotPermitted,
         RefusalClass::Policy,
-        format!("tenant {} may not {what}: that takes an operator identity", asked.tenant),
+        format!(
+            "tenant {} may not {what}: that takes an operator identity",
+            asked.tenant
+        ),
     ))
 }
 

@@ -75,7 +75,8 @@ impl LeaseTable {
 
     /// Adds a resource that the operator offers.
     pub fn offer(&mut self, kind: ResourceType, offer: Offer) {
-        self.resources.insert(offer.resource_id, Resource::new(kind, offer));
+        self.resources
+            .insert(offer.resource_id, Resource::new(kind, offer));
     }
 
     /// Takes up a lease of an earlier run. Access over RDMA died with the process, so one that
@@ -95,7 +96,10 @@ impl LeaseTable {
         };
         if record.ended.is_none() {
             self.journal(Change::PutLease(ended.record(record.lease_id)));
-            self.note(Note::Ended { lease_id: record.lease_id, phase });
+            self.note(Note::Ended {
+                lease_id: record.lease_id,
+                phase,
+            });
         }
         self.remember(now, record.lease_id, ended);
     }
@@ -103,7 +107,9 @@ impl LeaseTable {
     /// Takes up a fence of an earlier run. With `reverify` the remediation is tried at once: the
     /// machine was rebooted since, and only the kernel held what was fenced.
     pub fn restore_fence(&mut self, now: Now, fence: FenceRecord, reverify: bool) {
-        let Some(resource) = self.resources.get_mut(&fence.resource_id) else { return };
+        let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
+            return;
+        };
         let id = resource.id;
         resource.fenced_leases.insert(fence.lease_id);
         resource.fence = Some(fence);
@@ -121,7 +127,11 @@ impl LeaseTable {
             resource_id: resource.id,
             resource_type: resource.kind,
             capacity: resource.capacity,
-            available: if resource.fence.is_some() { 0 } else { resource.free.longest() },
+            available: if resource.fence.is_some() {
+                0
+            } else {
+                resource.free.longest()
+            },
             fenced: resource.fence.is_some(),
         })
     }
@@ -129,16 +139,21 @@ impl LeaseTable {
     /// Every fence.
     #[must_use]
     pub fn fences(&self) -> Vec<Fence> {
-        self.resources.values().filter_map(|r| r.fence.as_ref().map(FenceRecord::to_wire)).collect()
+        self.resources
+            .values()
+            .filter_map(|r| r.fence.as_ref().map(FenceRecord::to_wire))
+            .collect()
     }
 
     /// How many leases are in each state that is not over.
     #[must_use]
     pub fn census(&self) -> BTreeMap<State, usize> {
-        self.leases.values().fold(BTreeMap::new(), |mut census, lease| {
-            *census.entry(lease.state).or_default() += 1;
-            census
-        })
+        self.leases
+            .values()
+            .fold(BTreeMap::new(), |mut census, lease| {
+                *census.entry(lease.state).or_default() += 1;
+                census
+            })
     }
 
     /// Leases on record, alive or ended.
@@ -177,12 +192,20 @@ impl LeaseTable {
 
     /// Says what was decided; what it rests on is durable first.
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.effects.push_back(Effect::Answer { ticket, answer, after_journal: true });
+        self.effects.push_back(Effect::Answer {
+            ticket,
+            answer,
+            after_journal: true,
+        });
     }
 
     /// Says what is so; nothing new rests on it.
     pub(crate) fn answer_now(&mut self, ticket: Ticket, answer: Answer) {
-        self.effects.push_back(Effect::Answer { ticket, answer, after_journal: false });
+        self.effects.push_back(Effect::Answer {
+            ticket,
+            answer,
+            after_journal: false,
+        });
     }
 }
 
@@ -190,7 +213,9 @@ impl LeaseTable {
 impl LeaseTable {
     /// Puts the lease's timer where its state wants it. To be called after every change.
     pub(crate) fn arm(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         let wanted = lease.next_timer(&self.policy);
         if let Some(old) = core::mem::replace(&mut lease.timer, wanted) {
             self.timers.remove(&(old, Timer::Lease(id)));
@@ -201,13 +226,19 @@ impl LeaseTable {
     }
 
     pub(crate) fn tenant_name(&mut self, name: &str) -> Arc<str> {
-        self.by_tenant.get_key_value(name).map_or_else(|| Arc::from(name), |(known, _)| known.clone())
+        self.by_tenant
+            .get_key_value(name)
+            .map_or_else(|| Arc::from(name), |(known, _)| known.clone())
     }
 
     pub(crate) fn remember(&mut self, now: Now, id: LeaseId, ended: Ended) {
-        self.by_tenant.entry(ended.tenant.clone()).or_default().insert(id);
+        self.by_tenant
+            .entry(ended.tenant.clone())
+            .or_default()
+            .insert(id);
         self.ended.insert(id, ended);
-        self.forget.push_back((now.boot + self.policy.keep_ended, id));
+        self.forget
+            .push_back((now.boot + self.policy.keep_ended, id));
     }
 
     /// Drops the records that have been kept long enough.

@@ -22,7 +22,10 @@ impl Add<Duration> for BootTime {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
@@ -40,9 +43,11 @@ impl Now {
     #[must_use]
     pub fn unix_ms_at(self, at: BootTime) -> u64 {
         if at >= self.boot {
-            self.unix_ms.saturating_add((at.0 - self.boot.0) / 1_000_000)
+            self.unix_ms
+                .saturating_add((at.0 - self.boot.0) / 1_000_000)
         } else {
-            self.unix_ms.saturating_sub((self.boot.0 - at.0) / 1_000_000)
+            self.unix_ms
+                .saturating_sub((self.boot.0 - at.0) / 1_000_000)
         }
     }
 }

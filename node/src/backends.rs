@@ -21,7 +21,9 @@ pub struct Backends {
 
 impl fmt::Debug for Backends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backends").field("resources", &self.owners.keys()).finish_non_exhaustive()
+        f.debug_struct("Backends")
+            .field("resources", &self.owners.keys())
+            .finish_non_exhaustive()
     }
 }
 

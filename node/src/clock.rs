@@ -8,7 +8,10 @@ use nix::time::{ClockId, clock_gettime};
 /// Reads both clocks.
 #[must_use]
 pub fn now() -> Now {
-    Now { boot: boot(), unix_ms: unix_ms() }
+    Now {
+        boot: boot(),
+        unix_ms: unix_ms(),
+    }
 }
 
 fn boot() -> BootTime {
@@ -20,7 +23,9 @@ fn boot() -> BootTime {
 }
 
 fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -141,8 +141,13 @@ pub struct ConfigError {
 impl Settings {
     /// The flags over what the file that they name says.
     pub fn with_file(self) -> Result<Self, ConfigError> {
-        let Some(path) = self.config.clone() else { return Ok(self) };
-        let error = |why: String| ConfigError { path: path.clone(), why };
+        let Some(path) = self.config.clone() else {
+            return Ok(self);
+        };
+        let error = |why: String| ConfigError {
+            path: path.clone(),
+            why,
+        };
         let text = std::fs::read_to_string(&path).map_err(|e| error(e.to_string()))?;
         let file: Self = toml::from_str(&text).map_err(|e| error(e.to_string()))?;
         Ok(self.over(file))
@@ -169,13 +174,16 @@ impl Settings {
     /// Where state lives.
     #[must_use]
     pub fn state_dir(&self) -> &Path {
-        self.state_dir.as_deref().unwrap_or(Path::new("/var/lib/fabricbios"))
+        self.state_dir
+            .as_deref()
+            .unwrap_or(Path::new("/var/lib/fabricbios"))
     }
 
     /// Where the control plane listens.
     #[must_use]
     pub fn listen(&self) -> SocketAddr {
-        self.listen.unwrap_or_else(|| SocketAddr::from(([0; 8], DEFAULT_PORT)))
+        self.listen
+            .unwrap_or_else(|| SocketAddr::from(([0; 8], DEFAULT_PORT)))
     }
 
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
@@ -206,10 +214,15 @@ mod tests {
     fn flags_win_over_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.toml");
-        std::fs::write(&path, "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true")
-            .unwrap();
+        std::fs::write(
+            &path,
+            "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true",
+        )
+        .unwrap();
         let path = path.to_str().unwrap();
-        let got = settings(&["--config", path, "--mem-bytes", "2MiB"]).with_file().unwrap();
+        let got = settings(&["--config", path, "--mem-bytes", "2MiB"])
+            .with_file()
+            .unwrap();
         assert_eq!(got.mem_bytes, Some(Size(2 << 20)));
         assert_eq!(got.listen().port(), 1);
         assert!(got.auto_detect);
@@ -220,9 +233,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.toml");
         std::fs::write(&path, "mem-byte = 1").unwrap();
-        let error = settings(&["--config", path.to_str().unwrap()]).with_file().unwrap_err();
+        let error = settings(&["--config", path.to_str().unwrap()])
+            .with_file()
+            .unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("node.toml") && error.contains("mem-byte"), "{error}");
+        assert!(
+            error.contains("node.toml") && error.contains("mem-byte"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -63,7 +63,12 @@ impl Desk {
             Request::IdentityIssue(request) => {
                 let issued = may_issue(&asked.principal)
                     .and_then(|()| self.ca.issue(request, SystemTime::now()));
-                log_issue(&asked.principal, request.tenant.as_str(), request.role, &issued);
+                log_issue(
+                    &asked.principal,
+                    request.tenant.as_str(),
+                    request.role,
+                    &issued,
+                );
                 Some(issued)
             }
             _ => None,
@@ -85,7 +90,11 @@ impl Desk {
     /// bound to; a wildcard only when even the kernel does not know better.
     fn endpoint(&self, reached: Option<IpAddr>) -> Endpoint {
         let bound = Some(self.listen.ip()).filter(|ip| !ip.is_unspecified());
-        let ip = self.advertise.or(reached).or(bound).unwrap_or(self.listen.ip());
+        let ip = self
+            .advertise
+            .or(reached)
+            .or(bound)
+            .unwrap_or(self.listen.ip());
         SocketAddr::new(ip, self.listen.port()).into()
     }
 }
@@ -97,7 +106,10 @@ fn may_issue(principal: &Principal) -> Result<(), Refusal> {
     Err(Refusal::new(
         LeaseError::NotPermitted,
         RefusalClass::Policy,
-        format!("tenant {} may not issue identities: that takes an operator", principal.tenant),
+        format!(
+            "tenant {} may not issue identities: that takes an operator",
+            principal.tenant
+        ),
     ))
 }
 

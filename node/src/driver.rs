@@ -128,19 +128,34 @@ impl Driver {
     }
 
     fn next_wake(&self) -> Option<BootTime> {
-        self.table.next_deadline().into_iter().chain(self.draining).min()
+        self.table
+            .next_deadline()
+            .into_iter()
+            .chain(self.draining)
+            .min()
     }
 
     fn is_done(&self) -> bool {
-        let Some(patience_ends) = self.draining else { return false };
-        let settled = self.table.census().keys().all(|state| *state == State::Fenced);
+        let Some(patience_ends) = self.draining else {
+            return false;
+        };
+        let settled = self
+            .table
+            .census()
+            .keys()
+            .all(|state| *state == State::Fenced);
         (settled && self.held.is_empty()) || patience_ends <= clock::now().boot
     }
 
     fn apply(&mut self, input: Input) {
         let now = clock::now();
         match input {
-            Input::Asked { tenant, role, request, reply } => {
+            Input::Asked {
+                tenant,
+                role,
+                request,
+                reply,
+            } => {
                 self.asked(tenant, role, request, reply);
             }
             Input::Report(report) => self.table.on_report(now, report),
@@ -170,13 +185,22 @@ impl Driver {
             return;
         }
         let Some(fresh_id) = fresh_lease_id() else {
-            tell(reply, Err(unavailable("the system has no randomness for a lease id")));
+            tell(
+                reply,
+                Err(unavailable("the system has no randomness for a lease id")),
+            );
             return;
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.askers.insert(ticket, reply);
-        let asked = Asked { ticket, tenant, role, fresh_id, request };
+        let asked = Asked {
+            ticket,
+            tenant,
+            role,
+            fresh_id,
+            request,
+        };
         self.table.on_request(clock::now(), &asked);
     }
 
@@ -207,10 +231,18 @@ impl Driver {
                 Effect::Order(order) => self.backends.dispatch(order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
-                Effect::Answer { ticket, answer, after_journal: true } => {
+                Effect::Answer {
+                    ticket,
+                    answer,
+                    after_journal: true,
+                } => {
                     answers.push((ticket, answer));
                 }
-                Effect::Answer { ticket, answer, after_journal: false } => {
+                Effect::Answer {
+                    ticket,
+                    answer,
+                    after_journal: false,
+                } => {
                     self.tell(ticket, answer);
                 }
             }
@@ -225,7 +257,11 @@ impl Driver {
     }
 
     fn tell_durable(&mut self) {
-        while self.held.front().is_some_and(|(seq, ..)| *seq <= self.durable) {
+        while self
+            .held
+            .front()
+            .is_some_and(|(seq, ..)| *seq <= self.durable)
+        {
             if let Some((_, ticket, answer)) = self.held.pop_front() {
                 self.tell(ticket, answer);
             }
@@ -286,5 +322,7 @@ fn encode(change: TableChange) -> Option<Change> {
         }
         TableChange::RemoveFence(id) => Ok(Change::RemoveFence(id)),
     };
-    encoded.inspect_err(|error| tracing::error!(%error, "a record cannot be encoded")).ok()
+    encoded
+        .inspect_err(|error| tracing::error!(%error, "a record cannot be encoded"))
+        .ok()
 }

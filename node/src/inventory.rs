@@ -55,7 +55,11 @@ impl Inventory {
     pub fn structured(&self, table: &LeaseTable) -> ResourceInventory {
         let mut inventory = self.detected.inventory(self.node_id, self.epoch);
         for offered in table.availability() {
-            if let Some(arena) = self.arenas.iter().find(|a| a.resource_id == offered.resource_id) {
+            if let Some(arena) = self
+                .arenas
+                .iter()
+                .find(|a| a.resource_id == offered.resource_id)
+            {
                 arena.overlay(&mut inventory, offered);
             }
         }
@@ -65,7 +69,11 @@ impl Inventory {
     /// Kinds that are there, offered or not: a refusal tells the two apart.
     #[must_use]
     pub fn kinds(&self) -> Vec<ResourceType> {
-        self.detected.flat(&self.node_id).iter().map(|entry| entry.resource_type).collect()
+        self.detected
+            .flat(&self.node_id)
+            .iter()
+            .map(|entry| entry.resource_type)
+            .collect()
     }
 }
 
@@ -73,7 +81,11 @@ impl OfferedArena {
     /// Puts the arena in the place of what was merely detected.
     fn overlay(&self, inventory: &mut ResourceInventory, offered: Availability) {
         let id = self.resource_id;
-        let health = if offered.fenced { health::FENCED } else { health::OK };
+        let health = if offered.fenced {
+            health::FENCED
+        } else {
+            health::OK
+        };
         inventory.health = inventory.health.max(health);
         inventory.mem_arenas.retain(|arena| arena.resource_id != id);
         inventory.mem_arenas.push(MemArena {
@@ -85,7 +97,9 @@ impl OfferedArena {
             max_write: self.message_bytes_max,
             health,
         });
-        inventory.extensions.retain(|extension| !speaks_of(extension, id));
+        inventory
+            .extensions
+            .retain(|extension| !speaks_of(extension, id));
         inventory.extensions.extend([
             InventoryExtension::Name(id, self.name.clone()),
             InventoryExtension::Available(id, offered.available),
@@ -107,7 +121,11 @@ fn flat_entry(offered: Availability) -> FlatEntry {
     FlatEntry {
         resource_id: offered.resource_id,
         resource_type: offered.resource_type,
-        flags: if offered.fenced { resource_flags::FENCED } else { 0 },
+        flags: if offered.fenced {
+            resource_flags::FENCED
+        } else {
+            0
+        },
         capacity: offered.capacity,
         available: offered.available,
     }

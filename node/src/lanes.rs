@@ -57,7 +57,12 @@ impl Lane {
     #[must_use]
     pub fn new(name: &'static str, threads_max: usize) -> Self {
         let (state, more) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Inner { name, threads_max, state, more }))
+        Self(Arc::new(Inner {
+            name,
+            threads_max,
+            state,
+            more,
+        }))
     }
 
     /// Runs `job` as soon as a thread is free. Never blocks.
@@ -90,7 +95,10 @@ fn work(inner: &Inner) {
     while let Some(job) = next(inner) {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
         if outcome.is_err() {
-            tracing::error!(lane = inner.name, "a job panicked; its lease will be fenced as overdue");
+            tracing::error!(
+                lane = inner.name,
+                "a job panicked; its lease will be fenced as overdue"
+            );
         }
     }
 }

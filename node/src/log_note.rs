@@ -6,13 +6,25 @@ use fabricbios_wire::LeaseError;
 /// Writes one line.
 pub(crate) fn log(note: &Note) {
     match note {
-        Note::Granted { lease_id, tenant, resource_id, wanted, effective, policy } => {
+        Note::Granted {
+            lease_id,
+            tenant,
+            resource_id,
+            wanted,
+            effective,
+            policy,
+        } => {
             tracing::info!(
                 %lease_id, %tenant, %resource_id, %wanted, requested = ?wanted.classes, ?effective,
                 %policy, "granted"
             );
         }
-        Note::Refused { tenant, wanted, lease_id, refusal } => {
+        Note::Refused {
+            tenant,
+            wanted,
+            lease_id,
+            refusal,
+        } => {
             let wanted = wanted.as_ref();
             tracing::info!(
                 %tenant,
@@ -26,7 +38,13 @@ pub(crate) fn log(note: &Note) {
                 "refused: {}", refusal.message
             );
         }
-        Note::Cut { tag, phase, took, after_deadline, proof } => {
+        Note::Cut {
+            tag,
+            phase,
+            took,
+            after_deadline,
+            proof,
+        } => {
             tracing::info!(
                 lease_id = %tag.lease_id, generation = tag.generation.0, %phase,
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
@@ -35,7 +53,11 @@ pub(crate) fn log(note: &Note) {
             );
         }
         Note::Ended { lease_id, phase } => tracing::info!(%lease_id, %phase, "ended"),
-        Note::Fenced { resource_id, lease_id, reason } => {
+        Note::Fenced {
+            resource_id,
+            lease_id,
+            reason,
+        } => {
             tracing::error!(%resource_id, %lease_id, %reason, "FENCED");
         }
         Note::Unfenced { resource_id, by } => tracing::warn!(%resource_id, %by, "fence cleared"),

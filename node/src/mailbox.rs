@@ -41,7 +41,10 @@ pub struct Sender<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.clone(), bell: self.bell.clone() }
+        Self {
+            queue: self.queue.clone(),
+            bell: self.bell.clone(),
+        }
     }
 }
 
@@ -61,7 +64,17 @@ impl<T> Mailbox<T> {
         let bell = Arc::new(EventFd::from_value_and_flags(0, flags)?);
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
-        Ok((Self { queue, bell: bell.clone(), timer }, Sender { queue: sender, bell }))
+        Ok((
+            Self {
+                queue,
+                bell: bell.clone(),
+                timer,
+            },
+            Sender {
+                queue: sender,
+                bell,
+            },
+        ))
     }
 
     /// Waits until something is there or the time has come; without `until`, as long as it takes.
@@ -83,7 +96,9 @@ impl<T> Mailbox<T> {
     }
 
     fn set_timer(&self, until: Option<BootTime>) -> io::Result<()> {
-        let Some(until) = until else { return Ok(self.timer.unset()?) };
+        let Some(until) = until else {
+            return Ok(self.timer.unset()?);
+        };
         // Zero would disarm it; a nanosecond after the boot is as much in the past.
         let at = TimeSpec::from(Duration::from_nanos(until.0.max(1)));
         let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
@@ -109,7 +124,10 @@ mod tests {
         let (mailbox, sender) = Mailbox::new().unwrap();
         assert!(sender.send(1) && sender.send(2));
         mailbox.wait(None).unwrap();
-        assert_eq!((mailbox.take(), mailbox.take(), mailbox.take()), (Some(1), Some(2), None));
+        assert_eq!(
+            (mailbox.take(), mailbox.take(), mailbox.take()),
+            (Some(1), Some(2), None)
+        );
     }
 
     #[test]

@@ -12,7 +12,10 @@ use tracing_subscriber::EnvFilter;
 fn main() -> ExitCode {
     let Command::ControlServer(settings) = Cli::parse().command;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .init();
     match run::control_server(*settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -31,7 +31,11 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Optio
         return Ok(None);
     };
     let resource_id = resource_id(&node_id, ResourceType::Mem, NAME);
-    let config = RdmaConfig { device, arena_bytes: arena_bytes.0, resource_id };
+    let config = RdmaConfig {
+        device,
+        arena_bytes: arena_bytes.0,
+        resource_id,
+    };
     let backend = match RdmaBackend::open(config)? {
         Opened::Ready(backend) => backend,
         Opened::Absent(why) => {
@@ -49,5 +53,9 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Optio
         message_bytes_max: backend.message_bytes_max(),
         transports: offer.transports.clone(),
     };
-    Ok(Some(OfferedMemory { offer, arena, backend: Arc::new(backend) }))
+    Ok(Some(OfferedMemory {
+        offer,
+        arena,
+        backend: Arc::new(backend),
+    }))
 }

@@ -36,11 +36,15 @@ pub(crate) fn stopping() {
 /// Where somebody on this machine would dial.
 fn dial_ip(settings: &Settings, listen: SocketAddr) -> IpAddr {
     let bound = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
-    bound.or(settings.advertise).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    bound
+        .or(settings.advertise)
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 fn notify(state: &str) {
-    let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
     if let Err(error) = send(path.as_encoded_bytes(), state) {
         tracing::warn!(%error, ?path, "cannot notify the service manager");
     }
@@ -52,5 +56,7 @@ fn send(path: &[u8], state: &str) -> io::Result<()> {
         Some(name) => net::SocketAddr::from_abstract_name(name)?,
         None => net::SocketAddr::from_pathname(String::from_utf8_lossy(path).as_ref())?,
     };
-    socket.send_to_addr(state.as_bytes(), &address).map(|_bytes| ())
+    socket
+        .send_to_addr(state.as_bytes(), &address)
+        .map(|_bytes| ())
 }

@@ -136,15 +136,24 @@ async fn until_stopped(
 fn driver_outcome(
     outcome: Result<io::Result<()>, oneshot::error::RecvError>,
 ) -> anyhow::Result<()> {
-    outcome.context("the driver's thread panicked")?.context("the driver stopped")
+    outcome
+        .context("the driver's thread panicked")?
+        .context("the driver stopped")
 }
 
 /// One daemon to a state directory.
 fn lock_state_dir(path: &Path) -> anyhow::Result<Flock<File>> {
     if !path.is_dir() {
-        DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
-            format!("create the state directory {}; choose another with --state-dir", path.display())
-        })?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| {
+                format!(
+                    "create the state directory {}; choose another with --state-dir",
+                    path.display()
+                )
+            })?;
     }
     let lock_path = path.join("daemon.lock");
     let file = fs::OpenOptions::new()
@@ -208,7 +217,9 @@ fn prepare(
 
 fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
     let default = Policy::default();
-    let cut_within = settings.cut_within_ms.map(|ms| Duration::from_millis(ms.into()));
+    let cut_within = settings
+        .cut_within_ms
+        .map(|ms| Duration::from_millis(ms.into()));
     Policy {
         lease_secs_max: settings.lease_secs_max.unwrap_or(default.lease_secs_max),
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
@@ -220,13 +231,16 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
 
 fn restore(table: &mut LeaseTable, recovered: Recovered) -> anyhow::Result<()> {
     let now = clock::now();
-    let damaged = "the journal holds a record that this version cannot read; move it away to start anew";
+    let damaged =
+        "the journal holds a record that this version cannot read; move it away to start anew";
     for (id, bytes) in recovered.leases {
         let record: LeaseRecord =
             postcard::from_bytes(&bytes).with_context(|| format!("lease {id}: {damaged}"))?;
         table.restore_lease(now, record);
     }
-    let rebooted = recovered.last_boot_id.is_some_and(|last| last != clock::boot_id());
+    let rebooted = recovered
+        .last_boot_id
+        .is_some_and(|last| last != clock::boot_id());
     for (id, bytes) in recovered.fences {
         let fence: FenceRecord =
             postcard::from_bytes(&bytes).with_context(|| format!("fence of {id}: {damaged}"))?;

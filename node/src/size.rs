@@ -13,7 +13,11 @@ pub struct BadSize(String);
 
 impl fmt::Display for BadSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a size; write bytes or a whole number of B, KiB, MiB, GiB or TiB, at least 1", self.0)
+        write!(
+            f,
+            "`{}` is not a size; write bytes or a whole number of B, KiB, MiB, GiB or TiB, at least 1",
+            self.0
+        )
     }
 }
 
@@ -23,7 +27,9 @@ impl FromStr for Size {
     type Err = BadSize;
 
     fn from_str(text: &str) -> Result<Self, BadSize> {
-        let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let digits_end = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
         let (digits, unit) = text.split_at(digits_end);
         let shift = match unit.trim_start() {
             "" | "B" => 0,
@@ -33,8 +39,14 @@ impl FromStr for Size {
             "TiB" => 40,
             _ => return Err(BadSize(text.into())),
         };
-        let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-        bytes.filter(|&n| n > 0).map(Self).ok_or_else(|| BadSize(text.into()))
+        let bytes = digits
+            .parse::<u64>()
+            .ok()
+            .and_then(|n| n.checked_mul(1 << shift));
+        bytes
+            .filter(|&n| n > 0)
+            .map(Self)
+            .ok_or_else(|| BadSize(text.into()))
     }
 }
 
@@ -60,14 +72,29 @@ mod tests {
 
     #[test]
     fn whole_numbers_of_known_units() {
-        for (text, bytes) in [("1", 1), ("4096B", 4096), ("2 MiB", 2 << 20), ("1TiB", 1 << 40)] {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4096B", 4096),
+            ("2 MiB", 2 << 20),
+            ("1TiB", 1 << 40),
+        ] {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
     }
 
     #[test]
     fn nothing_else() {
-        for text in ["", "0", "0KiB", "-1", "1.5GiB", "1MB", "16777216TiB", "KiB", "99999999999999999999"] {
+        for text in [
+            "",
+            "0",
+            "0KiB",
+            "-1",
+            "1.5GiB",
+            "1MB",
+            "16777216TiB",
+            "KiB",
+            "99999999999999999999",
+        ] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }

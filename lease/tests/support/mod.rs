@@ -1,0 +1,243 @@
+//! A world for the table: a clock that is moved by hand, tickets, and the effects so far.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::{sync::Arc, time::Duration};
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+pub(crate) const ARENA: ResourceId = ResourceId(0xa);
+pub(crate) const PAGE: u64 = 4096;
+
+pub(crate) struct World {
+    pub(crate) table: LeaseTable,
+    pub(crate) now: Now,
+    pub(crate) orders: Vec<Order>,
+    pub(crate) answers: Vec<(Ticket, Answer)>,
+    pub(crate) journal: Vec<Change>,
+    pub(crate) notes: Vec<Note>,
+    next: u64,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with_policy(Policy::default())
+    }
+
+    pub(crate) fn with_policy(policy: Policy) -> Self {
+        let mut table = LeaseTable::new(policy);
+        table.offer(ResourceType::Mem, offer(ARENA, 16 * PAGE));
+        Self {
+            table,
+            now: Now {
+                boot: BootTime(1_000_000_000_000),
+                unix_ms: 1_700_000_000_000,
+            },
+            orders: Vec::new(),
+            answers: Vec::new(),
+            journal: Vec::new(),
+            notes: Vec::new(),
+            next: 0,
+        }
+    }
+
+    pub(crate) fn pass(&mut self, span: Duration) {
+        self.now.boot = self.now.boot + span;
+        self.now.unix_ms += u64::try_from(span.as_millis()).unwrap();
+        self.table.on_tick(self.now);
+        self.drain();
+    }
+
+    pub(crate) fn pass_ms(&mut self, ms: u64) {
+        self.pass(Duration::from_millis(ms));
+    }
+
+    pub(crate) fn ask_as(&mut self, tenant: &str, role: Role, request: Request) -> Ticket {
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        let fresh_id = LeaseId(u128::from(self.next));
+        let asked = Asked {
+            ticket,
+            tenant: Arc::from(tenant),
+            role,
+            fresh_id,
+            request,
+        };
+        self.table.on_request(self.now, &asked);
+        self.drain();
+        ticket
+    }
+
+    pub(crate) fn ask(&mut self, request: Request) -> Ticket {
+        self.ask_as("alice", Role::Tenant, request)
+    }
+
+    pub(crate) fn operator(&mut self, request: Request) -> Ticket {
+        self.ask_as("root", Role::Operator, request)
+    }
+
+    pub(crate) fn report(&mut self, report: Report) {
+        self.table.on_report(self.now, report);
+        self.drain();
+    }
+
+    pub(crate) fn drain(&mut self) {
+        while let Some(effect) = self.table.poll_effect() {
+            match effect {
+                Effect::Order(order) => self.orders.push(order),
+                Effect::Journal(change) => self.journal.push(change),
+                Effect::Answer { ticket, answer, .. } => self.answers.push((ticket, answer)),
+                Effect::Note(note) => self.notes.push(note),
+            }
+        }
+    }
+
+    pub(crate) fn answer(&self, ticket: Ticket) -> Option<&Answer> {
+        self.answers
+            .iter()
+            .find(|(to, _)| *to == ticket)
+            .map(|(_, answer)| answer)
+    }
+
+    pub(crate) fn refusal(&self, ticket: Ticket) -> &Refusal {
+        match self.answer(ticket) {
+            Some(Err(refusal)) => refusal,
+            other => panic!("expected a refusal, got {other:?}"),
+        }
+    }
+
+    pub(crate) fn lease(&self, ticket: Ticket) -> &LeaseInfo {
+        match self.answer(ticket) {
+            Some(Ok(Reply::Lease(info))) => info,
+            other => panic!("expected a lease, got {other:?}"),
+        }
+    }
+
+    pub(crate) fn query(&mut self, id: LeaseId) -> LeaseInfo {
+        let ticket = self.ask(Request::LeaseQuery(id));
+        self.lease(ticket).clone()
+    }
+
+    /// Takes the only order there is.
+    pub(crate) fn order(&mut self) -> Order {
+        assert_eq!(self.orders.len(), 1, "{:?}", self.orders);
+        self.orders.remove(0)
+    }
+
+    pub(crate) fn bind_order(&mut self) -> BindOrder {
+        match self.order() {
+            Order::Bind(order) => order,
+            other => panic!("expected a bind, got {other:?}"),
+        }
+    }
+
+    pub(crate) fn cut_order(&mut self) -> Tag {
+        match self.order() {
+            Order::Cut(tag) => tag,
+            other => panic!("expected a cut, got {other:?}"),
+        }
+    }
+
+    pub(crate) fn release_order(&mut self) -> (Tag, Extent) {
+        match self.order() {
+            Order::Release(tag, extent) => (tag, extent),
+            other => panic!("expected a release, got {other:?}"),
+        }
+    }
+
+    /// A lease of `pages` that is active.
+    pub(crate) fn granted(&mut self, pages: u64, secs: u32, grace: u32) -> Tag {
+        let ticket = self.ask(alloc(pages * PAGE, secs, grace));
+        let order = self.bind_order();
+        self.report(Report::Bind(order.tag, Ok(binding(7))));
+        assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
+        order.tag
+    }
+
+    pub(crate) fn cut_ok(&mut self, tag: Tag) {
+        self.report(Report::Cut(tag, Ok("proof".into())));
+    }
+
+    pub(crate) fn released(&mut self) {
+        let (tag, _) = self.release_order();
+        self.report(Report::Release(tag, Ok(())));
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        self.table.availability().next().unwrap().available
+    }
+}
+
+pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
+    Offer {
+        resource_id: id,
+        capacity,
+        align: PAGE,
+        transports: vec![Transport::Rdma],
+    }
+}
+
+pub(crate) fn request(capacity: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type: ResourceType::Mem,
+        resource_id: None,
+        capacity,
+        lease_secs: secs,
+        grace_secs: grace,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: Transport::Auto,
+        rotate_on_renew: false,
+        rdma_peer: Some(peer()),
+    }
+}
+
+pub(crate) fn alloc(capacity: u64, secs: u32, grace: u32) -> Request {
+    Request::LeaseAlloc(request(capacity, secs, grace))
+}
+
+pub(crate) fn peer() -> RdmaPeer {
+    RdmaPeer {
+        qpn: 17,
+        psn: 3,
+        gid: [1; 16],
+        path_mtu: 0,
+    }
+}
+
+pub(crate) fn binding(rkey: u32) -> Binding {
+    let rdma = RdmaBinding {
+        rkey: Some(rkey),
+        remote_addr: 0x1000,
+        qp_num: 18,
+        gid: [2; 16],
+        port: 1,
+        psn: 4,
+        path_mtu: 1024,
+        strategy: RdmaStrategy::Window,
+        previous: None,
+        max_rd_atomic: 16,
+        atomics: true,
+    };
+    Binding {
+        rdma: Some(rdma),
+        ..Binding::default()
+    }
+}
+
+pub(crate) fn rotated(rkey: u32, previous: u32) -> Binding {
+    let mut binding = binding(rkey);
+    if let Some(rdma) = &mut binding.rdma {
+        rdma.previous = Some(PreviousKey {
+            rkey: previous,
+            remaining_ms: 0,
+        });
+    }
+    binding
+}
+
+pub(crate) fn failed(step: &str) -> StepError {
+    StepError::new(step, "on purpose")
+}
