@@ -1,0 +1,148 @@
+//! What the journal adds to the disk: a durable commit against as many bare fdatasyncs as it issues,
+//! on a file in the same directory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Seq};
+use fabricbios_wire::LeaseId;
+
+use crate::pairs::interleaved_pairs;
+
+const WARM_UP_ROUNDS: u64 = 10;
+const PAGE: [u8; 4096] = [0x5A; 4096];
+
+/// Pages of the bare file, written in turn: enough that no round overwrites what the disk has queued.
+const PAGES: u64 = 256;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Pairs of rounds
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Leases in one commit
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    group: u16,
+    /// Bytes of a lease's record
+    #[arg(long, default_value_t = 300)]
+    record_bytes: u16,
+    /// Where to write; a file system in memory would make the answer worthless
+    #[arg(long, default_value = "target", value_name = "DIRECTORY")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let place = tempfile::tempdir_in(&options.dir)
+        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
+    let mut journal = Subject::open(&place.path().join("journal.redb"), options)?;
+    let syncs = journal.syncs_of_a_commit()?;
+    let bare = Bare::create(&place.path().join("bare"))?;
+    let before = journal.counts();
+    let mut page = 0;
+    let rounds = usize::from(options.rounds);
+    let pairs = interleaved_pairs(rounds, || journal.commit(), || bare.sync(syncs, &mut page))?;
+    let after = journal.counts();
+    println!("directory {}", options.dir.display());
+    println!(
+        "leases of {} bytes in a commit: {}",
+        options.record_bytes, options.group
+    );
+    let each = |count: fn(&JournalCounts) -> u64| {
+        (count(&after) - count(&before)) as f64 / f64::from(options.rounds)
+    };
+    let (fdatasyncs, writes) = (each(|c| c.syncs), each(|c| c.writes));
+    println!(
+        "per commit: {fdatasyncs:.2} fdatasyncs, {writes:.1} writes, {:.0} bytes",
+        each(|c| c.written_bytes)
+    );
+    pairs.print(
+        "durable commit",
+        &format!("{syncs} × (write 4096 bytes, fdatasync)"),
+    );
+    Ok(journal.journal.close()?)
+}
+
+struct Subject {
+    journal: Journal,
+    reports: Receiver<Result<Seq, CommitError>>,
+    record: Vec<u8>,
+    group: u128,
+    next_id: u128,
+}
+
+impl Subject {
+    fn open(path: &std::path::Path, options: &Options) -> anyhow::Result<Self> {
+        let (tell, reports) = channel();
+        // The last report may come when the bench has already gone.
+        let on_commit = Box::new(move |report| tell.send(report).unwrap_or_default());
+        let (journal, _) = Journal::open(path, "bench", on_commit)?;
+        let record = vec![0xA5; usize::from(options.record_bytes)];
+        Ok(Self {
+            journal,
+            reports,
+            record,
+            group: u128::from(options.group),
+            next_id: 0,
+        })
+    }
+
+    /// From handing in to the report of durability.
+    fn commit(&mut self) -> anyhow::Result<Duration> {
+        let ids = self.next_id..self.next_id + self.group;
+        self.next_id = ids.end;
+        // Lease ids are random; an odd multiplier spreads these over the tree in the same way.
+        let spread = |id: u128| LeaseId(id.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
+        let changes = ids
+            .map(|id| Change::PutLease(spread(id), self.record.clone()))
+            .collect();
+        let start = Instant::now();
+        let seq = self.journal.submit(changes);
+        while self.reports.recv()?? < seq {}
+        Ok(start.elapsed())
+    }
+
+    /// Over some rounds, because a commit that grows the file takes one more.
+    fn syncs_of_a_commit(&mut self) -> anyhow::Result<u64> {
+        let before = self.counts().syncs;
+        for _ in 0..WARM_UP_ROUNDS {
+            self.commit()?;
+        }
+        Ok((self.counts().syncs - before) / WARM_UP_ROUNDS)
+    }
+
+    fn counts(&self) -> JournalCounts {
+        self.journal.counts()
+    }
+}
+
+struct Bare {
+    file: File,
+}
+
+impl Bare {
+    /// Written through once, so that no round has to allocate.
+    fn create(path: &std::path::Path) -> anyhow::Result<Self> {
+        let file = File::create_new(path).with_context(|| format!("make {}", path.display()))?;
+        for page in 0..PAGES {
+            file.write_all_at(&PAGE, page * PAGE.len() as u64)?;
+        }
+        file.sync_all()?;
+        Ok(Self { file })
+    }
+
+    fn sync(&self, times: u64, page: &mut u64) -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        for _ in 0..times {
+            self.file
+                .write_all_at(&PAGE, *page % PAGES * PAGE.len() as u64)?;
+            self.file.sync_data()?;
+            *page += 1;
+        }
+        Ok(start.elapsed())
+    }
+}
