@@ -136,7 +136,7 @@ fn rdma_peer(out: &mut Lines, peer: &RdmaPeer) {
 
 pub(crate) fn answer(answer: &Answer) -> Lines {
     match answer {
-        Ok(it) => [vec!["status = 0".to_owned()], reply(it)].concat(),
+        Ok(it) => [vec!["reply_status = 0".to_owned()], reply(it)].concat(),
         Err(it) => refusal(it),
     }
 }
@@ -146,7 +146,7 @@ fn refusal(it: &Refusal) -> Lines {
     lines!(
         out,
         "",
-        "status" = it.error as u16,
+        "reply_status" = it.error as u16,
         "error" = it.error,
         "class" = it.class,
         "message" = format!("{:?}", it.message),

@@ -1,0 +1,706 @@
+#!/usr/bin/env python3
+"""Checks the golden vectors with an implementation of its own.
+
+Written from docs/spec/fabricbios-wire-encoding-v0.md alone, with nothing but the standard library: what
+it takes to talk to a node from another language. Every vector is decoded and its meaning compared with
+the `value` lines; where the file says that the bytes are canonical, they are also made again from those
+lines. Exits 1 on any difference, and when there was nothing to check.
+
+Usage: python3 vectors/check.py [FOLDER]
+"""
+
+import ipaddress
+import json
+import pathlib
+import sys
+
+STATUS = ["ok", "InvalidIntent", "InvalidArgs", "CapacityExceeded", "ResourceBusy", "NotFound", "Expired",
+          "Revoked", "Fenced", "NotPermitted", "RenewTooEarly", "Unsupported", "Malformed", "Internal",
+          "Unavailable"]
+CPU = ["best_effort", "whole_core", "strict_isolated"]
+GPU = ["shared", "session", "device", "partition"]
+TRANSPORT = ["auto", "rdma", "udp", "both", "nvme-tcp", "nvme-rdma"]
+TIER = ["hot", "warm", "cold"]
+BOOL = ["false", "true"]
+FORM = ["flat", "structured"]
+ROLE = ["tenant", "operator"]
+LEASE_STATUS = ["active", "expired", "revoked"]
+PHASE = ["binding", "active", "grace", "expired", "revoked", "freed", "fenced"]
+STRATEGY = ["window", "region"]
+OUTCOME = ["torn_down", "fenced", "not_found"]
+CLASS = ["permanent", "transient", "policy"]
+TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
+KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020C), 0x0210, *range(0x0901, 0x0906), 0x0910,
+              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B05)}
+MAX_PAYLOAD = 65_536
+MTUS = (0, 256, 512, 1024, 2048, 4096)
+TENANT_LETTERS = set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+
+class Refused(Exception):
+    """Bytes that are refused, with the name of the refusal."""
+
+
+def need(condition, name):
+    if not condition:
+        raise Refused(name)
+
+
+# ---- section 1: ground rules -------------------------------------------------------------------------
+
+class Reader:
+    """Takes fields off the front. `short` is the refusal for bytes that are not there."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, size):
+        need(len(self.data) - self.at >= size, "Malformed")
+        self.at += size
+        return self.data[self.at - size:self.at]
+
+    def u(self, size):
+        return int.from_bytes(self.take(size), "big")
+
+    def id(self):
+        value = self.u(16)
+        need(value, "InvalidArgs")
+        return f"{value:032x}"
+
+    def word(self, words):
+        value = self.u(1)
+        need(value < len(words), "InvalidArgs")
+        return words[value]
+
+    def bytes(self, limit):
+        size = self.u(4)
+        need(size <= limit, "Malformed")
+        return self.take(size)
+
+    def text(self, limit):
+        return utf8(self.bytes(limit), "Malformed")
+
+    def area(self):
+        return Area(self.bytes(MAX_PAYLOAD))
+
+    def list(self, limit, item):
+        count = self.u(2)
+        need(count <= limit, "Malformed")
+        return [item(self) for _ in range(count)]
+
+    def end(self):
+        need(self.at == len(self.data), "Malformed")
+
+
+def utf8(data, refusal):
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused(refusal) from None
+
+
+def quoted(text):
+    return json.dumps(text, ensure_ascii=False)
+
+
+# ---- section 3: TLVs ---------------------------------------------------------------------------------
+
+class Area:
+    def __init__(self, data):
+        self.tlvs, at = [], 0
+        while at < len(data):
+            need(len(data) - at >= 4, "Malformed")
+            tag, size = int.from_bytes(data[at:at + 2], "big"), int.from_bytes(data[at + 2:at + 4], "big")
+            value = data[at + 4:at + 4 + size]
+            need(len(value) == size, "InvalidIntent" if tag in KNOWN_TAGS else "Malformed")
+            self.tlvs.append((tag, value))
+            at += 4 + size
+
+    def one(self, tag, size=None):
+        found = [value for known, value in self.tlvs if known == tag]
+        need(len(found) <= 1, "InvalidIntent")
+        need(not found or size is None or len(found[0]) == size, "InvalidIntent")
+        return found[0] if found else None
+
+    def must(self, tag, size=None):
+        value = self.one(tag, size)
+        need(value is not None, "InvalidIntent")
+        return value
+
+    def number(self, tag, size, most=None):
+        value = int.from_bytes(self.must(tag, size), "big")
+        need(most is None or value <= most, "InvalidIntent")
+        return value
+
+    def word(self, tag, words):
+        value = self.one(tag, 1)
+        if value is None:
+            return None
+        need(value[0] < len(words), "InvalidIntent")
+        return words[value[0]]
+
+
+def number(data):
+    return int.from_bytes(data, "big")
+
+
+def endpoint(data, refusal):
+    address, port = ipaddress.IPv6Address(data[:16]), number(data[16:])
+    four = address.ipv4_mapped
+    need(port and int(address) and (four is None or int(four)), refusal)
+    return f"{four}:{port}" if four else f"[{address}]:{port}"
+
+
+def read_peer(value):
+    qpn, psn, gid, mtu = number(value[:4]), number(value[4:8]), value[8:24], number(value[24:26])
+    need(1 <= qpn <= 0xFFFFFF and psn <= 0xFFFFFF and mtu in MTUS and value[26:] == b"\0\0", "InvalidIntent")
+    return [("rdma_peer.qpn", qpn), ("rdma_peer.psn", psn), ("rdma_peer.gid", gid.hex()),
+            ("rdma_peer.path_mtu", mtu)]
+
+
+def read_affinity(n, value):
+    need(len(value) >= 5 and number(value[3:5]) == len(value) - 5, "InvalidIntent")
+    category, strength, kind, target = value[0], value[1], value[2], value[5:]
+    need(1 <= category <= 5 and 1 <= strength <= 3 and 1 <= kind <= 4, "InvalidIntent")
+    if kind in (1, 2):
+        need(len(target) == 16 and any(target), "InvalidIntent")
+    elif kind == 3:
+        need(len(target) == 32, "InvalidIntent")
+    else:
+        need(1 <= len(target) <= 255, "InvalidIntent")
+        utf8(target, "InvalidIntent")
+    fields = [("category", category), ("strength", strength), ("target_type", kind), ("target", target.hex())]
+    return [(f"affinity.{n}.{key}", value) for key, value in fields]
+
+
+def read_params(area):
+    out = []
+    peer = area.one(0x0210, 28)
+    if peer is not None:
+        out += read_peer(peer)
+    intent = area.one(0x0901, 8)
+    if intent is not None:
+        need(intent[0] == 1 and intent[1] < len(TIER) and intent[2:4] == b"\0\0", "InvalidIntent")
+        out += [("kv_cache_intent.tier", TIER[intent[1]]), ("kv_cache_intent.block_bytes", number(intent[4:]))]
+    out += present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU))])
+    out.append(("transport", area.word(0x0904, TRANSPORT) or "auto"))
+    out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
+    near = [value for tag, value in area.tlvs if tag == 0x0910]
+    need(len(near) <= 16, "InvalidIntent")
+    for n, value in enumerate(near):
+        out += read_affinity(n, value)
+    return out
+
+
+def present(pairs):
+    return [(key, value) for key, value in pairs if value is not None]
+
+
+# ---- sections 4 to 8: messages -----------------------------------------------------------------------
+
+def resource_type(r):
+    code = r.u(2)
+    return TYPES.get(code, f"unknown(0x{code:04x})")
+
+
+def at_least_1(value):
+    need(value >= 1, "InvalidArgs")
+    return value
+
+
+def read_alloc(r):
+    out = [("resource_type", resource_type(r))]
+    resource_id = r.u(16)
+    if resource_id:
+        out.append(("resource_id", f"{resource_id:032x}"))
+    out += [("capacity", at_least_1(r.u(8))), ("lease_secs", at_least_1(r.u(4))), ("grace_secs", r.u(4))]
+    return out + read_params(r.area())
+
+
+def read_issue(r):
+    role, secs, tenant = r.word(ROLE), r.u(4), r.text(64)
+    need(tenant and set(tenant) <= TENANT_LETTERS, "InvalidArgs")
+    csr = r.bytes(4096)
+    need(csr, "InvalidArgs")
+    return [("role", role), ("valid_secs", secs), ("tenant", quoted(tenant)), ("csr_der", csr.hex())]
+
+
+def read_bind(r):
+    lease_id = r.id()
+    return [("lease_id", lease_id)] + read_peer(r.area().must(0x0210, 28))
+
+
+def read_rotate(r):
+    lease_id, overlap = r.id(), r.u(4)
+    need(overlap <= 60_000, "InvalidArgs")
+    return [("lease_id", lease_id), ("overlap_ms", overlap)]
+
+
+def read_lease_id(r):
+    return [("lease_id", r.id())]
+
+
+REQUESTS = {
+    0x0001: lambda r: [("number", r.u(8))],
+    0x0002: lambda r: [],
+    0x0100: lambda r: [("form", r.word(FORM))],
+    0x0200: read_alloc,
+    0x0201: lambda r: [("lease_id", r.id()), ("lease_secs", r.u(4))],
+    0x0202: read_lease_id,
+    0x0203: read_lease_id,
+    0x0204: lambda r: [("after", f"{r.u(16):032x}"), ("ended", r.word(BOOL))],
+    0x0205: read_bind,
+    0x0206: read_rotate,
+    0x020A: read_lease_id,
+    0x0300: lambda r: [],
+    0x0301: lambda r: [("resource_id", r.id())],
+    0x0400: read_issue,
+}
+
+
+def read_lease(r):
+    lease_id = r.id()
+    out = [("lease_id", lease_id), ("resource_id", r.id()), ("resource_type", resource_type(r)),
+           ("status", r.word(LEASE_STATUS)), ("phase", r.word(PHASE)), ("generation", r.u(4))]
+    for key in ("capacity", "granted_at_unix_ms", "expires_at_unix_ms", "renewable_at_unix_ms",
+                "grace_ends_unix_ms", "remaining_ms"):
+        out.append((key, r.u(8)))
+    area = r.area()
+    need(area.must(0x0101, 16).hex() == lease_id, "InvalidIntent")
+    return out + read_binding(area) + read_echo(area)
+
+
+def read_binding(area):
+    key, place, limits = area.one(0x0102, 32), area.one(0x0103, 18), area.one(0x0104, 16)
+    out = present([("dp_key", key and key.hex()), ("udp_endpoint", place and endpoint(place, "InvalidIntent"))])
+    if limits is not None:
+        offset, length = number(limits[:8]), number(limits[8:])
+        need(offset + length < 1 << 64, "InvalidIntent")
+        out += [("limits.offset", offset), ("limits.length", length)]
+    if any(0x0201 <= tag <= 0x020B for tag, _ in area.tlvs):
+        out += [(f"rdma.{key}", value) for key, value in read_rdma(area)]
+    return out
+
+
+def read_rdma(area):
+    rkey, previous = area.one(0x0201, 4), area.one(0x0209, 8)
+    out = [] if rkey is None else [("rkey", number(rkey))]
+    out += [("remote_addr", area.number(0x0202, 8)), ("qp_num", area.number(0x0203, 4, 0xFFFFFF)),
+            ("gid", area.must(0x0204, 16).hex()), ("port", area.number(0x0205, 1)),
+            ("psn", area.number(0x0206, 4, 0xFFFFFF)), ("path_mtu", area.number(0x0207, 2)),
+            ("strategy", STRATEGY[area.number(0x0208, 1, 1)])]
+    need(dict(out)["path_mtu"] in MTUS, "InvalidIntent")
+    if previous is not None:
+        out += [("previous.rkey", number(previous[:4])), ("previous.remaining_ms", number(previous[4:]))]
+    return out + [("max_rd_atomic", area.number(0x020A, 1)), ("atomics", BOOL[area.number(0x020B, 1, 1)])]
+
+
+def read_echo(area):
+    out = present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU)),
+                   ("transport", area.word(0x0904, TRANSPORT))])
+    out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
+    return [(f"effective.{key}", value) for key, value in out]
+
+
+def read_identity(r):
+    return [("node_id", r.take(32).hex()), ("epoch", r.u(8)), ("endpoint", endpoint(r.take(18), "InvalidArgs")),
+            ("role", r.word(ROLE)), ("tenant", quoted(r.text(64))), ("version", quoted(r.text(64)))]
+
+
+def numbered(prefix, items):
+    return [(f"{prefix}.{n}.{key}", value) for n, item in enumerate(items) for key, value in item]
+
+
+def read_flat(r):
+    return numbered("entry", r.list(1800, lambda r: [
+        ("resource_id", r.id()), ("resource_type", resource_type(r)), ("flags", r.u(2)),
+        ("capacity", r.u(8)), ("available", r.u(8))]))
+
+
+LISTS = {
+    "mem": [("base", 8), ("len", 8), ("align", 4), ("max_read", 4), ("max_write", 4), ("health", 4)],
+    "block": [("block_size", 4), ("capacity", 8), ("flags", 4), ("health", 4)],
+    "cpu": [("cores", 2), ("threads", 2), ("max_mhz", 4), ("flags", 4), ("health", 4)],
+    "nic": [("speed_bps", 8), ("mtu", 4), ("flags", 4), ("health", 4)],
+    "gpu": [("vram_bytes", 8), ("compute_units", 4), ("flags", 4), ("health", 4)],
+}
+
+
+def read_structured(r):
+    out = [("node_id", r.take(32).hex()), ("epoch", r.u(8)), ("health", r.u(4))]
+    for name, fields in LISTS.items():
+        out += numbered(name, r.list(256, lambda r: [("resource_id", r.id())] + [(k, r.u(n)) for k, n in fields]))
+    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B04]
+    need(len(extensions) <= 1024, "InvalidIntent")
+    return out + extensions
+
+
+def read_extension(tag, value):
+    need(len(value) >= 16 and any(value[:16]), "InvalidIntent")
+    resource_id, rest = value[:16].hex(), value[16:]
+    if tag == 0x0B01:
+        need(len(rest) <= 255, "InvalidIntent")
+        return f"name.{resource_id}", quoted(utf8(rest, "InvalidIntent"))
+    if tag == 0x0B02:
+        need(len(rest) == 8, "InvalidIntent")
+        return f"available.{resource_id}", number(rest)
+    if tag == 0x0B03:
+        need(1 <= len(rest) <= 17, "InvalidIntent")
+        return f"classes.{resource_id}", f"{rest[:1].hex()}/{rest[1:].hex()}"
+    need(len(rest) <= 8 and all(road < len(TRANSPORT) for road in rest), "InvalidIntent")
+    return f"transports.{resource_id}", ",".join(TRANSPORT[road] for road in rest)
+
+
+def read_inventory(r):
+    form = r.word(FORM)
+    return [("form", form)] + (read_flat(r) if form == "flat" else read_structured(r))
+
+
+def read_page(r):
+    more = [("next", r.id())] if r.word(BOOL) == "true" else []
+    return more + numbered("lease", r.list(128, read_lease))
+
+
+def read_fences(r):
+    return numbered("fence", r.list(128, lambda r: [
+        ("resource_id", r.id()), ("resource_type", resource_type(r)), ("lease_id", f"{r.u(16):032x}"),
+        ("since_unix_ms", r.u(8)), ("reason", quoted(r.text(400)))]))
+
+
+REPLIES = {
+    0x0001: lambda r: [("number", r.u(8))],
+    0x0002: read_identity,
+    0x0100: read_inventory,
+    **dict.fromkeys((0x0200, 0x0201, 0x0202, 0x0203, 0x0205, 0x0206), read_lease),
+    0x0204: read_page,
+    0x020A: lambda r: [("outcome", r.word(OUTCOME))],
+    0x0300: read_fences,
+    0x0301: lambda r: [],
+    0x0400: lambda r: [("certificate_pem", quoted(r.text(16_384))), ("ca_pem", quoted(r.text(16_384)))],
+}
+
+
+# ---- sections 2 and 9: frames, replies ---------------------------------------------------------------
+
+def read_header(data):
+    need(len(data) >= 20, "Malformed")
+    r = Reader(data)
+    version, flags = r.u(1), r.u(1)
+    header = {"msg_type": r.u(2), "request_id": r.u(4), "nonce": r.u(8)}
+    need(version == 0 and flags & 0x7F == 0, "Unsupported")
+    size = r.u(4)
+    need(size <= MAX_PAYLOAD and size == len(data) - 20, "Malformed")
+    return flags, header, Reader(data[20:])
+
+
+def read_request(data):
+    flags, header, r = read_header(data)
+    need(flags == 0 and header["msg_type"] in REQUESTS, "Unsupported")
+    out = [("msg_type", f"0x{header['msg_type']:04x}"), ("request_id", header["request_id"]),
+           ("nonce", header["nonce"])] + REQUESTS[header["msg_type"]](r)
+    r.end()
+    return out
+
+
+def read_answer(data, asked):
+    flags, header, r = read_header(data)
+    need(flags == 0x80 and header == asked, "Malformed")
+    status = r.u(2)
+    need(status < len(STATUS), "InvalidArgs")
+    out = [("reply_status", status)]
+    out += REPLIES[header["msg_type"]](r) if status == 0 else read_refusal(status, r)
+    r.end()
+    return out
+
+
+def read_refusal(status, r):
+    area = r.area()
+    need(area.one(0x0A01) is not None, "InvalidIntent")
+    text, at = area.must(0x0A02), area.one(0x0A03, 8)
+    need(len(text) <= 1024, "InvalidIntent")
+    return present([("error", STATUS[status]), ("class", area.word(0x0A01, CLASS)),
+                    ("message", quoted(utf8(text, "InvalidIntent"))),
+                    ("renewable_at_unix_ms", None if at is None else number(at))])
+
+
+def read_whole(data, read):
+    r = Reader(data)
+    out = read(r)
+    r.end()
+    return out
+
+
+# ---- the other direction: bytes from values ----------------------------------------------------------
+
+def be(value, size):
+    return int(value).to_bytes(size, "big")
+
+
+def counted(data):
+    return be(len(data), 4) + data
+
+
+def tlv(tag, value):
+    return be(tag, 2) + be(len(value), 2) + value
+
+
+def type_code(word):
+    known = [code for code, name in TYPES.items() if name == word]
+    return be(known[0] if known else int(word[len("unknown("):-1], 16), 2)
+
+
+def text_bytes(value):
+    return json.loads(value).encode()
+
+
+def place_bytes(value):
+    host, port = value.rsplit(":", 1)
+    address = ipaddress.ip_address(host.strip("[]"))
+    packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
+    return packed + be(port, 2)
+
+
+def below(values, prefix):
+    return {key[len(prefix):]: value for key, value in values.items() if key.startswith(prefix)}
+
+
+def items(values, prefix):
+    count = len({key.split(".")[1] for key in values if key.startswith(prefix + ".")})
+    return [below(values, f"{prefix}.{n}.") for n in range(count)]
+
+
+def make_peer(v):
+    return tlv(0x0210, be(v["qpn"], 4) + be(v["psn"], 4) + bytes.fromhex(v["gid"]) + be(v["path_mtu"], 2) + b"\0\0")
+
+
+def make_params(v):
+    out = b""
+    if "rdma_peer.qpn" in v:
+        out += make_peer(below(v, "rdma_peer."))
+    if "kv_cache_intent.tier" in v:
+        tier, block = TIER.index(v["kv_cache_intent.tier"]), v["kv_cache_intent.block_bytes"]
+        out += tlv(0x0901, bytes([1, tier, 0, 0]) + be(block, 4))
+    for key, tag, words in (("cpu_isolation", 0x0902, CPU), ("gpu_exclusivity", 0x0903, GPU)):
+        if key in v:
+            out += tlv(tag, bytes([words.index(v[key])]))
+    if v["transport"] != "auto":
+        out += tlv(0x0904, bytes([TRANSPORT.index(v["transport"])]))
+    if v["rotate_on_renew"] == "true":
+        out += tlv(0x0905, b"\1")
+    for near in items(v, "affinity"):
+        target = bytes.fromhex(near["target"])
+        kind = [int(near[key]) for key in ("category", "strength", "target_type")]
+        out += tlv(0x0910, bytes(kind) + be(len(target), 2) + target)
+    return out
+
+
+def make_lease(v):
+    out = bytes.fromhex(v["lease_id"] + v["resource_id"]) + type_code(v["resource_type"])
+    out += bytes([LEASE_STATUS.index(v["status"]), PHASE.index(v["phase"])]) + be(v["generation"], 4)
+    for key in ("capacity", "granted_at_unix_ms", "expires_at_unix_ms", "renewable_at_unix_ms",
+                "grace_ends_unix_ms", "remaining_ms"):
+        out += be(v[key], 8)
+    return out + counted(tlv(0x0101, bytes.fromhex(v["lease_id"])) + make_binding(v) + make_echo(v))
+
+
+def make_binding(v):
+    out = b""
+    if "dp_key" in v:
+        out += tlv(0x0102, bytes.fromhex(v["dp_key"]))
+    if "udp_endpoint" in v:
+        out += tlv(0x0103, place_bytes(v["udp_endpoint"]))
+    if "limits.offset" in v:
+        out += tlv(0x0104, be(v["limits.offset"], 8) + be(v["limits.length"], 8))
+    rdma = below(v, "rdma.")
+    return out + (make_rdma(rdma) if rdma else b"")
+
+
+def make_rdma(v):
+    out = tlv(0x0201, be(v["rkey"], 4)) if "rkey" in v else b""
+    out += tlv(0x0202, be(v["remote_addr"], 8)) + tlv(0x0203, be(v["qp_num"], 4))
+    out += tlv(0x0204, bytes.fromhex(v["gid"])) + tlv(0x0205, be(v["port"], 1)) + tlv(0x0206, be(v["psn"], 4))
+    out += tlv(0x0207, be(v["path_mtu"], 2)) + tlv(0x0208, bytes([STRATEGY.index(v["strategy"])]))
+    if "previous.rkey" in v:
+        out += tlv(0x0209, be(v["previous.rkey"], 4) + be(v["previous.remaining_ms"], 4))
+    return out + tlv(0x020A, be(v["max_rd_atomic"], 1)) + tlv(0x020B, bytes([BOOL.index(v["atomics"])]))
+
+
+def make_echo(values):
+    v, out = below(values, "effective."), b""
+    for key, tag, words in (("cpu_isolation", 0x0902, CPU), ("gpu_exclusivity", 0x0903, GPU),
+                            ("transport", 0x0904, TRANSPORT)):
+        if key in v:
+            out += tlv(tag, bytes([words.index(v[key])]))
+    return out + (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"")
+
+
+def make_flat(v):
+    entries = items(v, "entry")
+    return be(len(entries), 2) + b"".join(
+        bytes.fromhex(e["resource_id"]) + type_code(e["resource_type"]) + be(e["flags"], 2)
+        + be(e["capacity"], 8) + be(e["available"], 8) for e in entries)
+
+
+def make_structured(v):
+    out = bytes.fromhex(v["node_id"]) + be(v["epoch"], 8) + be(v["health"], 4)
+    for name, fields in LISTS.items():
+        rows = items(v, name)
+        out += be(len(rows), 2)
+        for row in rows:
+            out += bytes.fromhex(row["resource_id"]) + b"".join(be(row[key], size) for key, size in fields)
+    return out + counted(b"".join(make_extension(key, value) for key, value in v.items()))
+
+
+def make_extension(key, value):
+    kind, _, resource_id = key.partition(".")
+    makers = {
+        "name": (0x0B01, text_bytes),
+        "available": (0x0B02, lambda value: be(value, 8)),
+        "classes": (0x0B03, lambda value: bytes.fromhex(value.replace("/", ""))),
+        "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(road) for road in value.split(",") if road)),
+    }
+    if kind not in makers:
+        return b""
+    tag, make = makers[kind]
+    return tlv(tag, bytes.fromhex(resource_id) + make(value))
+
+
+def make_request_payload(code, v):
+    if code == 0x0200:
+        resource_id = bytes.fromhex(v.get("resource_id", "00" * 16))
+        fixed = type_code(v["resource_type"]) + resource_id + be(v["capacity"], 8)
+        return fixed + be(v["lease_secs"], 4) + be(v["grace_secs"], 4) + counted(make_params(v))
+    if code == 0x0205:
+        return bytes.fromhex(v["lease_id"]) + counted(make_peer(below(v, "rdma_peer.")))
+    if code == 0x0400:
+        head = bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4)
+        return head + counted(text_bytes(v["tenant"])) + counted(bytes.fromhex(v["csr_der"]))
+    makers = {
+        "number": lambda value: be(value, 8), "form": lambda value: bytes([FORM.index(value)]),
+        "lease_id": bytes.fromhex, "resource_id": bytes.fromhex, "after": bytes.fromhex,
+        "lease_secs": lambda value: be(value, 4), "overlap_ms": lambda value: be(value, 4),
+        "ended": lambda value: bytes([BOOL.index(value)]),
+    }
+    return b"".join(makers[key](value) for key, value in v.items() if key in makers)
+
+
+def make_reply_payload(code, v):
+    if v["reply_status"] != "0":
+        area = tlv(0x0A01, bytes([CLASS.index(v["class"])])) + tlv(0x0A02, text_bytes(v["message"]))
+        if "renewable_at_unix_ms" in v:
+            area += tlv(0x0A03, be(v["renewable_at_unix_ms"], 8))
+        return be(v["reply_status"], 2) + counted(area)
+    return b"\0\0" + make_body(code, v)
+
+
+def make_body(code, v):
+    if code == 0x0001:
+        return be(v["number"], 8)
+    if code == 0x0002:
+        head = bytes.fromhex(v["node_id"]) + be(v["epoch"], 8) + place_bytes(v["endpoint"])
+        texts = counted(text_bytes(v["tenant"])) + counted(text_bytes(v["version"]))
+        return head + bytes([ROLE.index(v["role"])]) + texts
+    if code == 0x0100:
+        return bytes([FORM.index(v["form"])]) + (make_flat(v) if v["form"] == "flat" else make_structured(v))
+    if code == 0x0204:
+        leases = items(v, "lease")
+        more = b"\1" + bytes.fromhex(v["next"]) if "next" in v else b"\0"
+        return more + be(len(leases), 2) + b"".join(map(make_lease, leases))
+    if code == 0x020A:
+        return bytes([OUTCOME.index(v["outcome"])])
+    if code == 0x0300:
+        fences = items(v, "fence")
+        return be(len(fences), 2) + b"".join(
+            bytes.fromhex(f["resource_id"]) + type_code(f["resource_type"]) + bytes.fromhex(f["lease_id"])
+            + be(f["since_unix_ms"], 8) + counted(text_bytes(f["reason"])) for f in fences)
+    if code == 0x0301:
+        return b""
+    if code == 0x0400:
+        return counted(text_bytes(v["certificate_pem"])) + counted(text_bytes(v["ca_pem"]))
+    return make_lease(v)
+
+
+def make_frame(flags, header, payload):
+    head = bytes([0, flags]) + be(header["msg_type"], 2) + be(header["request_id"], 4) + be(header["nonce"], 8)
+    return head + counted(payload)
+
+
+# ---- the files ---------------------------------------------------------------------------------------
+
+def parse_file(text):
+    keys, values, data = {}, [], ""
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            data += line
+        else:
+            key, _, value = line[2:].partition(": ")
+            if key == "value":
+                values.append(value)
+            else:
+                keys[key] = value
+    return keys, values, bytes.fromhex(data)
+
+
+def asked_header(keys):
+    fields = dict(part.split(" = ") for part in keys["asked"].split(", "))
+    return {key: int(value, 0) for key, value in fields.items()}
+
+
+def decode(keys, data):
+    readers = {
+        "request": lambda: read_request(data),
+        "answer": lambda: read_answer(data, asked_header(keys)),
+        "tlv": lambda: read_params(Area(data)),
+        "flat": lambda: read_whole(data, read_flat),
+        "structured": lambda: read_whole(data, read_structured),
+    }
+    return [f"{key} = {value}" for key, value in readers[keys["kind"]]()]
+
+
+def encode(keys, lines):
+    v = dict(line.split(" = ", 1) for line in lines)
+    if keys["kind"] == "request":
+        header = {key: int(v.pop(key), 0) for key in ("msg_type", "request_id", "nonce")}
+        return make_frame(0, header, make_request_payload(header["msg_type"], v))
+    if keys["kind"] == "answer":
+        header = asked_header(keys)
+        return make_frame(0x80, header, make_reply_payload(header["msg_type"], v))
+    return {"tlv": make_params, "flat": make_flat, "structured": make_structured}[keys["kind"]](v)
+
+
+def check(text):
+    """What is wrong with a vector, or None."""
+    keys, values, data = parse_file(text)
+    try:
+        got = decode(keys, data)
+    except Refused as refused:
+        got = f"refused {refused}"
+    if keys["expect"].startswith("refused "):
+        return None if got == keys["expect"] else f"expected {keys['expect']}, got {got}"
+    if got != values:
+        return f"expected {values}, got {got}"
+    if keys["expect"] == "ok" and encode(keys, values) != data:
+        return f"expected {data.hex()}, made {encode(keys, values).hex()}"
+    return None
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "v0"
+    counts, wrong = {}, 0
+    for path in sorted(folder.glob("*.hex")):
+        text = path.read_text(encoding="utf-8")
+        problem = check(text)
+        kind = parse_file(text)[0]["kind"]
+        counts[kind] = counts.get(kind, 0) + 1
+        if problem:
+            wrong += 1
+            print(f"{path.name}: {problem}", file=sys.stderr)
+    missing = {"request", "answer", "tlv", "flat", "structured"} - counts.keys()
+    if missing:
+        print(f"{folder}: no vectors of kind {', '.join(sorted(missing))}", file=sys.stderr)
+    print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())), f"checked, {wrong} wrong")
+    return 1 if wrong or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
