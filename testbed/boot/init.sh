@@ -38,7 +38,9 @@ run() {
 }
 
 if [ "$LAB_TERMINAL" = 1 ]; then
-  stty rows "$LAB_ROWS" cols "$LAB_COLUMNS" < /dev/ttyS1
+  # Held open: a line that nobody has open forgets its size.
+  exec 3<> /dev/ttyS1
+  stty rows "$LAB_ROWS" cols "$LAB_COLUMNS" <&3
   run --ctty --wait bash < /dev/ttyS1 > /dev/ttyS1 2>&1
   code=$?
 else

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -86,10 +87,12 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
+    /// `workplace` is what relative paths in `spec` are relative to.
     pub(crate) fn start(
         spec: &VmSpec,
         accelerator: Accelerator,
         files: &Files,
+        workplace: &Path,
         directory: RunDirectory,
         echo: &Echo,
         timeout: Option<Duration>,
@@ -97,6 +100,7 @@ impl Guest {
         let terminal = matches!(echo, Echo::Terminal);
         let mut command = Command::new(QEMU);
         command.args(spec.command_line(accelerator, files, terminal));
+        command.current_dir(workplace);
         command.stderr(File::create(directory.qemu_log())?);
         if !terminal {
             // QEMU takes an end of file on its standard input for a hang-up of the whole channel and
@@ -151,29 +155,29 @@ impl Guest {
     }
 
     /// Ends QEMU, and turns the ending into the command's exit code or into an error that shows
-    /// where the guest died.
-    pub(crate) fn finish(mut self, ending: &Ending) -> Result<Finished> {
+    /// where the guest died. The directory stays, for the caller to close.
+    pub(crate) fn finish(mut self, ending: &Ending) -> (Result<Finished>, RunDirectory) {
         let took = self.started.elapsed();
-        let output = self.stop()?;
-        let why = match ending {
-            Ending::Code(code) => {
-                self.directory.close(*code == 0)?;
-                return Ok(Finished {
-                    code: *code,
-                    output,
-                    took,
-                });
-            }
-            Ending::Died(status) => format!("died without an exit code (QEMU: {status})"),
-            Ending::Abandoned => "was ended because its peer had failed".to_owned(),
-            Ending::TimedOut => format!("did not finish in {} s", took.as_secs()),
-        };
-        self.directory.close(false)?;
-        bail!(
-            "the guest of `{}` {why}\n{}",
-            self.directory.name(),
-            self.last_words(&output)
-        )
+        let result = self.stop().and_then(|output| {
+            let why = match ending {
+                Ending::Code(code) => {
+                    return Ok(Finished {
+                        code: *code,
+                        output,
+                        took,
+                    });
+                }
+                Ending::Died(status) => format!("died without an exit code (QEMU: {status})"),
+                Ending::Abandoned => "was ended because its peer had failed".to_owned(),
+                Ending::TimedOut => format!("did not finish in {} s", took.as_secs()),
+            };
+            bail!(
+                "the guest of `{}` {why}\n{}",
+                self.directory.name(),
+                self.last_words(&output)
+            )
+        });
+        (result, self.directory.clone())
     }
 
     fn stop(&mut self) -> Result<String> {

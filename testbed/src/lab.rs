@@ -2,7 +2,7 @@
 
 use crate::accelerator;
 use crate::apt::Apt;
-use crate::guest::{Echo, Finished, Guest, nap};
+use crate::guest::{Echo, Ending, Finished, Guest, nap};
 use crate::job::{Job, Place, Prelude};
 use crate::kernel::Kernel;
 use crate::machine::{Accelerator, Nic};
@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How long QEMU may take to make the socket of the link.
 const LINK_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The socket between two guests, in the run directory of the first. Relative, because the path of
+/// a Unix socket has room for some hundred bytes only.
+const LINK: &str = "link";
 
 /// The two ends of a pair: name, address on the link, and Ethernet address.
 const ENDS: [(&str, &str, &str); 2] = [
@@ -139,24 +143,31 @@ impl Lab {
     pub fn run(&self, job: &Job) -> Result<Finished> {
         let mut guest = self.start(job, None)?;
         let ending = guest.wait()?;
-        guest.finish(&ending)
+        let (result, directory) = guest.finish(&ending);
+        directory.close(succeeded(&result))?;
+        result
     }
 
     /// Boots two guests with a link between them, `node` first, and waits for both commands. They
     /// share one directory, `/run/lab/share`. When one fails, the other gets a little time to
     /// notice and is then ended. An end that was ended that way is an error.
     pub fn pair(&self, jobs: [&Job; 2]) -> Result<[Result<Finished>; 2]> {
-        // Short, because the path of a Unix socket is: under the target directory it may not fit.
-        let place = tempfile::Builder::new().prefix("lab-link-").tempdir()?;
-        let socket = place.path().join("link");
-        let node = self.start(&end_of_pair(jobs[0], 0, &socket), None)?;
-        await_socket(&socket)?;
-        let share = node.directory.share();
-        let client = self.start(&end_of_pair(jobs[1], 1, &socket), Some(&share))?;
-        wait_for_both([node, client])
+        let node = self.start(&end_of_pair(jobs[0], 0), None)?;
+        let workplace = node.directory.path().to_owned();
+        await_socket(&workplace.join(LINK))?;
+        let client = self.start(&end_of_pair(jobs[1], 1), Some(&workplace))?;
+        let ended = wait_for_both([node, client])?;
+        // Only now: until the other has ended, it uses the shared directory of the first. And when
+        // one has failed, the logs of both tell why.
+        let succeeded = ended.iter().all(|(result, _)| succeeded(result));
+        for (_, directory) in &ended {
+            directory.close(succeeded)?;
+        }
+        Ok(ended.map(|(result, _)| result))
     }
 
-    fn start(&self, job: &Job, share: Option<&Path>) -> Result<Guest> {
+    /// `workplace` is the run directory of the other end of a pair, when that was started first.
+    fn start(&self, job: &Job, workplace: Option<&Path>) -> Result<Guest> {
         let directory = RunDirectory::create(&self.layout.logs(), &job.name)?;
         let place = Place {
             kernel: &self.kernel,
@@ -164,23 +175,29 @@ impl Lab {
             nonce: directory.nonce(),
         };
         std::fs::write(directory.initramfs(), job.initramfs(&place)?)?;
-        let files = directory.files(&self.kernel.image, share);
+        let workplace = workplace.unwrap_or(directory.path()).to_owned();
+        let files = directory.files(&self.kernel.image, &workplace);
+        let (echo, timeout) = (&job.echo, job.timeout);
         Guest::start(
             &job.vm,
             self.accelerator,
             &files,
+            &workplace,
             directory,
-            &job.echo,
-            job.timeout,
+            echo,
+            timeout,
         )
     }
 }
 
-fn end_of_pair(job: &Job, end: usize, socket: &Path) -> Job {
+fn succeeded(result: &Result<Finished>) -> bool {
+    result.as_ref().is_ok_and(|finished| finished.code == 0)
+}
+
+fn end_of_pair(job: &Job, end: usize) -> Job {
     let (role, address, mac) = ENDS[end];
     let server = if end == 0 { "on" } else { "off" };
-    let path = socket.display();
-    let netdev = format!("stream,server={server},addr.type=unix,addr.path={path}");
+    let netdev = format!("stream,server={server},addr.type=unix,addr.path={LINK}");
     let mut job = job.clone();
     job.name = format!("{}-{role}", job.name);
     job.vm.nics.insert(
@@ -217,29 +234,31 @@ fn await_socket(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-fn wait_for_both(guests: [Guest; 2]) -> Result<[Result<Finished>; 2]> {
+type Ended = (Result<Finished>, RunDirectory);
+
+fn wait_for_both(guests: [Guest; 2]) -> Result<[Ended; 2]> {
     let mut running = guests.map(Some);
-    let mut results = [None, None];
+    let mut ended: [Option<Ended>; 2] = [None, None];
     let mut give_up_at: Option<Instant> = None;
-    while running.iter().any(Option::is_some) {
-        for end in 0..2 {
-            let Some(guest) = &mut running[end] else {
-                continue;
-            };
+    loop {
+        for (running, ended) in running.iter_mut().zip(&mut ended) {
+            let Some(guest) = running else { continue };
             let late = give_up_at.is_some_and(|at| Instant::now() > at);
             let ending = if late {
-                Some(crate::guest::Ending::Abandoned)
+                Some(Ending::Abandoned)
             } else {
                 guest.poll()?
             };
             let Some(ending) = ending else { continue };
-            let result = running[end].take().map(|guest| guest.finish(&ending));
-            if !matches!(&result, Some(Ok(finished)) if finished.code == 0) {
+            *ended = running.take().map(|guest| guest.finish(&ending));
+            if !ended.as_ref().is_some_and(|(result, _)| succeeded(result)) {
                 give_up_at.get_or_insert(Instant::now() + GRACE_AFTER_FAILURE);
             }
-            results[end] = result;
+        }
+        match ended {
+            [Some(node), Some(client)] => return Ok([node, client]),
+            unfinished => ended = unfinished,
         }
         nap();
     }
-    Ok(results.map(|result| result.expect("the loop ends when both have a result")))
 }

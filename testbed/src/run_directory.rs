@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How many failed runs are kept.
 const KEPT: usize = 30;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RunDirectory {
     path: PathBuf,
     name: String,
@@ -43,11 +43,12 @@ impl RunDirectory {
         })
     }
 
-    pub(crate) fn files(&self, kernel: &Path, share: Option<&Path>) -> Files {
+    /// The files of one boot; `shared` is the run whose shared directory it uses.
+    pub(crate) fn files(&self, kernel: &Path, shared: &Path) -> Files {
         Files {
             kernel: kernel.to_owned(),
             initramfs: self.initramfs(),
-            share: share.map_or_else(|| self.share(), Path::to_owned),
+            share: shared.join("share"),
             console: self.console_log(),
             exit: self.exit_file(),
         }
@@ -67,10 +68,6 @@ impl RunDirectory {
 
     pub(crate) fn initramfs(&self) -> PathBuf {
         self.path.join("initramfs.cpio")
-    }
-
-    pub(crate) fn share(&self) -> PathBuf {
-        self.path.join("share")
     }
 
     pub(crate) fn console_log(&self) -> PathBuf {

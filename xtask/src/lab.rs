@@ -92,15 +92,16 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.pair {
         return Ok(exit_code(lab.run(&job)?.code));
     }
-    // The same command at both ends; the first that failed decides.
-    let mut code = 0;
-    for result in lab.pair([&job, &job])? {
-        let finished = result?;
-        if code == 0 {
-            code = finished.code;
-        }
+    let results = lab.pair([&job, &job])?;
+    // A code tells more than the end of a guest that was ended because of it.
+    let mut codes = results.iter().flatten().map(|finished| finished.code);
+    if let Some(code) = codes.find(|code| *code != 0) {
+        return Ok(exit_code(code));
     }
-    Ok(exit_code(code))
+    results
+        .into_iter()
+        .try_for_each(|result| result.map(|_| ()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check_terminal(arguments: &Arguments) -> Result<()> {
