@@ -2,9 +2,11 @@
 """What a lab suite prints and how it ends: `ok NAME` or `FAILED NAME: expected … got …` for each check,
 a count at the end; exit status 0 only if something was checked and nothing failed, 77 if something that
 it needs is missing."""
+import contextlib
 import sys
 import traceback
 
+import fabric
 from fabric import Refused
 
 SKIPPED = 77
@@ -16,11 +18,59 @@ def skip(missing):
     sys.exit(SKIPPED)
 
 
-class Suite:
-    """Counts checks. As a context it ends the program with the exit status."""
+try:
+    from rdma_client import ENDS, Client, Device
+except ImportError as absent:
+    skip(f"python3-pyverbs ({absent})")
 
-    def __init__(self, name):
+
+def lab_device():
+    """The soft-RoCE device, made if it is not there, once the programs under test are found too."""
+    try:
+        fabric.program("fabricbiosd")
+        fabric.program("fabricctl")
+        fabric.ensure_soft_roce()
+        return Device("rxe0")
+    except LookupError as missing:
+        return skip(missing)
+
+
+@contextlib.contextmanager
+def leased(tenant, device, length=65536, secs=300, grace_secs=0, buffer_bytes=65536):
+    """A lease and a client that is connected to it; given back at the end unless it has ended already."""
+    with Client(device, buffer_bytes) as client:
+        lease = tenant.alloc(length, secs, client.peer, grace_secs)
+        client.connect(lease)
+        try:
+            yield lease, client
+        finally:
+            give_back(tenant, lease)
+
+
+def give_back(tenant, lease):
+    """Frees a lease that may have ended; any other refusal is an error."""
+    try:
+        tenant.free(lease)
+    except Refused as refusal:
+        if refusal.code not in ("NotFound", "Expired", "Revoked"):
+            raise
+
+
+def rearm(tenant, lease, client):
+    """A new queue pair of the client, bound to the lease and connected; the lease as it is now."""
+    client.fresh()
+    armed = tenant.bind(lease, client.peer)
+    client.connect(armed)
+    return armed
+
+
+class Suite:
+    """Counts checks. As a context it ends the program with the exit status. Names of sections on the
+    command line leave the others out."""
+
+    def __init__(self, name, only=None):
         self.name, self.passed, self.failed = name, 0, 0
+        self.only = sys.argv[1:] if only is None else only
 
     def check(self, name, holds, expected=True, got=None):
         """One check; the line tells what was expected if it fails."""
@@ -35,6 +85,13 @@ class Suite:
     def equal(self, name, expected, got):
         """`got` is `expected`."""
         return self.check(name, expected == got, repr(expected), repr(got))
+
+    def ended(self, name, report, told_at_ms):
+        """A writer's access ended, and nothing that it posted after the end had been told succeeded."""
+        self.check(f"{name}: the writer was writing", report["writes"] > 0, "writes before the end", report)
+        self.check(f"{name}: the writer's access ends", report["status"] in ENDS, sorted(ENDS), report["status"])
+        self.check(f"{name}: no write posted after the end was told succeeds",
+                   (report["last_posted_at_ms"] or 0) <= told_at_ms, f"last success posted before {told_at_ms}", report)
 
     def refused(self, name, call, status=None, code=None):
         """`call` is refused, with a JSON error object of the contract, this exit status and this code;
@@ -56,6 +113,8 @@ class Suite:
 
     def section(self, run, *arguments):
         """Runs a group of checks. One that breaks is a failed check and the others still run."""
+        if self.only and run.__name__ not in self.only:
+            return
         try:
             run(*arguments)
         except Exception as error:  # Whatever it is, it is this section's result.
