@@ -4,6 +4,12 @@
 //! `FABRICBIOS_LAB=1 rxe_window --include-ignored --test-threads=1`. Elsewhere the tests are
 //! ignored, one says what is missing, and nothing is claimed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that cannot go on panics, and its numbers are small"
+)]
+
 mod lab;
 
 use std::{
@@ -29,7 +35,9 @@ fn says_what_is_missing() {
         whole || std::env::var_os("NEXTEST").is_some(),
         "FABRICBIOS_LAB=1 without --include-ignored would run nothing and look green"
     );
-    Lab::open().close();
+    let lab = Lab::open();
+    println!("{:?}", lab.backend.inventory());
+    lab.close();
 }
 
 #[test]
@@ -71,6 +79,24 @@ fn the_arena_itself_has_no_remote_rights() {
     let result = client.write(rdma.rkey.unwrap(), rdma.remote_addr - PAGE, &[7; 8]);
     assert_eq!(result, Err(RequestError::RemoteAccess));
     assert!(lab.bytes(pages(0, 1)).iter().all(|byte| *byte == 0));
+    lab.cut_and_release(tag(1, 1), pages(1, 1));
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn the_neighbours_bytes_cannot_be_read() {
+    let lab = Lab::open();
+    let (mut client, rdma) = lab.grant(1, pages(1, 1));
+    let mut stolen = [0; 8];
+    let result = client.read(rdma.rkey.unwrap(), rdma.remote_addr + PAGE, &mut stolen);
+    assert_eq!(
+        result,
+        Err(RequestError::RemoteAccess),
+        "{:?}",
+        lab.backend.inventory()
+    );
     lab.cut_and_release(tag(1, 1), pages(1, 1));
     client.close().unwrap();
     lab.close();
@@ -130,16 +156,19 @@ fn a_cut_ends_continuous_writes_and_nothing_lands_afterwards() {
         running.recv().unwrap();
         let proof = lab.cut(tag(1, 1));
         let after_cut = lab.bytes(extent);
-        assert_eq!(
-            writer.join().unwrap(),
-            RequestError::RemoteAccess,
-            "{proof}"
+        let ended = writer.join().unwrap();
+        // Refused when a write begins after the key has died; a write that was half way is not
+        // answered any more, and the client's device gives up.
+        let silent = matches!(&ended, RequestError::Failed(why) if why.contains("retry"));
+        assert!(
+            silent || ended == RequestError::RemoteAccess,
+            "{ended:?} after {proof}"
         );
         assert!(
             lab.bytes(extent) == after_cut,
             "bytes changed after the cut"
         );
-        println!("cut: {proof}");
+        println!("cut: {proof}; client: {ended}");
     });
     assert!(writes.load(Ordering::SeqCst) > 20);
     lab.backend.release(tag(1, 1), extent, &|| ()).unwrap();

@@ -40,8 +40,13 @@ impl Arena {
         let mapping = Mapping::of(&file, length).map_err(|errno| {
             StepError::new("mmap arena", format_args!("{bytes} bytes: {errno}"))
         })?;
-        let region = MemoryRegion::register(domain, &Arc::new(mapping), Access::ArenaOfWindows)
-            .map_err(|errno| registration_failed(domain, bytes, errno))?;
+        let region = MemoryRegion::register(
+            domain,
+            &Arc::new(mapping),
+            (0, length.get()),
+            Access::ArenaOfWindows,
+        )
+        .map_err(|errno| registration_failed(domain, bytes, errno))?;
         Ok(Self {
             file,
             region,
@@ -57,6 +62,18 @@ impl Arena {
     /// The registration, for binding windows.
     pub(crate) fn region(&self) -> &MemoryRegion {
         &self.region
+    }
+
+    /// A registration of one extent alone, still without remote rights: for devices whose windows
+    /// have no bounds of their own.
+    pub(crate) fn region_of(
+        &self,
+        domain: &Arc<ProtectionDomain>,
+        extent: Extent,
+    ) -> Result<MemoryRegion, Errno> {
+        let part = |bytes: u64| usize::try_from(bytes).or(Err(Errno::EINVAL));
+        let range = (part(extent.offset)?, part(extent.length)?);
+        MemoryRegion::register(domain, self.region.mapping(), range, Access::ArenaOfWindows)
     }
 
     /// The file, for the other road over the same bytes.

@@ -59,6 +59,9 @@ pub struct RdmaInventory {
     pub has_type_2b: bool,
     /// Whether keys allow atomics.
     pub atomics: bool,
+    /// Whether the device keeps a window's holder to the window. Where it does not, every lease
+    /// has a region of its own under its window, which costs a registration per grant.
+    pub windows_have_bounds: bool,
 }
 
 /// Leases of memory over RDMA: a queue pair and a type 2B window each.
@@ -89,14 +92,16 @@ impl RdmaBackend {
             StepError::new("alloc_pd", format_args!("{}: {errno}", device.name()))
         })?;
         let arena = Arena::open(&domain, config.arena_file, config.arena_bytes)?;
-        let backend = Self {
-            hardware: Hardware::new(device, domain, arena),
+        let mut hardware = Hardware::new(device, domain, arena);
+        let tag = own_tag(config.resource_id);
+        hardware.check_tracker(tag)?;
+        hardware.windows_have_bounds = hardware.windows_have_bounds(tag)?;
+        Ok(RdmaOpened::Ready(Box::new(Self {
+            hardware,
             resource_id: config.resource_id,
             table: Table::default(),
             bring_ups: Permits::new(),
-        };
-        backend.hardware.check_tracker(backend.own_tag())?;
-        Ok(RdmaOpened::Ready(Box::new(backend)))
+        })))
     }
 
     /// Facts for inventories.
@@ -111,6 +116,7 @@ impl RdmaBackend {
             message_bytes: device.state.message_bytes,
             has_type_2b: device.limits.has_type_2b,
             atomics: device.limits.atomics,
+            windows_have_bounds: self.hardware.windows_have_bounds,
         }
     }
 
@@ -147,15 +153,6 @@ impl RdmaBackend {
                 .close()
                 .map_err(|(_, errno)| failed("close_device", errno)),
             None => Ok(()),
-        }
-    }
-
-    /// For steps that no lease asked for.
-    fn own_tag(&self) -> Tag {
-        Tag {
-            lease_id: LeaseId(0),
-            generation: Generation(0),
-            resource_id: self.resource_id,
         }
     }
 
@@ -196,8 +193,13 @@ impl RdmaBackend {
         let tag = order.tag;
         loop {
             match slot.begin_bind(tag.generation, order.peer.is_some()) {
-                BindStep::Fresh => return self.fresh(slot, tag),
-                BindStep::Connect(parts) => return Ok(parts),
+                BindStep::Fresh => return self.fresh(slot, order),
+                BindStep::Connect(parts) if parts.extent == order.extent => return Ok(parts),
+                BindStep::Connect(parts) => {
+                    let why = "it was prepared for other bytes";
+                    let why = BindError::Failed(self.hardware.error("bind", tag, why));
+                    return Err(self.undo(slot, parts, tag, why));
+                }
                 BindStep::CutFirst(parts) => {
                     slot.finish_cut(self.hardware.dismantle(parts, tag))
                         .map_err(BindError::Stranded)?;
@@ -212,20 +214,23 @@ impl RdmaBackend {
         }
     }
 
-    fn fresh(&self, slot: &Slot<Parts>, tag: Tag) -> Result<Parts, BindError> {
-        self.hardware.prepare(tag).map_err(|(left, error)| {
-            let why = BindError::Failed(error);
-            match left {
-                Some(parts) => self.undo(slot, parts, tag, why),
-                None => {
-                    slot.set(State::Cut {
-                        proof: "nothing was made".into(),
-                        leftover: None,
-                    });
-                    why
+    fn fresh(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
+        let tag = order.tag;
+        self.hardware
+            .prepare(tag, order.extent)
+            .map_err(|(left, error)| {
+                let why = BindError::Failed(error);
+                match left {
+                    Some(parts) => self.undo(slot, parts, tag, why),
+                    None => {
+                        slot.set(State::Cut {
+                            proof: "nothing was made".into(),
+                            leftover: None,
+                        });
+                        why
+                    }
                 }
-            }
-        })
+            })
     }
 
     /// Takes down what a bind has made so far; `why` unless that fails.
@@ -304,16 +309,11 @@ impl RdmaBackend {
         window: Option<Window>,
     ) -> Result<Binding, (Parts, StepError)> {
         let connected = window.is_some();
-        if let Some(mut window) = window {
-            let bound = self
-                .hardware
-                .bind_window(&parts, &mut window, order.tag, order.extent);
-            parts.windows.push(window);
-            if let Err(error) = bound {
-                return Err((parts, error));
-            }
+        parts.windows.extend(window);
+        if connected && let Err(error) = self.hardware.bind_newest(&mut parts, order.tag) {
+            return Err((parts, error));
         }
-        let binding = self.hardware.binding(&parts, order.extent);
+        let binding = self.hardware.binding(&parts);
         life.extent = Some(order.extent);
         life.state = if connected {
             State::Live(parts)
@@ -388,10 +388,10 @@ impl RdmaBackend {
         life: &'a mut Life<Parts>,
         tag: Tag,
         step: &str,
-    ) -> Result<(&'a mut Parts, Extent), StepError> {
+    ) -> Result<&'a mut Parts, StepError> {
         let fresh = life.generation <= tag.generation && !life.is_cancelled();
-        match (&mut life.state, life.extent) {
-            (State::Live(parts), Some(extent)) if fresh => Ok((parts, extent)),
+        match &mut life.state {
+            State::Live(parts) if fresh => Ok(parts),
             _ => Err(self
                 .hardware
                 .error(step, tag, "the lease has no window now")),
@@ -410,7 +410,7 @@ impl RdmaBackend {
     /// Whether a second key can be made.
     fn check_rotation(&self, slot: &Slot<Parts>, tag: Tag) -> Result<(), StepError> {
         let mut life = slot.lock();
-        let (parts, _) = self.live(&mut life, tag, "rotate")?;
+        let parts = self.live(&mut life, tag, "rotate")?;
         if parts.windows.len() > 1 {
             let detail = "the key before the last rotation is not retired yet";
             return Err(self.hardware.error("rotate", tag, detail));
@@ -432,12 +432,14 @@ impl RdmaBackend {
         window: &mut Option<Window>,
     ) -> Result<Binding, StepError> {
         let mut life = slot.lock();
-        let (parts, extent) = self.live(&mut life, tag, "rotate")?;
-        if let Some(new) = window {
-            self.hardware.bind_window(parts, new, tag, extent)?;
-        }
+        let parts = self.live(&mut life, tag, "rotate")?;
         parts.windows.extend(window.take());
-        let binding = self.hardware.binding(parts, extent);
+        if let Err(error) = self.hardware.bind_newest(parts, tag) {
+            // Not bound, so not the lease's: the caller takes it away.
+            *window = parts.windows.pop();
+            return Err(error);
+        }
+        let binding = self.hardware.binding(parts);
         life.generation = life.generation.max(tag.generation);
         Ok(binding)
     }
@@ -466,6 +468,15 @@ impl RdmaBackend {
                 Ok(())
             }
         }
+    }
+}
+
+/// For steps that no lease asked for.
+fn own_tag(resource_id: ResourceId) -> Tag {
+    Tag {
+        lease_id: LeaseId(0),
+        generation: Generation(0),
+        resource_id,
     }
 }
 
@@ -509,11 +520,11 @@ impl Backend for RdmaBackend {
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
         let slot = self.slot(tag, "retire key")?;
         let mut life = slot.lock();
-        let (parts, extent) = self.live(&mut life, tag, "retire key")?;
+        let parts = self.live(&mut life, tag, "retire key")?;
         if parts.windows.len() > 1 {
             self.hardware.retire_oldest(parts, tag)?;
         }
-        Ok(self.hardware.binding(parts, extent))
+        Ok(self.hardware.binding(parts))
     }
 
     fn cut(&self, tag: Tag) -> Result<String, StepError> {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashSet,
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -21,8 +22,8 @@ use super::{
     device::{Device, gid_text},
     keys::{KeyHistory, random_byte, random_psn},
     verbs::{
-        CompletionQueue, Connection, Local, ProtectionDomain, QueuePair, QueueSizes, Remote,
-        Window, WorkError,
+        CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain, QueuePair, QueueSizes,
+        Remote, Window, WorkError,
     },
 };
 
@@ -45,6 +46,8 @@ pub(crate) struct Hardware {
     pub(crate) device: Device,
     pub(crate) domain: Arc<ProtectionDomain>,
     pub(crate) arena: Arena,
+    /// Whether a window bound to part of the arena keeps its holder to that part.
+    pub(super) windows_have_bounds: bool,
     pub(crate) keys: Mutex<KeyHistory>,
     /// Queue pair numbers in use by leases: the kernel gives numbers again, and a restrack entry
     /// of a number that another lease has by now is no leak.
@@ -59,6 +62,9 @@ pub(crate) struct Parts {
     pub(super) completions: Option<CompletionQueue>,
     /// Oldest first; the last one has the current key.
     pub(super) windows: Vec<Window>,
+    /// What windows are bound to, where the arena would let them reach too far.
+    pub(super) region: Option<MemoryRegion>,
+    pub(super) extent: Extent,
     pub(super) number: u32,
     /// Whether the kernel has confirmed that the queue pair is gone.
     pub(super) proven_gone: bool,
@@ -73,6 +79,7 @@ impl Hardware {
             device,
             domain,
             arena,
+            windows_have_bounds: true,
             keys: Mutex::default(),
             numbers: Mutex::default(),
             work: AtomicU64::new(1),
@@ -81,15 +88,19 @@ impl Hardware {
 
     /// A queue pair in INIT, waiting for its peer. On failure nothing is left, except when the
     /// parts come back with the error.
-    pub(super) fn prepare(&self, tag: Tag) -> Result<Parts, (Option<Parts>, StepError)> {
-        let mut parts = self.queues(tag).map_err(|error| (None, error))?;
+    pub(super) fn prepare(
+        &self,
+        tag: Tag,
+        extent: Extent,
+    ) -> Result<Parts, (Option<Parts>, StepError)> {
+        let mut parts = self.queues(tag, extent).map_err(|error| (None, error))?;
         match self.make_queue_pair(&mut parts) {
             Ok(()) => Ok(parts),
             Err((step, errno)) => Err((Some(parts), self.error(step, tag, errno))),
         }
     }
 
-    fn queues(&self, tag: Tag) -> Result<Parts, StepError> {
+    fn queues(&self, tag: Tag, extent: Extent) -> Result<Parts, StepError> {
         let psn = random_psn()?;
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
             .map_err(|errno| self.error("create_cq", tag, errno))?;
@@ -97,6 +108,8 @@ impl Hardware {
             queue_pair: None,
             completions: Some(completions),
             windows: Vec::new(),
+            region: None,
+            extent,
             number: 0,
             proven_gone: true,
             psn,
@@ -105,7 +118,13 @@ impl Hardware {
         })
     }
 
+    /// Region, queue pair, and later windows: the kernel takes a dead process's objects newest
+    /// first, and in that order none of them holds up another.
     fn make_queue_pair(&self, parts: &mut Parts) -> Result<(), (&'static str, Errno)> {
+        if !self.windows_have_bounds {
+            let region = self.arena.region_of(&self.domain, parts.extent);
+            parts.region = Some(region.map_err(|errno| ("reg_mr extent", errno))?);
+        }
         let completions = parts
             .completions
             .as_ref()
@@ -207,28 +226,26 @@ impl Hardware {
         Window::alloc(&self.domain).map_err(|errno| self.error("alloc_mw", tag, errno))
     }
 
-    /// Gives `window` a new key to the extent and waits until it works. The only place where
-    /// access opens; the caller holds the slot's lock and has looked for a cut.
-    pub(super) fn bind_window(
-        &self,
-        parts: &Parts,
-        window: &mut Window,
-        tag: Tag,
-        extent: Extent,
-    ) -> Result<(), StepError> {
-        let failed = |detail: String| self.error("bind_mw", tag, detail);
-        let rkey = self.choose_key(tag.lease_id, extent, window)?;
-        let (Some(queue_pair), Some(completions)) = (&parts.queue_pair, &parts.completions) else {
-            return Err(failed("the binding has no queue pair".into()));
+    /// Gives the newest window a new key to the extent and waits until it works. The only place
+    /// where access opens; the caller holds the slot's lock and has looked for a cut.
+    pub(super) fn bind_newest(&self, parts: &mut Parts, tag: Tag) -> Result<(), StepError> {
+        let failed = |detail: &dyn fmt::Display| self.error("bind_mw", tag, detail);
+        let (Some(queue_pair), Some(completions), Some(window)) = (
+            &parts.queue_pair,
+            &parts.completions,
+            parts.windows.last_mut(),
+        ) else {
+            return Err(failed(&"the binding has no window"));
         };
+        let rkey = self.choose_key(tag.lease_id, parts.extent, window)?;
+        let region = parts.region.as_ref().unwrap_or(self.arena.region());
+        let range = (self.arena.address(parts.extent), parts.extent.length);
         let id = self.work.fetch_add(1, Ordering::Relaxed);
-        let bytes = (self.arena.address(extent), extent.length);
-        let atomics = self.device.limits.atomics;
         queue_pair
-            .post_bind(id, window, rkey, self.arena.region(), bytes, atomics)
+            .post_bind(id, window, rkey, region, range, self.device.limits.atomics)
             .map_err(WorkError::Post)
             .and_then(|()| completions.wait(id, BIND_LIMIT))
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(|error| failed(&error))?;
         window.set_rkey(rkey);
         Ok(())
     }
@@ -246,7 +263,7 @@ impl Hardware {
     }
 
     /// What the client needs to know.
-    pub(super) fn binding(&self, parts: &Parts, extent: Extent) -> Binding {
+    pub(super) fn binding(&self, parts: &Parts) -> Binding {
         let key = |window: &Window| window.rkey();
         let current = parts.windows.last().map(key);
         let before = parts
@@ -257,11 +274,11 @@ impl Hardware {
         Binding {
             limits: Some(Limits {
                 offset: 0,
-                length: extent.length,
+                length: parts.extent.length,
             }),
             rdma: Some(RdmaBinding {
                 rkey: current,
-                remote_addr: self.arena.address(extent),
+                remote_addr: self.arena.address(parts.extent),
                 qp_num: parts.number,
                 gid: self.device.gid.bytes,
                 port: self.device.port,
@@ -281,7 +298,7 @@ impl Hardware {
     }
 
     /// An error that says on which device and for which lease.
-    pub(super) fn error(&self, step: &str, tag: Tag, what: impl std::fmt::Display) -> StepError {
+    pub(super) fn error(&self, step: &str, tag: Tag, what: impl fmt::Display) -> StepError {
         StepError::new(
             step,
             format_args!("{tag} on {}: {what}", self.device.name()),

@@ -5,7 +5,7 @@
 //!    for most of a minute.
 //! 3. Queue pair to ERR, then destroyed.
 //! 4. The kernel's resource tracker must not know the queue pair any more.
-//! 5. The completion queue goes.
+//! 5. The completion queue goes, and the lease's own region if it had one.
 //!
 //! The arena is never touched. A cut that ends early gives back what remains, and the next try
 //! goes on from there.
@@ -16,10 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{Extent, StepError, Tag};
 use nix::errno::Errno;
 
 use super::{
+    arena::ALIGN,
     connect::{Hardware, Parts},
     restrack::{self, Presence},
     slot::CutResult,
@@ -83,7 +84,7 @@ impl Hardware {
         }
         self.destroy_queue_pair(parts, steps)?;
         self.prove_gone(parts, steps)?;
-        destroy_completions(parts, steps);
+        destroy_rest(parts, steps);
         Ok(())
     }
 
@@ -199,7 +200,11 @@ impl Hardware {
     /// Shows once that the tracker sees queue pairs of this process, and sees them go: without
     /// that its silence would prove nothing.
     pub(super) fn check_tracker(&self, tag: Tag) -> Result<(), StepError> {
-        let parts = self.prepare(tag).map_err(|(_, error)| error)?;
+        let page = Extent {
+            offset: 0,
+            length: ALIGN,
+        };
+        let parts = self.prepare(tag, page).map_err(|(_, error)| error)?;
         let index = self.device.index;
         let seen = restrack::queue_pair(index, self.device.port, parts.number);
         self.dismantle(parts, tag).map_err(|(_, error)| error)?;
@@ -219,7 +224,10 @@ impl Parts {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue_pair.is_none() && self.completions.is_none() && self.windows.is_empty()
+        self.queue_pair.is_none()
+            && self.completions.is_none()
+            && self.windows.is_empty()
+            && self.region.is_none()
     }
 }
 
@@ -235,13 +243,18 @@ fn dealloc_all(windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno
     result
 }
 
-/// A completion queue gives no access: one that stays is a leftover and no failure of the cut.
-fn destroy_completions(parts: &mut Parts, steps: &mut Steps) {
-    let Some(completions) = parts.completions.take() else {
-        return;
-    };
-    if let Err((completions, _)) = steps.run("destroy_cq", || completions.destroy(), refusal) {
+/// Neither gives access: the region has no remote rights and its windows are gone. One that stays
+/// is a leftover for the release, and no failure of the cut.
+fn destroy_rest(parts: &mut Parts, steps: &mut Steps) {
+    if let Some(completions) = parts.completions.take()
+        && let Err((completions, _)) = steps.run("destroy_cq", || completions.destroy(), refusal)
+    {
         parts.completions = Some(completions);
+    }
+    if let Some(region) = parts.region.take()
+        && let Err((region, _)) = steps.run("dereg_mr extent", || region.dereg(), refusal)
+    {
+        parts.region = Some(region);
     }
 }
 

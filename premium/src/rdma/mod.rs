@@ -6,6 +6,7 @@
 
 mod arena;
 mod backend;
+mod bounds;
 mod connect;
 mod cut;
 mod device;

@@ -227,7 +227,12 @@ fn buffer(domain: &Arc<ProtectionDomain>, bytes: usize) -> Result<(File, MemoryR
     file.set_len(bytes.get() as u64)
         .map_err(|error| failed(error.to_string()))?;
     let mapping = Mapping::of(&file, bytes).map_err(|errno| failed(errno.to_string()))?;
-    let region = MemoryRegion::register(domain, &Arc::new(mapping), Access::LocalBuffer)
-        .map_err(|errno| failed(format!("reg_mr: {errno}")))?;
+    let region = MemoryRegion::register(
+        domain,
+        &Arc::new(mapping),
+        (0, bytes.get()),
+        Access::LocalBuffer,
+    )
+    .map_err(|errno| failed(format!("reg_mr: {errno}")))?;
     Ok((file, region))
 }

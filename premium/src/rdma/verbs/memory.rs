@@ -127,17 +127,24 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegion {
-    /// Registers a whole mapping.
+    /// Registers `bytes` bytes of a mapping from `offset`.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         mapping: &Arc<Mapping>,
+        (offset, bytes): (usize, usize),
         access: Access,
     ) -> Result<Self, Errno> {
-        let start = mapping.start.as_ptr();
+        if offset
+            .checked_add(bytes)
+            .is_none_or(|end| end > mapping.bytes())
+        {
+            return Err(Errno::EINVAL);
+        }
+        let start = mapping.start.as_ptr().wrapping_byte_add(offset);
         Errno::clear();
-        // SAFETY: the range is mapped and stays so, because the region holds the mapping.
-        let raw =
-            unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start, mapping.bytes(), access.flags()) };
+        // SAFETY: the range is within the mapping, checked above, and stays mapped, because the
+        // region holds the mapping.
+        let raw = unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start, bytes, access.flags()) };
         let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
         Ok(Self {
             raw,

@@ -1,0 +1,64 @@
+//! Whether a window's bounds hold on this device.
+//!
+//! A window bound to part of a region must let nobody at the rest of the region. soft-RoCE does not
+//! see to that: it checks an access against the region that the window is bound to and not against
+//! the window (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, up to 6.12 at least). So the
+//! device is asked at start, with a read that must fail. Where it does not fail, or where the
+//! question cannot be put, every lease gets a region of exactly its own bytes to bind windows to.
+
+use fabricbios_lease::{Extent, StepError, Tag};
+
+use super::{
+    arena::ALIGN,
+    connect::{Hardware, Parts},
+    request::{RdmaRequester, RequestError},
+};
+
+/// Bound by the window of the question.
+const INSIDE: Extent = Extent {
+    offset: 0,
+    length: ALIGN,
+};
+
+/// Read in the question; less would do, and this fits every device.
+const READ_BYTES: usize = 8;
+
+impl Hardware {
+    /// Reads through a window of the first page: inside, which must work for the answer to mean
+    /// anything, and behind its end.
+    pub(super) fn windows_have_bounds(&self, tag: Tag) -> Result<bool, StepError> {
+        if self.arena.bytes() < 2 * ALIGN {
+            return Ok(false);
+        }
+        let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
+        let mut parts = self.prepare(tag, INSIDE).map_err(|(_, error)| error)?;
+        let answer = self.ask(&mut parts, &mut client, tag);
+        self.dismantle(parts, tag).map_err(|(_, error)| error)?;
+        client.close()?;
+        Ok(answer.unwrap_or_else(|error| {
+            tracing::warn!(device = self.device.name(), %error, "window bounds could not be tried");
+            false
+        }))
+    }
+
+    fn ask(
+        &self,
+        parts: &mut Parts,
+        client: &mut RdmaRequester,
+        tag: Tag,
+    ) -> Result<bool, StepError> {
+        self.bring_up(parts, tag, &client.peer())?;
+        parts.windows.push(self.new_window(tag)?);
+        self.bind_newest(parts, tag)?;
+        let binding = self.binding(parts).rdma;
+        let binding = binding.ok_or_else(|| StepError::new("try window", "no binding"))?;
+        let rkey = binding.rkey.unwrap_or_default();
+        client.connect(&binding)?;
+        let mut bytes = [0; READ_BYTES];
+        client
+            .read(rkey, binding.remote_addr, &mut bytes)
+            .map_err(|error| StepError::new("read in window", error))?;
+        let outside = client.read(rkey, binding.remote_addr + INSIDE.length, &mut bytes);
+        Ok(outside == Err(RequestError::RemoteAccess))
+    }
+}
