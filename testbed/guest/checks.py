@@ -10,6 +10,8 @@ import fabric
 from fabric import Refused
 
 SKIPPED = 77
+# How late an emulated processor with other things to do may be; on hardware it is some milliseconds.
+LATE_LIMIT_MS = 2000
 
 
 def skip(missing):
@@ -92,6 +94,17 @@ class Suite:
         self.check(f"{name}: the writer's access ends", report["status"] in ENDS, sorted(ENDS), report["status"])
         self.check(f"{name}: no write posted after the end was told succeeds",
                    (report["last_posted_at_ms"] or 0) <= told_at_ms, f"last success posted before {told_at_ms}", report)
+
+    def on_time(self, name, lease, report):
+        """A writer's end lies at the deadline: not before, and not much later."""
+        if not report["writes"]:
+            return
+        deadline_ms = lease["expires_at_unix_ms"]
+        last_ms, failed_ms = report["last_ok_at_ms"] - deadline_ms, report["failed_at_ms"] - deadline_ms
+        print(f"   {name}: {report['writes']} writes, last success {last_ms:+.1f} ms and first failure {failed_ms:+.1f} ms "
+              f"from the deadline, {report['status']}", flush=True)
+        self.check(f"{name}: no error before the deadline", failed_ms >= 0, "0 ms or later", failed_ms)
+        self.check(f"{name}: cut on time", last_ms < LATE_LIMIT_MS, f"last success before {LATE_LIMIT_MS} ms", last_ms)
 
     def refused(self, name, call, status=None, code=None):
         """`call` is refused, with a JSON error object of the contract, this exit status and this code;

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm
+# lab: one-vm timeout=1200
 """Leased memory over RDMA, from the client's side: it can be used, only as far as it was leased, and not
 after the lease has ended, however that came about."""
 from checks import Suite, give_back, lab_device, leased, rearm
@@ -224,7 +224,7 @@ def cycles(suite, node, device):
         suite.equal(f"{CYCLES} cycles: no key twice on the same bytes", CYCLES, len(set(seen)))
         alice.wait_until(lease, "freed")
         suite.equal(f"{CYCLES} cycles: rdma resource show is as before", before, resources())
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list"))
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 
 
 def killed(suite, node, _device):

@@ -1,0 +1,190 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=900
+"""Wrong arguments, impossible requests, strangers and noise: each gets a clear refusal with its exit status,
+and afterwards the node has what it had before."""
+import os
+import pathlib
+import secrets
+import socket
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+import identities
+from checks import Suite, lab_device, leased, rearm
+from fabric import ADDRESS, NOT_FOUND, PORT, REFUSED, UNREACHABLE, USAGE, Fabric, Node, Refused, resources
+from rdma_client import Client, now_ms
+from writer import Writer
+
+ARENA_BYTES = 16 << 20
+NOWHERE = "10.77.0.250"
+STRANGE_GIDS = 32
+PEER = "qpn=17,gid=::ffff:10.77.0.1,psn=1"
+
+
+def memory(fabric):
+    """Free bytes of the node's memory."""
+    return [entry["available"] for entry in fabric.ask("inventory")["resources"]
+            if entry["resource_type"].lower() == "mem" and entry["capacity"] == ARENA_BYTES]
+
+
+def wrong_arguments(suite, node, _device):
+    """What fabricctl or the node sees to be wrong at once."""
+    alice, mem = node.tenant("alice"), ("lease", "alloc", "mem")
+    usage = {"zero bytes": (*mem, "--bytes", 0, "--secs", 9), "negative bytes": (*mem, "--bytes=-1", "--secs", 9),
+             "more bytes than 64 bits": (*mem, "--bytes", 1 << 64, "--secs", 9),
+             "unknown unit": (*mem, "--bytes", "1XiB", "--secs", 9), "unit that overflows": (*mem, "--bytes", "99999999999TiB", "--secs", 9),
+             "zero seconds": (*mem, "--bytes", 4096, "--secs", 0), "no term": (*mem, "--bytes", 4096),
+             "unknown road": (*mem, "--bytes", 4096, "--secs", 9, "--transport", "pigeon"),
+             "peer without GID": (*mem, "--bytes", 4096, "--secs", 9, "--rdma-peer", "qpn=1,psn=1"),
+             "peer with a queue pair beyond 24 bits": (*mem, "--bytes", 4096, "--secs", 9, "--rdma-peer", PEER.replace("17", "16777216")),
+             "peer with a PSN beyond 24 bits": (*mem, "--bytes", 4096, "--secs", 9, "--rdma-peer", PEER.replace("psn=1", "psn=16777216")),
+             "lease id that is none": ("lease", "query", "xyz"), "unknown command": ("lease", "borrow")}
+    for name, words in usage.items():
+        suite.refused(name, lambda words=words: alice.ask(*words), USAGE)
+    policy = {"more than any machine has": (*mem, "--bytes", 1 << 62, "--secs", 9), "term above the maximum": (*mem, "--bytes", 4096, "--secs", 4294967295),
+              "grace above the maximum": (*mem, "--bytes", 4096, "--secs", 9, "--grace-secs", 4294967295),
+              "a kind that the node does not lease": ("lease", "alloc", "block", "--bytes", 4096, "--secs", 9)}
+    for name, words in policy.items():
+        suite.refused(name, lambda words=words: alice.ask(*words), REFUSED)
+    for name, words in (("wrong usage", usage["zero bytes"]), ("refusal", policy["term above the maximum"])):
+        told = alice.run(*words, as_json=False)
+        suite.check(f"{name} without --json: one readable line", told.stderr.count("\n") == 1 and len(told.stderr) > 20
+                    and not told.stdout, "one line on stderr", (told.stdout, told.stderr))
+
+
+def wrong_lease(suite, node, _device):
+    """An id that nobody holds."""
+    alice, nobodys = node.tenant("alice"), {"lease_id": secrets.token_hex(16)}
+    for name, call in (("query", alice.query), ("free", alice.free), ("renew", alice.renew), ("rotate", alice.rotate),
+                       ("bind", lambda lease: alice.bind(lease, PEER)), ("revoke", node.operator.revoke)):
+        suite.refused(f"{name} of a lease that does not exist", lambda call=call: call(nobodys), NOT_FOUND, "NotFound")
+
+
+def too_early(suite, node, device):
+    """A renewal before its time says when its time is."""
+    alice = node.tenant("alice")
+    with leased(alice, device, secs=100) as (lease, client):
+        suite.refused("renewal too early", lambda: alice.renew(lease), REFUSED, "RenewTooEarly")
+        suite.equal("the last 20 % of the term", lease["expires_at_unix_ms"] - 20_000, lease["renewable_at_unix_ms"])
+        suite.refused("operator-only: revoke", lambda: alice.revoke(lease), REFUSED, "NotPermitted")
+        suite.equal("the lease goes on", "success", client.write(0, b"x").status)
+
+
+def strange_peers(suite, node, device):
+    """GIDs that lead nowhere: at once, and for a lease that is then bound properly."""
+    alice = node.tenant("alice")
+    for name, gid in (("unroutable", NOWHERE), ("zero", "::"), ("multicast", "ff02::1"), ("of no route", "2001:db8::1")):
+        peer = f"qpn=17,gid={gid if ':' in gid else '::ffff:' + gid},psn=1"
+        suite.refused(f"lease for a GID that is {name}", lambda peer=peer: alice.alloc(4096, 60, peer), REFUSED)
+    with Client(device) as client:
+        lease = alice.alloc(4096, 300)
+        suite.refused("bind to an unroutable GID", lambda: alice.bind(lease, f"qpn=17,gid=::ffff:{NOWHERE},psn=1"), REFUSED)
+        client.connect(alice.bind(lease, client.peer))
+        suite.equal("bound properly afterwards", "success", client.write(0, b"x").status)
+        suite.refused("bind away to an unroutable GID", lambda: alice.bind(lease, f"qpn=17,gid=::ffff:{NOWHERE},psn=1"), REFUSED)
+        rearm(alice, lease, client)
+        suite.equal("and bound again", "success", client.write(0, b"x").status)
+        alice.free(lease)
+
+
+def crowd(suite, node, _device):
+    """Many requests that the kernel takes a second to refuse do not move another lease's cut."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    with Writer() as writer, ThreadPoolExecutor(STRANGE_GIDS) as pool:
+        lease = alice.alloc(65536, 15, writer.peer)
+        writer.start(lease)
+        crowding = [pool.submit(_refusal_of, bob) for _ in range(STRANGE_GIDS)]
+        report = writer.report()
+        told_at_ms = now_ms()
+        suite.equal("during 32 unroutable requests: query", "EXPIRED", alice.wait_until(lease, "expired")["status"])
+        suite.ended("during 32 unroutable requests", report, told_at_ms)
+        suite.on_time("during 32 unroutable requests", lease, report)
+        statuses = {refusal.result() for refusal in crowding}
+        suite.check("all 32 are refused", statuses <= {REFUSED, UNREACHABLE}, {REFUSED}, statuses)
+
+
+def _refusal_of(tenant):
+    try:
+        return tenant.alloc(4096, 60, f"qpn=17,gid=::ffff:{NOWHERE},psn=1")["state"]
+    except Refused as refusal:
+        return refusal.status
+    except subprocess.TimeoutExpired:
+        return "no answer"
+
+
+def full(suite, node, _device):
+    """More than there is, and more than there is left."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    suite.refused("more than the arena", lambda: alice.alloc(ARENA_BYTES + 1, 60), REFUSED, "CapacityExceeded")
+    lease = alice.alloc(ARENA_BYTES, 300)
+    suite.equal("all of it leased: available", [0], memory(alice))
+    suite.refused("full arena", lambda: bob.alloc(1, 60), REFUSED, ("CapacityExceeded", "ResourceBusy"))
+    suite.equal("the lease that fills it is untouched", "ACTIVE", alice.query(lease)["status"])
+    alice.free(lease)
+
+
+def strangers(suite, node, _device):
+    """Identities that are not of this fabric, have expired, or are none."""
+    node.tenant("alice")
+    with tempfile.TemporaryDirectory() as directory, Node(device="none", address="127.0.0.1") as other:
+        work, own = pathlib.Path(directory), node.operator.identity
+        foreign = other.tenant("mallory").identity
+        (work / "noise").write_bytes(os.urandom(2048))
+        (work / "empty").touch()
+        stranger = identities.stranger(own, foreign, work / "stranger")
+        late = identities.expired(node.state_dir, work, work / "late")
+        for name, path, statuses in (("an identity of another fabric", foreign, (1, REFUSED)), ("a certificate of another fabric", stranger, (REFUSED,)),
+                                     ("an expired certificate", late, (REFUSED,)), ("an identity that is not there", work / "absent", (USAGE,)),
+                                     ("an identity that is noise", work / "noise", (USAGE,)), ("an empty identity", work / "empty", (USAGE,))):
+            if path is None:
+                print(f"   not checked: {name} (openssl is missing)")
+                continue
+            try:
+                answer = Fabric(path, node.address).ask("inventory")
+                suite.check(name, False, "a refusal", answer)
+            except Refused as refusal:
+                suite.check(f"{name} is refused", refusal.status in statuses and refusal.message, f"exit {statuses}", refusal)
+        suite.refused("a tenant may not issue identities", lambda: node.tenant("alice").issue("carol", work / "carol"), REFUSED, "NotPermitted")
+        suite.check("and no file is left", not (work / "carol").exists())
+
+
+def noise(suite, node, _device):
+    """Datagrams of any length and content."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for length in (0, 1, 8, 20, 64, 300, 1200, 1400, 9000):
+            for first in (b"", b"\x40", b"\xc0\x00\x00\x00\x01", b"\xc3\xff\x00\x00\x1d\x08", b"\xff"):
+                sender.sendto((first + os.urandom(length))[:max(length, len(first))], (ADDRESS, PORT))
+    suite.check("noise at the port: the node answers", memory(node.operator) == [ARENA_BYTES], "an inventory")
+    for name, address in (("nothing listens", f"{ADDRESS}:5999"), ("a host that is not there", f"{NOWHERE}:{PORT}")):
+        suite.refused(f"a node that cannot be reached: {name}", lambda address=address: Fabric(node.operator.identity, address).ask("inventory"), UNREACHABLE)
+
+
+def without_device(suite, _node, _device):
+    """A node without RDMA is a node."""
+    with Node(device="none", address="127.0.0.1") as node:
+        said = [line for line in node.lines if "rdma" in line.lower()]
+        suite.check("no RDMA device: said once", len(said) == 1, "one line", said)
+        inventory = node.operator.ask("inventory")
+        suite.check("no RDMA device: there is an inventory", inventory["resources"], "resources", inventory)
+        suite.refused("no RDMA device: memory over RDMA is refused", lambda: node.operator.alloc(4096, 60, PEER, 0, "--transport", "rdma"), REFUSED)
+        suite.equal("no RDMA device: SIGTERM", 0, node.stop())
+
+
+def main():
+    """All sections, between two looks at what the node has."""
+    device = lab_device()
+    with Suite("bad input") as suite, Node(mem_bytes=ARENA_BYTES) as node:
+        before = memory(node.operator), resources()
+        for section in (wrong_arguments, wrong_lease, too_early, strange_peers, crowd, full, strangers, noise):
+            suite.section(section, suite, node, device)
+        suite.equal("afterwards: free memory", before[0], memory(node.operator))
+        suite.equal("afterwards: rdma resource show", before[1], resources())
+        suite.equal("afterwards: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("afterwards: no panic in the log", [], [line for line in node.lines if "panicked" in line])
+        suite.equal("afterwards: SIGTERM", 0, node.stop())
+        suite.section(without_device, suite, node, device)
+
+
+if __name__ == "__main__":
+    main()
