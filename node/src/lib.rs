@@ -1,6 +1,6 @@
 //! The node daemon: the only crate that knows all others.
 //!
-//! Start reading at [`run`] (what starts in which order, and how it stops), then [`driver`] (the
+//! Start reading at [`service`] (what starts in which order), then [`driver`] (the
 //! one owner of the lease table), then [`backends`] (which thread does what blocks).
 
 pub mod backends;
@@ -14,7 +14,8 @@ pub mod journal;
 pub mod lanes;
 mod log_note;
 pub mod mailbox;
-mod memory;
+pub mod memory;
 mod ready;
 pub mod run;
+pub mod service;
 pub mod size;

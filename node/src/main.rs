@@ -1,6 +1,9 @@
 //! `fabricbiosd`.
 
-use std::{io, process::ExitCode};
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
 
 use clap::Parser;
 use fabricbios_node::{
@@ -14,6 +17,7 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
         .init();
     match run::control_server(*settings) {

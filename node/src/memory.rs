@@ -1,19 +1,30 @@
 //! The memory that the operator offers, and the road over which it is reached.
 
-use std::sync::Arc;
+use std::{fmt, net::Ipv6Addr, sync::Arc};
 
 use anyhow::bail;
 use fabricbios_lease::{Backend, Offer};
-use fabricbios_premium::rdma::{Opened, RdmaBackend, RdmaConfig};
+use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened};
 use fabricbios_wire::{NodeId, ResourceType};
 
 use crate::{config::Settings, detect::resource_id, inventory::OfferedArena};
 
 /// Memory on offer.
-pub(crate) struct OfferedMemory {
-    pub(crate) offer: Offer,
-    pub(crate) arena: OfferedArena,
-    pub(crate) backend: Arc<dyn Backend>,
+pub struct OfferedMemory {
+    /// What the table may give out.
+    pub offer: Offer,
+    /// What inventories say of it.
+    pub arena: OfferedArena,
+    /// What makes its leases real.
+    pub backend: Arc<dyn Backend>,
+}
+
+impl fmt::Debug for OfferedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfferedMemory")
+            .field("offer", &self.offer)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Name of the one memory resource of a node, detected or offered.
@@ -35,14 +46,25 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Optio
         device,
         arena_bytes: arena_bytes.0,
         resource_id,
+        arena_file: None,
     };
     let backend = match RdmaBackend::open(config)? {
-        Opened::Ready(backend) => backend,
-        Opened::Absent(why) => {
+        RdmaOpened::Ready(backend) => backend,
+        RdmaOpened::Absent(why) => {
             tracing::warn!("memory is not leasable on this node: {why}");
             return Ok(None);
         }
     };
+    let facts = backend.inventory();
+    tracing::info!(
+        device = %facts.device,
+        port = facts.port,
+        gid = %Ipv6Addr::from(facts.gid),
+        mtu_bytes = facts.mtu_bytes,
+        atomics = facts.atomics,
+        arena_bytes = arena_bytes.0,
+        "memory is leased over RDMA"
+    );
     let Some(offer) = backend.probe()?.into_iter().next() else {
         bail!("the RDMA device offers no memory");
     };
@@ -50,12 +72,12 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Optio
         resource_id,
         name: NAME.into(),
         align_bytes: u32::try_from(offer.align).unwrap_or(u32::MAX),
-        message_bytes_max: backend.message_bytes_max(),
+        message_bytes_max: facts.message_bytes,
         transports: offer.transports.clone(),
     };
     Ok(Some(OfferedMemory {
         offer,
         arena,
-        backend: Arc::new(backend),
+        backend: Arc::from(backend as Box<dyn Backend>),
     }))
 }

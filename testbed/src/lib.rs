@@ -7,6 +7,7 @@
 
 mod accelerator;
 mod apt;
+pub mod fakes;
 mod guest;
 mod initramfs;
 mod job;

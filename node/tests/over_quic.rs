@@ -1,0 +1,337 @@
+//! A whole node but for its hardware, asked by the SDK over real QUIC.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use fabricbios_client::{Error, Identity, Node};
+use fabricbios_control::Fabric;
+use fabricbios_lease::Backend;
+use fabricbios_node::{
+    clock, config::Settings, inventory::OfferedArena, memory::OfferedMemory, service::Service,
+};
+use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
+use fabricbios_wire::*;
+
+const ARENA: ResourceId = ResourceId(0xa);
+
+/// A running node, its fake hardware, and its operator.
+struct World {
+    memory: Arc<FakeMemory>,
+    service: Service,
+    operator: Node,
+}
+
+fn settings(state_dir: &Path) -> Settings {
+    Settings {
+        state_dir: Some(state_dir.into()),
+        listen: Some("127.0.0.1:0".parse().expect("an address")),
+        ..Settings::default()
+    }
+}
+
+impl World {
+    async fn start(state_dir: &Path) -> Self {
+        let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
+        let offer = memory.probe().expect("an offer").remove(0);
+        let arena = OfferedArena {
+            resource_id: ARENA,
+            name: "mem0".into(),
+            align_bytes: 4096,
+            message_bytes_max: 1 << 30,
+            transports: offer.transports.clone(),
+        };
+        let offered = OfferedMemory {
+            offer,
+            arena,
+            backend: memory.clone(),
+        };
+        let fabric = Fabric::open_or_create(state_dir, SystemTime::now()).expect("a fabric");
+        let service = Service::start(&settings(state_dir), &fabric, Some(offered)).expect("a node");
+        let identity = Identity::load(fabric.admin_identity()).expect("an identity");
+        let address = service.local_addr().to_string();
+        let operator = Node::connect(&address, &identity)
+            .await
+            .expect("a connection");
+        Self {
+            memory,
+            service,
+            operator,
+        }
+    }
+
+    async fn alloc(&self, bytes: u64, secs: u32, grace: u32) -> Result<LeaseInfo, Error> {
+        self.operator.alloc(request(bytes, secs, grace)).await
+    }
+
+    async fn query(&self, id: LeaseId) -> LeaseInfo {
+        self.operator
+            .lease(Request::LeaseQuery(id))
+            .await
+            .expect("an answer")
+    }
+
+    /// Waits for what only time brings, asking as a client would.
+    async fn until(&self, id: LeaseId, phase: LeasePhase) -> LeaseInfo {
+        loop {
+            let info = self.query(id).await;
+            if info.phase == phase {
+                return info;
+            }
+            assert!(
+                !over(info.phase),
+                "{id} is {:?}, expected {phase:?}",
+                info.phase
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn stop(mut self) {
+        self.service.drain();
+        self.service.stopped().await.expect("drained");
+        self.service.close().await;
+    }
+
+    /// As a crash would: nothing is taken back.
+    async fn crash(mut self) {
+        self.service.halt();
+        self.service.stopped().await.expect("halted");
+        self.service.close().await;
+    }
+}
+
+fn over(phase: LeasePhase) -> bool {
+    !matches!(
+        phase,
+        LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
+    )
+}
+
+fn request(bytes: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type: ResourceType::Mem,
+        resource_id: None,
+        capacity: bytes,
+        lease_secs: secs,
+        grace_secs: grace,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: Transport::Auto,
+        rotate_on_renew: false,
+        rdma_peer: Some(peer(17)),
+    }
+}
+
+fn peer(qpn: u32) -> RdmaPeer {
+    RdmaPeer {
+        qpn,
+        psn: 1,
+        gid: [1; 16],
+        path_mtu: 0,
+    }
+}
+
+fn rkey(info: &LeaseInfo) -> u32 {
+    info.binding
+        .rdma
+        .as_ref()
+        .and_then(|rdma| rdma.rkey)
+        .expect("a key")
+}
+
+fn refusal<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Refusal {
+    outcome
+        .expect_err("a refusal")
+        .refusal()
+        .expect("from the node")
+        .clone()
+}
+
+#[tokio::test]
+async fn a_lease_opens_and_its_end_is_told_after_access_is_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(8192, 1, 0).await.expect("granted");
+    assert!(world.memory.opens(rkey(&info)));
+    let ended = world.until(info.lease_id, LeasePhase::Expired).await;
+    assert!(!world.memory.opens(rkey(&info)));
+    assert!(
+        clock::now().unix_ms >= ended.expires_at_unix_ms,
+        "not a moment early"
+    );
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_free_is_answered_when_the_cut_is_proved() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(8192, 60, 0).await.expect("granted");
+    let freed = world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await
+        .expect("freed");
+    assert_eq!(freed.phase, LeasePhase::Freed);
+    assert!(!world.memory.opens(rkey(&info)));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn cuts_do_not_queue_behind_binds() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    world.memory.hold(Step::Bind);
+    let stuck: Vec<_> = (0..32)
+        .map(|_| {
+            let node = world.operator.clone();
+            tokio::spawn(async move { node.alloc(request(4096, 60, 0)).await })
+        })
+        .collect();
+    let memory = world.memory.clone();
+    tokio::task::spawn_blocking(move || memory.wait_for(Step::Bind, 33))
+        .await
+        .expect("begun");
+    world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await
+        .expect("freed meanwhile");
+    assert!(!world.memory.opens(rkey(&info)));
+    world.memory.let_go(Step::Bind);
+    for bind in stuck {
+        bind.await.expect("no panic").expect("granted in the end");
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    world.memory.fail(Step::Cut, true);
+    world.memory.fail(Step::Reset, true);
+    let freed = world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await;
+    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    assert_eq!(
+        refusal(world.alloc(4096, 60, 0).await).error,
+        LeaseError::Fenced
+    );
+    let Ok(Reply::FlatInventory(entries)) = world
+        .operator
+        .call(Request::GetInventory(InventoryForm::Flat))
+        .await
+    else {
+        panic!("no inventory")
+    };
+    assert_eq!(
+        (entries[0].flags, entries[0].available),
+        (resource_flags::FENCED, 0)
+    );
+    let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
+    assert_eq!(
+        refusal(cleared).error,
+        LeaseError::Fenced,
+        "what does not verify stays fenced"
+    );
+    world.memory.fail(Step::Reset, false);
+    let cleared = world
+        .operator
+        .call(Request::FenceClear(ARENA))
+        .await
+        .expect("verified");
+    assert_eq!(cleared, Reply::FenceCleared);
+    world.memory.fail(Step::Cut, false);
+    world.alloc(4096, 60, 0).await.expect("granted again");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_alive_in_a_crash_is_revoked_and_what_had_ended_stays_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let alive = world.alloc(4096, 60, 0).await.expect("granted").lease_id;
+    let freed = world.alloc(4096, 60, 0).await.expect("granted").lease_id;
+    world
+        .operator
+        .lease(Request::LeaseFree(freed))
+        .await
+        .expect("freed");
+    world.crash().await;
+    let world = World::start(directory.path()).await;
+    let told = world.query(alive).await;
+    assert_eq!(
+        (told.status, told.phase),
+        (LeaseStatus::Revoked, LeasePhase::Revoked)
+    );
+    assert_eq!(world.query(freed).await.phase, LeasePhase::Freed);
+    let Ok(Reply::Identity(identity)) = world.operator.call(Request::GetIdentity).await else {
+        panic!("no identity")
+    };
+    assert_eq!(identity.epoch, Epoch(2));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_fence_outlives_the_daemon() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    world.memory.fail(Step::Cut, true);
+    let freed = world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await;
+    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    world.crash().await;
+    let world = World::start(directory.path()).await;
+    let Ok(Reply::Fences(fences)) = world.operator.call(Request::FenceList).await else {
+        panic!("no list")
+    };
+    assert_eq!(fences.len(), 1);
+    assert_eq!(
+        (fences[0].resource_id, fences[0].lease_id),
+        (ARENA, info.lease_id)
+    );
+    assert_eq!(
+        refusal(world.alloc(4096, 60, 0).await).error,
+        LeaseError::Fenced
+    );
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_cuts_what_is_alive_before_the_node_is_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 30).await.expect("granted");
+    let memory = world.memory.clone();
+    world.stop().await;
+    assert!(!memory.opens(rkey(&info)));
+}
+
+#[tokio::test]
+async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let mut wanted = request(4096, 60, 0);
+    wanted.rdma_peer = Some(peer(UNREACHABLE_QPN));
+    let refused = refusal(world.operator.alloc(wanted).await);
+    assert_eq!(refused.error, LeaseError::InvalidArgs);
+    world
+        .alloc(1 << 20, 60, 0)
+        .await
+        .expect("all of the arena is there");
+    world.stop().await;
+}

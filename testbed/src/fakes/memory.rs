@@ -1,0 +1,255 @@
+//! A memory backend without hardware: for step order and fault injection.
+//!
+//! It carries the refusals that the RDMA backend and its kernel have: an extent outside the arena,
+//! an address that does not resolve, a bind after a cut of the same generation. The lab suites run
+//! the real one through the same requests.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Offer, StepError, Tag};
+use fabricbios_wire::{
+    Binding, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaStrategy, ResourceId,
+    Transport,
+};
+
+/// A peer with this queue pair number stands for an address that does not resolve.
+pub const UNREACHABLE_QPN: u32 = 0xBAD;
+
+/// Steps that can be held up or made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// [`Backend::bind`].
+    Bind,
+    /// [`Backend::cut`].
+    Cut,
+    /// [`Backend::release`].
+    Release,
+    /// [`Backend::reset`].
+    Reset,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FakeMemory {
+    resource_id: ResourceId,
+    arena_bytes: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next_key: u32,
+    bound: HashMap<LeaseId, Bound>,
+    cut: HashMap<LeaseId, Generation>,
+    held: HashSet<Step>,
+    failing: HashSet<Step>,
+    log: Vec<(Step, LeaseId)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    generation: Generation,
+    extent: Extent,
+    rkey: Option<u32>,
+    previous: Option<u32>,
+}
+
+impl FakeMemory {
+    /// An arena of `arena_bytes`.
+    #[must_use]
+    pub fn new(resource_id: ResourceId, arena_bytes: u64) -> Self {
+        Self {
+            resource_id,
+            arena_bytes,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Makes every call of `step` wait until [`FakeMemory::let_go`].
+    pub fn hold(&self, step: Step) {
+        self.lock().held.insert(step);
+    }
+
+    /// Ends a hold.
+    pub fn let_go(&self, step: Step) {
+        self.lock().held.remove(&step);
+        self.changed.notify_all();
+    }
+
+    /// Makes every call of `step` fail, or work again.
+    pub fn fail(&self, step: Step, failing: bool) {
+        let mut state = self.lock();
+        if failing {
+            state.failing.insert(step);
+        } else {
+            state.failing.remove(&step);
+        }
+    }
+
+    /// Whether `rkey` opens anything: what a client on the wire would find out.
+    pub fn opens(&self, rkey: u32) -> bool {
+        let state = self.lock();
+        state
+            .bound
+            .values()
+            .any(|b| b.rkey == Some(rkey) || b.previous == Some(rkey))
+    }
+
+    /// Waits until `step` has begun for `count` leases.
+    pub fn wait_for(&self, step: Step, count: usize) {
+        let mut state = self.lock();
+        while state.log.iter().filter(|(s, _)| *s == step).count() < count {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a step: on record, held up, and failed if that was asked for.
+    fn begin(&self, step: Step, lease: LeaseId) -> Result<MutexGuard<'_, State>, StepError> {
+        let mut state = self.lock();
+        state.log.push((step, lease));
+        self.changed.notify_all();
+        while state.held.contains(&step) {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.failing.contains(&step) {
+            return Err(StepError::new(
+                format!("{step:?}"),
+                format!("lease {lease}: on purpose"),
+            ));
+        }
+        Ok(state)
+    }
+}
+
+impl State {
+    fn fresh_key(&mut self) -> u32 {
+        self.next_key += 1;
+        self.next_key << 8
+    }
+
+    fn binding(&self, lease: LeaseId) -> Binding {
+        let Some(bound) = self.bound.get(&lease) else {
+            return Binding::default();
+        };
+        let rdma = RdmaBinding {
+            rkey: bound.rkey,
+            remote_addr: 0x7f00_0000_0000 + bound.extent.offset,
+            qp_num: 100 + bound.generation.0,
+            gid: [0xfe; 16],
+            port: 1,
+            psn: 7,
+            path_mtu: 1024,
+            strategy: RdmaStrategy::Window,
+            previous: bound.previous.map(|rkey| PreviousKey {
+                rkey,
+                remaining_ms: 0,
+            }),
+            max_rd_atomic: 16,
+            atomics: true,
+        };
+        let limits = Limits {
+            offset: 0,
+            length: bound.extent.length,
+        };
+        Binding {
+            rdma: Some(rdma),
+            limits: Some(limits),
+            ..Binding::default()
+        }
+    }
+}
+
+impl Backend for FakeMemory {
+    fn probe(&self) -> Result<Vec<Offer>, StepError> {
+        Ok(vec![Offer {
+            resource_id: self.resource_id,
+            capacity: self.arena_bytes,
+            align: 4096,
+            transports: vec![Transport::Rdma],
+        }])
+    }
+
+    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
+        let (lease, generation) = (order.tag.lease_id, order.tag.generation);
+        let mut state = self.begin(Step::Bind, lease).map_err(BindError::Failed)?;
+        if state.cut.get(&lease).is_some_and(|&cut| cut >= generation) {
+            return Err(BindError::Cancelled);
+        }
+        if order.extent.length == 0 || order.extent.end() > self.arena_bytes {
+            return Err(BindError::Failed(StepError::new(
+                "bind_mw",
+                "outside the arena",
+            )));
+        }
+        if order.peer.is_some_and(|peer| peer.qpn == UNREACHABLE_QPN) {
+            return Err(BindError::Refused(StepError::new(
+                "modify_qp RTR",
+                "cannot be reached",
+            )));
+        }
+        let rkey = order.peer.map(|_| state.fresh_key());
+        let bound = Bound {
+            generation,
+            extent: order.extent,
+            rkey,
+            previous: None,
+        };
+        state.bound.insert(lease, bound);
+        Ok(state.binding(lease))
+    }
+
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        let mut state = self.lock();
+        let rkey = state.fresh_key();
+        let Some(bound) = state.bound.get_mut(&tag.lease_id) else {
+            return Err(BindError::Cancelled);
+        };
+        bound.previous = bound.rkey.replace(rkey);
+        Ok(state.binding(tag.lease_id))
+    }
+
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        let mut state = self.lock();
+        if let Some(bound) = state.bound.get_mut(&tag.lease_id) {
+            bound.previous = None;
+        }
+        Ok(state.binding(tag.lease_id))
+    }
+
+    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+        let mut state = self.begin(Step::Cut, tag.lease_id)?;
+        state.bound.remove(&tag.lease_id);
+        state.cut.insert(tag.lease_id, tag.generation);
+        Ok("fake: forgotten".into())
+    }
+
+    fn release(&self, tag: Tag, _extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        progress();
+        let mut state = self.begin(Step::Release, tag.lease_id)?;
+        if state.bound.contains_key(&tag.lease_id) {
+            return Err(StepError::new("release", "still bound"));
+        }
+        state.cut.remove(&tag.lease_id);
+        Ok(())
+    }
+
+    fn reset(&self, _resource_id: ResourceId) -> Result<(), StepError> {
+        self.begin(Step::Reset, LeaseId(0))
+            .map(|mut state| state.bound.clear())
+    }
+}
