@@ -122,7 +122,8 @@ pub fn encode_request(request_id: u32, nonce: u64, request: &Request) -> Vec<u8>
 }
 
 /// The reply to `to`. An answer that does not fit a frame, or is not one to this message type,
-/// becomes a refusal `Internal`: the fault is the node's and the client gets to know.
+/// becomes a refusal `Internal`: the fault is the node's and the client gets to know. The frame can
+/// hold a data-plane key; whoever has it wipes it when it is sent.
 #[must_use]
 pub fn encode_answer(to: &Header, answer: &Answer) -> Vec<u8> {
     let header = Header {

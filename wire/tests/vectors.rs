@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
-#[path = "../examples/vectors/cases.rs"]
+#[path = "../examples/vectors/cases/mod.rs"]
 mod cases;
 #[path = "../examples/vectors/describe.rs"]
 mod describe;

@@ -1,0 +1,137 @@
+//! Every answer and every refusal.
+
+use fabricbios_wire::*;
+
+use super::*;
+use crate::{describe, samples};
+
+fn answer(c: &mut Vec<Case>, name: &str, about: &str, message: MessageType, reply: Reply) {
+    add_answer(c, &format!("answer_{name}"), about, message, &Ok(reply));
+}
+
+#[rustfmt::skip] // One case a line.
+fn add_answer(c: &mut Vec<Case>, name: &str, about: &str, message: MessageType, answer: &Answer) {
+    let asked = asked(message);
+    let bytes = encode_answer(&asked, answer);
+    good(c, name, Kind::Answer(asked), about, bytes, describe::answer(answer));
+}
+
+#[rustfmt::skip] // One case a line.
+pub(crate) fn answers(c: &mut Vec<Case>) {
+    use MessageType as M;
+    answer(c, "ping", "PING's number", M::Ping, Reply::Pong(0xa1a2_a3a4_a5a6_a7a8));
+    let identity = NodeIdentity {
+        node_id: samples::NODE,
+        epoch: Epoch(42),
+        endpoint: Endpoint {
+            addr: samples::gid(7),
+            port: 5701,
+        },
+        tenant: "team-a".to_owned(),
+        role: Role::Tenant,
+        version: "0.1.0".to_owned(),
+    };
+    answer(c, "identity", "GET_IDENTITY, IPv4", M::GetIdentity, Reply::Identity(identity.clone()));
+    let addr = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let v6 = NodeIdentity {
+        endpoint: Endpoint { addr, port: 5701 },
+        ..identity
+    };
+    answer(c, "identity_v6", "GET_IDENTITY, IPv6", M::GetIdentity, Reply::Identity(v6));
+    let entries = vec![samples::entry(ResourceType::Mem, 0)];
+    let about = "GET_INVENTORY in the flat form";
+    answer(c, "inventory_flat", about, M::GetInventory, Reply::FlatInventory(entries));
+    let about = "GET_INVENTORY in the structured form";
+    let inventory = Reply::Inventory(samples::inventory());
+    answer(c, "inventory_structured", about, M::GetInventory, inventory);
+    for message in [
+        M::LeaseAlloc,
+        M::LeaseRenew,
+        M::LeaseQuery,
+        M::LeaseBind,
+        M::LeaseRotate,
+    ] {
+        let name = message.name().to_lowercase();
+        let about = "a lease of memory over RDMA";
+        answer(c, &name, about, message, Reply::Lease(samples::rdma_lease()));
+    }
+    let freed = LeaseInfo {
+        status: LeaseStatus::Expired,
+        phase: LeasePhase::Freed,
+        remaining_ms: 0,
+        ..samples::lease(Binding::default())
+    };
+    let about = "LEASE_FREE answers with the ended lease";
+    answer(c, "lease_free", about, M::LeaseFree, Reply::Lease(freed.clone()));
+    let about = "a lease with every part";
+    answer(c, "lease_full", about, M::LeaseQuery, Reply::Lease(samples::full_lease()));
+    let mut waiting = samples::rdma_lease();
+    waiting.binding.rdma = Some(RdmaBinding {
+        rkey: None,
+        ..samples::rdma()
+    });
+    let about = "a lease whose client has not yet named its queue pair: no rkey";
+    answer(c, "lease_without_rkey", about, M::LeaseAlloc, Reply::Lease(waiting));
+    lease_lives(c);
+    let leases = vec![samples::lease(Binding::default()), freed];
+    let page = LeasePage {
+        leases,
+        next: Some(samples::LEASE),
+    };
+    answer(c, "lease_list", "LEASE_LIST, more to come", M::LeaseList, Reply::Leases(page));
+    let none = Reply::Leases(LeasePage::default());
+    answer(c, "lease_list_empty", "LEASE_LIST, no leases", M::LeaseList, none);
+    for outcome in RevokeOutcome::ALL {
+        let name = format!("revoke_{outcome}");
+        answer(c, &name, "LEASE_REVOKE", M::LeaseRevoke, Reply::Revoked(*outcome));
+    }
+    let fence = Fence {
+        resource_id: samples::ARENA,
+        resource_type: ResourceType::Mem,
+        lease_id: samples::LEASE,
+        since_unix_ms: 1_800_000_060_009,
+        reason: "dealloc_mw: EBUSY on rxe0".to_owned(),
+    };
+    answer(c, "fence_list", "FENCE_LIST", M::FenceList, Reply::Fences(vec![fence]));
+    answer(c, "fence_clear", "FENCE_CLEAR", M::FenceClear, Reply::FenceCleared);
+    let issued = Reply::Issued {
+        certificate_pem: "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n".into(),
+        ca_pem: "-----BEGIN CERTIFICATE-----\nMQ==\n-----END CERTIFICATE-----\n".into(),
+    };
+    answer(c, "identity_issue", "IDENTITY_ISSUE", M::IdentityIssue, issued);
+}
+
+/// Every phase, with the status that goes with it.
+#[rustfmt::skip] // One case a line.
+fn lease_lives(c: &mut Vec<Case>) {
+    for phase in LeasePhase::ALL {
+        let status = match phase {
+            LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
+            LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
+            LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
+        };
+        let lease = LeaseInfo {
+            status,
+            phase: *phase,
+            ..samples::lease(Binding::default())
+        };
+        let name = format!("lease_phase_{phase}");
+        answer(c, &name, "LEASE_QUERY", MessageType::LeaseQuery, Reply::Lease(lease));
+    }
+}
+
+pub(crate) fn refusals(c: &mut Vec<Case>) {
+    for (n, error) in LeaseError::ALL.iter().enumerate() {
+        let class = RefusalClass::ALL[n % RefusalClass::ALL.len()];
+        let mut refusal = Refusal::new(*error, class, format!("{error}: what to do next, é"));
+        refusal.renewable_at_unix_ms =
+            (*error == LeaseError::RenewTooEarly).then_some(1_800_000_048_003);
+        let name = format!(
+            "refusal_{:02}_{}",
+            *error as u16,
+            error.name().to_lowercase()
+        );
+        let about = "a refusal; every message can have it";
+        add_answer(c, &name, about, MessageType::LeaseRenew, &Err(refusal));
+    }
+}

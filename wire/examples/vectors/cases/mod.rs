@@ -1,0 +1,172 @@
+//! Every golden vector: its bytes and what they mean, or which refusal they deserve.
+
+mod answers;
+mod bad_answers;
+mod bad_requests;
+mod bad_tlvs;
+mod inventories;
+mod requests;
+mod tlvs;
+
+use std::fmt::Write as _;
+
+use fabricbios_wire::*;
+
+use crate::describe::{self, Lines};
+
+/// What the bytes of a case are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Request,
+    /// A reply to this header.
+    Answer(Header),
+    /// The params of a LEASE_ALLOC.
+    Tlv,
+    Flat,
+    Structured,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Answer(_) => "answer",
+            Self::Tlv => "tlv",
+            Self::Flat => "flat",
+            Self::Structured => "structured",
+        }
+    }
+}
+
+pub(crate) struct Case {
+    name: String,
+    kind: Kind,
+    about: String,
+    bytes: Vec<u8>,
+    expect: Expect,
+}
+
+impl Case {
+    pub(crate) fn file_name(&self) -> String {
+        format!("{}.hex", self.name)
+    }
+
+    /// The whole text of its file.
+    pub(crate) fn file(&self) -> String {
+        let mut out = format!("# name: {}\n# kind: {}\n", self.name, self.kind.word());
+        let mut line = |key: &str, value: &str| out.push_str(&format!("# {key}: {value}\n"));
+        if let Kind::Answer(asked) = self.kind {
+            line("asked", &describe::header(&asked).join(", "));
+        }
+        line("about", &self.about);
+        match &self.expect {
+            Expect::Canonical(_) => line("expect", "ok"),
+            Expect::Accepted(_) => line("expect", "ok, not canonical"),
+            Expect::Refused(error) => line("expect", &format!("refused {error}")),
+        }
+        if let Expect::Canonical(lines) | Expect::Accepted(lines) = &self.expect {
+            lines.iter().for_each(|value| line("value", value));
+        }
+        out + &hex_lines(&self.bytes)
+    }
+}
+
+enum Expect {
+    /// These bytes are the only ones that an encoder makes of the value.
+    Canonical(Lines),
+    /// A decoder takes them; an encoder would write something else.
+    Accepted(Lines),
+    Refused(LeaseError),
+}
+
+fn hex_lines(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for row in bytes.chunks(16) {
+        row.iter()
+            .for_each(|byte| write!(out, "{byte:02x}").unwrap_or_default());
+        out.push('\n');
+    }
+    out
+}
+
+/// All of them; the order does not matter.
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = vec![];
+    for add in [
+        requests::requests,
+        bad_requests::bad_headers,
+        bad_requests::bad_requests,
+        answers::answers,
+        answers::refusals,
+        bad_answers::bad_answers,
+        tlvs::tlvs,
+        bad_tlvs::bad_classes,
+        bad_tlvs::bad_tlvs,
+        inventories::inventories,
+        inventories::bad_inventories,
+    ] {
+        add(&mut cases);
+    }
+    cases
+}
+
+const REQUEST_ID: u32 = 0x0102_0304;
+const NONCE: u64 = 0x1112_1314_1516_1718;
+
+fn asked(message: MessageType) -> Header {
+    let msg_type = message as u16;
+    Header {
+        flags: 0,
+        msg_type,
+        request_id: REQUEST_ID,
+        nonce: NONCE,
+        payload_len: 0,
+    }
+}
+
+fn good(cases: &mut Vec<Case>, name: &str, kind: Kind, about: &str, bytes: Vec<u8>, lines: Lines) {
+    let (name, about) = (name.to_owned(), about.to_owned());
+    cases.push(Case {
+        name,
+        kind,
+        about,
+        bytes,
+        expect: Expect::Canonical(lines),
+    });
+}
+
+fn bad(
+    cases: &mut Vec<Case>,
+    name: &str,
+    kind: Kind,
+    about: &str,
+    bytes: Vec<u8>,
+    error: LeaseError,
+) {
+    let (name, about) = (name.to_owned(), about.to_owned());
+    cases.push(Case {
+        name,
+        kind,
+        about,
+        bytes,
+        expect: Expect::Refused(error),
+    });
+}
+
+/// A header and a payload, with a true length.
+fn frame(flags: u8, msg_type: u16, payload: &[u8]) -> Vec<u8> {
+    let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let header = Header {
+        flags,
+        msg_type,
+        request_id: REQUEST_ID,
+        nonce: NONCE,
+        payload_len,
+    };
+    [&header.to_bytes()[..], payload].concat()
+}
+
+fn tlv(tag: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
+    [&tag.to_be_bytes()[..], &length.to_be_bytes(), value].concat()
+}

@@ -1,0 +1,108 @@
+//! The params of a LEASE_ALLOC: every tag and every value.
+
+use fabricbios_wire::*;
+
+use super::*;
+use crate::{describe, samples};
+
+#[rustfmt::skip] // One case a line.
+fn params(c: &mut Vec<Case>, name: &str, about: &str, alloc: &LeaseAllocRequest) {
+    let frame = encode_request(0, 0, &Request::LeaseAlloc(alloc.clone()));
+    // 20 of the header, 38 of the fixed part.
+    let bytes = frame[HEADER_LEN + 38..].to_vec();
+    good(c, &format!("tlv_{name}"), Kind::Tlv, about, bytes, describe::params(alloc));
+}
+
+#[rustfmt::skip] // One case a line.
+pub(crate) fn tlvs(c: &mut Vec<Case>) {
+    let plain = samples::alloc(ResourceType::Mem);
+    params(c, "none", "no TLVs: every default", &plain);
+    params(c, "all", "every tag, in ascending order", &samples::full_alloc());
+    for class in CpuIsolationClass::ALL {
+        let alloc = LeaseAllocRequest {
+            cpu_isolation: Some(*class),
+            ..plain.clone()
+        };
+        params(c, &format!("cpu_isolation_{class}"), "002 §2.1", &alloc);
+    }
+    for class in GpuExclusivityClass::ALL {
+        let alloc = LeaseAllocRequest {
+            gpu_exclusivity: Some(*class),
+            ..plain.clone()
+        };
+        params(c, &format!("gpu_exclusivity_{class}"), "003 §2.1", &alloc);
+    }
+    for tier in KvCacheTier::ALL {
+        let intent = KvCacheIntent {
+            tier: *tier,
+            block_bytes: 0x0001_0203,
+        };
+        let alloc = LeaseAllocRequest {
+            kv_cache_intent: Some(intent),
+            ..plain.clone()
+        };
+        params(c, &format!("kv_cache_{tier}"), "KV cache intent", &alloc);
+    }
+    for transport in Transport::ALL.iter().filter(|it| **it != Transport::Auto) {
+        let alloc = LeaseAllocRequest {
+            transport: *transport,
+            ..plain.clone()
+        };
+        params(c, &format!("transport_{transport}"), "transport", &alloc);
+    }
+    let alloc = LeaseAllocRequest {
+        affinities: samples::affinities(),
+        ..plain.clone()
+    };
+    params(c, "affinities", "every category, strength and target type, in order", &alloc);
+    let alloc = LeaseAllocRequest {
+        rdma_peer: Some(samples::peer()),
+        ..plain.clone()
+    };
+    params(c, "rdma_peer", "a client's queue pair", &alloc);
+    let alloc = LeaseAllocRequest {
+        rotate_on_renew: true,
+        ..plain.clone()
+    };
+    params(c, "rotate_on_renew_01", "the client follows key changes", &alloc);
+    accepted(c, &plain);
+}
+
+/// What a decoder takes and an encoder does not write.
+#[rustfmt::skip] // One case a line.
+fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
+    let mut add = |name: &str, about: &str, bytes: Vec<u8>, alloc: &LeaseAllocRequest| {
+        let (name, about) = (format!("tlv_{name}"), about.to_owned());
+        let expect = Expect::Accepted(describe::params(alloc));
+        c.push(Case {
+            name,
+            kind: Kind::Tlv,
+            about,
+            bytes,
+            expect,
+        });
+    };
+    add("rotate_on_renew_00", "0 says the same as no TLV", tlv(0x0905, &[0]), plain);
+    add("transport_auto", "0 says the same as no TLV", tlv(0x0904, &[0]), plain);
+    let unknown = [
+        tlv(0x0999, b"later"),
+        tlv(0x7777, &[]),
+        tlv(0x0999, b"again"),
+    ]
+    .concat();
+    add("unknown_skipped", "unknown tags are skipped, also when they repeat", unknown, plain);
+    let cpu_isolation = Some(CpuIsolationClass::WholeCore);
+    let gpu_exclusivity = Some(GpuExclusivityClass::Shared);
+    let both = LeaseAllocRequest {
+        cpu_isolation,
+        gpu_exclusivity,
+        ..plain.clone()
+    };
+    let mixed = [
+        tlv(0x0903, &[0]),
+        tlv(0x0999, b"between"),
+        tlv(0x0902, &[1]),
+    ]
+    .concat();
+    add("any_order", "descending tags, an unknown one between", mixed, &both);
+}
