@@ -1,0 +1,235 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE};
+use fabricbios_wire::{
+    CpuIsolationClass, GpuExclusivityClass, KvCacheIntent, LeaseId, RdmaPeer, ResourceId, Role,
+    Transport,
+};
+
+use crate::values;
+
+const AFTER_HELP: &str = "\
+Exit status:
+  0  done
+  2  usage: wrong arguments, or an identity file that cannot be used
+  3  refused by policy or capacity: InvalidIntent, InvalidArgs, CapacityExceeded, ResourceBusy,
+     NotPermitted, RenewTooEarly, Unsupported; a grant that enforces less than was asked for;
+     an identity that the node does not accept
+  4  not found or over: NotFound, Expired, Revoked
+  5  fenced: Fenced
+  6  cannot reach the node, or it is busy or stopping: Unavailable
+  1  anything else: Malformed, Internal, a node of another fabric
+
+With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
+
+/// Lease hardware from a fabricBIOS node.
+#[derive(Debug, Parser)]
+#[command(name = "fabricctl", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Which node: HOST, HOST:PORT or [IPV6]:PORT
+    #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR")]
+    pub(crate) node: String,
+    /// As whom: an identity file; the daemon writes the first one to STATE_DIR/admin.identity
+    #[arg(long, global = true, env = ENV_IDENTITY, value_name = "PATH")]
+    pub(crate) identity: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Is the node there
+    Ping,
+    /// What the node has
+    Inventory,
+    /// Ask for, use and give back leases
+    #[command(subcommand)]
+    Lease(Lease),
+    /// Resources that were taken out of service
+    #[command(subcommand)]
+    Fence(Fence),
+    /// Who may ask
+    #[command(subcommand)]
+    Identity(Identity),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lease {
+    /// Ask for a lease
+    #[command(subcommand)]
+    Alloc(Alloc),
+    /// Connect a lease to a queue pair, or again after an access fault
+    Bind {
+        /// Which lease
+        id: LeaseId,
+        /// The client's queue pair
+        #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
+        rdma_peer: RdmaPeer,
+    },
+    /// Another term, from the last fifth of the current one on
+    Renew {
+        /// Which lease
+        id: LeaseId,
+        /// Length of the new term, from now; the last one's if not given
+        #[arg(long, value_name = "N", value_parser = values::secs)]
+        secs: Option<u32>,
+    },
+    /// A new key
+    Rotate {
+        /// Which lease
+        id: LeaseId,
+        /// Milliseconds for which the old key goes on working
+        #[arg(long, value_name = "N", default_value_t = 0,
+              value_parser = clap::value_parser!(u32).range(0..=60_000))]
+        overlap_ms: u32,
+    },
+    /// How a lease is
+    Query {
+        /// Which lease
+        id: LeaseId,
+    },
+    /// Give a lease back
+    Free {
+        /// Which lease
+        id: LeaseId,
+    },
+    /// Your leases; an operator's: everybody's
+    List {
+        /// Also those that ended and are still on record
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take a lease back from its holder (operator)
+    Revoke {
+        /// Which lease
+        id: LeaseId,
+    },
+    /// Print each change of a lease until it ends
+    Watch {
+        /// Which lease
+        id: LeaseId,
+        /// How often to look between known deadlines
+        #[arg(long, value_name = "N", default_value_t = 1_000,
+              value_parser = clap::value_parser!(u32).range(10..=60_000))]
+        poll_ms: u32,
+    },
+}
+
+const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Alloc {
+    /// Memory
+    Mem {
+        /// How much: plain bytes, or with B, KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        bytes: u64,
+        #[command(flatten)]
+        term: Term,
+        /// Over which road: auto, rdma, udp, both
+        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
+        transport: Transport,
+        /// The client's queue pair; numbers decimal or 0x, gid as IPv6, IPv4 or raw bytes
+        #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
+        rdma_peer: Option<RdmaPeer>,
+        /// What a KV cache wants: hot, warm or cold, and its block size
+        #[arg(long, value_parser = values::kv_cache, value_name = "TIER[,block=SIZE]")]
+        intent_kv_cache: Option<KvCacheIntent>,
+        /// Renewal changes the key; for clients that follow key changes
+        #[arg(long)]
+        rotate_on_renew: bool,
+    },
+    /// Block storage
+    Block {
+        /// How much: plain bytes, or with B, KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        bytes: u64,
+        #[command(flatten)]
+        term: Term,
+        /// Over which road: auto, nvme-tcp, nvme-rdma, udp, both
+        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
+        transport: Transport,
+    },
+    /// A network interface
+    Net {
+        /// Megabits per second
+        #[arg(long, value_name = "N", value_parser = values::megabits)]
+        mbps: u64,
+        #[command(flatten)]
+        term: Term,
+    },
+    /// CPU cores
+    Cpu {
+        /// How many
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        cores: u64,
+        #[command(flatten)]
+        term: Term,
+        /// best_effort, whole_core or strict_isolated
+        #[arg(long, value_name = "CLASS")]
+        isolation: Option<CpuIsolationClass>,
+    },
+    /// A GPU or part of one
+    Gpu {
+        /// Memory of it: plain bytes, or with B, KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        vram: u64,
+        #[command(flatten)]
+        term: Term,
+        /// shared, session, device or partition
+        #[arg(long, value_name = "CLASS")]
+        exclusivity: Option<GpuExclusivityClass>,
+    },
+}
+
+/// What every lease has.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Term {
+    /// For how long
+    #[arg(long, value_name = "N", value_parser = values::secs)]
+    pub(crate) secs: u32,
+    /// For how long contents are kept after the end, without access
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) grace_secs: u32,
+    /// Of which resource; any of the kind if not given
+    #[arg(long, value_name = "ID")]
+    pub(crate) resource: Option<ResourceId>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Fence {
+    /// What is fenced, since when, and why
+    List,
+    /// Clean a resource, verify, and only then return it to service (operator)
+    Clear {
+        /// Which resource
+        resource: ResourceId,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Identity {
+    /// Who the node thinks you are, and who it is
+    Show,
+    /// Make a key here and have the node sign it (operator)
+    Issue {
+        /// For whom: 1 to 64 of a-z 0-9 - _ .
+        #[arg(long, value_name = "NAME", value_parser = values::tenant)]
+        tenant: String,
+        /// tenant or operator
+        #[arg(long, value_name = "ROLE", default_value_t = Role::Tenant)]
+        role: Role,
+        /// Validity in days; the node's default if not given
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        days: Option<u32>,
+        /// The new identity file; an existing one is not overwritten
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+}

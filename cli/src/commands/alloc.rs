@@ -1,0 +1,92 @@
+//! `lease alloc`: flags to a request, and the grant to standard output.
+
+use fabricbios_client::Node;
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType, Transport};
+
+use crate::{
+    args::{Alloc, Term},
+    failure::Failure,
+    lease_json::LeaseJson,
+    lease_text,
+    output::Output,
+};
+
+pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failure> {
+    let info = node.alloc_blocking(request(what))?;
+    let printed = output.print(&LeaseJson::from(&info), || lease_text::full(&info));
+    printed.map_err(|failure| failure.loudly(&give_back(node, info.lease_id)))
+}
+
+/// Nobody knows the lease: it is of no use to anybody.
+fn give_back(node: &Node, lease_id: LeaseId) -> String {
+    match node.call_blocking(Request::LeaseFree(lease_id)) {
+        Ok(_) => format!("lease {lease_id} was given back"),
+        Err(error) => format!("lease {lease_id} runs out by itself: {error}"),
+    }
+}
+
+fn request(what: Alloc) -> LeaseAllocRequest {
+    match what {
+        Alloc::Mem {
+            bytes,
+            term,
+            transport,
+            rdma_peer,
+            intent_kv_cache,
+            rotate_on_renew,
+        } => LeaseAllocRequest {
+            transport,
+            rdma_peer,
+            rotate_on_renew,
+            kv_cache_intent: intent_kv_cache,
+            ..plain(ResourceType::Mem, bytes, &term)
+        },
+        Alloc::Block {
+            bytes,
+            term,
+            transport,
+        } => LeaseAllocRequest {
+            transport,
+            ..plain(ResourceType::Block, bytes, &term)
+        },
+        Alloc::Net { mbps, term } => plain(ResourceType::Net, mbps, &term),
+        Alloc::Cpu {
+            cores,
+            term,
+            isolation,
+        } => LeaseAllocRequest {
+            cpu_isolation: isolation,
+            ..plain(ResourceType::Cpu, cores, &term)
+        },
+        Alloc::Gpu {
+            vram,
+            term,
+            exclusivity,
+        } => LeaseAllocRequest {
+            gpu_exclusivity: exclusivity,
+            ..plain(ResourceType::Gpu, vram, &term)
+        },
+    }
+}
+
+fn plain(resource_type: ResourceType, capacity: u64, term: &Term) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type,
+        resource_id: term.resource,
+        capacity,
+        lease_secs: term.secs,
+        grace_secs: term.grace_secs,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: Transport::Auto,
+        rotate_on_renew: false,
+        rdma_peer: None,
+    }
+}
+
+/// Prints one lease.
+pub(super) fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
+    output.print(&LeaseJson::from(info), || lease_text::full(info))
+}

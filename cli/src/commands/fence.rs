@@ -1,0 +1,94 @@
+//! `fence …`: what is out of service, and getting it back.
+
+use fabricbios_client::Node;
+use fabricbios_wire::{Fence, Reply, Request, ResourceId};
+use serde::Serialize;
+
+use crate::{
+    args,
+    failure::Failure,
+    output::{Output, table},
+    time_text,
+};
+
+#[derive(Serialize)]
+struct FencesJson {
+    fences: Vec<FenceJson>,
+}
+
+#[derive(Serialize)]
+struct FenceJson {
+    resource_id: String,
+    resource_type: String,
+    lease_id: String,
+    since_unix_ms: u64,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct ClearedJson {
+    resource_id: String,
+    cleared: bool,
+}
+
+pub(super) fn run(node: &Node, command: args::Fence, output: Output) -> Result<(), Failure> {
+    match command {
+        args::Fence::List => list(node, output),
+        args::Fence::Clear { resource } => clear(node, resource, output),
+    }
+}
+
+fn list(node: &Node, output: Output) -> Result<(), Failure> {
+    let fences = match node.call_blocking(Request::FenceList)? {
+        Reply::Fences(fences) => fences,
+        other => return Err(node.unexpected("a list of fences", &other).into()),
+    };
+    let json = FencesJson {
+        fences: fences.iter().map(FenceJson::from).collect(),
+    };
+    output.print(&json, || {
+        if fences.is_empty() {
+            return "nothing is fenced".to_owned();
+        }
+        let headings = ["RESOURCE", "TYPE", "SINCE", "LEFT BY LEASE", "REASON"];
+        let rows = std::iter::once(headings.map(str::to_owned).to_vec());
+        table(&rows.chain(fences.iter().map(columns)).collect::<Vec<_>>())
+    })
+}
+
+fn columns(fence: &Fence) -> Vec<String> {
+    vec![
+        fence.resource_id.to_string(),
+        fence.resource_type.to_string(),
+        time_text::utc(fence.since_unix_ms),
+        fence.lease_id.to_string(),
+        fence.reason.replace(char::is_control, " "),
+    ]
+}
+
+fn clear(node: &Node, resource: ResourceId, output: Output) -> Result<(), Failure> {
+    match node.call_blocking(Request::FenceClear(resource))? {
+        Reply::FenceCleared => {
+            let json = ClearedJson {
+                resource_id: resource.to_string(),
+                cleared: true,
+            };
+            output.print(&json, || {
+                format!("resource {resource} is verified clean and in service")
+            })
+        }
+        other => Err(node.unexpected("a cleared fence", &other).into()),
+    }
+}
+
+impl From<&Fence> for FenceJson {
+    fn from(fence: &Fence) -> Self {
+        Self {
+            resource_id: fence.resource_id.to_string(),
+            resource_type: fence.resource_type.to_string(),
+            lease_id: fence.lease_id.to_string(),
+            since_unix_ms: fence.since_unix_ms,
+            reason: fence.reason.clone(),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `identity …`: keys are made here and stay here.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use fabricbios_client::Node;
+use fabricbios_wire::{IssueRequest, NodeIdentity, Reply, Request, Role};
+use rcgen::{CertificateParams, KeyPair};
+use serde::Serialize;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::{
+    args,
+    failure::Failure,
+    output::{Output, table},
+};
+
+const DAY_SECS: u32 = 86_400;
+
+pub(super) fn run(node: &Node, command: args::Identity, output: Output) -> Result<(), Failure> {
+    match command {
+        args::Identity::Show => show(node, output),
+        args::Identity::Issue {
+            tenant,
+            role,
+            days,
+            out,
+        } => {
+            let valid_secs = days.map_or(0, |days| days.saturating_mul(DAY_SECS));
+            issue(node, (tenant, role, valid_secs), &out, output)
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ShownJson {
+    node_id: String,
+    epoch: u64,
+    endpoint: String,
+    tenant: String,
+    role: &'static str,
+    version: String,
+}
+
+fn show(node: &Node, output: Output) -> Result<(), Failure> {
+    let identity = match node.call_blocking(Request::GetIdentity)? {
+        Reply::Identity(identity) => identity,
+        other => return Err(node.unexpected("an identity", &other).into()),
+    };
+    let NodeIdentity {
+        node_id,
+        epoch,
+        endpoint,
+        tenant,
+        role,
+        version,
+    } = identity;
+    let json = ShownJson {
+        node_id: node_id.to_string(),
+        epoch: epoch.0,
+        endpoint: endpoint.to_string(),
+        tenant,
+        role: role.name(),
+        version,
+    };
+    output.print(&json, || {
+        let row = |what: &str, value: &dyn ToString| vec![what.to_owned(), value.to_string()];
+        table(&[
+            row("you", &format!("{} ({})", json.tenant, json.role)),
+            row("node", &json.node_id),
+            row("endpoint", &json.endpoint),
+            row("version", &json.version),
+            row("starts", &json.epoch),
+        ])
+    })
+}
+
+#[derive(Serialize)]
+struct IssuedJson<'a> {
+    tenant: &'a str,
+    role: &'static str,
+    path: String,
+}
+
+/// The file is made first: a name that is taken costs nobody a certificate.
+fn issue(
+    node: &Node,
+    (tenant, role, valid_secs): (String, Role, u32),
+    out: &Path,
+    output: Output,
+) -> Result<(), Failure> {
+    let file = create(out)?;
+    let made = make(node, &tenant, role, valid_secs).and_then(|pem| write(file, out, &pem));
+    if let Err(failure) = made {
+        // Ours since a moment ago, and empty or half written.
+        fs::remove_file(out).ok();
+        return Err(failure);
+    }
+    let path = out.display().to_string();
+    let json = IssuedJson {
+        tenant: &tenant,
+        role: role.name(),
+        path,
+    };
+    output.print(&json, || {
+        format!("{}: identity of {role} {tenant}", json.path)
+    })
+}
+
+/// Asks the node to sign a new key; the whole identity as PEM.
+fn make(
+    node: &Node,
+    tenant: &str,
+    role: Role,
+    valid_secs: u32,
+) -> Result<Zeroizing<String>, Failure> {
+    let cannot = |e: &rcgen::Error| Failure::local("make a key", e);
+    let mut key = KeyPair::generate().map_err(|e| cannot(&e))?;
+    let csr = CertificateParams::default()
+        .serialize_request(&key)
+        .map_err(|e| cannot(&e))?;
+    let csr_der = csr.der().to_vec();
+    let request = IssueRequest {
+        tenant: tenant.to_owned(),
+        role,
+        valid_secs,
+        csr_der,
+    };
+    let issued = node.call_blocking(Request::IdentityIssue(request));
+    let key_pem = Zeroizing::new(key.serialize_pem());
+    key.zeroize();
+    match issued? {
+        Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        } => Ok(Zeroizing::new(format!(
+            "{certificate_pem}{}{ca_pem}",
+            *key_pem
+        ))),
+        other => Err(node.unexpected("a certificate", &other).into()),
+    }
+}
+
+fn create(out: &Path) -> Result<File, Failure> {
+    let opened = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(out);
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Failure::usage(format!(
+            "{} exists and is not overwritten; move it away or choose another --out",
+            out.display()
+        )),
+        _ => Failure::usage(format!("cannot create {}: {error}", out.display())),
+    })
+}
+
+fn write(mut file: File, out: &Path, pem: &str) -> Result<(), Failure> {
+    let written = file
+        .write_all(pem.as_bytes())
+        .and_then(|()| file.sync_all());
+    written.map_err(|error| Failure::local(&format!("write {}", out.display()), &error))
+}

@@ -1,0 +1,237 @@
+//! `inventory`: both forms of the node's answer, put together by resource.
+
+use std::collections::BTreeMap;
+
+use fabricbios_client::Node;
+use fabricbios_wire::{
+    CpuIsolationClass, FlatEntry, GpuExclusivityClass, InventoryExtension, InventoryForm, Reply,
+    Request, ResourceId, ResourceInventory, ResourceType, health, resource_flags,
+};
+use serde::Serialize;
+
+use crate::{
+    failure::Failure,
+    lease_text::capacity,
+    output::{Output, table},
+};
+
+#[derive(Serialize)]
+struct InventoryJson {
+    node_id: String,
+    epoch: u64,
+    health: String,
+    resources: Vec<ResourceJson>,
+}
+
+#[derive(Serialize)]
+struct ResourceJson {
+    resource_id: String,
+    resource_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health: Option<String>,
+    flags: Vec<String>,
+    capacity: u64,
+    available: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    transports: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classes: Option<ClassesJson>,
+    #[serde(skip)]
+    kind: ResourceType,
+}
+
+#[derive(Serialize)]
+struct ClassesJson {
+    default: String,
+    supported: Vec<String>,
+}
+
+/// What the structured form adds to a flat entry.
+#[derive(Default)]
+struct Details {
+    name: Option<String>,
+    health: Option<u32>,
+    transports: Vec<&'static str>,
+    classes: Option<(u8, Vec<u8>)>,
+}
+
+pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
+    let entries = match node.call_blocking(Request::GetInventory(InventoryForm::Flat))? {
+        Reply::FlatInventory(entries) => entries,
+        other => return Err(node.unexpected("a flat inventory", &other).into()),
+    };
+    let structured = match node.call_blocking(Request::GetInventory(InventoryForm::Structured))? {
+        Reply::Inventory(inventory) => inventory,
+        other => return Err(node.unexpected("a structured inventory", &other).into()),
+    };
+    let mut details = details(&structured);
+    let resources = entries
+        .iter()
+        .map(|entry| {
+            resource(
+                entry,
+                details.remove(&entry.resource_id).unwrap_or_default(),
+            )
+        })
+        .collect();
+    let json = InventoryJson {
+        node_id: structured.node_id.to_string(),
+        epoch: structured.epoch.0,
+        health: health_word(structured.health),
+        resources,
+    };
+    output.print(&json, || text(&json))
+}
+
+fn details(inventory: &ResourceInventory) -> BTreeMap<ResourceId, Details> {
+    let mut details: BTreeMap<ResourceId, Details> = BTreeMap::new();
+    let healths = (inventory
+        .mem_arenas
+        .iter()
+        .map(|r| (r.resource_id, r.health)))
+    .chain(
+        inventory
+            .block_devs
+            .iter()
+            .map(|r| (r.resource_id, r.health)),
+    )
+    .chain(inventory.cpu_caps.iter().map(|r| (r.resource_id, r.health)))
+    .chain(inventory.nics.iter().map(|r| (r.resource_id, r.health)))
+    .chain(inventory.gpus.iter().map(|r| (r.resource_id, r.health)));
+    for (resource_id, health) in healths {
+        details.entry(resource_id).or_default().health = Some(health);
+    }
+    for extension in &inventory.extensions {
+        extend(&mut details, extension);
+    }
+    details
+}
+
+fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExtension) {
+    match extension {
+        InventoryExtension::Name(id, name) => {
+            details.entry(*id).or_default().name = Some(name.clone());
+        }
+        InventoryExtension::Transports(id, roads) => {
+            details.entry(*id).or_default().transports = roads.iter().map(|r| r.name()).collect();
+        }
+        InventoryExtension::Classes {
+            resource_id,
+            default,
+            supported,
+        } => {
+            details.entry(*resource_id).or_default().classes = Some((*default, supported.clone()));
+        }
+        // The flat form says so already.
+        InventoryExtension::Available(..) => {}
+    }
+}
+
+fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
+    let kind = entry.resource_type;
+    let class = |byte: u8| class_word(kind, byte);
+    ResourceJson {
+        resource_id: entry.resource_id.to_string(),
+        resource_type: kind.to_string(),
+        name: details.name,
+        health: details.health.map(health_word),
+        flags: flag_words(entry.flags),
+        capacity: entry.capacity,
+        available: entry.available,
+        transports: details.transports,
+        classes: details.classes.map(|(default, supported)| ClassesJson {
+            default: class(default),
+            supported: supported.into_iter().map(class).collect(),
+        }),
+        kind,
+    }
+}
+
+fn class_word(kind: ResourceType, byte: u8) -> String {
+    let word = match kind {
+        ResourceType::Cpu => CpuIsolationClass::from_byte(byte).map(CpuIsolationClass::name),
+        ResourceType::Gpu => GpuExclusivityClass::from_byte(byte).map(GpuExclusivityClass::name),
+        _ => None,
+    };
+    word.map_or_else(|| format!("unknown(0x{byte:02x})"), str::to_owned)
+}
+
+/// Bits without a name are shown, not dropped.
+fn flag_words(flags: u16) -> Vec<String> {
+    let known = [
+        (resource_flags::FENCED, "fenced"),
+        (resource_flags::DEGRADED, "degraded"),
+    ];
+    let mut words: Vec<String> = known
+        .iter()
+        .filter(|(bit, _)| flags & bit != 0)
+        .map(|(_, word)| (*word).to_owned())
+        .collect();
+    let rest = known.iter().fold(flags, |rest, (bit, _)| rest & !bit);
+    if rest != 0 {
+        words.push(format!("unknown(0x{rest:04x})"));
+    }
+    words
+}
+
+fn health_word(health: u32) -> String {
+    match health {
+        health::OK => "ok".to_owned(),
+        health::DEGRADED => "degraded".to_owned(),
+        health::FENCED => "fenced".to_owned(),
+        other => format!("unknown(0x{other:x})"),
+    }
+}
+
+fn text(inventory: &InventoryJson) -> String {
+    let InventoryJson {
+        node_id,
+        epoch,
+        health,
+        resources,
+    } = inventory;
+    let headings = [
+        "RESOURCE",
+        "TYPE",
+        "NAME",
+        "CAPACITY",
+        "AVAILABLE",
+        "ROADS",
+        "NOTES",
+    ];
+    let rows = std::iter::once(headings.map(str::to_owned).to_vec());
+    let rows: Vec<_> = rows.chain(resources.iter().map(columns)).collect();
+    format!(
+        "node {node_id}, start {epoch}, health {health}\n{}",
+        table(&rows)
+    )
+}
+
+fn columns(resource: &ResourceJson) -> Vec<String> {
+    let dash = |text: String| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text
+        }
+    };
+    let mut notes = resource.flags.clone();
+    notes.extend(
+        resource
+            .classes
+            .as_ref()
+            .map(|classes| classes.supported.join("/")),
+    );
+    let name = resource.name.clone().unwrap_or_default();
+    vec![
+        resource.resource_id.clone(),
+        resource.resource_type.clone(),
+        dash(name.replace(char::is_control, " ")),
+        capacity(resource.kind, resource.capacity),
+        capacity(resource.kind, resource.available),
+        dash(resource.transports.join(",")),
+        dash(notes.join(", ")),
+    ]
+}

@@ -1,0 +1,150 @@
+//! `lease …`: everything that is done with a lease after it was granted.
+
+use fabricbios_client::Node;
+use fabricbios_wire::{
+    LeaseId, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, RevokeOutcome,
+};
+use serde::Serialize;
+
+use super::{alloc, watch};
+use crate::{
+    args::Lease,
+    failure::{Exit, Failure},
+    lease_json::LeaseJson,
+    lease_text,
+    output::{Output, table},
+};
+
+pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Failure> {
+    let (lease_id, request) = match command {
+        Lease::Alloc(what) => return alloc::run(node, what, output),
+        Lease::List { all } => return list(node, all, output),
+        Lease::Revoke { id } => return revoke(node, id, output),
+        Lease::Free { id } => return free(node, id, output),
+        Lease::Watch { id, poll_ms } => return watch::run(node, id, poll_ms, output),
+        Lease::Bind { id, rdma_peer } => (
+            id,
+            Request::LeaseBind {
+                lease_id: id,
+                peer: rdma_peer,
+            },
+        ),
+        Lease::Renew { id, secs } => (
+            id,
+            Request::LeaseRenew {
+                lease_id: id,
+                lease_secs: secs.unwrap_or(0),
+            },
+        ),
+        Lease::Rotate { id, overlap_ms } => (
+            id,
+            Request::LeaseRotate {
+                lease_id: id,
+                overlap_ms,
+            },
+        ),
+        Lease::Query { id } => (id, Request::LeaseQuery(id)),
+    };
+    let info = ask(node, lease_id, request)?;
+    alloc::show(&info, output)
+}
+
+/// Asks what is answered with a lease; a failure names the lease.
+pub(super) fn ask(node: &Node, lease_id: LeaseId, request: Request) -> Result<LeaseInfo, Failure> {
+    let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
+    match node.call_blocking(request).map_err(|e| named(e.into()))? {
+        Reply::Lease(info) => Ok(info),
+        other => Err(named(node.unexpected("a lease", &other).into())),
+    }
+}
+
+fn free(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
+    let info = ask(node, lease_id, Request::LeaseFree(lease_id))?;
+    output.print(&LeaseJson::from(&info), || {
+        format!("lease {lease_id} is {}", info.phase)
+    })?;
+    match info.phase {
+        LeasePhase::Fenced => Err(fenced(lease_id)),
+        _ => Ok(()),
+    }
+}
+
+fn fenced(lease_id: LeaseId) -> Failure {
+    let message = format!(
+        "lease {lease_id} ended and something of it could not be cleaned; see `fabricctl fence list`"
+    );
+    Failure::new(Exit::Fenced, RefusalClass::Permanent, "Fenced", message)
+}
+
+#[derive(Serialize)]
+struct RevokedJson {
+    lease_id: String,
+    outcome: &'static str,
+}
+
+fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
+    let outcome = match node.call_blocking(Request::LeaseRevoke(lease_id))? {
+        Reply::Revoked(outcome) => outcome,
+        other => return Err(node.unexpected("a revocation", &other).into()),
+    };
+    match outcome {
+        RevokeOutcome::TornDown => {
+            let json = RevokedJson {
+                lease_id: lease_id.to_string(),
+                outcome: outcome.name(),
+            };
+            output.print(&json, || {
+                format!("lease {lease_id} is revoked: proven unreachable")
+            })
+        }
+        RevokeOutcome::Fenced => Err(fenced(lease_id)),
+        RevokeOutcome::NotFound => {
+            let message = format!("no lease {lease_id}; see `fabricctl lease list`");
+            Err(Failure::new(
+                Exit::NotFound,
+                RefusalClass::Permanent,
+                "NotFound",
+                message,
+            ))
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct LeasesJson {
+    leases: Vec<LeaseJson>,
+}
+
+fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
+    let leases = all_pages(node, ended)?;
+    let json = LeasesJson {
+        leases: leases.iter().map(LeaseJson::from).collect(),
+    };
+    output.print(&json, || {
+        if leases.is_empty() {
+            return "no leases".to_owned();
+        }
+        let rows = std::iter::once(lease_text::headings());
+        table(
+            &rows
+                .chain(leases.iter().map(lease_text::short))
+                .collect::<Vec<_>>(),
+        )
+    })
+}
+
+fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
+    let (mut leases, mut after) = (Vec::new(), LeaseId(0));
+    loop {
+        let page = match node.call_blocking(Request::LeaseList { after, ended })? {
+            Reply::Leases(page) => page,
+            other => return Err(node.unexpected("a list of leases", &other).into()),
+        };
+        leases.extend(page.leases);
+        match page.next {
+            // A node that does not move on would be asked for ever.
+            Some(next) if next > after => after = next,
+            _ => return Ok(leases),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What each command asks the node and how its answer is shown.
+
+mod alloc;
+mod fence;
+mod identity;
+mod inventory;
+mod lease;
+mod watch;
+
+use std::time::Instant;
+
+use fabricbios_client::{Identity, Node};
+use fabricbios_wire::{Reply, Request};
+use serde::Serialize;
+
+use crate::{
+    args::{Args, Command},
+    failure::Failure,
+    output::Output,
+};
+
+const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
+    daemon wrote the first one to admin.identity in its state directory";
+
+/// Connects, does it, says goodbye.
+pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
+    let Args {
+        node,
+        identity,
+        command,
+        ..
+    } = args;
+    let identity = match identity.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => Identity::load(path)?,
+        None => return Err(Failure::usage(NO_IDENTITY)),
+    };
+    let node = Node::connect_blocking(&node, &identity)?;
+    let done = dispatch(&node, command, output);
+    node.close_blocking();
+    done
+}
+
+fn dispatch(node: &Node, command: Command, output: Output) -> Result<(), Failure> {
+    match command {
+        Command::Ping => ping(node, output),
+        Command::Inventory => inventory::show(node, output),
+        Command::Lease(command) => lease::run(node, command, output),
+        Command::Fence(command) => fence::run(node, command, output),
+        Command::Identity(command) => identity::run(node, command, output),
+    }
+}
+
+#[derive(Serialize)]
+struct Pong<'a> {
+    node: &'a str,
+    round_trip_us: u64,
+}
+
+fn ping(node: &Node, output: Output) -> Result<(), Failure> {
+    const NUMBER: u64 = 0x6661_6272_6963;
+    let asked_at = Instant::now();
+    match node.call_blocking(Request::Ping(NUMBER))? {
+        Reply::Pong(NUMBER) => {}
+        other => return Err(node.unexpected("the same number", &other).into()),
+    }
+    let round_trip_us = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let pong = Pong {
+        node: node.address(),
+        round_trip_us,
+    };
+    output.print(&pong, || {
+        format!("{} answers after {round_trip_us} µs", pong.node)
+    })
+}

@@ -1,0 +1,61 @@
+//! GIDs: 16 bytes that most people write as an address.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// IPv6, IPv4 (as v4-mapped, which is RoCE v2's form), 16 bytes with colons, or 32 digits.
+pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
+    match text.parse() {
+        Ok(IpAddr::V6(v6)) => Ok(v6.octets()),
+        Ok(IpAddr::V4(v4)) => Ok(v4.to_ipv6_mapped().octets()),
+        Err(_) => raw(text).ok_or_else(|| {
+            format!("{text:?} is no gid; write an IPv6 or IPv4 address, or 16 bytes as hex")
+        }),
+    }
+}
+
+/// As IPv6 text.
+pub(crate) fn text(gid: [u8; 16]) -> String {
+    Ipv6Addr::from(gid).to_string()
+}
+
+fn raw(text: &str) -> Option<[u8; 16]> {
+    let pairs: Vec<&str> = if text.contains(':') {
+        text.split(':').collect()
+    } else {
+        (0..text.len())
+            .step_by(2)
+            .map(|at| text.get(at..at + 2))
+            .collect::<Option<_>>()?
+    };
+    let byte = |pair: &str| {
+        let digits = pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
+    };
+    let bytes: Vec<u8> = pairs.into_iter().map(byte).collect::<Option<_>>()?;
+    bytes.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_read_and_one_is_written() {
+        let digits = "fe800000000000000202c9fffe000001";
+        let colons = "fe:80:00:00:00:00:00:00:02:02:c9:ff:fe:00:00:01";
+        for form in [digits, colons, "fe80::202:c9ff:fe00:1"] {
+            assert_eq!(text(parse(form).unwrap()), "fe80::202:c9ff:fe00:1");
+        }
+        assert_eq!(text(parse("10.0.0.1").unwrap()), "::ffff:10.0.0.1");
+        for bad in [
+            "",
+            "fe80",
+            "1:2",
+            "fe8000000000000000202c9fffe00000é",
+            "10.0.0.256",
+            "::1%eth0",
+        ] {
+            parse(bad).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The JSON of a lease. Its names are a contract; absent parts are left out.
+
+use fabricbios_wire::{
+    Binding, CpuIsolationClass, Effective, GpuExclusivityClass, LeaseInfo, LeaseStatus,
+    RdmaBinding, Transport,
+};
+use serde::Serialize;
+
+use crate::gid;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct LeaseJson {
+    lease_id: String,
+    resource_id: String,
+    resource_type: String,
+    state: &'static str,
+    status: &'static str,
+    generation: u32,
+    capacity: u64,
+    granted_at_unix_ms: u64,
+    expires_at_unix_ms: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    renewable_at_unix_ms: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    grace_ends_unix_ms: u64,
+    remaining_ms: u64,
+    effective: EffectiveJson,
+    binding: BindingJson,
+}
+
+#[derive(Debug, Serialize)]
+struct EffectiveJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_isolation: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_exclusivity: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<&'static str>,
+    rotate_on_renew: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct BindingJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dp_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    udp_endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<LimitsJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma: Option<RdmaJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitsJson {
+    offset: u64,
+    length: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct RdmaJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rkey: Option<u32>,
+    remote_addr: u64,
+    qp_num: u32,
+    gid: String,
+    port: u8,
+    psn: u32,
+    path_mtu: u16,
+    strategy: &'static str,
+    max_rd_atomic: u8,
+    atomics: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<PreviousJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct PreviousJson {
+    rkey: u32,
+    remaining_ms: u32,
+}
+
+// serde calls it with a reference.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The specification's words for LEASE_QUERY.
+pub(crate) fn status(status: LeaseStatus) -> &'static str {
+    match status {
+        LeaseStatus::Active => "ACTIVE",
+        LeaseStatus::Expired => "EXPIRED",
+        LeaseStatus::Revoked => "REVOKED",
+    }
+}
+
+impl From<&LeaseInfo> for LeaseJson {
+    fn from(info: &LeaseInfo) -> Self {
+        Self {
+            lease_id: info.lease_id.to_string(),
+            resource_id: info.resource_id.to_string(),
+            resource_type: info.resource_type.to_string(),
+            state: info.phase.name(),
+            status: status(info.status),
+            generation: info.generation.0,
+            capacity: info.capacity,
+            granted_at_unix_ms: info.granted_at_unix_ms,
+            expires_at_unix_ms: info.expires_at_unix_ms,
+            renewable_at_unix_ms: info.renewable_at_unix_ms,
+            grace_ends_unix_ms: info.grace_ends_unix_ms,
+            remaining_ms: info.remaining_ms,
+            effective: (&info.effective).into(),
+            binding: (&info.binding).into(),
+        }
+    }
+}
+
+impl From<&Effective> for EffectiveJson {
+    fn from(effective: &Effective) -> Self {
+        Self {
+            cpu_isolation: effective.cpu_isolation.map(CpuIsolationClass::name),
+            gpu_exclusivity: effective.gpu_exclusivity.map(GpuExclusivityClass::name),
+            transport: effective.transport.map(Transport::name),
+            rotate_on_renew: effective.rotate_on_renew,
+        }
+    }
+}
+
+impl From<&Binding> for BindingJson {
+    fn from(binding: &Binding) -> Self {
+        let limits = binding.limits;
+        Self {
+            dp_key: binding.dp_key.as_ref().map(|key| hex(&key.0)),
+            udp_endpoint: binding.udp_endpoint.map(|endpoint| endpoint.to_string()),
+            limits: limits.map(|limits| LimitsJson {
+                offset: limits.offset,
+                length: limits.length,
+            }),
+            rdma: binding.rdma.as_ref().map(RdmaJson::from),
+        }
+    }
+}
+
+impl From<&RdmaBinding> for RdmaJson {
+    fn from(rdma: &RdmaBinding) -> Self {
+        let previous = rdma.previous;
+        Self {
+            rkey: rdma.rkey,
+            remote_addr: rdma.remote_addr,
+            qp_num: rdma.qp_num,
+            gid: gid::text(rdma.gid),
+            port: rdma.port,
+            psn: rdma.psn,
+            path_mtu: rdma.path_mtu,
+            strategy: rdma.strategy.name(),
+            max_rd_atomic: rdma.max_rd_atomic,
+            atomics: rdma.atomics,
+            previous: previous.map(|old| PreviousJson {
+                rkey: old.rkey,
+                remaining_ms: old.remaining_ms,
+            }),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,157 @@
+//! A lease for people. Keys of the UDP road are not shown: they are for programs, in the JSON.
+
+use fabricbios_wire::{Effective, LeaseInfo, LeasePhase, RdmaBinding, ResourceType};
+
+use crate::{gid, output, time_text};
+
+/// All of it, a line per part.
+pub(crate) fn full(info: &LeaseInfo) -> String {
+    let mut rows = vec![
+        row("lease", info.lease_id.to_string()),
+        row(
+            "state",
+            format!("{}, generation {}", info.phase, info.generation.0),
+        ),
+        row(
+            "resource",
+            format!("{} {}", info.resource_type, info.resource_id),
+        ),
+        row("capacity", capacity(info.resource_type, info.capacity)),
+        row("expires", expiry(info)),
+    ];
+    if info.renewable_at_unix_ms != 0 {
+        rows.push(row(
+            "renewable",
+            format!("from {}", time_text::utc(info.renewable_at_unix_ms)),
+        ));
+    }
+    if info.grace_ends_unix_ms != 0 {
+        rows.push(row(
+            "contents",
+            format!("kept until {}", time_text::utc(info.grace_ends_unix_ms)),
+        ));
+    }
+    rows.push(row("enforced", effective(&info.effective)));
+    binding(info, &mut rows);
+    output::table(&rows)
+}
+
+/// One line of a list.
+pub(crate) fn short(info: &LeaseInfo) -> Vec<String> {
+    vec![
+        info.lease_id.to_string(),
+        info.phase.to_string(),
+        info.resource_type.to_string(),
+        capacity(info.resource_type, info.capacity),
+        expiry(info),
+        info.resource_id.to_string(),
+    ]
+}
+
+/// The headings of [`short`].
+pub(crate) fn headings() -> Vec<String> {
+    ["LEASE", "STATE", "TYPE", "CAPACITY", "EXPIRES", "RESOURCE"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// A capacity in the unit of its type.
+pub(crate) fn capacity(resource_type: ResourceType, amount: u64) -> String {
+    match resource_type {
+        ResourceType::Mem | ResourceType::Block | ResourceType::Gpu => output::size(amount),
+        ResourceType::Net => format!("{} Mb/s", amount / 1_000_000),
+        ResourceType::Cpu => format!("{amount} cores"),
+        _ => amount.to_string(),
+    }
+}
+
+fn expiry(info: &LeaseInfo) -> String {
+    let at = time_text::utc(info.expires_at_unix_ms);
+    match info.phase {
+        LeasePhase::Binding | LeasePhase::Active => {
+            format!("in {} ({at})", time_text::span(info.remaining_ms))
+        }
+        _ => format!("over ({at})"),
+    }
+}
+
+fn effective(effective: &Effective) -> String {
+    let mut parts = Vec::new();
+    parts.extend(
+        effective
+            .cpu_isolation
+            .map(|class| format!("cpu isolation {class}")),
+    );
+    parts.extend(
+        effective
+            .gpu_exclusivity
+            .map(|class| format!("gpu exclusivity {class}")),
+    );
+    parts.extend(effective.transport.map(|road| format!("transport {road}")));
+    if effective.rotate_on_renew {
+        parts.push("rotate on renew".to_owned());
+    }
+    if parts.is_empty() {
+        "nothing beyond the term".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+fn binding(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
+    let binding = &info.binding;
+    if let Some(limits) = binding.limits {
+        let unit = if info.resource_type == ResourceType::Block {
+            "blocks"
+        } else {
+            "bytes"
+        };
+        rows.push(row(
+            "limits",
+            format!("{} {unit} from {}", limits.length, limits.offset),
+        ));
+    }
+    if let Some(endpoint) = binding.udp_endpoint {
+        rows.push(row("udp", format!("{endpoint}; its key is in --json")));
+    }
+    if let Some(rdma) = &binding.rdma {
+        rdma_rows(rdma, rows);
+    }
+}
+
+fn rdma_rows(rdma: &RdmaBinding, rows: &mut Vec<Vec<String>>) {
+    let key = match rdma.rkey {
+        Some(rkey) => format!("rkey {rkey:#010x} at {:#x}", rdma.remote_addr),
+        None => "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned(),
+    };
+    rows.push(row("rdma", key));
+    let peer = format!(
+        "qp {} psn {} gid {} port {}",
+        rdma.qp_num,
+        rdma.psn,
+        gid::text(rdma.gid),
+        rdma.port
+    );
+    rows.push(row("", peer));
+    let atomics = if rdma.atomics {
+        "atomics"
+    } else {
+        "no atomics"
+    };
+    let manner = format!(
+        "path mtu {}, {} reads at once, {atomics}, {}",
+        rdma.path_mtu, rdma.max_rd_atomic, rdma.strategy
+    );
+    rows.push(row("", manner));
+    if let Some(old) = rdma.previous {
+        let left = time_text::span(old.remaining_ms.into());
+        rows.push(row(
+            "",
+            format!("old rkey {:#010x} works for {left}", old.rkey),
+        ));
+    }
+}
+
+fn row(what: &str, value: String) -> Vec<String> {
+    vec![what.to_owned(), value]
+}

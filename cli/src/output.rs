@@ -1,0 +1,80 @@
+//! Standard output: one JSON object, or lines for people.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// How to speak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Prints the one or the other. Whoever reads one line at a time gets it at once.
+    pub(crate) fn print(
+        self,
+        json: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        let mut line = if self.json {
+            serde_json::to_string(json).map_err(|e| Failure::local("make JSON", &e))?
+        } else {
+            text()
+        };
+        if !line.ends_with('\n') {
+            line.push('\n');
+        }
+        let mut stdout = io::stdout().lock();
+        stdout
+            .write_all(line.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(Failure::output)
+    }
+}
+
+/// Columns, left-aligned, two spaces between them.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a String cannot fail.
+            write!(line, "{cell:width$}  ").ok();
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A size with the largest unit that divides it.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units
+        .iter()
+        .find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift);
+    match whole {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} B"),
+    }
+}

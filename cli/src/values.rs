@@ -1,0 +1,241 @@
+//! Values as people write them. Every error says what was wrong and what would be right.
+
+use fabricbios_wire::{KvCacheIntent, RdmaPeer, is_tenant_name};
+
+use crate::gid;
+
+const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
+const U24_MAX: u32 = (1 << 24) - 1;
+const MTUS: [u16; 5] = [256, 512, 1_024, 2_048, 4_096];
+const HOW_SIZES: &str = "write a whole number of bytes, or one with B, KiB, MiB, GiB or TiB";
+
+/// A size in bytes, not zero.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));
+    let (digits, shift) = match unit {
+        Some((unit, shift)) => (text[..text.len() - unit.len()].trim_end(), *shift),
+        None => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(HOW_SIZES.into());
+    }
+    let bytes = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << shift));
+    match bytes {
+        None => Err("more than 16 EiB; ask for less".into()),
+        Some(0) => Err("zero bytes; ask for at least one".into()),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+/// A term in seconds, not zero.
+pub(crate) fn secs(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("a term lasts at least 1 second".into()),
+        Ok(secs) => Ok(secs),
+        Err(error) => Err(format!(
+            "{error}; write whole seconds, at most {}",
+            u32::MAX
+        )),
+    }
+}
+
+/// Megabits per second, as bits per second.
+pub(crate) fn megabits(text: &str) -> Result<u64, String> {
+    let megabits: u64 = text
+        .parse()
+        .map_err(|e| format!("{e}; write whole megabits"))?;
+    match megabits.checked_mul(1_000_000) {
+        Some(0) => Err("a rate is at least 1 megabit per second".into()),
+        Some(bits) => Ok(bits),
+        None => Err("more bits per second than can be counted; ask for less".into()),
+    }
+}
+
+/// `qpn=N,gid=G,psn=N[,mtu=N]`, in any order.
+pub(crate) fn rdma_peer(text: &str) -> Result<RdmaPeer, String> {
+    let (mut qpn, mut gid, mut psn, mut mtu) = (None, None, None, None);
+    for part in text.split(',') {
+        let (key, value) = part.split_once('=').ok_or_else(|| bad_part(part))?;
+        match key.trim() {
+            "qpn" => once(&mut qpn, key, u24(value)?)?,
+            "gid" => once(&mut gid, key, gid::parse(value)?)?,
+            "psn" => once(&mut psn, key, u24(value)?)?,
+            "mtu" => once(&mut mtu, key, path_mtu(value)?)?,
+            _ => return Err(bad_part(part)),
+        }
+    }
+    Ok(RdmaPeer {
+        qpn: qpn
+            .filter(|qpn| *qpn != 0)
+            .ok_or("qpn is missing or zero; write qpn=N")?,
+        gid: gid.ok_or("gid is missing; write gid=G, such as gid=::ffff:10.0.0.2")?,
+        psn: psn.ok_or("psn is missing; write psn=N")?,
+        path_mtu: mtu.unwrap_or(0),
+    })
+}
+
+fn bad_part(part: &str) -> String {
+    format!("{part:?} is not one of qpn=N, gid=G, psn=N, mtu=N")
+}
+
+fn once<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), String> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("{key} is given twice")),
+    }
+}
+
+/// Decimal or 0x, at most 24 bits.
+fn u24(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let number = number.map_err(|e| format!("{text:?}: {e}; write a decimal or 0x number"))?;
+    if number > U24_MAX {
+        return Err(format!("{text} has more than 24 bits; at most {U24_MAX}"));
+    }
+    Ok(number)
+}
+
+fn path_mtu(text: &str) -> Result<u16, String> {
+    let known = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
+    known.ok_or_else(|| format!("mtu {text:?} is not one of 256, 512, 1024, 2048, 4096"))
+}
+
+/// `TIER[,block=SIZE]`.
+pub(crate) fn kv_cache(text: &str) -> Result<KvCacheIntent, String> {
+    let (tier, block) = match text.split_once(',') {
+        Some((tier, block)) => (tier, Some(block)),
+        None => (text, None),
+    };
+    let tier = tier.strip_prefix("tier=").unwrap_or(tier).parse();
+    let block_bytes = match block.map(|block| block.strip_prefix("block=").ok_or(block)) {
+        None => 0,
+        Some(Ok(block)) => {
+            let bytes = size(block)?;
+            u32::try_from(bytes).map_err(|e| format!("block of {bytes} bytes: {e}"))?
+        }
+        Some(Err(other)) => return Err(format!("{other:?} is not block=SIZE")),
+    };
+    Ok(KvCacheIntent {
+        tier: tier.map_err(|e| format!("{e}"))?,
+        block_bytes,
+    })
+}
+
+/// A tenant's name.
+pub(crate) fn tenant(text: &str) -> Result<String, String> {
+    if is_tenant_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a tenant's name is 1 to 64 of a-z 0-9 - _ .".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_wire::KvCacheTier;
+
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let good = [
+            ("1", 1),
+            ("4096B", 4_096),
+            ("4KiB", 4_096),
+            ("3 MiB", 3 << 20),
+            ("2GiB", 2 << 30),
+            ("16777215TiB", 16_777_215 << 40),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        let bad = [
+            "",
+            "0",
+            "0GiB",
+            "1.5GiB",
+            "-1",
+            "+1",
+            "1KB",
+            "1k",
+            "GiB",
+            "16777216TiB",
+            "1e3",
+            "99999999999999999999",
+            "0x10",
+        ];
+        for text in bad {
+            size(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn peers_in_every_spelling() {
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[255, 255, 10, 0, 0, 2]);
+        let peer = RdmaPeer {
+            qpn: 17,
+            gid,
+            psn: 255,
+            path_mtu: 0,
+        };
+        let same = [
+            "qpn=17,gid=::ffff:10.0.0.2,psn=255",
+            "psn=0xff,qpn=0x11,gid=10.0.0.2",
+            "gid=0000:0000:0000:0000:0000:ffff:0a00:0002,qpn=17,psn=255",
+            "gid=00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:02,qpn=17,psn=255",
+        ];
+        for text in same {
+            assert_eq!(rdma_peer(text), Ok(peer), "{text}");
+        }
+        let wide = RdmaPeer {
+            path_mtu: 4_096,
+            ..peer
+        };
+        assert_eq!(rdma_peer("qpn=17,gid=10.0.0.2,psn=255,mtu=4096"), Ok(wide));
+    }
+
+    #[test]
+    fn peers_that_are_wrong_say_how() {
+        let cases = [
+            ("", "qpn=N"),
+            ("qpn=1,gid=::1", "psn is missing"),
+            ("gid=::1,psn=1", "qpn is missing"),
+            ("qpn=0,gid=::1,psn=1", "qpn is missing or zero"),
+            ("qpn=1,psn=1", "gid is missing"),
+            ("qpn=16777216,gid=::1,psn=1", "24 bits"),
+            ("qpn=1,qpn=2,gid=::1,psn=1", "twice"),
+            ("qpn=x,gid=::1,psn=1", "decimal"),
+            ("qpn=1,gid=zz,psn=1", "gid"),
+            ("qpn=1,gid=::1,psn=1,mtu=1500", "1024"),
+            ("qpn=1,gid=::1,psn=1,rkey=3", "rkey"),
+        ];
+        for (text, hint) in cases {
+            let error = rdma_peer(text).unwrap_err();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn kv_cache_intents() {
+        let hot = KvCacheIntent {
+            tier: KvCacheTier::Hot,
+            block_bytes: 0,
+        };
+        assert_eq!(kv_cache("hot"), Ok(hot));
+        assert_eq!(kv_cache("tier=hot"), Ok(hot));
+        let cold = KvCacheIntent {
+            tier: KvCacheTier::Cold,
+            block_bytes: 65_536,
+        };
+        assert_eq!(kv_cache("cold,block=64KiB"), Ok(cold));
+        for text in ["", "boiling", "hot,64KiB", "hot,block=8GiB", "hot,block=0"] {
+            kv_cache(text).unwrap_err();
+        }
+    }
+}
