@@ -157,8 +157,9 @@ fn run_rust(lab: &Lab, layout: &Layout, name: &str) -> Result<Outcome> {
     let binary = cargo::test_binary(layout, RUST_PACKAGE, name)?
         .display()
         .to_string();
-    // One at a time: they share the one RDMA device of the guest.
-    let mut job = Job::new(name, &[&binary, "--test-threads=1"]);
+    // Ignored ones too: those are the tests that need the lab. One at a time, because they share
+    // the one RDMA device of the guest.
+    let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
     job.timeout = Some(RUST_TIMEOUT);
     job.preludes.push(Prelude::SoftRoce);
     job.environment
