@@ -134,7 +134,8 @@ class Node:
 
     def start(self):
         """Starts it and waits until it says READY on standard output."""
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, "NO_COLOR": "1"})
         start, ready = len(self.lines), threading.Event()
         self.readers = [threading.Thread(target=self._read, args=(pipe, ready), daemon=True)
                         for pipe in (self.process.stdout, self.process.stderr)]

@@ -1,0 +1,89 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=1800
+"""Stock perftest against its own server and against a lease, in turns in one boot: what leasing costs on the
+data path. Absolute numbers of an emulated processor mean nothing; the ratios do. ib_write_lat is left out: both
+of its sides write, and a lease only answers."""
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+
+from checks import lab_device, skip
+from fabric import ADDRESS, Node
+from perftest_shim import PORT, Shim
+
+# Tool, bytes a message, messages a run, title of the column, whether more is better.
+MEASURED = (("ib_write_bw", 65536, 500, "BW average", True), ("ib_read_bw", 65536, 500, "BW average", True),
+            ("ib_read_lat", 8, 1000, "t_typical", False))
+RUN_SECS = 120
+
+
+def command(tool, size, count, port, *server):
+    """The same command line for both."""
+    return [tool, "-d", "rxe0", "-x", "1", "-F", "-s", str(size), "-n", str(count), "-p", str(port), *server]
+
+
+def listening(port):
+    """Whether something listens on the TCP port; perftest says so only when its output is flushed."""
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in table.readlines()[1:])
+
+
+def client(tool, size, count, port, column):
+    """Runs the client and returns its number."""
+    ran = subprocess.run(command(tool, size, count, port, ADDRESS), capture_output=True, text=True, timeout=RUN_SECS, check=False)
+    rows = [line.split() for line in ran.stdout.splitlines() if line.split()[:2] == [str(size), str(count)]]
+    if ran.returncode or not rows:
+        raise RuntimeError(f"{tool}: exit {ran.returncode}: {ran.stdout[-500:]}{ran.stderr[-500:]}")
+    # size, count, then peak and average bandwidth; or minimum, maximum and typical latency.
+    return float(rows[0][3] if column == "BW average" else rows[0][4])
+
+
+def stock(tool, size, count, column):
+    """Against perftest's own server."""
+    with subprocess.Popen(command(tool, size, count, PORT + 1), stdout=subprocess.DEVNULL) as server:
+        try:
+            while not listening(PORT + 1):
+                if server.poll() is not None:
+                    raise RuntimeError(f"{tool}: the server ended with {server.returncode}")
+            return client(tool, size, count, PORT + 1, column)
+        finally:
+            server.kill()
+
+
+def spread(numbers):
+    """Median and extent."""
+    return f"{statistics.median(numbers):9.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
+
+
+def compare(pairs, tool, size, count, column, more_is_better):
+    """Interleaved pairs, each side first in turn; prints both and the ratio leased to stock."""
+    sides = {"stock": lambda: stock(tool, size, count, column), "leased": lambda: client(tool, size, count, PORT, column)}
+    taken = {"stock": [], "leased": []}
+    for pair in range(pairs):
+        for side in sorted(sides, reverse=bool(pair % 2)):
+            taken[side].append(sides[side]())
+    ratios = sorted(leased / own for leased, own in zip(taken["leased"], taken["stock"]))
+    unit = "MB/s, more is better" if more_is_better else "µs, less is better"
+    print(f"{tool} {size} bytes, {pairs} pairs ({unit})\n   stock  {spread(taken['stock'])}\n   leased {spread(taken['leased'])}\n"
+          f"   leased / stock: median {statistics.median(ratios):.3f}, {ratios[0]:.3f} to {ratios[-1]:.3f}", flush=True)
+
+
+def main():
+    """All tools."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    pairs = parser.parse_args().pairs
+    lab_device()
+    for tool in ("ib_write_bw", "ib_read_lat"):
+        if not shutil.which(tool):
+            skip(f"{tool} (Debian package perftest)")
+    with Node() as node, Shim(node.tenant("bench"), 1 << 20):
+        for measured in MEASURED:
+            compare(pairs, *measured)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
