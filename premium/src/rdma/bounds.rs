@@ -6,7 +6,7 @@
 //! device is asked at start, with a read that must fail. Where it does not fail, or where the
 //! question cannot be put, every lease gets a region of exactly its own bytes to bind windows to.
 
-use fabricbios_lease::{Extent, StepError, Tag};
+use fabricbios_lease::{BindError, Extent, StepError, Tag};
 
 use super::{
     arena::ALIGN,
@@ -47,7 +47,11 @@ impl Hardware {
         client: &mut RdmaRequester,
         tag: Tag,
     ) -> Result<bool, StepError> {
-        self.bring_up(parts, tag, &client.peer())?;
+        match self.bring_up(parts, tag, &client.peer()) {
+            Ok(()) => {}
+            Err(BindError::Refused(error) | BindError::Failed(error)) => return Err(error),
+            Err(other) => return Err(StepError::new("connect", format_args!("{other:?}"))),
+        }
         parts.windows.push(self.new_window(tag)?);
         self.bind_newest(parts, tag)?;
         let binding = self.binding(parts).rdma;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Extent, StepError, Tag};
+use fabricbios_lease::{BindError, Extent, StepError, Tag};
 use fabricbios_wire::{Binding, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaPeer, RdmaStrategy};
 use nix::errno::Errno;
 
@@ -55,13 +55,18 @@ pub(crate) struct Hardware {
     pub(super) work: AtomicU64,
 }
 
+/// Boxed, since it travels through results and states.
+pub(crate) type Parts = Box<BindingParts>;
+
 /// The verbs objects of one binding.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct BindingParts {
     pub(super) queue_pair: Option<QueuePair>,
     pub(super) completions: Option<CompletionQueue>,
     /// Oldest first; the last one has the current key.
     pub(super) windows: Vec<Window>,
+    /// Never bound, and the kernel would not take them away yet.
+    pub(super) doomed: Vec<Window>,
     /// What windows are bound to, where the arena would let them reach too far.
     pub(super) region: Option<MemoryRegion>,
     pub(super) extent: Extent,
@@ -70,7 +75,6 @@ pub(crate) struct Parts {
     pub(super) proven_gone: bool,
     psn: u32,
     mtu_bytes: u16,
-    connected: bool,
 }
 
 impl Hardware {
@@ -104,23 +108,23 @@ impl Hardware {
         let psn = random_psn()?;
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
             .map_err(|errno| self.error("create_cq", tag, errno))?;
-        Ok(Parts {
+        Ok(Box::new(BindingParts {
             queue_pair: None,
             completions: Some(completions),
             windows: Vec::new(),
+            doomed: Vec::new(),
             region: None,
             extent,
             number: 0,
             proven_gone: true,
             psn,
             mtu_bytes: self.device.state.mtu_bytes,
-            connected: false,
-        })
+        }))
     }
 
     /// Region, queue pair, and later windows: the kernel takes a dead process's objects newest
     /// first, and in that order none of them holds up another.
-    fn make_queue_pair(&self, parts: &mut Parts) -> Result<(), (&'static str, Errno)> {
+    fn make_queue_pair(&self, parts: &mut BindingParts) -> Result<(), (&'static str, Errno)> {
         if !self.windows_have_bounds {
             let region = self.arena.region_of(&self.domain, parts.extent);
             parts.region = Some(region.map_err(|errno| ("reg_mr extent", errno))?);
@@ -167,21 +171,20 @@ impl Hardware {
         parts: &mut Parts,
         tag: Tag,
         peer: &RdmaPeer,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), BindError> {
         parts.mtu_bytes = choose_mtu(self.device.state.mtu_bytes, peer.path_mtu).unwrap_or(256);
         let connection = self.connection(parts, peer);
+        let failed = |step, errno| BindError::Failed(self.error(step, tag, errno));
         let queue_pair = parts
             .queue_pair
             .as_ref()
-            .ok_or_else(|| self.error("modify_qp RTR", tag, Errno::EINVAL))?;
+            .ok_or_else(|| failed("modify_qp RTR", Errno::EINVAL))?;
         queue_pair
             .ready_to_receive(&connection)
             .map_err(|errno| self.unreachable(tag, peer, errno))?;
         queue_pair
             .ready_to_send(&connection)
-            .map_err(|errno| self.error("modify_qp RTS", tag, errno))?;
-        parts.connected = true;
-        Ok(())
+            .map_err(|errno| failed("modify_qp RTS", errno))
     }
 
     fn connection(&self, parts: &Parts, peer: &RdmaPeer) -> Connection {
@@ -206,19 +209,23 @@ impl Hardware {
         self.device.limits.responder_reads.min(RESPONDER_READS)
     }
 
-    /// Explains the kernel's refusal of an address.
-    fn unreachable(&self, tag: Tag, peer: &RdmaPeer, errno: Errno) -> StepError {
-        let gid = gid_text(peer.gid);
-        let from = self.device.describe();
-        let question = match errno {
+    /// Explains the kernel's refusal of an address; anything else is not the client's fault.
+    fn unreachable(&self, tag: Tag, peer: &RdmaPeer, errno: Errno) -> BindError {
+        const STEP: &str = "modify_qp RTR";
+        match errno {
             Errno::EINVAL | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ETIMEDOUT => {
-                format!(
-                    "GID {gid} cannot be reached from {from}: is the address right and is there a route? ({errno})"
-                )
+                let gid = gid_text(peer.gid);
+                let from = self.device.describe();
+                BindError::Refused(StepError::new(
+                    STEP,
+                    format_args!(
+                        "{tag}: GID {gid} cannot be reached from {from}: is the address right and \
+                         is there a route? ({errno})"
+                    ),
+                ))
             }
-            errno => format!("GID {gid} from {from}: {errno}"),
-        };
-        StepError::new("modify_qp RTR", format_args!("{tag}: {question}"))
+            errno => BindError::Failed(self.error(STEP, tag, errno)),
+        }
     }
 
     /// A window that is not bound yet.

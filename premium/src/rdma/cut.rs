@@ -21,9 +21,9 @@ use nix::errno::Errno;
 
 use super::{
     arena::ALIGN,
-    connect::{Hardware, Parts},
+    connect::{BindingParts, Hardware, Parts},
+    life::CutResult,
     restrack::{self, Presence},
-    slot::CutResult,
     verbs::{QueuePair, QueuePairState, Refused, Window, WorkError},
 };
 
@@ -60,7 +60,7 @@ impl Hardware {
     /// Ends access through `parts` and proves it.
     pub(super) fn dismantle(&self, mut parts: Parts, tag: Tag) -> CutResult<Parts> {
         let mut steps = Steps::default();
-        match self.take_down(&mut parts, &mut steps) {
+        match self.take_down(&mut parts, tag, &mut steps) {
             Ok(()) if parts.is_empty() => Ok((steps.0, None)),
             Ok(()) => Ok((steps.0, Some(parts))),
             Err((step, why)) => {
@@ -73,10 +73,15 @@ impl Hardware {
     fn take_down(
         &self,
         parts: &mut Parts,
+        tag: Tag,
         steps: &mut Steps,
     ) -> Result<(), (&'static str, String)> {
         let invalidated = self.invalidate_all(parts, steps);
         let dealloc = dealloc_all(&mut parts.windows, steps);
+        // Not bound, so nothing depends on them but tidiness: those that stay are leftovers.
+        if let Err(errno) = dealloc_all(&mut parts.doomed, steps) {
+            tracing::warn!(lease = %tag, %errno, "an unbound window stays");
+        }
         self.fail(parts, steps);
         if let (Err(errno), false) = (dealloc, invalidated) {
             // In ERR nothing is served any more, but destroying the queue pair now would stall.
@@ -95,11 +100,12 @@ impl Hardware {
                 let state = steps.run("query_qp", || queue_pair.state(), Errno::to_string);
                 state == Ok(QueuePairState::ReadyToSend)
             });
-        works
-            && parts.windows.iter().all(|window| {
-                let step = || self.invalidate(parts, window);
-                steps.run("local_inv", step, WorkError::to_string).is_ok()
-            })
+        let mut all = works;
+        for window in parts.windows.iter().filter(|_| works) {
+            let step = || self.invalidate(parts, window);
+            all &= steps.run("local_inv", step, WorkError::to_string).is_ok();
+        }
+        all
     }
 
     /// LOCAL_INV of one window.
@@ -215,7 +221,7 @@ impl Hardware {
     }
 }
 
-impl Parts {
+impl BindingParts {
     /// State of the queue pair.
     pub(super) fn state(&self) -> Result<QueuePairState, Errno> {
         self.queue_pair
@@ -227,6 +233,7 @@ impl Parts {
         self.queue_pair.is_none()
             && self.completions.is_none()
             && self.windows.is_empty()
+            && self.doomed.is_empty()
             && self.region.is_none()
     }
 }

@@ -1,25 +1,16 @@
-//! The life of one lease's binding: who may touch its verbs objects, and what may follow what.
+//! One lease's life behind a lock, and waiting for it to change.
 //!
-//! ```text
-//!            ┌──────────────── cut, bind again ───────────────┐
-//!            ▼                                                │
-//! Empty ─► Connecting ─► Prepared ─► Connecting ─► Live ─► Cutting ─► Cut ─► Releasing ─► Gone
-//!            │  cancelled: the binding thread undoes its own     │              │
-//!            └──────────────────────────► Cut                 Failed          Dirty
-//! ```
-//!
-//! While a state holds objects (`P`), the lock guards them; in Connecting, Cutting and Releasing
-//! one thread has taken them out and works without the lock. A cut never waits for Connecting:
-//! nothing can be reached before the window is bound, and that happens under the lock, after a
-//! look at `cut_through`. Pure but for the lock: no verbs here, `P` is anything.
+//! The lock is held for looking and for opening access, never while the kernel may take its time.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{Extent, StepError};
+use fabricbios_lease::StepError;
 use fabricbios_wire::Generation;
+
+use super::life::{BindStep, CutResult, CutStep, Life, ReleaseStep, State};
 
 /// How long an order waits for another order on the same lease. The longest that one takes is a
 /// GID that does not resolve, a few seconds, behind others of its kind.
@@ -31,90 +22,6 @@ pub(crate) struct Slot<P> {
     life: Mutex<Life<P>>,
     changed: Condvar,
 }
-
-/// What the lock guards.
-#[derive(Debug)]
-pub(crate) struct Life<P> {
-    /// Of the newest binding that was begun.
-    pub(crate) generation: Generation,
-    /// Bindings up to this one must not open access any more.
-    pub(crate) cut_through: Option<Generation>,
-    pub(crate) extent: Option<Extent>,
-    pub(crate) state: State<P>,
-}
-
-#[derive(Debug)]
-pub(crate) enum State<P> {
-    /// Never bound.
-    Empty,
-    /// A thread is making the binding.
-    Connecting,
-    /// A queue pair without peer, window and access.
-    Prepared(P),
-    /// In use.
-    Live(P),
-    /// A thread is taking it down.
-    Cutting,
-    /// Proven unreachable; `leftover` is dead but still takes up room.
-    Cut { proof: String, leftover: Option<P> },
-    /// Could not be proven unreachable.
-    Failed { remains: P, error: StepError },
-    /// A thread is scrubbing.
-    Releasing,
-    /// Unreachable, but could not be scrubbed or tidied.
-    Dirty {
-        leftover: Option<P>,
-        error: StepError,
-    },
-    /// Released; the slot is on its way out of the table.
-    Gone,
-}
-
-/// What a bind has to do next.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum BindStep<P> {
-    /// Make everything; the state is Connecting.
-    Fresh,
-    /// Connect what was prepared; the state is Connecting.
-    Connect(P),
-    /// Cut this, report with [`Slot::finish_cut`], ask again.
-    CutFirst(P),
-    /// A cut came first.
-    Cancelled,
-    /// The order makes no sense now.
-    Refuse(String),
-    /// An older binding could not be cut.
-    Stranded(StepError),
-    /// Ask again when something has changed.
-    Wait,
-}
-
-/// What a cut has to do.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CutStep<P> {
-    /// Take this down and report with [`Slot::finish_cut`].
-    Cut(P),
-    /// Nothing can be reached, for this reason.
-    Unreachable(String),
-    /// Ask again when something has changed.
-    Wait,
-}
-
-/// What a release has to do.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ReleaseStep<P> {
-    /// Tidy the leftover and scrub; the state is Releasing.
-    Scrub(Option<P>),
-    /// Done before.
-    Done,
-    /// It is not cut.
-    Refuse(String),
-    /// Ask again when something has changed.
-    Wait,
-}
-
-/// How a cut ended: proof and leftover, or remains and error.
-pub(crate) type CutResult<P> = Result<(String, Option<P>), (P, StepError)>;
 
 impl<P> Slot<P> {
     pub(crate) fn new() -> Self {
@@ -215,116 +122,6 @@ impl<P> Slot<P> {
             let woken = self.changed.wait_timeout(life, left);
             life = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-}
-
-impl<P> Life<P> {
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cut_through
-            .is_some_and(|through| through >= self.generation)
-    }
-
-    fn begin_bind(&mut self, generation: Generation, has_peer: bool) -> BindStep<P> {
-        let newer = self.generation > generation && !matches!(self.state, State::Empty);
-        if newer
-            || self
-                .cut_through
-                .is_some_and(|through| through >= generation)
-        {
-            return BindStep::Cancelled;
-        }
-        let same = self.generation == generation;
-        match std::mem::replace(&mut self.state, State::Cutting) {
-            State::Empty | State::Cut { leftover: None, .. } => {
-                self.start(generation);
-                BindStep::Fresh
-            }
-            State::Prepared(parts) if has_peer => {
-                self.start(generation);
-                BindStep::Connect(parts)
-            }
-            State::Prepared(parts) | State::Live(parts) if !same => BindStep::CutFirst(parts),
-            State::Cut {
-                leftover: Some(parts),
-                ..
-            } => BindStep::CutFirst(parts),
-            other => self.cannot_bind(other, generation),
-        }
-    }
-
-    /// The states that a bind leaves as they are.
-    fn cannot_bind(&mut self, state: State<P>, generation: Generation) -> BindStep<P> {
-        let step = match &state {
-            State::Connecting if self.generation < generation => {
-                self.cut_through = self.cut_through.max(Some(self.generation));
-                BindStep::Wait
-            }
-            State::Cutting | State::Releasing => BindStep::Wait,
-            State::Failed { error, .. } => BindStep::Stranded(error.clone()),
-            State::Dirty { error, .. } => BindStep::Refuse(format!("not clean: {error}")),
-            State::Gone => BindStep::Cancelled,
-            _ => BindStep::Refuse(format!("generation {} is bound already", generation.0)),
-        };
-        self.state = state;
-        step
-    }
-
-    fn start(&mut self, generation: Generation) {
-        self.generation = generation;
-        self.state = State::Connecting;
-    }
-
-    fn begin_cut(&mut self, generation: Generation) -> CutStep<P> {
-        self.cut_through = self.cut_through.max(Some(generation));
-        if self.generation > generation {
-            let newer = self.generation.0;
-            return CutStep::Unreachable(format!("the lease has moved on to generation {newer}"));
-        }
-        match std::mem::replace(&mut self.state, State::Cutting) {
-            State::Prepared(parts) | State::Live(parts) | State::Failed { remains: parts, .. } => {
-                CutStep::Cut(parts)
-            }
-            State::Cutting => CutStep::Wait,
-            other => {
-                let why = why_unreachable(&other);
-                self.state = other;
-                CutStep::Unreachable(why)
-            }
-        }
-    }
-
-    fn begin_release(&mut self, generation: Generation) -> ReleaseStep<P> {
-        if self.generation > generation {
-            let newer = self.generation.0;
-            return ReleaseStep::Refuse(format!("the lease has moved on to generation {newer}"));
-        }
-        let refuse = |why: &str| ReleaseStep::Refuse(why.into());
-        match std::mem::replace(&mut self.state, State::Releasing) {
-            State::Cut { leftover, .. } | State::Dirty { leftover, .. } => {
-                ReleaseStep::Scrub(leftover)
-            }
-            State::Empty => ReleaseStep::Scrub(None),
-            other => {
-                let step = match &other {
-                    State::Connecting if !self.is_cancelled() => refuse("it is being bound"),
-                    State::Connecting | State::Cutting | State::Releasing => ReleaseStep::Wait,
-                    State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
-                    State::Gone => ReleaseStep::Done,
-                    _ => refuse("it is not cut"),
-                };
-                self.state = other;
-                step
-            }
-        }
-    }
-}
-
-fn why_unreachable<P>(state: &State<P>) -> String {
-    match state {
-        State::Cut { proof, .. } => proof.clone(),
-        State::Connecting => "no window is bound yet, and none will be".into(),
-        State::Empty => "it was never bound".into(),
-        _ => "it was cut before".into(),
     }
 }
 

@@ -12,6 +12,8 @@ use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Tag};
 use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
 
+pub(crate) mod child;
+
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const ARENA_BYTES: u64 = 4 << 20;
 pub(crate) const RESOURCE: ResourceId = ResourceId(7);

@@ -5,6 +5,7 @@
 //! libibverbs is loaded when first called, so a host without it is an ordinary host.
 
 mod memory;
+mod pair;
 mod queue;
 
 use std::{
@@ -19,10 +20,8 @@ use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
 pub use memory::{Access, Mapping, MemoryRegion, ProtectionDomain, Window};
-pub use queue::{
-    Completion, CompletionQueue, Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote,
-    WorkError,
-};
+pub use pair::{Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote};
+pub use queue::{Completion, CompletionQueue, WorkError};
 
 /// An object that the kernel would not take down, and what it said.
 pub type Refused<T> = (T, Errno);
@@ -162,7 +161,7 @@ impl Context {
         let attr = unsafe { attr.assume_init() };
         Ok(PortState {
             active: attr.state == ffi::ibv_port_state::IBV_PORT_ACTIVE,
-            mtu_bytes: queue::mtu_bytes(attr.active_mtu),
+            mtu_bytes: pair::mtu_bytes(attr.active_mtu),
             message_bytes: attr.max_msg_sz,
         })
     }

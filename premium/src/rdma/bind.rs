@@ -1,0 +1,200 @@
+//! Carrying out a bind order: from nothing, or from what an earlier order left, to access.
+//!
+//! The kernel may take seconds over a peer's address. That happens without any lock; a cut that
+//! comes meanwhile only leaves a mark, which is looked at again under the lock before access opens.
+
+use std::sync::Arc;
+
+use fabricbios_lease::{BindError, BindOrder, StepError, Tag};
+use fabricbios_wire::{Binding, Transport};
+
+use super::{
+    RdmaBackend,
+    connect::Parts,
+    life::{BindStep, Life, State},
+    slot::Slot,
+    table::Known,
+};
+
+impl RdmaBackend {
+    pub(super) fn carry_out(&self, order: &BindOrder) -> Result<Binding, BindError> {
+        self.check_order(order).map_err(BindError::Refused)?;
+        let slot = self.claim(order)?;
+        let parts = self.queue_pair_for(&slot, order);
+        let result = parts.and_then(|parts| self.establish(&slot, order, parts));
+        if result.is_err() {
+            self.forget_if_nothing(&slot, order);
+        }
+        result
+    }
+
+    fn check_order(&self, order: &BindOrder) -> Result<(), StepError> {
+        let road = matches!(
+            order.transport,
+            Transport::Rdma | Transport::Both | Transport::Auto
+        );
+        if order.tag.resource_id != self.resource_id || !road {
+            let detail = format!(
+                "{:?} on {} is not ours",
+                order.transport, order.tag.resource_id
+            );
+            return Err(StepError::new("check order", detail));
+        }
+        order
+            .peer
+            .as_ref()
+            .map_or(Ok(()), |peer| self.hardware.check_peer(peer))?;
+        self.hardware.arena.check(order.extent)
+    }
+
+    fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Parts>>, BindError> {
+        let Known::Slot(slot) = self.table.find_or_make(order.tag.lease_id) else {
+            return Err(BindError::Cancelled);
+        };
+        self.table
+            .claim(order.tag.lease_id, order.extent)
+            .map_err(|other| {
+                self.failed(
+                    order.tag,
+                    format!("the bytes still belong to lease {other}"),
+                )
+            })?;
+        Ok(slot)
+    }
+
+    /// Until the slot is Connecting and this thread owns a queue pair in INIT.
+    fn queue_pair_for(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
+        let tag = order.tag;
+        loop {
+            match slot.begin_bind(tag.generation, order.peer.is_some()) {
+                BindStep::Fresh => return self.fresh(slot, order),
+                BindStep::Connect(parts) if parts.extent == order.extent => return Ok(parts),
+                BindStep::Connect(parts) => {
+                    let why = self.failed(tag, "it was prepared for other bytes");
+                    return Err(self.undo(slot, parts, tag, why));
+                }
+                BindStep::CutFirst(parts) => {
+                    let cut = slot.finish_cut(self.hardware.dismantle(parts, tag));
+                    cut.map_err(BindError::Stranded)?;
+                }
+                BindStep::Cancelled => return Err(BindError::Cancelled),
+                BindStep::Stranded(error) => return Err(BindError::Stranded(error)),
+                BindStep::Refuse(why) => return Err(self.failed(tag, why)),
+                BindStep::Wait => {}
+            }
+        }
+    }
+
+    fn fresh(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
+        self.hardware
+            .prepare(order.tag, order.extent)
+            .map_err(|(left, error)| {
+                let why = BindError::Failed(error);
+                if let Some(parts) = left {
+                    return self.undo(slot, parts, order.tag, why);
+                }
+                slot.set(State::Cut {
+                    proof: "nothing was made".into(),
+                    leftover: None,
+                });
+                why
+            })
+    }
+
+    /// From a queue pair in INIT to what the order asks for.
+    fn establish(
+        &self,
+        slot: &Slot<Parts>,
+        order: &BindOrder,
+        mut parts: Parts,
+    ) -> Result<Binding, BindError> {
+        let connected = self.connect(slot, order, &mut parts);
+        let mut life = slot.lock();
+        // From here to the end of the bind a cut waits for the lock: microseconds, at most
+        // BIND_LIMIT when the device has died.
+        let opened = match connected {
+            _ if life.is_cancelled() => Err(BindError::Cancelled),
+            Ok(()) => self.open_access(order, &mut parts),
+            Err(why) => Err(why),
+        };
+        match opened {
+            Ok(binding) => {
+                settle(&mut life, order, parts);
+                drop(life);
+                slot.wake();
+                Ok(binding)
+            }
+            Err(why) => {
+                // A cut that comes now waits for this thread to take everything down.
+                life.state = State::Cutting;
+                drop(life);
+                Err(self.undo(slot, parts, order.tag, why))
+            }
+        }
+    }
+
+    /// Brings the queue pair up towards the peer, if there is one, and makes its window.
+    fn connect(
+        &self,
+        slot: &Slot<Parts>,
+        order: &BindOrder,
+        parts: &mut Parts,
+    ) -> Result<(), BindError> {
+        let Some(peer) = &order.peer else {
+            return Ok(());
+        };
+        let permit = self
+            .bring_ups
+            .acquire(|| slot.is_cancelled())
+            .ok_or(BindError::Cancelled)?;
+        self.hardware.bring_up(parts, order.tag, peer)?;
+        drop(permit);
+        let window = self
+            .hardware
+            .new_window(order.tag)
+            .map_err(BindError::Failed)?;
+        parts.windows.push(window);
+        Ok(())
+    }
+
+    fn open_access(&self, order: &BindOrder, parts: &mut Parts) -> Result<Binding, BindError> {
+        if order.peer.is_some() {
+            self.hardware
+                .bind_newest(parts, order.tag)
+                .map_err(BindError::Failed)?;
+        }
+        Ok(self.hardware.binding(parts))
+    }
+
+    /// Takes down what a bind has made so far; `why` unless that fails.
+    fn undo(&self, slot: &Slot<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
+        match slot.finish_cut(self.hardware.dismantle(parts, tag)) {
+            Ok(_) => why,
+            Err(error) => BindError::Stranded(error),
+        }
+    }
+
+    /// A bind that left nothing behind and that no cut knows of leaves no trace here either.
+    fn forget_if_nothing(&self, slot: &Slot<Parts>, order: &BindOrder) {
+        let mut life = slot.lock();
+        let nothing = matches!(life.state, State::Empty | State::Cut { leftover: None, .. });
+        if nothing && life.cut_through.is_none() && life.extent.is_none() {
+            life.state = State::Gone;
+            drop(life);
+            slot.wake();
+            self.table.forget(order.tag.lease_id);
+        }
+    }
+
+    fn failed(&self, tag: Tag, why: impl std::fmt::Display) -> BindError {
+        BindError::Failed(self.hardware.error("bind", tag, why))
+    }
+}
+
+fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
+    life.extent = Some(order.extent);
+    life.state = match order.peer {
+        Some(_) => State::Live(parts),
+        None => State::Prepared(parts),
+    };
+}

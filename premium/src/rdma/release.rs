@@ -1,0 +1,127 @@
+//! After the cut: tidy, scrub, forget. And the remediation of what could not be cut or scrubbed.
+
+use fabricbios_lease::{Backend, Extent, StepError, Tag};
+use fabricbios_wire::LeaseId;
+
+use super::{
+    RdmaBackend,
+    connect::Parts,
+    life::{ReleaseStep, State},
+    slot::Slot,
+    table::Known,
+};
+
+impl RdmaBackend {
+    pub(super) fn give_back(
+        &self,
+        tag: Tag,
+        extent: Extent,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        self.hardware.arena.check(extent)?;
+        let slot = match self.table.find(tag.lease_id) {
+            Known::Slot(slot) => slot,
+            // Scrubbing again would hit whoever has the bytes now.
+            Known::Released => return Ok(()),
+            Known::No => return self.scrub_unknown(tag, extent, progress),
+        };
+        let refuse = |why: String| Err(self.hardware.error("release", tag, why));
+        match slot.begin_release(tag.generation) {
+            ReleaseStep::Scrub(leftover) => self.scrub(&slot, leftover, (tag, extent), progress),
+            ReleaseStep::Done => Ok(()),
+            ReleaseStep::Refuse(why) => refuse(why),
+            ReleaseStep::Wait => refuse("another order does not end".into()),
+        }
+    }
+
+    fn scrub(
+        &self,
+        slot: &Slot<Parts>,
+        leftover: Option<Parts>,
+        (tag, extent): (Tag, Extent),
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let leftover = leftover.and_then(|parts| self.tidy(parts, tag));
+        let scrubbed = match &leftover {
+            Some(_) => Err(self
+                .hardware
+                .error("tidy up", tag, "verbs objects stay: see the log")),
+            None => self.check_same(slot, extent, tag),
+        };
+        let scrubbed = scrubbed.and_then(|()| self.hardware.arena.scrub(extent, progress));
+        match &scrubbed {
+            Err(error) => slot.set(State::Dirty {
+                leftover,
+                error: error.clone(),
+            }),
+            Ok(()) => {
+                slot.set(State::Gone);
+                self.table.released(tag.lease_id);
+            }
+        }
+        scrubbed
+    }
+
+    /// Destroys what the cut left; what still stays comes back.
+    fn tidy(&self, parts: Parts, tag: Tag) -> Option<Parts> {
+        match self.hardware.dismantle(parts, tag) {
+            Ok((_, leftover)) => leftover,
+            Err((parts, error)) => {
+                tracing::warn!(%error, "leftover of a cut");
+                Some(parts)
+            }
+        }
+    }
+
+    /// Scrubbing other bytes than were bound would leave the tenant's where they are.
+    fn check_same(&self, slot: &Slot<Parts>, extent: Extent, tag: Tag) -> Result<(), StepError> {
+        match slot.lock().extent {
+            Some(bound) if bound != extent => {
+                let detail = format!("bound {bound:?}, asked to release {extent:?}");
+                Err(self.hardware.error("release", tag, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A lease that this backend never bound, or whose bind came to nothing.
+    fn scrub_unknown(
+        &self,
+        tag: Tag,
+        extent: Extent,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        if let Some(other) = self.table.holder_besides(tag.lease_id, extent) {
+            let detail = format!("the bytes belong to lease {other} by now");
+            return Err(self.hardware.error("release", tag, detail));
+        }
+        self.hardware.arena.scrub(extent, progress)?;
+        self.table.released(tag.lease_id);
+        Ok(())
+    }
+
+    /// Cuts and releases again what failed to be; leases in use are left alone.
+    pub(super) fn remedy(&self, lease_id: LeaseId, slot: &Slot<Parts>) -> Result<(), StepError> {
+        let (generation, extent, failed) = {
+            let life = slot.lock();
+            let failed = matches!(life.state, State::Failed { .. } | State::Dirty { .. });
+            (life.generation, life.extent, failed)
+        };
+        let tag = Tag {
+            lease_id,
+            generation,
+            resource_id: self.resource_id,
+        };
+        if !failed {
+            return Ok(());
+        }
+        self.cut(tag)?;
+        if let Some(extent) = extent {
+            return self.release(tag, extent, &|| ());
+        }
+        // Its access never opened, so its bytes are as they were.
+        slot.set(State::Gone);
+        self.table.released(lease_id);
+        Ok(())
+    }
+}

@@ -1,0 +1,386 @@
+//! Queue pairs of the reliable connected kind, and the few kinds of work that this crate posts:
+//! bind, invalidate, and a client's read and write.
+
+use std::{
+    fmt,
+    mem::MaybeUninit,
+    ptr::{NonNull, null_mut},
+    sync::Arc,
+};
+
+use nix::errno::Errno;
+use rdma_mummy_sys as ffi;
+
+use super::{
+    CompletionQueue, MemoryRegion, ProtectionDomain, Refused, Window, check, forgotten, last_errno,
+    pointer,
+};
+
+// SAFETY: libibverbs documents its objects as usable from any thread.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+/// A reliable connected queue pair.
+pub struct QueuePair {
+    raw: Option<NonNull<ffi::ibv_qp>>,
+    number: u32,
+    domain: Arc<ProtectionDomain>,
+}
+
+/// Depths of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSizes {
+    /// Requests outstanding.
+    pub send: u32,
+    /// Receives outstanding.
+    pub receive: u32,
+}
+
+/// This side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// Port of the device.
+    pub port: u8,
+    /// Where in the port's table the local GID is.
+    pub gid_index: u8,
+    /// Starting send PSN, 24 bits.
+    pub psn: u32,
+}
+
+/// The other side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Queue pair number, 24 bits.
+    pub qp_num: u32,
+    /// Starting send PSN, 24 bits.
+    pub psn: u32,
+    /// GID.
+    pub gid: [u8; 16],
+}
+
+/// Two sides and what they agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Here.
+    pub local: Local,
+    /// There.
+    pub remote: Remote,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096.
+    pub mtu_bytes: u16,
+    /// Reads and atomics that this side answers at once.
+    pub responder_reads: u8,
+    /// Reads and atomics that this side has outstanding.
+    pub initiator_reads: u8,
+}
+
+/// State of a queue pair, as far as anyone here cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueuePairState {
+    /// Made, or given its port.
+    NotConnected,
+    /// Works.
+    ReadyToSend,
+    /// Failed, and does nothing any more.
+    Error,
+    /// Between the others.
+    Other,
+}
+
+impl QueuePair {
+    /// A new one that completes on `queue`.
+    pub fn create(
+        domain: &Arc<ProtectionDomain>,
+        queue: &CompletionQueue,
+        sizes: QueueSizes,
+    ) -> Result<Self, Errno> {
+        let mut attr = init_attributes(queue, sizes);
+        Errno::clear();
+        // SAFETY: domain and queue exist and `attr` is valid for the call.
+        let raw = unsafe { ffi::ibv_create_qp(domain.as_ptr(), &raw mut attr) };
+        let raw = NonNull::new(raw).ok_or_else(last_errno)?;
+        // SAFETY: the library filled the structure.
+        let number = unsafe { raw.as_ref().qp_num };
+        Ok(Self {
+            raw: Some(raw),
+            number,
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// Its number on the wire.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// RESET to INIT: on a port, and open to what windows allow when `remote` is given.
+    pub fn init(&self, port: u8, remote: bool, atomics: bool) -> Result<(), Errno> {
+        use ffi::ibv_access_flags as access;
+        use ffi::ibv_qp_attr_mask as mask;
+        let mut attr = blank();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_INIT;
+        attr.port_num = port;
+        attr.qp_access_flags = match (remote, atomics) {
+            (false, _) => 0,
+            (true, false) => (access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE).0,
+            (true, true) => window_access(true),
+        };
+        self.modify(
+            &mut attr,
+            mask::IBV_QP_STATE
+                | mask::IBV_QP_PKEY_INDEX
+                | mask::IBV_QP_PORT
+                | mask::IBV_QP_ACCESS_FLAGS,
+        )
+    }
+
+    /// INIT to RTR: knows its peer. The kernel resolves the GID, which can take seconds.
+    pub fn ready_to_receive(&self, to: &Connection) -> Result<(), Errno> {
+        use ffi::ibv_qp_attr_mask as mask;
+        let mut attr = blank();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTR;
+        attr.path_mtu = mtu_code(to.mtu_bytes).ok_or(Errno::EINVAL)?;
+        attr.dest_qp_num = to.remote.qp_num;
+        attr.rq_psn = to.remote.psn;
+        attr.max_dest_rd_atomic = to.responder_reads;
+        attr.min_rnr_timer = 12;
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = to.local.port;
+        attr.ah_attr.grh.dgid = ffi::ibv_gid { raw: to.remote.gid };
+        attr.ah_attr.grh.sgid_index = to.local.gid_index;
+        attr.ah_attr.grh.hop_limit = 64;
+        self.modify(
+            &mut attr,
+            mask::IBV_QP_STATE
+                | mask::IBV_QP_AV
+                | mask::IBV_QP_PATH_MTU
+                | mask::IBV_QP_DEST_QPN
+                | mask::IBV_QP_RQ_PSN
+                | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                | mask::IBV_QP_MIN_RNR_TIMER,
+        )
+    }
+
+    /// RTR to RTS: may post work.
+    pub fn ready_to_send(&self, to: &Connection) -> Result<(), Errno> {
+        use ffi::ibv_qp_attr_mask as mask;
+        let mut attr = blank();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTS;
+        attr.sq_psn = to.local.psn;
+        attr.max_rd_atomic = to.initiator_reads;
+        attr.timeout = 15;
+        // 7 would be one more for hardware; for soft-RoCE it means for ever.
+        attr.retry_cnt = 6;
+        attr.rnr_retry = 7;
+        self.modify(
+            &mut attr,
+            mask::IBV_QP_STATE
+                | mask::IBV_QP_TIMEOUT
+                | mask::IBV_QP_RETRY_CNT
+                | mask::IBV_QP_RNR_RETRY
+                | mask::IBV_QP_SQ_PSN
+                | mask::IBV_QP_MAX_QP_RD_ATOMIC,
+        )
+    }
+
+    /// To ERR, from anywhere.
+    pub fn fail(&self) -> Result<(), Errno> {
+        let mut attr = blank();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
+        self.modify(&mut attr, ffi::ibv_qp_attr_mask::IBV_QP_STATE)
+    }
+
+    /// Asks the kernel for the state.
+    pub fn state(&self) -> Result<QueuePairState, Errno> {
+        let mut attr = blank();
+        // SAFETY: plain integers and pointers, for which zero is a value.
+        let mut init = unsafe { MaybeUninit::<ffi::ibv_qp_init_attr>::zeroed().assume_init() };
+        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
+        // SAFETY: the queue pair exists and both structures are writable.
+        check(unsafe { ffi::ibv_query_qp(self.as_ptr(), &raw mut attr, mask, &raw mut init) })?;
+        Ok(match attr.qp_state {
+            ffi::ibv_qp_state::IBV_QPS_RESET | ffi::ibv_qp_state::IBV_QPS_INIT => {
+                QueuePairState::NotConnected
+            }
+            ffi::ibv_qp_state::IBV_QPS_RTS => QueuePairState::ReadyToSend,
+            ffi::ibv_qp_state::IBV_QPS_ERR => QueuePairState::Error,
+            _ => QueuePairState::Other,
+        })
+    }
+
+    /// Posts BIND_MW: gives `window` the key `rkey` to `bytes` bytes of `region` at `address`.
+    pub fn post_bind(
+        &self,
+        id: u64,
+        window: &Window,
+        rkey: u32,
+        region: &MemoryRegion,
+        (address, bytes): (u64, u64),
+        atomics: bool,
+    ) -> Result<(), Errno> {
+        let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_BIND_MW);
+        work.bind_mw_tso_union.bind_mw = ffi::bind_mw_t {
+            mw: window.as_ptr(),
+            rkey,
+            bind_info: ffi::ibv_mw_bind_info {
+                mr: region.as_ptr(),
+                addr: address,
+                length: bytes,
+                mw_access_flags: window_access(atomics),
+            },
+        };
+        self.post(&mut work)
+    }
+
+    /// Posts LOCAL_INV: ends the key.
+    pub fn post_invalidate(&self, id: u64, rkey: u32) -> Result<(), Errno> {
+        let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV);
+        work.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
+        self.post(&mut work)
+    }
+
+    /// Posts an RDMA WRITE from `offset` of the local buffer.
+    pub fn post_write(
+        &self,
+        id: u64,
+        from: (&MemoryRegion, u64, u32),
+        to: (u32, u64),
+    ) -> Result<(), Errno> {
+        self.post_rdma(id, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, from, to)
+    }
+
+    /// Posts an RDMA READ to `offset` of the local buffer.
+    pub fn post_read(
+        &self,
+        id: u64,
+        to: (&MemoryRegion, u64, u32),
+        from: (u32, u64),
+    ) -> Result<(), Errno> {
+        self.post_rdma(id, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, to, from)
+    }
+
+    /// Takes it away.
+    pub fn destroy(mut self) -> Result<(), Refused<Self>> {
+        // SAFETY: the queue pair exists.
+        match check(unsafe { ffi::ibv_destroy_qp(self.as_ptr()) }) {
+            Ok(()) => self.raw = None,
+            Err(errno) => return Err((self, errno)),
+        }
+        Ok(())
+    }
+
+    fn post_rdma(
+        &self,
+        id: u64,
+        opcode: ffi::ibv_wr_opcode::Type,
+        (region, offset, bytes): (&MemoryRegion, u64, u32),
+        (rkey, remote_addr): (u32, u64),
+    ) -> Result<(), Errno> {
+        let end = offset.checked_add(bytes.into()).ok_or(Errno::EINVAL)?;
+        if end > region.mapping().bytes() as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let addr = region.mapping().address() + offset;
+        let mut piece = ffi::ibv_sge {
+            addr,
+            length: bytes,
+            lkey: region.lkey(),
+        };
+        let mut work = blank_work(id, opcode);
+        work.sg_list = &raw mut piece;
+        work.num_sge = 1;
+        work.wr.rdma = ffi::rdma_t { remote_addr, rkey };
+        self.post(&mut work)
+    }
+
+    fn post(&self, work: &mut ffi::ibv_send_wr) -> Result<(), Errno> {
+        let mut bad = null_mut();
+        // SAFETY: the queue pair exists; `work` and what it points to live until the library has
+        // copied them, which it does before it returns.
+        check(unsafe { ffi::ibv_post_send(self.as_ptr(), work, &raw mut bad) })
+    }
+
+    fn modify(
+        &self,
+        attr: &mut ffi::ibv_qp_attr,
+        mask: ffi::ibv_qp_attr_mask,
+    ) -> Result<(), Errno> {
+        // SAFETY: the queue pair exists and `attr` is valid for the call.
+        check(unsafe { ffi::ibv_modify_qp(self.as_ptr(), attr, mask.0.cast_signed()) })
+    }
+
+    fn as_ptr(&self) -> *mut ffi::ibv_qp {
+        pointer(self.raw)
+    }
+}
+
+/// The path MTU in bytes that the verbs code stands for.
+pub(super) fn mtu_bytes(code: ffi::ibv_mtu::Type) -> u16 {
+    match code {
+        1..=5 => 128 << code,
+        _ => 256,
+    }
+}
+
+fn mtu_code(bytes: u16) -> Option<ffi::ibv_mtu::Type> {
+    (1..=5).find(|code| mtu_bytes(*code) == bytes)
+}
+
+fn window_access(atomics: bool) -> u32 {
+    use ffi::ibv_access_flags as access;
+    let flags = access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
+    if atomics {
+        (flags | access::IBV_ACCESS_REMOTE_ATOMIC).0
+    } else {
+        flags.0
+    }
+}
+
+fn init_attributes(queue: &CompletionQueue, sizes: QueueSizes) -> ffi::ibv_qp_init_attr {
+    ffi::ibv_qp_init_attr {
+        qp_context: null_mut(),
+        send_cq: queue.as_ptr(),
+        recv_cq: queue.as_ptr(),
+        srq: null_mut(),
+        cap: ffi::ibv_qp_cap {
+            max_send_wr: sizes.send,
+            max_recv_wr: sizes.receive,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        },
+        qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+        sq_sig_all: 0,
+    }
+}
+
+fn blank() -> ffi::ibv_qp_attr {
+    // SAFETY: plain integers, for which zero is a value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+fn blank_work(id: u64, opcode: ffi::ibv_wr_opcode::Type) -> ffi::ibv_send_wr {
+    // SAFETY: plain integers and pointers, for which zero is a value.
+    let mut work: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    work.wr_id = id;
+    work.opcode = opcode;
+    work.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+    work
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let device = self.domain.context().name();
+        forgotten(
+            "queue pair",
+            &format_args!("{} of {device}", self.number),
+            self.raw.is_some(),
+        );
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QueuePair({})", self.number)
+    }
+}
