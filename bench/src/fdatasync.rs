@@ -1,8 +1,6 @@
 //! What the journal adds to the disk: a durable commit against as many bare fdatasyncs as it issues,
 //! on a file in the same directory.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -12,14 +10,9 @@ use clap::Args;
 use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Seq};
 use fabricbios_wire::LeaseId;
 
-use crate::pairs::interleaved_pairs;
+use crate::{bare_file::Bare, pairs::interleaved_pairs};
 
 const WARM_UP_ROUNDS: u64 = 10;
-const PAGE: [u8; 4096] = [0x5A; 4096];
-
-/// Pages of the bare file, written in turn: enough that no round overwrites what the disk has queued.
-const PAGES: u64 = 256;
-
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Pairs of rounds
@@ -41,11 +34,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         .with_context(|| format!("make a directory in {}", options.dir.display()))?;
     let mut journal = Subject::open(&place.path().join("journal.redb"), options)?;
     let syncs = journal.syncs_of_a_commit()?;
-    let bare = Bare::create(&place.path().join("bare"))?;
+    let mut bare = Bare::create(&place.path().join("bare"))?;
     let before = journal.counts();
-    let mut page = 0;
     let rounds = usize::from(options.rounds);
-    let pairs = interleaved_pairs(rounds, || journal.commit(), || bare.sync(syncs, &mut page))?;
+    let pairs = interleaved_pairs(rounds, || journal.commit(), || bare.sync(syncs))?;
     let after = journal.counts();
     println!("directory {}", options.dir.display());
     println!(
@@ -117,32 +109,5 @@ impl Subject {
 
     fn counts(&self) -> JournalCounts {
         self.journal.counts()
-    }
-}
-
-struct Bare {
-    file: File,
-}
-
-impl Bare {
-    /// Written through once, so that no round has to allocate.
-    fn create(path: &std::path::Path) -> anyhow::Result<Self> {
-        let file = File::create_new(path).with_context(|| format!("make {}", path.display()))?;
-        for page in 0..PAGES {
-            file.write_all_at(&PAGE, page * PAGE.len() as u64)?;
-        }
-        file.sync_all()?;
-        Ok(Self { file })
-    }
-
-    fn sync(&self, times: u64, page: &mut u64) -> anyhow::Result<Duration> {
-        let start = Instant::now();
-        for _ in 0..times {
-            self.file
-                .write_all_at(&PAGE, *page % PAGES * PAGE.len() as u64)?;
-            self.file.sync_data()?;
-            *page += 1;
-        }
-        Ok(start.elapsed())
     }
 }

@@ -4,7 +4,11 @@
 //! alternating rounds of one run and reports their ratio with an interval. Nothing here is a test
 //! and nothing fails for being slow.
 
+mod bare_file;
 mod fdatasync;
+mod grant;
+mod heap;
+mod lease_table;
 mod pairs;
 mod report;
 
@@ -22,6 +26,10 @@ struct Arguments {
 enum Bench {
     /// A durable commit of the journal against as many bare fdatasyncs in the same directory
     Fdatasync(fdatasync::Options),
+    /// A durable grant against a bare QUIC round trip and as many fdatasyncs as a grant issues
+    Grant(grant::Options),
+    /// Operations of the lease table with a million idle leases against one with a thousand
+    LeaseTable(lease_table::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -29,5 +37,7 @@ fn main() -> anyhow::Result<()> {
     print!("{}", report::Setting::of_this_run());
     match arguments.bench {
         Bench::Fdatasync(options) => fdatasync::run(&options),
+        Bench::LeaseTable(options) => lease_table::run(&options),
+        Bench::Grant(options) => grant::run(&options),
     }
 }

@@ -1,0 +1,118 @@
+//! What leasing adds: a durable grant, asked for by the SDK over loopback QUIC, against a PING over
+//! the same connection followed by as many bare fdatasyncs as a grant issues (one: the group commit
+//! of the grant; `fdatasync` counts it).
+//!
+//! The memory behind it is a fake without hardware, so that this is the cost of the control plane:
+//! TLS, codec, table, journal, and the hand-overs between their threads.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::Context;
+use clap::Args;
+use fabricbios_client::{Identity, Node};
+use fabricbios_control::Fabric;
+use fabricbios_lease::Backend;
+use fabricbios_node::{
+    config::Settings, inventory::OfferedArena, memory::OfferedMemory, service::Service,
+};
+use fabricbios_testbed::fakes::FakeMemory;
+use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType, Transport};
+
+use crate::{bare_file::Bare, pairs::interleaved_pairs};
+
+const ARENA: ResourceId = ResourceId(1);
+const LEASE_BYTES: u64 = 4096;
+/// fdatasyncs of one group commit.
+const SYNCS_OF_A_GRANT: u64 = 1;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Pairs of rounds
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Where the journal lies; a file system in memory would make the answer worthless
+    #[arg(long, default_value = "target", value_name = "DIRECTORY")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let place = tempfile::tempdir_in(&options.dir)
+        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
+    let mut bare = Bare::create(&place.path().join("bare"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let _inside = runtime.enter();
+    let (service, node) = start(&place.path().join("state"))?;
+    let grant = || {
+        let start = Instant::now();
+        let lease = node.alloc_blocking(request())?;
+        let took = start.elapsed();
+        node.call_blocking(Request::LeaseFree(lease.lease_id))?;
+        Ok(took)
+    };
+    let floor = || {
+        let start = Instant::now();
+        node.call_blocking(Request::Ping(1))?;
+        let round_trip: Duration = start.elapsed();
+        Ok(round_trip + bare.sync(SYNCS_OF_A_GRANT)?)
+    };
+    let pairs = interleaved_pairs(usize::from(options.rounds), grant, floor)?;
+    println!("directory {}", options.dir.display());
+    pairs.print(
+        "durable grant",
+        &format!("PING + {SYNCS_OF_A_GRANT} × (write 4096 bytes, fdatasync)"),
+    );
+    service.drain();
+    Ok(())
+}
+
+fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
+    std::fs::create_dir(state_dir)?;
+    let settings = Settings {
+        state_dir: Some(state_dir.into()),
+        listen: Some("127.0.0.1:0".parse()?),
+        ..Settings::default()
+    };
+    let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
+    let offer = memory.probe()?.remove(0);
+    let arena = OfferedArena {
+        resource_id: ARENA,
+        name: "mem0".into(),
+        align_bytes: 4096,
+        message_bytes_max: 1 << 30,
+        transports: offer.transports.clone(),
+    };
+    let offered = OfferedMemory {
+        offer,
+        arena,
+        backend: memory,
+    };
+    let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
+    let service = Service::start(&settings, &fabric, Some(offered))?;
+    let identity = Identity::load(fabric.admin_identity())?;
+    let node = Node::connect_blocking(&service.local_addr().to_string(), &identity)?;
+    Ok((service, node))
+}
+
+fn request() -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type: ResourceType::Mem,
+        resource_id: Some(ARENA),
+        capacity: LEASE_BYTES,
+        lease_secs: 60,
+        grace_secs: 0,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: Transport::Auto,
+        rotate_on_renew: false,
+        rdma_peer: None,
+    }
+}

@@ -1,0 +1,48 @@
+//! How many bytes are allocated: the system's allocator with a counter before it. It counts what was
+//! asked for; what the allocator adds to it is not seen.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Allocated and not freed.
+pub(crate) fn live_bytes() -> usize {
+    LIVE_BYTES.load(Ordering::Relaxed)
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`, which is that of the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `ptr` came from `System` through this allocator, with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other tests allocate at the same time, so the size stands far out.
+    #[test]
+    fn what_is_allocated_counts_until_it_is_freed() {
+        const SIZE: usize = 1 << 30;
+        let before = live_bytes();
+        let large: Vec<u8> = Vec::with_capacity(SIZE);
+        assert!(live_bytes() > before + SIZE / 2);
+        drop(large);
+        assert!(live_bytes() < before + SIZE / 2);
+    }
+}

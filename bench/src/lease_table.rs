@@ -1,0 +1,368 @@
+//! What the lease table costs with many idle leases: bytes for each, and the time of its operations
+//! against a table with few. Nothing is waited for: time is an argument, backends are the bench.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fabricbios_lease::{
+    Asked, BootTime, Effect, LeaseTable, Now, Offer, Order, Policy, Report, Tag, Ticket,
+};
+use fabricbios_wire::{
+    Binding, LeaseAllocRequest, LeaseId, RdmaBinding, RdmaPeer, RdmaStrategy, Request, ResourceId,
+    ResourceType, Role, Transport,
+};
+
+use crate::heap::live_bytes;
+use crate::pairs::{Pairs, interleaved_pairs};
+use crate::report::Spread;
+
+const PAGE: u64 = 4096;
+
+/// What the design allows for a lease.
+const LEASE_BYTES_MAX: f64 = 1024.0;
+
+/// Idle leases outlast every round.
+const IDLE_SECS: u32 = 30 * 24 * 3600;
+
+const SHORT_SECS: u32 = 10;
+
+/// Ended leases are forgotten soon, so that each round finds the table as the one before did.
+const KEEP_ENDED: Duration = Duration::from_secs(1);
+
+const TENANTS: usize = 100;
+
+const IDLE_TICKS: u32 = 10_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Idle leases in the large table
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    leases: u32,
+    /// Idle leases in the small table
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    few: u32,
+    /// Leases that are granted, renewed and fall due in each round
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    due: u32,
+    /// Pairs of rounds
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let before = live_bytes();
+    let mut large = Subject::with_idle(options.leases, options.due);
+    let each = (live_bytes() - before) as f64 / f64::from(options.leases);
+    let verdict = if each <= LEASE_BYTES_MAX {
+        "within"
+    } else {
+        "over"
+    };
+    println!("bytes per idle lease: {each:.0}, {verdict} the design's {LEASE_BYTES_MAX}");
+    let mut few = Subject::with_idle(options.few, options.due);
+    let mut costs = (vec![], vec![]);
+    let round = |subject: &mut Subject, costs: &mut Vec<Round>| {
+        let start = Instant::now();
+        costs.push(subject.round(options.due));
+        Ok(start.elapsed())
+    };
+    interleaved_pairs(
+        options.rounds.into(),
+        || round(&mut large, &mut costs.0),
+        || round(&mut few, &mut costs.1),
+    )?;
+    for operation in Operation::ALL {
+        let of = |costs: &[Round]| costs.iter().map(|round| round.of(operation)).collect();
+        let pairs = Pairs {
+            a: of(&costs.0),
+            b: of(&costs.1),
+        };
+        let times = match operation {
+            Operation::IdleTick => IDLE_TICKS,
+            _ => options.due,
+        };
+        print_operation(operation, &pairs, times, options);
+    }
+    Ok(())
+}
+
+fn print_operation(operation: Operation, pairs: &Pairs, times: u32, options: &Options) {
+    println!("{operation}");
+    for (leases, rounds) in [(options.leases, &pairs.a), (options.few, &pairs.b)] {
+        let nanos = |round: &Duration| round.as_secs_f64() * 1e9 / f64::from(times);
+        if let Some(spread) = Spread::of(rounds.iter().map(nanos)) {
+            println!("    with {leases} leases: ns {spread}");
+        }
+    }
+    if let Some(ratio) = pairs.ratio() {
+        println!("    ratio: {ratio}");
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Grant,
+    Renew,
+    DueTick,
+    End,
+    IdleTick,
+}
+
+impl Operation {
+    const ALL: [Self; 5] = [
+        Self::Grant,
+        Self::Renew,
+        Self::DueTick,
+        Self::End,
+        Self::IdleTick,
+    ];
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Grant => "grant: the request and the report of its bind",
+            Self::Renew => "renewal",
+            Self::DueTick => "tick in which leases fall due, for each of them",
+            Self::End => "end: the reports of the cut and of the release",
+            Self::IdleTick => "tick with nothing due",
+        })
+    }
+}
+
+/// How long each operation took in a round, all of its times together.
+#[derive(Default)]
+struct Round {
+    times: [Duration; Operation::ALL.len()],
+}
+
+impl Round {
+    fn of(&self, operation: Operation) -> Duration {
+        self.times[operation as usize]
+    }
+
+    fn time<T>(&mut self, operation: Operation, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        self.times[operation as usize] += start.elapsed();
+        result
+    }
+}
+
+struct Subject {
+    table: LeaseTable,
+    now: Now,
+    tenants: Vec<Arc<str>>,
+    numbers: u64,
+}
+
+impl Subject {
+    /// A table in which `leases` are in use and stay so.
+    fn with_idle(leases: u32, due: u32) -> Self {
+        let policy = Policy {
+            lease_secs_max: IDLE_SECS,
+            keep_ended: KEEP_ENDED,
+            records_max: leases as usize + 2 * due as usize,
+            ..Policy::default()
+        };
+        let mut table = LeaseTable::new(policy);
+        table.offer(ResourceType::Mem, arena(u64::from(leases) + u64::from(due)));
+        let mut subject = Self {
+            table,
+            now: Now {
+                boot: BootTime(1),
+                unix_ms: 1_700_000_000_000,
+            },
+            tenants: (0..TENANTS).map(tenant).collect(),
+            numbers: 0,
+        };
+        for _ in 0..leases {
+            subject.pass(Duration::from_micros(1));
+            subject.grant(IDLE_SECS);
+        }
+        subject
+    }
+
+    /// Some leases live from grant to oblivion.
+    fn round(&mut self, due: u32) -> Round {
+        let mut round = Round::default();
+        let tags: Vec<Tag> = (0..due)
+            .map(|_| round.time(Operation::Grant, || self.grant(SHORT_SECS)))
+            .collect();
+        self.pass(Duration::from_millis(8_500));
+        round.time(Operation::Renew, || {
+            for tag in &tags {
+                self.renew(*tag);
+            }
+        });
+        self.now.boot = self.now.boot + Duration::from_secs(SHORT_SECS.into());
+        round.time(Operation::DueTick, || self.table.on_tick(self.now));
+        let cuts = self.orders();
+        assert_eq!(cuts.len(), tags.len(), "all fell due");
+        round.time(Operation::End, || {
+            for tag in &tags {
+                self.end(*tag);
+            }
+        });
+        self.pass(KEEP_ENDED);
+        round.time(Operation::IdleTick, || {
+            for _ in 0..IDLE_TICKS {
+                self.pass(Duration::from_nanos(1));
+            }
+        });
+        round
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.now.boot = self.now.boot + span;
+        self.table.on_tick(self.now);
+        self.drop_effects();
+    }
+
+    fn orders(&mut self) -> Vec<Order> {
+        let mut orders = vec![];
+        while let Some(effect) = self.table.poll_effect() {
+            if let Effect::Order(order) = effect {
+                orders.push(order);
+            }
+        }
+        orders
+    }
+
+    fn drop_effects(&mut self) {
+        while self.table.poll_effect().is_some() {}
+    }
+
+    fn ask(&mut self, tenant: usize, fresh_id: LeaseId, request: Request) {
+        let asked = Asked {
+            ticket: Ticket(self.numbers),
+            tenant: self.tenants[tenant % TENANTS].clone(),
+            role: Role::Tenant,
+            fresh_id,
+            request,
+        };
+        self.table.on_request(self.now, &asked);
+    }
+
+    fn grant(&mut self, secs: u32) -> Tag {
+        self.numbers += 1;
+        let id = scattered(self.numbers);
+        self.ask(owner(id), id, Request::LeaseAlloc(wanted(secs)));
+        let tag = { self.orders().into_iter() }.find_map(|order| match order {
+            Order::Bind(order) => Some(order.tag),
+            _ => None,
+        });
+        let tag = tag.expect("the arena has room for all of them");
+        let report = Report::Bind(tag, Ok(binding()));
+        self.table.on_report(self.now, report);
+        self.drop_effects();
+        tag
+    }
+
+    fn renew(&mut self, tag: Tag) {
+        let lease_id = tag.lease_id;
+        let lease_secs = SHORT_SECS;
+        let request = Request::LeaseRenew {
+            lease_id,
+            lease_secs,
+        };
+        self.ask(owner(lease_id), LeaseId(0), request);
+        self.drop_effects();
+    }
+
+    fn end(&mut self, tag: Tag) {
+        let proof = String::from("gone from restrack");
+        self.table.on_report(self.now, Report::Cut(tag, Ok(proof)));
+        self.drop_effects();
+        self.table.on_report(self.now, Report::Release(tag, Ok(())));
+        self.drop_effects();
+    }
+}
+
+fn tenant(number: usize) -> Arc<str> {
+    Arc::from(format!("tenant-{number}"))
+}
+
+/// Ids are random, so each lands somewhere else in the table (splitmix64's finish, twice).
+fn scattered(number: u64) -> LeaseId {
+    let mix = |mut x: u64| {
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    };
+    let high = mix(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    LeaseId(u128::from(high) << 64 | u128::from(mix(high ^ number)))
+}
+
+fn owner(id: LeaseId) -> usize {
+    usize::try_from(id.0 % TENANTS as u128).unwrap_or(0)
+}
+
+fn arena(pages: u64) -> Offer {
+    Offer {
+        resource_id: ResourceId(0xa),
+        capacity: pages * PAGE,
+        align: PAGE,
+        transports: vec![Transport::Rdma],
+    }
+}
+
+fn wanted(lease_secs: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type: ResourceType::Mem,
+        resource_id: None,
+        capacity: PAGE,
+        lease_secs,
+        grace_secs: 0,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: Transport::Rdma,
+        rotate_on_renew: false,
+        rdma_peer: Some(RdmaPeer {
+            qpn: 17,
+            psn: 3,
+            gid: [1; 16],
+            path_mtu: 0,
+        }),
+    }
+}
+
+fn binding() -> Binding {
+    Binding {
+        rdma: Some(RdmaBinding {
+            rkey: Some(7),
+            remote_addr: 0x1000,
+            qp_num: 18,
+            gid: [2; 16],
+            port: 1,
+            psn: 4,
+            path_mtu: 1024,
+            strategy: RdmaStrategy::Window,
+            previous: None,
+            max_rd_atomic: 16,
+            atomics: true,
+        }),
+        ..Binding::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bench that measures refusals measures nothing.
+    #[test]
+    fn each_round_grants_renews_ends_and_forgets() {
+        let mut subject = Subject::with_idle(50, 10);
+        for _ in 0..3 {
+            let before = subject.numbers;
+            subject.round(10);
+            assert_eq!(subject.numbers, before + 10);
+            assert_eq!(subject.table.records(), 50);
+        }
+    }
+}
