@@ -126,6 +126,14 @@ impl RdmaBackend {
         self.hardware.arena.file().try_clone()
     }
 
+    /// Makes the next of each of these steps fail: `local_inv`, `dealloc_mw`, `destroy_qp` or
+    /// `restrack`.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn fail_next(&self, steps: &[&'static str]) {
+        self.hardware.faults.plan(steps);
+    }
+
     /// Cuts what is left and gives the device back, for an orderly end.
     pub fn close(self) -> Result<(), StepError> {
         for (lease_id, slot) in self.table.all() {

@@ -20,6 +20,7 @@ use nix::errno::Errno;
 use super::{
     arena::Arena,
     device::{Device, gid_text},
+    faults::Faults,
     keys::{KeyHistory, random_byte, random_psn},
     verbs::{
         CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain, QueuePair, QueueSizes,
@@ -53,6 +54,7 @@ pub(crate) struct Hardware {
     /// of a number that another lease has by now is no leak.
     pub(super) numbers: Mutex<HashSet<u32>>,
     pub(super) work: AtomicU64,
+    pub(super) faults: Faults,
 }
 
 /// Boxed, since it travels through results and states.
@@ -87,6 +89,7 @@ impl Hardware {
             keys: Mutex::default(),
             numbers: Mutex::default(),
             work: AtomicU64::new(1),
+            faults: Faults::default(),
         }
     }
 

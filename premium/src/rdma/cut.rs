@@ -77,9 +77,9 @@ impl Hardware {
         steps: &mut Steps,
     ) -> Result<(), (&'static str, String)> {
         let invalidated = self.invalidate_all(parts, steps);
-        let dealloc = dealloc_all(&mut parts.windows, steps);
+        let dealloc = self.dealloc_all(&mut parts.windows, steps);
         // Not bound, so nothing depends on them but tidiness: those that stay are leftovers.
-        if let Err(errno) = dealloc_all(&mut parts.doomed, steps) {
+        if let Err(errno) = self.dealloc_all(&mut parts.doomed, steps) {
             tracing::warn!(lease = %tag, %errno, "an unbound window stays");
         }
         self.fail(parts, steps);
@@ -113,11 +113,30 @@ impl Hardware {
         let (Some(queue_pair), Some(completions)) = (&parts.queue_pair, &parts.completions) else {
             return Err(WorkError::Post(Errno::EINVAL));
         };
+        if self.faults.strike("local_inv") {
+            return Err(WorkError::Post(Errno::EIO));
+        }
         let id = self.work.fetch_add(1, Ordering::Relaxed);
         queue_pair
             .post_invalidate(id, window.rkey())
             .map_err(WorkError::Post)?;
         completions.wait(id, INVALIDATE_LIMIT)
+    }
+
+    /// Deallocates all that can be; what cannot stays, with the last refusal.
+    fn dealloc_all(&self, windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for window in std::mem::take(windows) {
+            let step = || match self.faults.strike("dealloc_mw") {
+                true => Err((window, Errno::EIO)),
+                false => window.dealloc(),
+            };
+            if let Err((window, errno)) = steps.run("dealloc_mw", step, refusal) {
+                windows.push(window);
+                result = Err(errno);
+            }
+        }
+        result
     }
 
     /// Ends the key before the last rotation; the newer one goes on.
@@ -160,7 +179,11 @@ impl Hardware {
             return Ok(());
         };
         self.numbers().remove(&parts.number);
-        match steps.run("destroy_qp", || queue_pair.destroy(), refusal) {
+        let step = || match self.faults.strike("destroy_qp") {
+            true => Err((queue_pair, Errno::EIO)),
+            false => queue_pair.destroy(),
+        };
+        match steps.run("destroy_qp", step, refusal) {
             Ok(()) => Ok(()),
             Err((queue_pair, errno)) => {
                 parts.queue_pair = Some(queue_pair);
@@ -191,6 +214,9 @@ impl Hardware {
 
     /// `Ok`: the kernel has no queue pair of that number, or it is somebody else's by now.
     fn look_for(&self, number: u32) -> Result<(), StepError> {
+        if self.faults.strike("restrack") {
+            return Err(StepError::new("restrack", "made to fail"));
+        }
         for _ in 0..LOOKS {
             match restrack::queue_pair(self.device.index, self.device.port, number)? {
                 Presence::Gone => return Ok(()),
@@ -236,18 +262,6 @@ impl BindingParts {
             && self.doomed.is_empty()
             && self.region.is_none()
     }
-}
-
-/// Deallocates all that can be; what cannot stays, with the last refusal.
-fn dealloc_all(windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno> {
-    let mut result = Ok(());
-    for window in std::mem::take(windows) {
-        if let Err((window, errno)) = steps.run("dealloc_mw", || window.dealloc(), refusal) {
-            windows.push(window);
-            result = Err(errno);
-        }
-    }
-    result
 }
 
 /// Neither gives access: the region has no remote rights and its windows are gone. One that stays

@@ -12,6 +12,7 @@ mod bounds;
 mod connect;
 mod cut;
 mod device;
+mod faults;
 mod keys;
 mod life;
 mod permits;

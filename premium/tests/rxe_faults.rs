@@ -1,0 +1,147 @@
+//! What follows when a step of a cut fails: the error names it, the bytes stay withheld, and only a
+//! remediation that verifies gives them back.
+//!
+//! Runs like `rxe_window`, on the same device.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that cannot go on panics, and its numbers are small"
+)]
+
+#[allow(dead_code, reason = "shared with the other suite, which uses the rest")]
+mod lab;
+
+use fabricbios_lease::{Backend, BindError};
+use lab::{Lab, PAGE, RESOURCE, client, kernel_objects, pages, pattern, tag};
+
+/// Cuts lease 1 with `faults` ahead and returns the step that the error names.
+fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
+    lab.backend.fail_next(faults);
+    let error = lab.backend.cut(tag(1, 1)).unwrap_err();
+    println!("{error}");
+    error.step
+}
+
+/// A failed cut of a lease in use withholds the bytes until a reset has verified.
+fn fails_then_recovers(faults: &[&'static str], step: &str) {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let extent = pages(0, 2);
+    let (mut tenant, rdma) = lab.grant(1, extent);
+    tenant
+        .write(
+            rdma.rkey.unwrap(),
+            rdma.remote_addr,
+            &pattern(PAGE as usize),
+        )
+        .unwrap();
+    assert_eq!(failed_cut(&lab, faults), step);
+    assert!(
+        tenant
+            .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
+            .is_err()
+    );
+    assert!(
+        lab.backend.release(tag(1, 1), extent, &|| ()).is_err(),
+        "released without proof"
+    );
+    let next = lab.bind(tag(2, 1), extent, None);
+    assert!(matches!(next, Err(BindError::Failed(_))), "{next:?}");
+    assert!(
+        lab.bytes(pages(0, 1)).iter().all(|byte| *byte != 0),
+        "scrubbed too early"
+    );
+
+    lab.backend.reset(RESOURCE).unwrap();
+    assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
+    tenant.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    lab.bind(tag(2, 1), extent, None).unwrap();
+    lab.cut_and_release(tag(2, 1), extent);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_window_that_cannot_be_taken_away_fails_the_cut() {
+    fails_then_recovers(&["local_inv", "dealloc_mw"], "dealloc_mw");
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_queue_pair_that_cannot_be_destroyed_fails_the_cut() {
+    fails_then_recovers(&["destroy_qp"], "destroy_qp");
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_queue_pair_that_the_kernel_does_not_confirm_gone_fails_the_cut() {
+    fails_then_recovers(&["restrack"], "restrack");
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_reset_that_fails_leaves_everything_withheld() {
+    let lab = Lab::open();
+    let (client, _) = lab.grant(1, pages(0, 1));
+    assert_eq!(
+        failed_cut(&lab, &["destroy_qp", "destroy_qp"]),
+        "destroy_qp"
+    );
+    assert_eq!(lab.backend.reset(RESOURCE).unwrap_err().step, "destroy_qp");
+    assert!(lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).is_err());
+    lab.backend.reset(RESOURCE).unwrap();
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn an_invalidated_window_is_proof_enough_and_release_takes_it_away() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut tenant, rdma) = lab.grant(1, pages(0, 1));
+    lab.backend.fail_next(&["dealloc_mw"]);
+    let proof = lab.cut(tag(1, 1));
+    assert!(
+        proof.contains("local_inv ok") && proof.contains("dealloc_mw EIO"),
+        "{proof}"
+    );
+    assert!(
+        tenant
+            .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
+            .is_err()
+    );
+    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    tenant.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_new_binding_over_one_that_cannot_be_cut_is_stranded_and_others_go_on() {
+    let lab = Lab::open();
+    let (first, _) = lab.grant(1, pages(0, 1));
+    let (mut other, other_rdma) = lab.grant(2, pages(1, 1));
+    let second = client();
+    lab.backend.fail_next(&["destroy_qp"]);
+    let stranded = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    assert!(
+        matches!(stranded, Err(BindError::Stranded(_))),
+        "{stranded:?}"
+    );
+    other
+        .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[1])
+        .unwrap();
+    lab.backend.reset(RESOURCE).unwrap();
+    other
+        .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[2])
+        .unwrap();
+    lab.cut_and_release(tag(2, 1), pages(1, 1));
+    for client in [first, second, other] {
+        client.close().unwrap();
+    }
+    lab.close();
+}
