@@ -154,7 +154,8 @@ impl LeaseTable {
         )
     }
 
-    /// The resource asked for, or the one of the kind that fits tightest among those that can.
+    /// The resource asked for, or the one of the kind that fits tightest among those that can. What
+    /// never can comes last, so that a refusal calls permanent only what is.
     fn choose(&mut self, request: &LeaseAllocRequest) -> Result<&mut Resource, Refusal> {
         let id = match request.resource_id {
             Some(id) => id,
@@ -190,8 +191,9 @@ impl LeaseTable {
     fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
         let rank = |resource: &Resource| {
             (
-                resource.fence.is_some(),
+                resource.capacity < request.capacity,
                 resource.road(request.transport).is_none(),
+                resource.fence.is_some(),
                 resource.free.longest() < request.capacity,
                 resource.free.longest(),
             )

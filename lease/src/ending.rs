@@ -42,11 +42,7 @@ impl LeaseTable {
                 let overdue = StepError::new("cut", self.not_done_within(self.policy.cut_within));
                 self.fence(now, id, Event::CutFailed, overdue);
             }
-            State::Grace => {
-                if lease.step(Event::GraceOver) {
-                    self.start_release(now, id);
-                }
-            }
+            State::Grace => self.end(now, id, Event::GraceOver, LeasePhase::Expired),
             State::Releasing => {
                 let stall = self.policy.release_stall;
                 let stuck = StepError::new("release", self.not_done_within(stall));
@@ -84,12 +80,20 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
+        if lease.state == State::Cutting && lease.ending == LeasePhase::Expired {
+            // Somebody wants it gone: after the proof nothing is kept for a renewal.
+            lease.ending = phase;
+            return;
+        }
         if !lease.step(event) {
             return;
         }
         lease.ending = phase;
         lease.since = now.boot;
+        // The cut ends every key.
+        lease.old_key = None;
         if lease.state == State::Releasing {
+            self.tell_ended(now, id);
             self.start_release(now, id);
             return;
         }
@@ -129,7 +133,7 @@ impl LeaseTable {
         };
         lease.since = now.boot;
         lease.binding = None;
-        if !lease.outstanding {
+        if lease.outstanding.is_none() {
             let order = Order::Release(lease.tag(), lease.extent);
             self.order(order);
         }
@@ -142,7 +146,9 @@ impl LeaseTable {
             return;
         };
         let waiting = lease.waiting.clone();
-        if !lease.step(event) {
+        // What is stranded is graver than a release that failed, also when that came first.
+        let graver = lease.state == State::Fenced && event == Event::Stranded;
+        if !graver && !lease.step(event) {
             return;
         }
         lease.fenced_by_release = event == Event::ReleaseFailed;
@@ -170,6 +176,7 @@ impl LeaseTable {
             return;
         };
         resource.fenced_leases.insert(fence.lease_id);
+        resource.fenced_again = resource.resetting.is_some();
         let note = Note::Fenced {
             resource_id: fence.resource_id,
             lease_id: fence.lease_id,
@@ -247,6 +254,14 @@ impl LeaseTable {
             return;
         };
         self.timers.remove(&(by, Timer::Reset(id)));
+        // It began before that and proves nothing about it.
+        let outcome = match outcome {
+            Ok(()) if resource.fenced_again => Err(StepError::new(
+                "reset",
+                "another lease was fenced meanwhile; clear the fence once more",
+            )),
+            outcome => outcome,
+        };
         let answer = match outcome {
             Ok(()) => {
                 self.unfence(now, id, Event::Remedied, "remediation");

@@ -35,6 +35,13 @@ pub(crate) enum OldKey {
     Retiring { by: BootTime },
 }
 
+/// What has been ordered and not reported yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outstanding {
+    Bind,
+    Rotation,
+}
+
 /// A lease that is not over.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
@@ -61,7 +68,7 @@ pub(crate) struct Lease {
     pub(crate) old_key: Option<OldKey>,
     /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not
     /// released: an order that still waits for its thread must not find them with somebody else.
-    pub(crate) outstanding: bool,
+    pub(crate) outstanding: Option<Outstanding>,
     /// Overlap that the rotation under way was asked for.
     pub(crate) overlap: Duration,
     /// How it is ending.

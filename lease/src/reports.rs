@@ -7,19 +7,24 @@ use fabricbios_wire::{Binding, LeaseError, LeaseId, LeasePhase, Refusal, Refusal
 
 use crate::{
     BindError, Event, LeaseTable, Note, Now, Order, Report, State, StepError, Tag,
-    lease::{Lease, OldKey, Waiting},
+    lease::{Lease, OldKey, Outstanding, Waiting},
 };
 
 impl LeaseTable {
     /// Takes in what came of an order. Whatever fell due before `now` has happened before it.
     pub fn on_report(&mut self, now: Now, report: Report) {
         self.on_tick(now);
-        if let Report::Bind(tag, _) | Report::Rotate(tag, _) = report {
-            self.order_returned(now, tag);
-        }
         match report {
-            Report::Bind(tag, outcome) => self.bind_reported(now, tag, outcome),
-            Report::Rotate(tag, outcome) => self.rotate_reported(now, tag, outcome),
+            Report::Bind(tag, outcome) => {
+                if self.was_outstanding(tag, Outstanding::Bind) {
+                    self.bind_reported(now, tag, outcome);
+                }
+            }
+            Report::Rotate(tag, outcome) => {
+                if self.was_outstanding(tag, Outstanding::Rotation) {
+                    self.rotate_reported(now, tag, outcome);
+                }
+            }
             Report::RetireKey(tag, outcome) => self.retire_reported(now, tag, outcome),
             Report::Cut(tag, outcome) => self.cut_reported(now, tag, outcome),
             Report::ReleaseProgress(tag) => self.release_moves(now, tag),
@@ -46,28 +51,35 @@ impl LeaseTable {
         self.leases.get_mut(&tag.lease_id)
     }
 
+    /// Whether this is the report that the lease is owed. The same one twice is none.
+    fn was_outstanding(&mut self, tag: Tag, what: Outstanding) -> bool {
+        let lease = self.leases.get_mut(&tag.lease_id);
+        let owed = lease
+            .filter(|lease| lease.tag() == tag)
+            .and_then(|lease| lease.outstanding.take_if(|it| *it == what));
+        if owed.is_none() {
+            self.note(Note::Stale(tag, "bound or rotated"));
+        }
+        owed.is_some()
+    }
+
     /// Nothing is on its way for this lease any more: a release that waited for that can start.
-    fn order_returned(&mut self, now: Now, tag: Tag) {
-        let Some(lease) = self
-            .leases
-            .get_mut(&tag.lease_id)
-            .filter(|l| l.tag() == tag)
-        else {
-            return;
-        };
-        let was_outstanding = core::mem::take(&mut lease.outstanding);
-        let releasing = lease.state == State::Releasing || lease.fenced_by_release;
-        if was_outstanding && releasing {
+    fn release_if_waiting(&mut self, now: Now, tag: Tag) {
+        let lease = self.leases.get(&tag.lease_id);
+        if lease.is_some_and(|l| l.state == State::Releasing || l.fenced_by_release) {
             self.start_release(now, tag.lease_id);
         }
     }
 
     fn bind_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
         match outcome {
-            Err(BindError::Stranded(error)) => self.stranded(now, tag, error),
+            Err(BindError::Stranded(error)) => {
+                return self.fence(now, tag.lease_id, Event::Stranded, error);
+            }
             Ok(binding) => self.bound(now, tag, binding),
             Err(error) => self.not_bound(now, tag, &error),
         }
+        self.release_if_waiting(now, tag);
     }
 
     fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
@@ -167,33 +179,25 @@ impl LeaseTable {
         });
     }
 
-    /// Something is left that nobody can undo, and the report may come after the cut.
-    fn stranded(&mut self, now: Now, tag: Tag, error: StepError) {
-        let known = self
-            .leases
-            .get(&tag.lease_id)
-            .is_some_and(|lease| lease.tag() == tag);
-        if known {
-            self.fence(now, tag.lease_id, Event::Stranded, error);
-        } else {
-            self.note(Note::Stale(tag, "stranded"));
-        }
-    }
-
     fn rotate_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
         match outcome {
-            Err(BindError::Stranded(error)) => self.stranded(now, tag, error),
-            Ok(binding) => self.rotated(now, tag, binding),
-            Err(error) => {
-                let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
-                    return;
-                };
-                // The old key is as it was.
-                if lease.step(Event::NotBound) {
-                    self.refuse_binding(tag, &error);
-                    self.arm(tag.lease_id);
-                }
+            Err(BindError::Stranded(error)) => {
+                return self.fence(now, tag.lease_id, Event::Stranded, error);
             }
+            Ok(binding) => self.rotated(now, tag, binding),
+            Err(error) => self.not_rotated(tag, &error),
+        }
+        self.release_if_waiting(now, tag);
+    }
+
+    /// The old key is as it was.
+    fn not_rotated(&mut self, tag: Tag, error: &BindError) {
+        let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
+            return;
+        };
+        if lease.step(Event::NotBound) {
+            self.refuse_binding(tag, error);
+            self.arm(tag.lease_id);
         }
     }
 

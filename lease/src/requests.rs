@@ -13,7 +13,7 @@ use crate::{
     Wanted,
     admission::{Admitted, wanted},
     config::OVERLAP_MS_MAX,
-    lease::{Lease, OldKey, Waiting},
+    lease::{Lease, OldKey, Outstanding, Waiting},
     table::Timer,
 };
 
@@ -119,7 +119,7 @@ impl LeaseTable {
             peer: request.rdma_peer,
             binding: None,
             old_key: None,
-            outstanding: true,
+            outstanding: Some(Outstanding::Bind),
             overlap: Duration::ZERO,
             ending: LeasePhase::Revoked,
             fault: None,
@@ -158,7 +158,7 @@ impl LeaseTable {
             )));
         }
         let was = lease.state;
-        if lease.outstanding || !lease.step(Event::Renew) {
+        if lease.outstanding.is_some() || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
         lease.start_term(now, secs);
@@ -227,6 +227,10 @@ impl LeaseTable {
         if let Some(ended) = self.ended.get(&id).filter(|e| e.phase == LeasePhase::Freed) {
             return Ok(Some(Reply::Lease(ended.info(id))));
         }
+        let freed = |lease: &&Lease| lease.phase() == LeasePhase::Freed;
+        if let Some(lease) = self.leases.get(&id).filter(freed) {
+            return Ok(Some(Reply::Lease(lease.info(now, false))));
+        }
         self.end_by_request(
             now,
             id,
@@ -261,15 +265,9 @@ impl LeaseTable {
         let lease = self.live_mut(id)?;
         match lease.state {
             State::Releasing | State::Fenced | State::Ended => return Err(lease.over()),
-            State::Cutting => lease.waiting.push(waiting),
             _ => {
-                self.end(now, id, event, phase);
-                let lease = self.live_mut(id)?;
                 lease.waiting.push(waiting);
-                if lease.state == State::Releasing {
-                    // Out of grace: the cut was proved long ago.
-                    self.tell_ended(now, id);
-                }
+                self.end(now, id, event, phase);
             }
         }
         Ok(None)
@@ -300,7 +298,9 @@ impl LeaseTable {
         lease.generation = lease.generation.next();
         lease.since = now.boot;
         lease.old_key = None;
-        lease.outstanding = true;
+        // What was before is cut first: nobody is told of it any more.
+        lease.binding = None;
+        lease.outstanding = Some(Outstanding::Bind);
         lease.waiting.push(Waiting::Rebind(ticket));
         let order = BindOrder {
             tag: lease.tag(),
@@ -350,7 +350,7 @@ impl LeaseTable {
         }
         lease.since = now.boot;
         lease.overlap = overlap;
-        lease.outstanding = true;
+        lease.outstanding = Some(Outstanding::Rotation);
         lease.waiting.push(Waiting::Rebind(ticket));
         self.put(tag.lease_id);
         self.order(Order::Rotate(tag));
@@ -376,6 +376,7 @@ impl LeaseTable {
         };
         let by = now.boot + self.policy.reset_within;
         resource.resetting = Some((asker, by));
+        resource.fenced_again = false;
         self.timers.insert((by, Timer::Reset(id)));
         self.order(Order::Reset(id));
     }
@@ -481,10 +482,12 @@ impl Lease {
     /// Why a request does not fit the state.
     fn busy(&self) -> Refusal {
         match self.state {
-            _ if self.outstanding => busy(format!(
-                "lease {} is being bound; ask again when that is done",
-                self.id
-            )),
+            State::Binding | State::Rebinding | State::Grace if self.outstanding.is_some() => {
+                busy(format!(
+                    "lease {} is being bound; ask again when that is done",
+                    self.id
+                ))
+            }
             State::Binding | State::Rebinding => {
                 busy(format!("lease {} is getting a new key; ask again", self.id))
             }

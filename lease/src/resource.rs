@@ -19,6 +19,8 @@ pub(crate) struct Resource {
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
     /// A remediation is under way: who asked for it, if somebody did, and until when.
     pub(crate) resetting: Option<(Option<Ticket>, BootTime)>,
+    /// A lease was fenced since that began.
+    pub(crate) fenced_again: bool,
 }
 
 impl Resource {
@@ -32,6 +34,7 @@ impl Resource {
             fence: None,
             fenced_leases: BTreeSet::new(),
             resetting: None,
+            fenced_again: false,
         }
     }
 
