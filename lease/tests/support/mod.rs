@@ -1,5 +1,6 @@
 //! A world for the table: a clock that is moved by hand, tickets, and the effects so far.
 #![allow(dead_code, reason = "each test uses its part")]
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,0 +1,157 @@
+//! What can happen to a node, in the abstract: who is meant is a number that is reduced to the
+//! leases and orders there are when it happens.
+
+use fabricbios_wire::Transport;
+use proptest::prelude::*;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asker {
+    Holder,
+    Stranger,
+    Operator,
+}
+
+/// How far time moves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Nanos(u64),
+    Millis(u64),
+    /// Exactly to what falls due next.
+    Due,
+    /// To one nanosecond before it.
+    AlmostDue,
+}
+
+/// What comes of an order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    Fine,
+    /// Did not work, nothing left behind.
+    Failed,
+    Refused,
+    Cancelled,
+    /// Did not work, something left behind.
+    Stranded,
+    /// Not done, but moving.
+    Moving,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) tenant: usize,
+    pub(crate) bytes: u64,
+    pub(crate) secs: u32,
+    pub(crate) grace: u32,
+    pub(crate) road: Transport,
+    pub(crate) peer: bool,
+    pub(crate) rotate_on_renew: bool,
+    pub(crate) arena: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    Alloc(Wish),
+    Renew(Asker, usize, u32),
+    Free(Asker, usize),
+    Bind(Asker, usize),
+    Rotate(Asker, usize, u32),
+    Revoke(Asker, usize),
+    ClearFence(Asker, usize),
+    Drain,
+    Pass(Step),
+    /// About an order that was not reported yet.
+    Report(usize, Outcome),
+    /// A report that was given before comes again.
+    Again(usize),
+    /// A report about a binding that never was.
+    Stray(usize, Outcome),
+}
+
+const PAGE: u64 = 4096;
+
+fn wish() -> impl Strategy<Value = Action> {
+    let bytes = prop_oneof![
+        8 => 1..=4 * PAGE,
+        4 => (1..=10u64).prop_map(|pages| pages * PAGE),
+        1 => prop::sample::select(vec![0, 11 * PAGE, 16 * PAGE, 17 * PAGE, u64::MAX]),
+    ];
+    let secs = prop_oneof![8 => 1..=20u32, 1 => prop::sample::select(vec![0, 3600, 3601])];
+    let grace = prop_oneof![3 => Just(0u32), 6 => 1..=10u32, 1 => Just(3601)];
+    let road = prop_oneof![
+        3 => Just((Transport::Auto, false)),
+        6 => Just((Transport::Rdma, true)),
+        1 => Just((Transport::Rdma, false)),
+        2 => Just((Transport::Udp, false)),
+        1 => Just((Transport::Udp, true)),
+    ];
+    let arena = prop::option::weighted(0.3, 0..3usize);
+    (0..3usize, bytes, secs, grace, road, any::<bool>(), arena).prop_map(
+        |(tenant, bytes, secs, grace, (road, peer), rotate_on_renew, arena)| {
+            Action::Alloc(Wish {
+                tenant,
+                bytes,
+                secs,
+                grace,
+                road,
+                peer,
+                rotate_on_renew,
+                arena,
+            })
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        1 => (1..3u64).prop_map(Step::Nanos),
+        4 => (1..1_500u64).prop_map(Step::Millis),
+        2 => (1_000..40_000u64).prop_map(Step::Millis),
+        1 => (900_000..4_000_000u64).prop_map(Step::Millis),
+        6 => Just(Step::Due),
+        3 => Just(Step::AlmostDue),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        24 => Just(Outcome::Fine),
+        2 => Just(Outcome::Failed),
+        1 => Just(Outcome::Refused),
+        2 => Just(Outcome::Cancelled),
+        2 => Just(Outcome::Stranded),
+        2 => Just(Outcome::Moving),
+    ]
+}
+
+pub(crate) fn action() -> impl Strategy<Value = Action> {
+    let asker = || {
+        prop_oneof![
+            10 => Just(Asker::Holder),
+            1 => Just(Asker::Stranger),
+            1 => Just(Asker::Operator),
+        ]
+    };
+    let boss = || prop_oneof![8 => Just(Asker::Operator), 1 => Just(Asker::Holder)];
+    let who = || 0..64usize;
+    let secs = prop_oneof![3 => Just(0u32), 3 => 1..20u32, 1 => Just(3601)];
+    let overlap =
+        prop_oneof![3 => Just(0u32), 3 => 1..8_000u32, 1 => Just(60_000), 1 => Just(60_001)];
+    prop_oneof![
+        10 => wish(),
+        8 => (asker(), who(), secs).prop_map(|(a, w, s)| Action::Renew(a, w, s)),
+        3 => (asker(), who()).prop_map(|(a, w)| Action::Free(a, w)),
+        4 => (asker(), who()).prop_map(|(a, w)| Action::Bind(a, w)),
+        5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
+        2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
+        3 => (boss(), 0..3usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
+        (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {
+            true => Action::Drain,
+            false => Action::Pass(Step::Due),
+        }),
+        16 => step().prop_map(Action::Pass),
+        34 => (who(), outcome()).prop_map(|(w, o)| Action::Report(w, o)),
+        3 => who().prop_map(Action::Again),
+        1 => (who(), outcome()).prop_map(|(w, o)| Action::Stray(w, o)),
+    ]
+}

@@ -1,0 +1,198 @@
+//! What must hold whatever happens, told by the effects alone: it needs no oracle.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::PAGE;
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Newest generation named by an order.
+    newest: BTreeMap<LeaseId, Generation>,
+    /// Bindings whose cut was reported as proved.
+    proved: BTreeSet<(LeaseId, Generation)>,
+    extents: BTreeMap<LeaseId, (ResourceId, Extent)>,
+    pub(crate) asked: BTreeMap<Ticket, Option<LeaseId>>,
+    pub(crate) answered: BTreeSet<Ticket>,
+    /// How each lease ended, by the journal; absent: it lives.
+    ended: BTreeMap<LeaseId, Option<LeasePhase>>,
+    fences: BTreeSet<ResourceId>,
+}
+
+impl Seen {
+    fn cut_is_proved(&self, id: LeaseId) -> bool {
+        let newest = self.newest.get(&id);
+        newest.is_some_and(|&generation| self.proved.contains(&(id, generation)))
+    }
+
+    pub(crate) fn report(&mut self, report: &Report) {
+        if let Report::Cut(tag, Ok(_)) = report {
+            self.proved.insert((tag.lease_id, tag.generation));
+        }
+    }
+
+    /// `open`: what was ordered before and has not been reported yet.
+    pub(crate) fn order(&mut self, order: &Order, open: &[Order], fenced: &[Fence]) {
+        match order {
+            Order::Bind(bind) => {
+                invariant_no_new_lease_on_a_fenced_resource(bind, fenced);
+                let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent));
+                let before = *self.extents.entry(id).or_insert(place);
+                assert_eq!(before, place, "a lease never moves");
+                self.names(bind.tag);
+            }
+            Order::Rotate(tag) | Order::RetireKey(tag) | Order::Cut(tag) => self.names(*tag),
+            Order::Release(tag, extent) => {
+                self.names(*tag);
+                assert_eq!(self.extents[&tag.lease_id], (tag.resource_id, *extent));
+                self.invariant_release_waits(*tag, open);
+            }
+            Order::Reset(_) => {}
+        }
+    }
+
+    fn names(&mut self, tag: Tag) {
+        self.invariant_generations_never_go_back(tag);
+        self.newest.insert(tag.lease_id, tag.generation);
+    }
+
+    fn invariant_generations_never_go_back(&self, tag: Tag) {
+        let newest = self.newest.get(&tag.lease_id).copied();
+        assert!(
+            newest.is_none_or(|newest| newest <= tag.generation),
+            "{tag}"
+        );
+    }
+
+    fn invariant_release_waits(&self, tag: Tag, open: &[Order]) {
+        assert!(self.cut_is_proved(tag.lease_id), "{tag}: not proved cut");
+        let binds = |order: &Order| match order {
+            Order::Bind(bind) => bind.tag.lease_id == tag.lease_id,
+            Order::Rotate(other) => other.lease_id == tag.lease_id,
+            _ => false,
+        };
+        assert!(!open.iter().any(binds), "{tag}: something is on its way");
+    }
+
+    pub(crate) fn answer(&mut self, ticket: Ticket, answer: &Answer) {
+        self.invariant_a_ticket_is_answered_once(ticket);
+        let about = self.asked[&ticket];
+        match (answer, about) {
+            (Ok(Reply::Lease(info)), _) => self.invariant_ended_is_told_after_the_proof(info),
+            (Ok(Reply::Revoked(RevokeOutcome::TornDown)), Some(id)) => {
+                assert!(self.cut_is_proved(id), "{id} is not torn down");
+            }
+            (Err(refusal), Some(id))
+                if matches!(refusal.error, LeaseError::Expired | LeaseError::Revoked) =>
+            {
+                assert!(self.cut_is_proved(id), "{id}: {refusal:?}");
+            }
+            _ => {}
+        }
+    }
+
+    fn invariant_a_ticket_is_answered_once(&mut self, ticket: Ticket) {
+        assert!(self.asked.contains_key(&ticket), "{ticket:?}: nobody asked");
+        assert!(self.answered.insert(ticket), "{ticket:?} is answered twice");
+    }
+
+    pub(crate) fn invariant_ended_is_told_after_the_proof(&self, info: &LeaseInfo) {
+        let over = matches!(
+            info.phase,
+            LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed | LeasePhase::Revoked
+        );
+        assert!(!over || self.cut_is_proved(info.lease_id), "{info:?}");
+    }
+
+    pub(crate) fn invariant_extents_are_disjoint(&self, live: &[LeaseInfo], offers: &[Offer]) {
+        let mut taken: Vec<_> = live
+            .iter()
+            .map(|info| self.extents[&info.lease_id])
+            .collect();
+        taken.sort();
+        for &(id, extent) in &taken {
+            let offer = offers.iter().find(|offer| offer.resource_id == id).unwrap();
+            assert!(extent.end() <= offer.capacity && extent.offset % PAGE == 0);
+        }
+        let clash = |pair: &[(ResourceId, Extent)]| {
+            pair[0].0 == pair[1].0 && pair[0].1.end().next_multiple_of(PAGE) > pair[1].1.offset
+        };
+        assert!(!taken.windows(2).any(clash), "{taken:?}");
+    }
+
+    pub(crate) fn journal(&mut self, change: &Change) {
+        match change {
+            Change::PutLease(record) => {
+                self.ended.insert(record.lease_id, record.ended);
+            }
+            Change::RemoveLease(id) => drop(self.ended.remove(id)),
+            Change::PutFence(fence) => drop(self.fences.insert(fence.resource_id)),
+            Change::RemoveFence(id) => drop(self.fences.remove(id)),
+        }
+    }
+
+    /// What would be known after a crash right now is what the table tells. Leases that nobody was
+    /// told of are not written down.
+    pub(crate) fn invariant_the_journal_replays(&self, told: &[LeaseInfo], fences: &[Fence]) {
+        let over = |phase: LeasePhase| {
+            let alive = matches!(
+                phase,
+                LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
+            );
+            (!alive).then_some(phase)
+        };
+        let granted = told.iter().filter(|info| info.granted_at_unix_ms != 0);
+        let told: BTreeMap<_, _> = granted
+            .map(|info| (info.lease_id, over(info.phase)))
+            .collect();
+        assert_eq!(self.ended, told, "journal against table");
+        let fenced = fences.iter().map(|fence| fence.resource_id).collect();
+        assert_eq!(self.fences, fenced, "journal against fences");
+    }
+
+    pub(crate) fn invariant_every_ticket_was_answered(&self) {
+        let open = self
+            .asked
+            .keys()
+            .filter(|ticket| !self.answered.contains(ticket));
+        assert_eq!(open.count(), 0, "somebody still waits");
+    }
+}
+
+fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[Fence]) {
+    let new = bind.tag.generation == Generation(1);
+    let mut ids = fenced.iter().map(|fence| fence.resource_id);
+    assert!(
+        !new || !ids.any(|id| id == bind.tag.resource_id),
+        "{bind:?}"
+    );
+}
+
+pub(crate) fn invariant_the_deadline_is_ahead(next: Option<BootTime>, now: BootTime) {
+    assert!(next.is_none_or(|next| next > now), "{next:?} at {now:?}");
+}
+
+/// Permanent means never: no resource of this node could take it, whoever goes.
+pub(crate) fn invariant_permanent_means_never(
+    answer: &Answer,
+    wanted: &LeaseAllocRequest,
+    offers: &[Offer],
+) {
+    let Err(refusal) = answer else { return };
+    if refusal.error == LeaseError::CapacityExceeded {
+        let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
+        let road = |offer: &&Offer| {
+            wanted.transport == Transport::Auto || offer.transports.contains(&wanted.transport)
+        };
+        let mut could = offers.iter().filter(named).filter(road);
+        let never = !could.any(|offer| offer.capacity >= wanted.capacity);
+        assert_eq!(
+            refusal.class == RefusalClass::Permanent,
+            never,
+            "{refusal:?}"
+        );
+    }
+}

@@ -1,0 +1,595 @@
+//! The table against a slow and simple model of it, over whatever can happen in whatever order.
+//!
+//! After every step both must tell the same of every lease and resource, name the same next
+//! deadline, give the same orders and the same answers; the invariants are checked besides.
+//! `PROPTEST_CASES` says how many lives of a node are tried.
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
+mod actions;
+mod found;
+mod invariants;
+mod oracle;
+
+use std::sync::Arc;
+
+use actions::{Action, Asker, Outcome, Step, Wish};
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+use invariants::{Seen, invariant_permanent_means_never, invariant_the_deadline_is_ahead};
+use oracle::{Oracle, Said};
+use proptest::prelude::*;
+
+const PAGE: u64 = 4096;
+const BOOT: u64 = 1_000_000_000_000;
+const UNIX_MS: u64 = 1_700_000_000_000;
+const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
+const STRANGER: &str = "mallory";
+const OPERATOR: &str = "root";
+
+/// A large arena with a tail that is no page, and a smaller one over one road only.
+fn offers() -> [Offer; 2] {
+    let offer = |id, capacity, transports: &[Transport]| Offer {
+        resource_id: ResourceId(id),
+        capacity,
+        align: PAGE,
+        transports: transports.to_vec(),
+    };
+    [
+        offer(0xa0, 16 * PAGE + 100, &[Transport::Rdma, Transport::Udp]),
+        offer(0xb0, 10 * PAGE, &[Transport::Udp]),
+    ]
+}
+
+/// The table and its model, side by side.
+struct Pair {
+    table: LeaseTable,
+    oracle: Oracle,
+    seen: Seen,
+    now: Now,
+    /// Ordered and not reported yet.
+    open: Vec<Order>,
+    reported: Vec<Report>,
+    /// All leases that ever were asked for, with their tenants.
+    ids: Vec<(LeaseId, &'static str)>,
+    numbers: u32,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut table = LeaseTable::new(Policy::default());
+        for offer in offers() {
+            table.offer(ResourceType::Mem, offer);
+        }
+        Self {
+            table,
+            oracle: Oracle::new(BOOT, &offers()),
+            seen: Seen::default(),
+            now: Now {
+                boot: BootTime(BOOT),
+                unix_ms: UNIX_MS,
+            },
+            open: vec![],
+            reported: vec![],
+            ids: vec![],
+            numbers: 0,
+        }
+    }
+
+    fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Alloc(wish) => self.alloc(wish),
+            Action::Renew(asker, who, lease_secs) => {
+                let ask = |lease_id| Request::LeaseRenew {
+                    lease_id,
+                    lease_secs,
+                };
+                self.about(asker, who, ask);
+            }
+            Action::Free(asker, who) => self.about(asker, who, Request::LeaseFree),
+            Action::Bind(asker, who) => {
+                let peer = peer(self.number());
+                self.about(asker, who, |lease_id| Request::LeaseBind { lease_id, peer });
+            }
+            Action::Rotate(asker, who, overlap_ms) => {
+                let ask = |lease_id| Request::LeaseRotate {
+                    lease_id,
+                    overlap_ms,
+                };
+                self.about(asker, who, ask);
+            }
+            Action::Revoke(asker, who) => self.about(asker, who, Request::LeaseRevoke),
+            Action::ClearFence(asker, arena) => self.clear_fence(asker, arena),
+            Action::Drain => self.drain(),
+            Action::Pass(step) => self.pass(step),
+            Action::Report(which, outcome) => self.report_open(which, outcome),
+            Action::Again(which) => self.report_again(which),
+            Action::Stray(which, outcome) => self.report_stray(which, outcome),
+        }
+    }
+}
+
+/// Requests.
+impl Pair {
+    fn ask(&mut self, tenant: &str, asker: Asker, fresh_id: LeaseId, request: Request) -> Ticket {
+        let ticket = Ticket(self.number().into());
+        self.seen.asked.insert(ticket, about(&request));
+        let role = match asker {
+            Asker::Operator => Role::Operator,
+            _ => Role::Tenant,
+        };
+        let asked = Asked {
+            ticket,
+            tenant: Arc::from(tenant),
+            role,
+            fresh_id,
+            request,
+        };
+        self.table.on_request(self.now, &asked);
+        ticket
+    }
+
+    fn alloc(&mut self, wish: Wish) {
+        let tenant = TENANTS[wish.tenant];
+        // Ids are random: their order is not the order of time.
+        let id = LeaseId(u128::from(self.number().reverse_bits()));
+        let wanted = wanted(wish, self.numbers);
+        let request = Request::LeaseAlloc(wanted.clone());
+        self.ids.push((id, tenant));
+        let ticket = self.ask(tenant, Asker::Holder, id, request);
+        let effects = self.effects();
+        let extent = effects.iter().find_map(|effect| match effect {
+            Effect::Order(Order::Bind(order)) if order.tag.lease_id == id => Some(order.extent),
+            _ => None,
+        });
+        for effect in &effects {
+            if let Effect::Answer { answer, .. } = effect {
+                invariant_permanent_means_never(answer, &wanted, &offers());
+            }
+        }
+        self.oracle.alloc(ticket, tenant, id, &wanted, extent);
+        self.compare(effects);
+    }
+
+    fn about(&mut self, asker: Asker, who: usize, request: impl FnOnce(LeaseId) -> Request) {
+        // Mostly about what is on record, so that most requests have something to do.
+        let known: Vec<_> = { self.oracle.leases.iter() }
+            .map(|lease| (lease.id, lease.tenant.clone()))
+            .collect();
+        let ids = self.ids.iter().map(|&(id, tenant)| (id, tenant.to_owned()));
+        let all: Vec<_> = known.into_iter().chain(ids).collect();
+        let Some((id, holder)) = all.get(who % all.len().max(1)) else {
+            return;
+        };
+        let tenant = match asker {
+            Asker::Holder => holder,
+            Asker::Stranger => STRANGER,
+            Asker::Operator => OPERATOR,
+        };
+        let request = request(*id);
+        let ticket = self.ask(tenant, asker, LeaseId(0), request.clone());
+        let effects = self.effects();
+        let oracle = &mut self.oracle;
+        match request {
+            Request::LeaseRenew { lease_secs, .. } => oracle.renew(ticket, asker, *id, lease_secs),
+            Request::LeaseFree(_) => oracle.free(ticket, asker, *id),
+            Request::LeaseBind { peer, .. } => oracle.bind(ticket, asker, *id, peer),
+            Request::LeaseRotate { overlap_ms, .. } => {
+                oracle.rotate(ticket, asker, *id, overlap_ms);
+            }
+            _ => oracle.revoke(ticket, asker, *id),
+        }
+        self.compare(effects);
+    }
+
+    fn clear_fence(&mut self, asker: Asker, arena: usize) {
+        let id = resource(arena);
+        let request = Request::FenceClear(id);
+        let ticket = self.ask(OPERATOR, asker, LeaseId(0), request);
+        let effects = self.effects();
+        self.oracle.clear_fence(ticket, asker, id);
+        self.compare(effects);
+    }
+}
+
+/// Time and reports.
+impl Pair {
+    fn drain(&mut self) {
+        self.table.on_drain(self.now);
+        let effects = self.effects();
+        self.oracle.drain();
+        self.compare(effects);
+    }
+
+    fn pass(&mut self, step: Step) {
+        let now = self.now.boot.0;
+        let due = self.table.next_deadline().map_or(now, |at| at.0);
+        self.pass_to(match step {
+            Step::Nanos(ns) => now + ns,
+            Step::Millis(ms) => now + ms * 1_000_000,
+            Step::Due => due,
+            Step::AlmostDue => (due - 1).max(now),
+        });
+    }
+
+    fn pass_to(&mut self, boot: u64) {
+        self.now = Now {
+            boot: BootTime(boot),
+            unix_ms: UNIX_MS + (boot - BOOT) / 1_000_000,
+        };
+        self.table.on_tick(self.now);
+        let effects = self.effects();
+        self.oracle.pass_to(boot);
+        self.compare(effects);
+    }
+
+    fn report(&mut self, report: Report) {
+        self.table.on_report(self.now, report.clone());
+        let effects = self.effects();
+        self.seen.report(&report);
+        self.oracle.report(&report);
+        self.compare(effects);
+    }
+
+    fn report_open(&mut self, which: usize, outcome: Outcome) {
+        if self.open.is_empty() {
+            return;
+        }
+        let which = which % self.open.len();
+        let number = self.number();
+        let mut report = outcome_of(&self.open[which], outcome, number);
+        self.put_real_keys(&mut report);
+        if !matches!(report, Report::ReleaseProgress(_)) {
+            self.open.remove(which);
+            self.reported.push(report.clone());
+        }
+        self.report(report);
+    }
+
+    /// A backend names the keys that there are: the one before a rotation, the one left after it.
+    fn put_real_keys(&self, report: &mut Report) {
+        match report {
+            Report::Rotate(tag, Ok(binding)) => {
+                let before = self.oracle.rkey(tag.lease_id);
+                if let Some(rdma) = &mut binding.rdma {
+                    rdma.previous = before.map(|rkey| PreviousKey {
+                        rkey,
+                        remaining_ms: 0,
+                    });
+                }
+            }
+            Report::RetireKey(tag, Ok(binding)) => {
+                if let Some(rdma) = &mut binding.rdma {
+                    rdma.rkey = self.oracle.rkey(tag.lease_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A report that comes twice changes nothing; unless it can be taken for that of an order that
+    /// has not been reported yet, which nobody could tell.
+    fn report_again(&mut self, which: usize) {
+        let Some(report) = self
+            .reported
+            .get(which % self.reported.len().max(1))
+            .cloned()
+        else {
+            return;
+        };
+        if !self.open.iter().any(|order| answers(&report, order)) {
+            self.table.on_report(self.now, report);
+            let effects = self.effects();
+            self.compare(effects);
+        }
+    }
+
+    fn report_stray(&mut self, which: usize, outcome: Outcome) {
+        let Some(order) = self.open.get(which % self.open.len().max(1)) else {
+            return;
+        };
+        let mut report = outcome_of(order, outcome, 0);
+        match &mut report {
+            Report::Bind(tag, _)
+            | Report::Rotate(tag, _)
+            | Report::RetireKey(tag, _)
+            | Report::Cut(tag, _)
+            | Report::ReleaseProgress(tag)
+            | Report::Release(tag, _) => {
+                let Generation(right) = tag.generation;
+                tag.generation = Generation(if which < 32 { right - 1 } else { right + 1 });
+            }
+            Report::Reset(id, _) => id.0 += 7,
+        }
+        self.table.on_report(self.now, report);
+        let effects = self.effects();
+        self.compare(effects);
+    }
+
+    /// Everything is reported, every fence is cleared, all time passes.
+    fn settle(&mut self) {
+        for _ in 0..1_000 {
+            if !self.open.is_empty() {
+                self.report_open(0, Outcome::Fine);
+            } else if !self.table.fences().is_empty() {
+                let fenced = |arena: &usize| self.oracle.arenas[*arena].fenced();
+                self.clear_fence(Asker::Operator, (0..2).find(fenced).unwrap());
+            } else if self.table.next_deadline().is_some() {
+                self.pass(Step::Due);
+            } else {
+                return self.nothing_is_left();
+            }
+        }
+        panic!("it never settles: {:#?}", self.oracle);
+    }
+
+    fn nothing_is_left(&mut self) {
+        self.seen.invariant_every_ticket_was_answered();
+        assert_eq!((self.table.records(), self.oracle.leases.len()), (0, 0));
+        for (arena, offer) in self.table.availability().zip(offers()) {
+            assert_eq!(arena.available, offer.capacity / PAGE * PAGE);
+        }
+    }
+}
+
+/// Comparison.
+impl Pair {
+    fn effects(&mut self) -> Vec<Effect> {
+        std::iter::from_fn(|| self.table.poll_effect()).collect()
+    }
+
+    fn compare(&mut self, effects: Vec<Effect>) {
+        self.compare_effects(effects);
+        let next = self.table.next_deadline();
+        assert_eq!(next.map(|at| at.0), self.oracle.next_deadline(), "deadline");
+        invariant_the_deadline_is_ahead(next, self.now.boot);
+        let told = self.list(true);
+        let live = self.list(false);
+        self.compare_leases(&told, &live);
+        self.compare_arenas();
+        self.seen.invariant_extents_are_disjoint(&live, &offers());
+        let fences = self.table.fences();
+        self.seen.invariant_the_journal_replays(&told, &fences);
+        let told = told.iter();
+        told.for_each(|info| self.seen.invariant_ended_is_told_after_the_proof(info));
+    }
+
+    fn compare_effects(&mut self, effects: Vec<Effect>) {
+        let fences = self.table.fences();
+        let (mut orders, mut answers) = (vec![], vec![]);
+        for effect in effects {
+            match effect {
+                Effect::Order(order) => {
+                    self.seen.order(&order, &self.open, &fences);
+                    self.open.push(order.clone());
+                    orders.push(order);
+                }
+                Effect::Journal(change) => self.seen.journal(&change),
+                Effect::Answer { ticket, answer, .. } => {
+                    self.seen.answer(ticket, &answer);
+                    answers.push((ticket, Said::of(&answer)));
+                }
+                Effect::Note(_) => {}
+            }
+        }
+        let mut expected = std::mem::take(&mut self.oracle.answers);
+        answers.sort();
+        expected.sort();
+        assert_eq!(answers, expected, "answers");
+        let sorted = |orders: Vec<Order>| {
+            let mut orders: Vec<_> = orders.iter().map(|order| format!("{order:?}")).collect();
+            orders.sort();
+            orders
+        };
+        let expected = std::mem::take(&mut self.oracle.orders);
+        assert_eq!(sorted(orders), sorted(expected), "orders");
+    }
+
+    fn look(&mut self, tenant: &str, asker: Asker, request: Request) -> Answer {
+        let ticket = self.ask(tenant, asker, LeaseId(0), request);
+        self.seen.asked.remove(&ticket);
+        let mut effects = self.effects();
+        assert_eq!(effects.len(), 1, "looking changes nothing: {effects:?}");
+        match effects.pop() {
+            Some(Effect::Answer { answer, .. }) => answer,
+            other => panic!("an answer, not {other:?}"),
+        }
+    }
+
+    fn list(&mut self, ended: bool) -> Vec<LeaseInfo> {
+        let mut leases = vec![];
+        let mut after = Some(LeaseId(0));
+        while let Some(last) = after {
+            let request = Request::LeaseList { after: last, ended };
+            match self.look(OPERATOR, Asker::Operator, request) {
+                Ok(Reply::Leases(page)) => {
+                    leases.extend(page.leases);
+                    after = page.next;
+                }
+                other => panic!("a list, not {other:?}"),
+            }
+        }
+        leases
+    }
+
+    fn compare_leases(&mut self, told: &[LeaseInfo], live: &[LeaseInfo]) {
+        let now = self.now.boot.0;
+        let mut expected = self.oracle.leases.clone();
+        expected.sort_by_key(|lease| lease.id);
+        let ids = |leases: &[LeaseInfo]| leases.iter().map(|l| l.lease_id).collect::<Vec<_>>();
+        let alive = expected.iter().filter(|lease| lease.alive());
+        assert_eq!(ids(live), alive.map(|lease| lease.id).collect::<Vec<_>>());
+        let all = expected.iter().map(|lease| lease.id);
+        assert_eq!(ids(told), all.collect::<Vec<_>>());
+        for (info, lease) in told.iter().zip(&expected) {
+            assert_eq!((info.phase, info.status), (lease.phase(), lease.status()));
+            assert_eq!(info.remaining_ms, lease.remaining_ms(now), "{lease:?}");
+            assert_eq!(info.generation, lease.generation());
+            assert_eq!(info.capacity, lease.extent.length);
+            assert_eq!(info.resource_id, self.oracle.arenas[lease.arena].id);
+            assert_eq!(info.granted_at_unix_ms != 0, lease.granted);
+            assert_eq!(info.binding, Binding::default(), "an operator gets no key");
+            let query = Request::LeaseQuery(lease.id);
+            let holders = self.look(&lease.tenant, Asker::Holder, query);
+            let Ok(Reply::Lease(holders)) = holders else {
+                panic!("{holders:?}");
+            };
+            let rdma = holders.binding.rdma.clone();
+            let previous = rdma.as_ref().and_then(|rdma| rdma.previous);
+            let (rkey, old) = lease.told();
+            let old = old.map(|(rkey, until)| (rkey, (until - now) / 1_000_000));
+            assert_eq!(rdma.and_then(|rdma| rdma.rkey), rkey, "{lease:?}");
+            let previous = previous.map(|key| (key.rkey, u64::from(key.remaining_ms)));
+            assert_eq!(previous, old, "{lease:?}");
+            let holders = LeaseInfo {
+                binding: Binding::default(),
+                ..holders
+            };
+            assert_eq!(&holders, info);
+        }
+    }
+
+    fn compare_arenas(&self) {
+        for (told, arena) in self.table.availability().zip(&self.oracle.arenas) {
+            let expected = (arena.id, arena.available(), arena.fenced());
+            assert_eq!((told.resource_id, told.available, told.fenced), expected);
+        }
+        let fenced = self.oracle.arenas.iter().filter(|arena| arena.fenced());
+        let fences = self.table.fences();
+        assert!(
+            fences
+                .iter()
+                .map(|f| f.resource_id)
+                .eq(fenced.map(|arena| arena.id))
+        );
+    }
+}
+
+fn resource(arena: usize) -> ResourceId {
+    offers()
+        .get(arena)
+        .map_or(ResourceId(0xc0), |offer| offer.resource_id)
+}
+
+fn about(request: &Request) -> Option<LeaseId> {
+    match request {
+        Request::LeaseRenew { lease_id, .. }
+        | Request::LeaseBind { lease_id, .. }
+        | Request::LeaseRotate { lease_id, .. }
+        | Request::LeaseFree(lease_id)
+        | Request::LeaseRevoke(lease_id) => Some(*lease_id),
+        _ => None,
+    }
+}
+
+fn peer(number: u32) -> RdmaPeer {
+    RdmaPeer {
+        qpn: number,
+        psn: 3,
+        gid: [1; 16],
+        path_mtu: 0,
+    }
+}
+
+fn wanted(wish: Wish, number: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type: ResourceType::Mem,
+        resource_id: wish.arena.map(resource),
+        capacity: wish.bytes,
+        lease_secs: wish.secs,
+        grace_secs: wish.grace,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: wish.road,
+        rotate_on_renew: wish.rotate_on_renew,
+        rdma_peer: wish.peer.then(|| peer(number)),
+    }
+}
+
+/// Whether this is a report of such an order.
+fn answers(report: &Report, order: &Order) -> bool {
+    match (report, order) {
+        (Report::Bind(tag, _), Order::Bind(order)) => *tag == order.tag,
+        (Report::Rotate(tag, _), Order::Rotate(of))
+        | (Report::RetireKey(tag, _), Order::RetireKey(of))
+        | (Report::Cut(tag, _), Order::Cut(of))
+        | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
+            tag == of
+        }
+        (Report::Reset(id, _), Order::Reset(of)) => id == of,
+        _ => false,
+    }
+}
+
+fn outcome_of(order: &Order, outcome: Outcome, number: u32) -> Report {
+    let fine = matches!(outcome, Outcome::Fine);
+    let error = || StepError::new("step", "on purpose");
+    let done = || if fine { Ok(()) } else { Err(error()) };
+    let bound = |road, keyed: bool| match outcome {
+        Outcome::Fine | Outcome::Moving => Ok(binding(road, keyed.then_some(number))),
+        Outcome::Failed => Err(BindError::Failed(error())),
+        Outcome::Refused => Err(BindError::Refused(error())),
+        Outcome::Cancelled => Err(BindError::Cancelled),
+        Outcome::Stranded => Err(BindError::Stranded(error())),
+    };
+    match order {
+        Order::Bind(order) => Report::Bind(order.tag, bound(order.transport, order.peer.is_some())),
+        Order::Rotate(tag) => Report::Rotate(*tag, bound(Transport::Rdma, true)),
+        Order::RetireKey(tag) => Report::RetireKey(
+            *tag,
+            done().map(|()| binding(Transport::Rdma, Some(number))),
+        ),
+        Order::Cut(tag) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
+        Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
+            Report::ReleaseProgress(*tag)
+        }
+        Order::Release(tag, _) => Report::Release(*tag, done()),
+        Order::Reset(id) => Report::Reset(*id, done()),
+    }
+}
+
+fn binding(road: Transport, rkey: Option<u32>) -> Binding {
+    let rdma = (road == Transport::Rdma).then_some(RdmaBinding {
+        rkey,
+        remote_addr: 0x1000,
+        qp_num: 18,
+        gid: [2; 16],
+        port: 1,
+        psn: 4,
+        path_mtu: 1024,
+        strategy: RdmaStrategy::Window,
+        previous: None,
+        max_rd_atomic: 16,
+        atomics: true,
+    });
+    Binding {
+        rdma,
+        ..Binding::default()
+    }
+}
+
+fn live(actions: &[Action]) {
+    let mut pair = Pair::new();
+    actions.iter().for_each(|&action| pair.act(action));
+    pair.settle();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_table_does_what_its_model_does(
+        actions in prop::collection::vec(actions::action(), 1..120)
+    ) {
+        live(&actions);
+    }
+}
