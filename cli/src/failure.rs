@@ -137,7 +137,11 @@ impl Failure {
         } = self;
         // A node's message is one line; whatever came, it stays one.
         let message = message.replace(char::is_control, " ");
-        format!("fabricctl: {message} [{code}, {class}]")
+        match self.exit {
+            // What is wrong with the arguments has been said already.
+            Exit::Usage => format!("fabricctl: {message}"),
+            _ => format!("fabricctl: {message} [{code}, {class}]"),
+        }
     }
 
     fn json(&self) -> String {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_wire::{Binding, LeaseId, LeaseInfo, RdmaPeer, Request};
+use fabricbios_wire::{Binding, LeaseError, LeaseId, LeaseInfo, LeasePhase, RdmaPeer, Request};
 use tokio::task::AbortHandle;
 
 use crate::{Error, Node, renewal, runtime, runtime::wait};
@@ -176,6 +176,7 @@ impl MemLease {
     /// A lease that is known to be lost says so before it bothers the node.
     async fn ask(&self, request: Request) -> Result<LeaseInfo, Error> {
         if let Health::Lost(error) = self.health()
+            && is_over(&error)
             && !matches!(request, Request::LeaseQuery(_))
         {
             return Err(Error::Ended {
@@ -216,6 +217,9 @@ impl Shared {
     /// Takes what the node said. A renewal is news about the term, so it also clears old trouble.
     pub(crate) fn told(&self, info: LeaseInfo) {
         let mut state = self.state();
+        if is_older(&info, &state.info) {
+            return;
+        }
         let longer = info.expires_at_unix_ms > state.info.expires_at_unix_ms;
         if longer {
             state.health = Health::Good;
@@ -248,4 +252,18 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Answers may overtake each other; what an older one says is not so any more.
+fn is_older(told: &LeaseInfo, known: &LeaseInfo) -> bool {
+    let open = matches!(told.phase, LeasePhase::Binding | LeasePhase::Active);
+    let key = |info: &LeaseInfo| (info.generation, info.expires_at_unix_ms);
+    open && key(told) < key(known)
+}
+
+/// Whether the node has said that nothing can be done with the lease any more.
+fn is_over(error: &Error) -> bool {
+    use LeaseError::{Expired, Fenced, NotFound, Revoked};
+    let code = error.refusal().map(|refusal| refusal.error);
+    matches!(code, Some(Expired | Fenced | NotFound | Revoked))
 }

@@ -31,6 +31,7 @@
 
 mod address;
 mod builder;
+mod dial;
 mod error;
 mod identity;
 mod lease;

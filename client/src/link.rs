@@ -4,7 +4,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -13,41 +13,28 @@ use std::{
 use fabricbios_wire::{
     HEADER_LEN, Header, MAX_PAYLOAD, Reply, Request, decode_answer, encode_request,
 };
-use quinn::{
-    ClientConfig, Connection, ConnectionError, Endpoint, IdleTimeout, ReadError, ReadToEndError,
-    TransportConfig, VarInt, WriteError,
-};
+use quinn::{Connection, ConnectionError, ReadError, ReadToEndError, VarInt, WriteError};
 use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 
-use crate::{Error, Identity, address};
+use crate::{
+    Error, Identity,
+    dial::{Connected, Dialler, Undialled},
+};
 
-/// For all addresses of a node together.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence of the node after which it counts as gone.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
-/// Often enough that a node's own idle timeout never strikes.
-const KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// How long a goodbye may hold up its caller.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(20);
-/// The name in every node certificate, whatever address was dialled.
-const NODE_DNS_NAME: &str = "node.fabricbios";
+/// How a node closes a connection whose certificate names nobody, or has expired meanwhile.
+const IDENTITY_REFUSED: [VarInt; 2] = [VarInt::from_u32(3), VarInt::from_u32(4)];
 /// TLS alerts arrive as QUIC errors in this range (RFC 9001, section 4.8).
 const TLS_ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
 
 /// A node as the background runtime sees it.
 #[derive(Debug)]
 pub(crate) struct Link {
-    node: String,
-    config: ClientConfig,
+    dialler: Dialler,
     current: AsyncMutex<Option<Connected>>,
     next_request_id: AtomicU32,
     remote: Mutex<Option<SocketAddr>>,
-}
-
-#[derive(Clone, Debug)]
-struct Connected {
-    endpoint: Endpoint,
-    connection: Connection,
 }
 
 /// Where a request was lost.
@@ -66,11 +53,8 @@ impl Link {
             path: identity.path().to_owned(),
             why,
         })?;
-        let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::new(transport()));
         Ok(Self {
-            node: node.to_owned(),
-            config,
+            dialler: Dialler::new(node, crypto),
             current: AsyncMutex::new(None),
             next_request_id: AtomicU32::new(1),
             remote: Mutex::new(None),
@@ -78,7 +62,7 @@ impl Link {
     }
 
     pub(crate) fn node(&self) -> &str {
-        &self.node
+        self.dialler.node()
     }
 
     /// The address that answered last.
@@ -131,42 +115,16 @@ impl Link {
         {
             return Ok((connection.clone(), false));
         }
-        let connected = self.dial().await?;
+        let connected = self
+            .dialler
+            .dial()
+            .await
+            .map_err(|problem| self.undialled(problem))?;
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(connected.connection.remote_address());
         let connection = connected.connection.clone();
         *current = Some(connected);
         Ok((connection, true))
-    }
-
-    async fn dial(&self) -> Result<Connected, Error> {
-        let addresses = address::resolve(&self.node).await?;
-        let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let mut last = None;
-        for address in addresses {
-            match timeout(share, self.dial_one(address)).await {
-                Ok(Ok(connected)) => return Ok(connected),
-                Ok(Err(error)) => last = Some(error),
-                Err(_) => last = Some(self.silent(address, share)),
-            }
-        }
-        Err(last.unwrap_or_else(|| self.unreachable("it has no address".into(), false)))
-    }
-
-    async fn dial_one(&self, address: SocketAddr) -> Result<Connected, Error> {
-        let endpoint = Endpoint::client(address::any_local(address)).map_err(|e| Error::Local {
-            what: "open a UDP socket",
-            why: e.to_string(),
-        })?;
-        let connection = endpoint
-            .connect_with(self.config.clone(), address, NODE_DNS_NAME)
-            .map_err(|e| self.unreachable(format!("{address}: {e}"), false))?
-            .await
-            .map_err(|e| self.explain(Lost::Unsent(e)))?;
-        Ok(Connected {
-            endpoint,
-            connection,
-        })
     }
 
     async fn ask(
@@ -206,21 +164,24 @@ impl Link {
         Ok((header, frame))
     }
 
-    fn silent(&self, address: SocketAddr, waited: Duration) -> Error {
-        let why = format!("no answer from UDP {address} within {waited:?}; is the daemon running?");
-        self.unreachable(why, false)
+    fn undialled(&self, problem: Undialled) -> Error {
+        match problem {
+            Undialled::Address(error) => error,
+            Undialled::Refused(error) => self.explain(Lost::Unsent(error)),
+            Undialled::Silent(why) => self.unreachable(why, false),
+        }
     }
 
     fn unreachable(&self, why: String, may_have_happened: bool) -> Error {
         Error::Unreachable {
-            node: self.node.clone(),
+            node: self.node().to_owned(),
             why,
             may_have_happened,
         }
     }
 
     fn explain(&self, lost: Lost) -> Error {
-        let node = self.node.clone();
+        let node = self.node().to_owned();
         let (error, sent) = match lost {
             Lost::Protocol(why) => return Error::Protocol { node, why },
             Lost::Unsent(error) => (error, false),
@@ -236,6 +197,12 @@ impl Link {
                 Error::IdentityRefused {
                     node,
                     why: alert(e.error_code.into()),
+                }
+            }
+            ConnectionError::ApplicationClosed(e) if IDENTITY_REFUSED.contains(&e.error_code) => {
+                Error::IdentityRefused {
+                    node,
+                    why: String::from_utf8_lossy(&e.reason).into_owned(),
                 }
             }
             ConnectionError::ApplicationClosed(e) if !e.reason.is_empty() => {
@@ -293,15 +260,4 @@ fn is_idempotent(request: &Request) -> bool {
         | Request::FenceClear(_)
         | Request::IdentityIssue(_) => true,
     }
-}
-
-fn transport() -> TransportConfig {
-    let mut config = TransportConfig::default();
-    config
-        .max_concurrent_bidi_streams(VarInt::from_u32(0))
-        .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .datagram_receive_buffer_size(None)
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        .max_idle_timeout(IdleTimeout::try_from(IDLE_TIMEOUT).ok());
-    config
 }

@@ -146,8 +146,19 @@ async fn accept(endpoint: Endpoint, shared: Arc<Shared>, mut stop: watch::Receiv
             Some(_) = connections.join_next() => {}
         }
     }
-    endpoint.set_server_config(None);
-    while connections.join_next().await.is_some() {}
+    drain(&endpoint, connections).await;
+}
+
+/// Finishes what was begun. Newcomers are told at once, so that they can go elsewhere.
+async fn drain(endpoint: &Endpoint, mut connections: JoinSet<()>) {
+    loop {
+        tokio::select! {
+            finished = connections.join_next() => if finished.is_none() {
+                return;
+            },
+            Some(incoming) = endpoint.accept() => incoming.refuse(),
+        }
+    }
 }
 
 /// Turns away, asks to prove the address, or begins the handshake.

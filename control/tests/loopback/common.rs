@@ -81,10 +81,19 @@ impl World {
     }
 
     pub(crate) async fn start_with(handler: Handler, limits: Limits, queue: usize) -> Self {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::start_on(loopback, handler, limits, queue).await
+    }
+
+    pub(crate) async fn start_on(
+        listen: SocketAddr,
+        handler: Handler,
+        limits: Limits,
+        queue: usize,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
         let (sender, receiver) = mpsc::channel(queue);
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let (runtime, server) = serve(listen, &fabric, limits, &sender);
         let addr = server.local_addr();
         let seen = Arc::new(Mutex::new(Vec::new()));

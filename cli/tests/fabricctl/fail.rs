@@ -1,0 +1,196 @@
+//! What goes wrong: exit statuses, error objects, one line each.
+
+use std::{fs, process::Stdio};
+
+use fabricbios_wire::{LeaseError, Refusal, RefusalClass, Reply, Request};
+use serde_json::json;
+
+use crate::{
+    LEASE_TEXT, command,
+    common::{FakeNode, LEASE, lease, refuse},
+    fails, granting, line_of, saying,
+};
+
+#[test]
+fn every_refusal_has_its_exit_status_and_its_object() {
+    use LeaseError as E;
+    let expected = [
+        (E::InvalidIntent, 3),
+        (E::InvalidArgs, 3),
+        (E::CapacityExceeded, 3),
+        (E::ResourceBusy, 3),
+        (E::NotPermitted, 3),
+        (E::RenewTooEarly, 3),
+        (E::Unsupported, 3),
+        (E::NotFound, 4),
+        (E::Expired, 4),
+        (E::Revoked, 4),
+        (E::Fenced, 5),
+        (E::Unavailable, 6),
+        (E::Malformed, 1),
+        (E::Internal, 1),
+    ];
+    assert_eq!(expected.len(), E::ALL.len());
+    for (error, exit) in expected {
+        let node = saying(refuse(error, RefusalClass::Policy, "because of that"));
+        let (status, object) = fails(&node, &format!("lease query {LEASE_TEXT}"));
+        assert_eq!(status, exit, "{error}");
+        assert_eq!(
+            object["reason"],
+            json!({ "class": "policy", "code": error.name() })
+        );
+        assert!(object["error"].is_string());
+        let message = object["message"].as_str().unwrap();
+        assert!(
+            message.contains("because of that") && message.contains(LEASE_TEXT),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_renewal_that_comes_early_says_when() {
+    let refusal = Refusal {
+        renewable_at_unix_ms: Some(1_800_000_048_000),
+        ..Refusal::new(
+            LeaseError::RenewTooEarly,
+            RefusalClass::Transient,
+            "too early",
+        )
+    };
+    let node = saying(Err(refusal));
+    let (status, object) = fails(&node, &format!("lease renew {LEASE_TEXT}"));
+    assert_eq!(status, 3);
+    assert_eq!(object["renewable_at_unix_ms"], 1_800_000_048_000_u64);
+}
+
+#[test]
+fn a_refusal_is_one_readable_line() {
+    let node = saying(refuse(
+        LeaseError::CapacityExceeded,
+        RefusalClass::Transient,
+        "arena is full",
+    ));
+    let (status, line) = line_of(&node, "lease alloc mem --bytes 1TiB --secs 60");
+    assert_eq!(status, 3);
+    assert!(
+        line.contains("arena is full") && line.contains("[CapacityExceeded, transient]"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_class_that_is_not_echoed_is_no_grant() {
+    let node = saying(Ok(Reply::Lease(lease(60_000))));
+    let (status, object) = fails(
+        &node,
+        "lease alloc mem --bytes 4KiB --secs 60 --transport rdma",
+    );
+    assert_eq!(
+        (status, &object["reason"]["code"]),
+        (3, &json!("FailedClosed"))
+    );
+    assert_eq!(node.asked().last(), Some(&Request::LeaseFree(LEASE)));
+}
+
+#[test]
+fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
+    let node = FakeNode::start(granting());
+    let lines = [
+        ("lease alloc mem --bytes 0 --secs 60", "zero"),
+        ("lease alloc mem --bytes 1.5GiB --secs 60", "whole number"),
+        ("lease alloc mem --bytes 99999999TiB --secs 60", "16 EiB"),
+        ("lease alloc mem --bytes 1MiB --secs 0", "1 second"),
+        (
+            "lease alloc mem --bytes 1MiB --secs 4294967296",
+            "4294967295",
+        ),
+        ("lease alloc mem --bytes 1MiB", "--secs"),
+        (
+            "lease alloc mem --bytes 1MiB --secs 1 --transport pigeon",
+            "rdma",
+        ),
+        (
+            "lease alloc mem --bytes 1MiB --secs 1 --rdma-peer qpn=1",
+            "gid",
+        ),
+        ("lease alloc cpu --cores 0 --secs 1", "--cores"),
+        (
+            "lease alloc cpu --cores 1 --secs 1 --isolation total",
+            "whole_core",
+        ),
+        ("lease query 123", "32"),
+        ("lease query", "ID"),
+        (
+            "lease rotate 0123456789abcdef0123456789abcdef --overlap-ms 60001",
+            "60000",
+        ),
+        ("identity issue --tenant UPPER --out x", "a-z"),
+        ("fetch", "fetch"),
+        ("--node a:b:c ping", "HOST:PORT"),
+    ];
+    for (line, hint) in lines {
+        let (status, text) = line_of(&node, line);
+        assert_eq!(status, 2, "{line}: {text}");
+        assert!(text.contains(hint), "{line}: {text}");
+        let (status, object) = fails(&node, line);
+        assert_eq!((status, &object["error"]), (2, &json!("usage")), "{line}");
+    }
+    assert!(node.asked().is_empty());
+}
+
+#[test]
+fn a_node_that_is_not_there_is_told_as_such() {
+    let mut node = FakeNode::start(granting());
+    node.crash();
+    let (status, object) = fails(&node, "ping");
+    assert_eq!((status, &object["error"]), (6, &json!("unreachable")));
+    assert!(object["message"].as_str().unwrap().contains(&node.addr()));
+    let (status, _) = fails(&node, "--node no-such-host.invalid ping");
+    assert_eq!(status, 6);
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_panic_and_no_lost_lease() {
+    let node = FakeNode::start(granting());
+    let mut alloc = command(&node, "lease alloc mem --bytes 4KiB --secs 60");
+    let mut child = alloc
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("given back"),
+        "{output:?}"
+    );
+    assert_eq!(node.asked().last(), Some(&Request::LeaseFree(LEASE)));
+
+    let mut query = command(&node, &format!("lease query {LEASE_TEXT}"));
+    let mut child = query
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_full_disk_behind_standard_output_is_told() {
+    let node = FakeNode::start(granting());
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut ping = command(&node, "ping");
+    let output = ping.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("standard output"),
+        "{output:?}"
+    );
+}

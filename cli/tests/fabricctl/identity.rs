@@ -1,0 +1,132 @@
+//! Identities: files, keys, and being somebody.
+
+use std::{fs, os::unix::fs::PermissionsExt, time::SystemTime};
+
+use fabricbios_wire::{
+    Endpoint, Epoch, LeaseError, NodeId, NodeIdentity, RefusalClass, Reply, Request, Role,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    command,
+    common::{FakeNode, rdma, refuse},
+    fails, failure, granting, json_of, saying,
+};
+
+#[test]
+fn identities_that_do_not_do() {
+    let node = FakeNode::start(granting());
+    let other = FakeNode::start(granting());
+    let with = |identity: &str| {
+        let mut command = command(&node, "--json fence list");
+        failure(
+            &command
+                .env("FABRICBIOS_IDENTITY", identity)
+                .output()
+                .unwrap(),
+        )
+    };
+    let code = |(status, object): (i32, Value)| {
+        (
+            status,
+            object["reason"]["code"].as_str().unwrap().to_owned(),
+        )
+    };
+    assert_eq!(code(with("/no/such/file")), (2, "Identity".into()));
+    assert_eq!(code(with("")), (2, "Usage".into()));
+    let (_, object) = failure(
+        &command(&node, "--json ping")
+            .env_remove("FABRICBIOS_IDENTITY")
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        object["message"]
+            .as_str()
+            .unwrap()
+            .contains("admin.identity")
+    );
+    assert_eq!(
+        code(with(node.expired_identity().to_str().unwrap())),
+        (3, "IdentityRefused".into())
+    );
+    assert_eq!(
+        code(with(other.admin().to_str().unwrap())),
+        (1, "UntrustedNode".into())
+    );
+    assert!(node.asked().is_empty());
+}
+
+#[test]
+fn an_issued_identity_is_private_works_and_overwrites_nothing() {
+    let issuer = std::sync::Arc::new(std::sync::Mutex::new(
+        None::<std::sync::Arc<fabricbios_control::Ca>>,
+    ));
+    let signing = std::sync::Arc::clone(&issuer);
+    let node = FakeNode::start(move |request: &Request| match request {
+        Request::IdentityIssue(request) => signing
+            .lock()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .issue(request, SystemTime::now()),
+        Request::GetIdentity => Ok(Reply::Identity(NodeIdentity {
+            node_id: NodeId([1; 32]),
+            epoch: Epoch(1),
+            endpoint: Endpoint {
+                addr: rdma().gid,
+                port: 5_701,
+            },
+            tenant: "blue".into(),
+            role: Role::Tenant,
+            version: "0.1.0".into(),
+        })),
+        other => panic!("{other:?}"),
+    });
+    *issuer.lock().unwrap() = Some(node.issuer());
+    let out = node.dir().join("blue.identity");
+    let issue = format!(
+        "identity issue --tenant blue --days 3 --out {}",
+        out.display()
+    );
+    let issued = json_of(&node, &issue);
+    assert_eq!(
+        (&issued["tenant"], &issued["role"]),
+        (&json!("blue"), &json!("tenant"))
+    );
+    assert_eq!(
+        fs::metadata(&out).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let whole = fs::read(&out).unwrap();
+    let Request::IdentityIssue(asked) = node.asked().remove(0) else {
+        panic!()
+    };
+    assert_eq!((asked.role, asked.valid_secs), (Role::Tenant, 3 * 86_400));
+    let (status, _) = fails(&node, &issue);
+    assert_eq!(status, 2);
+    assert_eq!(fs::read(&out).unwrap(), whole);
+    let mut show = command(&node, "--json identity show");
+    let output = show.env("FABRICBIOS_IDENTITY", &out).output().unwrap();
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&shown["tenant"], &shown["role"]),
+        (&json!("blue"), &json!("tenant"))
+    );
+}
+
+#[test]
+fn an_identity_that_was_refused_leaves_no_file() {
+    let node = saying(refuse(
+        LeaseError::NotPermitted,
+        RefusalClass::Policy,
+        "tenants may not",
+    ));
+    let out = node.dir().join("blue.identity");
+    let (status, _) = fails(
+        &node,
+        &format!("identity issue --tenant blue --out {}", out.display()),
+    );
+    assert_eq!(status, 3);
+    assert!(!out.exists());
+}

@@ -1,0 +1,277 @@
+//! What is printed, as JSON and for people.
+
+use fabricbios_wire::{
+    Answer, Binding, CpuIsolationClass, DpKey, Effective, Endpoint, Epoch, FlatEntry,
+    GpuExclusivityClass, InventoryExtension, InventoryForm, LeaseId, LeaseInfo, LeasePage, Limits,
+    MemArena, NodeId, PreviousKey, RdmaBinding, Reply, Request, ResourceInventory, ResourceType,
+    Transport,
+};
+use serde_json::json;
+
+use crate::{
+    LEASE_TEXT, RESOURCE_TEXT,
+    common::{FakeNode, RESOURCE, lease, rdma},
+    granting, json_of, run, saying, text_of,
+};
+
+#[test]
+fn the_json_of_a_lease_is_the_contract() {
+    let previous = Some(PreviousKey {
+        rkey: 0x99,
+        remaining_ms: 1_500,
+    });
+    let info = LeaseInfo {
+        grace_ends_unix_ms: 1_800_000_070_000,
+        effective: Effective {
+            cpu_isolation: Some(CpuIsolationClass::WholeCore),
+            gpu_exclusivity: Some(GpuExclusivityClass::SessionExclusive),
+            transport: Some(Transport::Rdma),
+            rotate_on_renew: true,
+        },
+        binding: Binding {
+            dp_key: Some(DpKey([0xab; 32])),
+            udp_endpoint: Some(Endpoint {
+                addr: rdma().gid,
+                port: 5_702,
+            }),
+            limits: Some(Limits {
+                offset: 4_096,
+                length: 1 << 20,
+            }),
+            rdma: Some(RdmaBinding { previous, ..rdma() }),
+        },
+        ..lease(60_000)
+    };
+    let node = saying(Ok(Reply::Lease(info)));
+    let expected = json!({
+        "lease_id": LEASE_TEXT,
+        "resource_id": RESOURCE_TEXT,
+        "resource_type": "mem",
+        "state": "active",
+        "status": "ACTIVE",
+        "generation": 1,
+        "capacity": 1_048_576,
+        "granted_at_unix_ms": 1_800_000_000_000_u64,
+        "expires_at_unix_ms": 1_800_000_060_000_u64,
+        "renewable_at_unix_ms": 1_800_000_048_000_u64,
+        "grace_ends_unix_ms": 1_800_000_070_000_u64,
+        "remaining_ms": 60_000,
+        "effective": {
+            "cpu_isolation": "whole_core",
+            "gpu_exclusivity": "session",
+            "transport": "rdma",
+            "rotate_on_renew": true,
+        },
+        "binding": {
+            "dp_key": "ab".repeat(32),
+            "udp_endpoint": "10.0.0.1:5702",
+            "limits": { "offset": 4_096, "length": 1_048_576 },
+            "rdma": {
+                "rkey": 0x1234,
+                "remote_addr": 0x7f00_0000_1000_u64,
+                "qp_num": 17,
+                "gid": "::ffff:10.0.0.1",
+                "port": 1,
+                "psn": 99,
+                "path_mtu": 1_024,
+                "strategy": "window",
+                "max_rd_atomic": 16,
+                "atomics": true,
+                "previous": { "rkey": 0x99, "remaining_ms": 1_500 },
+            },
+        },
+    });
+    assert_eq!(
+        json_of(&node, &format!("lease query {LEASE_TEXT}")),
+        expected
+    );
+}
+
+#[test]
+fn absent_parts_are_left_out() {
+    let rdma = RdmaBinding {
+        rkey: None,
+        ..rdma()
+    };
+    let info = LeaseInfo {
+        renewable_at_unix_ms: 0,
+        binding: Binding {
+            rdma: Some(rdma),
+            ..Binding::default()
+        },
+        ..lease(60_000)
+    };
+    let node = saying(Ok(Reply::Lease(info)));
+    let json = json_of(&node, &format!("lease query {LEASE_TEXT}"));
+    for absent in ["renewable_at_unix_ms", "grace_ends_unix_ms"] {
+        assert!(json.get(absent).is_none(), "{absent}");
+    }
+    assert_eq!(json["effective"], json!({ "rotate_on_renew": false }));
+    assert_eq!(
+        json["binding"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .collect::<Vec<_>>(),
+        ["rdma"]
+    );
+    assert!(json["binding"]["rdma"].get("rkey").is_none());
+}
+
+#[test]
+fn people_get_lines_with_full_ids_and_no_keys() {
+    let info = LeaseInfo {
+        binding: Binding {
+            dp_key: Some(DpKey([0xab; 32])),
+            udp_endpoint: Some(Endpoint {
+                addr: rdma().gid,
+                port: 5_702,
+            }),
+            ..lease(0).binding
+        },
+        ..lease(59_500)
+    };
+    let node = saying(Ok(Reply::Lease(info)));
+    let text = text_of(&node, &format!("lease query {LEASE_TEXT}"));
+    for part in [
+        LEASE_TEXT,
+        RESOURCE_TEXT,
+        "in 59 s (2027-01-15T08:00:59Z)",
+        "0x00001234",
+        "1 MiB",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert!(!text.contains("abab"), "{text}");
+}
+
+#[test]
+fn help_is_help_and_later_commands_are_not_promised() {
+    let node = FakeNode::start(granting());
+    let help = text_of(&node, "--help");
+    assert!(
+        help.contains("inventory") && help.contains("Exit status"),
+        "{help}"
+    );
+    assert!(!help.contains("mem ") && !help.contains("attach"), "{help}");
+    assert!(text_of(&node, "--version").starts_with("fabricctl "));
+    assert_eq!(run(&node, "lease").status.code(), Some(2));
+}
+
+fn inventory(request: &Request) -> Answer {
+    let entry = FlatEntry {
+        resource_id: RESOURCE,
+        resource_type: ResourceType::Mem,
+        flags: 0b101,
+        capacity: 1 << 30,
+        available: 1 << 20,
+    };
+    let odd = FlatEntry {
+        resource_type: ResourceType::Unknown(0x77),
+        flags: 0,
+        ..entry
+    };
+    match request {
+        Request::GetInventory(InventoryForm::Flat) => Ok(Reply::FlatInventory(vec![
+            entry,
+            FlatEntry {
+                resource_id: fabricbios_wire::ResourceId(1),
+                ..odd
+            },
+        ])),
+        Request::GetInventory(InventoryForm::Structured) => {
+            Ok(Reply::Inventory(ResourceInventory {
+                node_id: NodeId([0xee; 32]),
+                epoch: Epoch(3),
+                health: 1,
+                mem_arenas: vec![MemArena {
+                    resource_id: RESOURCE,
+                    base: 0,
+                    len: 1 << 30,
+                    align: 4_096,
+                    max_read: 1 << 20,
+                    max_write: 1 << 20,
+                    health: 0,
+                }],
+                block_devs: vec![],
+                cpu_caps: vec![],
+                nics: vec![],
+                gpus: vec![],
+                extensions: vec![
+                    InventoryExtension::Name(RESOURCE, "rxe0".into()),
+                    InventoryExtension::Transports(RESOURCE, vec![Transport::Rdma]),
+                ],
+            }))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_inventory_joins_both_forms() {
+    let node = FakeNode::start(inventory);
+    let expected = json!({
+        "node_id": "ee".repeat(32),
+        "epoch": 3,
+        "health": "degraded",
+        "resources": [
+            {
+                "resource_id": RESOURCE_TEXT,
+                "resource_type": "mem",
+                "name": "rxe0",
+                "health": "ok",
+                "flags": ["fenced", "unknown(0x0004)"],
+                "capacity": 1_073_741_824,
+                "available": 1_048_576,
+                "transports": ["rdma"],
+            },
+            {
+                "resource_id": "00000000000000000000000000000001",
+                "resource_type": "unknown(0x0077)",
+                "flags": [],
+                "capacity": 1_073_741_824,
+                "available": 1_048_576,
+            },
+        ],
+    });
+    assert_eq!(json_of(&node, "inventory"), expected);
+    let text = text_of(&node, "inventory");
+    assert!(
+        text.contains(RESOURCE_TEXT) && text.contains("1 GiB") && text.contains("rxe0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_list_is_followed_to_its_end() {
+    let node = FakeNode::start(|request: &Request| {
+        let Request::LeaseList { after, ended } = request else {
+            panic!("{request:?}")
+        };
+        assert!(ended);
+        let id = LeaseId(after.0 + 1);
+        let leases = vec![LeaseInfo {
+            lease_id: id,
+            binding: Binding::default(),
+            ..lease(5_000)
+        }];
+        Ok(Reply::Leases(LeasePage {
+            leases,
+            next: (id.0 < 3).then_some(id),
+        }))
+    });
+    let json = json_of(&node, "lease list --all");
+    let ids: Vec<_> = json["leases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|l| l["lease_id"].clone())
+        .collect();
+    assert_eq!(
+        ids,
+        (1..=3_u128)
+            .map(|id| json!(LeaseId(id).to_string()))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(text_of(&node, "lease list --all").lines().count(), 4);
+}

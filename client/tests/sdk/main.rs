@@ -1,0 +1,53 @@
+//! The SDK against a node that answers by script.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail as loudly as tests"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod leases;
+mod nodes;
+mod renewals;
+
+use common::{FakeNode, honest, lease};
+use fabricbios_client::{Identity, MemBuilder};
+use fabricbios_wire::{Answer, Effective, Generation, LeaseInfo, RdmaPeer, Reply, Request};
+
+pub(crate) const PEER: RdmaPeer = RdmaPeer {
+    qpn: 5,
+    psn: 6,
+    gid: [7; 16],
+    path_mtu: 1_024,
+};
+
+/// Grants, echoes and repeats; each answer has a generation of its own.
+pub(crate) fn obliging() -> impl FnMut(&Request) -> Answer + Send + 'static {
+    let mut generation = 0;
+    let mut effective = Effective::default();
+    move |request| {
+        generation += 1;
+        if let Request::LeaseAlloc(alloc) = request {
+            effective = honest(alloc);
+        }
+        let info = lease(60_000);
+        Ok(Reply::Lease(LeaseInfo {
+            generation: Generation(generation),
+            effective,
+            ..info
+        }))
+    }
+}
+
+pub(crate) fn admin(node: &FakeNode) -> Identity {
+    Identity::load(node.admin()).unwrap()
+}
+
+pub(crate) fn builder(node: &FakeNode) -> MemBuilder {
+    MemBuilder::new()
+        .bytes(1 << 20)
+        .node(node.addr())
+        .identity(&admin(node))
+        .auto_renew(false)
+}

@@ -1,0 +1,110 @@
+//! Nodes that come back, and identities that do not do.
+
+use std::fs;
+
+use fabricbios_client::{Error, Identity, Node};
+use fabricbios_wire::Request;
+
+use crate::{
+    admin,
+    common::{FakeNode, LEASE},
+    obliging,
+};
+
+#[test]
+fn a_restarted_node_is_found_again_for_what_may_be_asked_twice() {
+    let mut node = FakeNode::start(obliging());
+    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    node.crash_and_restart();
+    client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    assert_eq!(node.asked().len(), 2);
+}
+
+#[test]
+fn a_grant_is_never_asked_for_twice() {
+    let mut node = FakeNode::start(obliging());
+    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    node.crash_and_restart();
+    let rotate = Request::LeaseRotate {
+        lease_id: LEASE,
+        overlap_ms: 0,
+    };
+    let error = client.call_blocking(rotate.clone()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Unreachable {
+                may_have_happened: true,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    client.call_blocking(rotate).unwrap();
+    assert_eq!(node.asked().len(), 2);
+}
+
+#[test]
+fn identities_that_do_not_do_are_told_apart() {
+    let (node, other) = (FakeNode::start(obliging()), FakeNode::start(obliging()));
+    let call = |identity: &Identity| {
+        Node::connect_blocking(&node.addr(), identity)
+            .and_then(|client| client.call_blocking(Request::FenceList))
+            .unwrap_err()
+    };
+    let expired = call(&Identity::load(node.expired_identity()).unwrap());
+    assert!(
+        matches!(&expired, Error::IdentityRefused { why, .. } if why.contains("expired")),
+        "{expired:?}"
+    );
+    let foreign = call(&admin(&other));
+    assert!(
+        matches!(foreign, Error::UntrustedNode { .. }),
+        "{foreign:?}"
+    );
+    assert!(node.asked().is_empty());
+}
+
+#[test]
+fn an_identity_file_that_cannot_be_used_is_named() {
+    let node = FakeNode::start(obliging());
+    let path = node.dir().join("x.identity");
+    let whole = fs::read_to_string(node.admin()).unwrap();
+    let other = FakeNode::start(obliging());
+    let foreign = fs::read_to_string(other.admin()).unwrap();
+    let key = |text: &str| {
+        text.split("-----BEGIN PRIVATE")
+            .nth(1)
+            .unwrap()
+            .split("-----END PRIVATE")
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let mixed = whole.replace(&key(&whole), &key(&foreign));
+    for text in ["", "rubbish", &whole[..whole.len() / 2], &mixed] {
+        fs::write(&path, text).unwrap();
+        let error = Identity::load(&path).unwrap_err();
+        assert!(matches!(error, Error::Identity { .. }), "{error:?}");
+        assert!(
+            error.to_string().contains(path.to_str().unwrap()),
+            "{error}"
+        );
+    }
+    assert!(matches!(
+        Identity::load("/no/such/file"),
+        Err(Error::Identity { .. })
+    ));
+}
+
+#[test]
+fn keys_are_not_printed() {
+    let node = FakeNode::start(obliging());
+    let printed = format!("{:?}", admin(&node));
+    assert!(
+        !printed.contains("PRIVATE") && printed.len() < 200,
+        "{printed}"
+    );
+}

@@ -1,0 +1,165 @@
+//! Many at once, too many at once, and a node that goes away.
+
+use std::time::Duration;
+
+use fabricbios_control::Limits;
+use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Reply, Request, encode_request};
+
+use crate::{
+    common::{Handler, World},
+    free,
+};
+
+#[tokio::test]
+async fn a_silent_stream_is_given_up_and_the_others_go_on() {
+    let limits = Limits {
+        request_timeout: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let client = world.connect(&world.tenant("blue")).await;
+    let (mut send, mut recv) = client.open().await;
+    send.write_all(&encode_request(1, 2, &free())[..10])
+        .await
+        .unwrap();
+    assert_eq!(client.call(&Request::Ping(5)).await, Ok(Reply::Pong(5)));
+    let answer = recv.read_to_end(100_000).await.unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("not complete"));
+    assert!(world.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_hundred_requests_at_once_each_get_their_own_answer() {
+    let world = World::start(Handler::EchoLeaseId).await;
+    let client = world.connect(&world.tenant("blue")).await;
+    let calls = (1..=100_u128).map(|id| {
+        let client = client.clone();
+        tokio::spawn(async move { (id, client.call(&Request::LeaseQuery(LeaseId(id))).await) })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let (id, answer) = call.await.unwrap();
+        assert!(
+            answer
+                .unwrap_err()
+                .message
+                .contains(&LeaseId(id).to_string())
+        );
+    }
+    assert_eq!(world.seen().len(), 100);
+}
+
+#[tokio::test]
+async fn a_full_queue_and_a_dropped_reply_are_told_as_unavailable() {
+    let world = World::start_with(Handler::Hold, Limits::default(), 1).await;
+    let client = world.connect(&world.tenant("blue")).await;
+    let first = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(&free()).await })
+    };
+    world.wait_queued(1).await;
+    let refusal = client.call(&free()).await.unwrap_err();
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::Unavailable, RefusalClass::Transient)
+    );
+    world.drop_queued().await;
+    assert_eq!(
+        first.await.unwrap().unwrap_err().error,
+        LeaseError::Unavailable
+    );
+}
+
+#[tokio::test]
+async fn too_many_connections_of_one_tenant_are_turned_away() {
+    let limits = Limits {
+        connections_per_tenant_max: 1,
+        ..Limits::default()
+    };
+    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let first = world.connect(&world.tenant("blue")).await;
+    assert_eq!(first.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+    let error = world
+        .try_call(Some(&world.tenant("blue")), &Request::Ping(1))
+        .await
+        .unwrap_err();
+    assert!(error.contains("too many connections"), "{error}");
+    let other = world.connect(&world.tenant("red")).await;
+    assert_eq!(other.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+}
+
+#[tokio::test]
+async fn too_many_connections_from_one_address_are_turned_away() {
+    let limits = Limits {
+        connections_per_source_max: 1,
+        ..Limits::default()
+    };
+    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let first = world.connect(&world.tenant("blue")).await;
+    let error = world
+        .try_call(Some(&world.tenant("red")), &Request::Ping(1))
+        .await
+        .unwrap_err();
+    assert!(error.contains("CONNECTION_REFUSED"), "{error}");
+    assert_eq!(first.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+}
+
+#[tokio::test]
+async fn a_shutdown_answers_what_was_asked_and_takes_nothing_more() {
+    let mut world = World::start_with(Handler::Hold, Limits::default(), 8).await;
+    let client = world.connect(&world.tenant("blue")).await;
+    let first = {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(&free()).await })
+    };
+    world.wait_queued(1).await;
+    let stopping = world.shutdown(Duration::from_secs(30));
+    let latecomer = world.tenant("late");
+    while world
+        .try_call(Some(&latecomer), &Request::Ping(1))
+        .await
+        .is_ok()
+    {}
+    world.answer_queued().await;
+    assert_eq!(
+        first.await.unwrap().unwrap_err().error,
+        LeaseError::NotFound
+    );
+    stopping.await.unwrap();
+    let error = client
+        .raw(&encode_request(1, 2, &free()))
+        .await
+        .unwrap_err();
+    assert!(error.contains("shutting down"), "{error}");
+}
+
+#[tokio::test]
+async fn a_restarted_node_tells_old_clients_that_their_connection_is_gone() {
+    let mut world = World::start(Handler::Refuse).await;
+    let client = world.connect(&world.tenant("blue")).await;
+    assert_eq!(client.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+    world.crash_and_restart().await;
+    let lost = client
+        .raw(&encode_request(1, 2, &Request::Ping(2)))
+        .await
+        .unwrap_err();
+    assert!(lost.contains("Reset"), "{lost}");
+}
+
+#[tokio::test]
+async fn a_busy_node_asks_newcomers_to_prove_their_address_and_then_serves_them() {
+    let limits = Limits {
+        connections_max: 2,
+        ..Limits::default()
+    };
+    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let first = world.connect(&world.tenant("blue")).await;
+    let second = world.connect(&world.tenant("red")).await;
+    for client in [&first, &second] {
+        assert_eq!(client.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+    }
+    let error = world
+        .try_call(Some(&world.tenant("red")), &Request::Ping(1))
+        .await
+        .unwrap_err();
+    assert!(error.contains("CONNECTION_REFUSED"), "{error}");
+}
