@@ -20,7 +20,8 @@ from fabric import Fabric, Refused
 
 PORT = 18515
 # LID, outstanding reads, queue pair, PSN, key, address, GID; perftest pads the line with more fields or zeros.
-KEYS = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{8}):([0-9a-f]{16}):((?:[0-9a-f]{2}:){16})")
+KEYS = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{8}):([0-9a-f]{16}):"
+                  rb"((?:[0-9a-f]{2}:){16})")
 
 
 class Shim:

@@ -20,6 +20,7 @@ ARENA_BYTES = 16 << 20
 NOWHERE = "10.77.0.250"
 STRANGE_GIDS = 32
 PEER = "qpn=17,gid=::ffff:10.77.0.1,psn=1"
+LOST = f"qpn=17,gid=::ffff:{NOWHERE},psn=1"
 
 
 def memory(fabric):
@@ -31,26 +32,32 @@ def memory(fabric):
 def wrong_arguments(suite, node, _device):
     """What fabricctl or the node sees to be wrong at once."""
     alice, mem = node.tenant("alice"), ("lease", "alloc", "mem")
-    usage = {"zero bytes": (*mem, "--bytes", 0, "--secs", 9), "negative bytes": (*mem, "--bytes=-1", "--secs", 9),
+    usual = (*mem, "--bytes", 4096, "--secs", 9)
+    usage = {"zero bytes": (*mem, "--bytes", 0, "--secs", 9),
+             "negative bytes": (*mem, "--bytes=-1", "--secs", 9),
              "more bytes than 64 bits": (*mem, "--bytes", 1 << 64, "--secs", 9),
-             "unknown unit": (*mem, "--bytes", "1XiB", "--secs", 9), "unit that overflows": (*mem, "--bytes", "99999999999TiB", "--secs", 9),
-             "zero seconds": (*mem, "--bytes", 4096, "--secs", 0), "no term": (*mem, "--bytes", 4096),
-             "unknown road": (*mem, "--bytes", 4096, "--secs", 9, "--transport", "pigeon"),
-             "peer without GID": (*mem, "--bytes", 4096, "--secs", 9, "--rdma-peer", "qpn=1,psn=1"),
-             "peer with a queue pair beyond 24 bits": (*mem, "--bytes", 4096, "--secs", 9, "--rdma-peer", PEER.replace("17", "16777216")),
-             "peer with a PSN beyond 24 bits": (*mem, "--bytes", 4096, "--secs", 9, "--rdma-peer", PEER.replace("psn=1", "psn=16777216")),
-             "lease id that is none": ("lease", "query", "xyz"), "unknown command": ("lease", "borrow")}
+             "unknown unit": (*mem, "--bytes", "1XiB", "--secs", 9),
+             "unit that overflows": (*mem, "--bytes", "99999999999TiB", "--secs", 9),
+             "zero seconds": (*mem, "--bytes", 4096, "--secs", 0),
+             "no term": (*mem, "--bytes", 4096),
+             "unknown road": (*usual, "--transport", "pigeon"),
+             "peer without GID": (*usual, "--rdma-peer", "qpn=1,psn=1"),
+             "peer with a queue pair beyond 24 bits": (*usual, "--rdma-peer", PEER.replace("17", "16777216")),
+             "peer with a PSN beyond 24 bits": (*usual, "--rdma-peer", PEER.replace("psn=1", "psn=16777216")),
+             "lease id that is none": ("lease", "query", "xyz"),
+             "unknown command": ("lease", "borrow")}
     for name, words in usage.items():
         suite.refused(name, lambda words=words: alice.ask(*words), USAGE)
-    policy = {"more than any machine has": (*mem, "--bytes", 1 << 62, "--secs", 9), "term above the maximum": (*mem, "--bytes", 4096, "--secs", 4294967295),
-              "grace above the maximum": (*mem, "--bytes", 4096, "--secs", 9, "--grace-secs", 4294967295),
+    policy = {"more than any machine has": (*mem, "--bytes", 1 << 62, "--secs", 9),
+              "term above the maximum": (*mem, "--bytes", 4096, "--secs", 4294967295),
+              "grace above the maximum": (*usual, "--grace-secs", 4294967295),
               "a kind that the node does not lease": ("lease", "alloc", "block", "--bytes", 4096, "--secs", 9)}
     for name, words in policy.items():
         suite.refused(name, lambda words=words: alice.ask(*words), REFUSED)
     for name, words in (("wrong usage", usage["zero bytes"]), ("refusal", policy["term above the maximum"])):
         told = alice.run(*words, as_json=False)
-        suite.check(f"{name} without --json: one readable line", told.stderr.count("\n") == 1 and len(told.stderr) > 20
-                    and not told.stdout, "one line on stderr", (told.stdout, told.stderr))
+        readable = told.stderr.count("\n") == 1 and len(told.stderr) > 20 and not told.stdout
+        suite.check(f"{name} without --json: one readable line", readable, "one line on stderr", (told.stdout, told.stderr))
 
 
 def wrong_lease(suite, node, _device):
@@ -79,10 +86,10 @@ def strange_peers(suite, node, device):
         suite.refused(f"lease for a GID that is {name}", lambda peer=peer: _try(alice, peer), REFUSED)
     with Client(device) as client:
         lease = alice.alloc(4096, 300)
-        suite.refused("bind to an unroutable GID", lambda: alice.bind(lease, f"qpn=17,gid=::ffff:{NOWHERE},psn=1"), REFUSED)
+        suite.refused("bind to an unroutable GID", lambda: alice.bind(lease, LOST), REFUSED)
         client.connect(alice.bind(lease, client.peer))
         suite.equal("bound properly afterwards", "success", client.write(0, b"x").status)
-        suite.refused("bind away to an unroutable GID", lambda: alice.bind(lease, f"qpn=17,gid=::ffff:{NOWHERE},psn=1"), REFUSED)
+        suite.refused("bind away to an unroutable GID", lambda: alice.bind(lease, LOST), REFUSED)
         rearm(alice, lease, client)
         suite.equal("and bound again", "success", client.write(0, b"x").status)
         alice.free(lease)
@@ -113,7 +120,7 @@ def crowd(suite, node, _device):
 
 def _refusal_of(tenant):
     try:
-        return tenant.alloc(4096, 60, f"qpn=17,gid=::ffff:{NOWHERE},psn=1")["state"]
+        return tenant.alloc(4096, 60, LOST)["state"]
     except Refused as refusal:
         return refusal.status
     except subprocess.TimeoutExpired:
@@ -141,9 +148,12 @@ def strangers(suite, node, _device):
         (work / "empty").touch()
         stranger = identities.stranger(own, foreign, work / "stranger")
         late = identities.expired(node.state_dir, work, work / "late")
-        for name, path, statuses in (("an identity of another fabric", foreign, (1, REFUSED)), ("a certificate of another fabric", stranger, (REFUSED,)),
-                                     ("an expired certificate", late, (REFUSED,)), ("an identity that is not there", work / "absent", (USAGE,)),
-                                     ("an identity that is noise", work / "noise", (USAGE,)), ("an empty identity", work / "empty", (USAGE,))):
+        for name, path, statuses in (("an identity of another fabric", foreign, (1, REFUSED)),
+                                     ("a certificate of another fabric", stranger, (REFUSED,)),
+                                     ("an expired certificate", late, (REFUSED,)),
+                                     ("an identity that is not there", work / "absent", (USAGE,)),
+                                     ("an identity that is noise", work / "noise", (USAGE,)),
+                                     ("an empty identity", work / "empty", (USAGE,))):
             if path is None:
                 print(f"   not checked: {name} (openssl is missing)")
                 continue
@@ -152,7 +162,8 @@ def strangers(suite, node, _device):
                 suite.check(name, False, "a refusal", answer)
             except Refused as refusal:
                 suite.check(f"{name} is refused", refusal.status in statuses and refusal.message, f"exit {statuses}", refusal)
-        suite.refused("a tenant may not issue identities", lambda: node.tenant("alice").issue("carol", work / "carol"), REFUSED, "NotPermitted")
+        issue = lambda: node.tenant("alice").issue("carol", work / "carol")
+        suite.refused("a tenant may not issue identities", issue, REFUSED, "NotPermitted")
         suite.check("and no file is left", not (work / "carol").exists())
 
 
@@ -164,7 +175,8 @@ def noise(suite, node, _device):
                 sender.sendto((first + os.urandom(length))[:max(length, len(first))], (ADDRESS, PORT))
     suite.check("noise at the port: the node answers", memory(node.operator) == [ARENA_BYTES], "an inventory")
     for name, address in (("nothing listens", f"{ADDRESS}:5999"), ("a host that is not there", f"{NOWHERE}:{PORT}")):
-        suite.refused(f"a node that cannot be reached: {name}", lambda address=address: Fabric(node.operator.identity, address).ask("inventory"), UNREACHABLE)
+        elsewhere = Fabric(node.operator.identity, address)
+        suite.refused(f"a node that cannot be reached: {name}", lambda there=elsewhere: there.ask("inventory"), UNREACHABLE)
 
 
 def without_device(suite, _node, _device):
@@ -174,7 +186,8 @@ def without_device(suite, _node, _device):
         suite.check("no RDMA device: said once", len(said) == 1, "one line", said)
         inventory = node.operator.ask("inventory")
         suite.check("no RDMA device: there is an inventory", inventory["resources"], "resources", inventory)
-        suite.refused("no RDMA device: memory over RDMA is refused", lambda: node.operator.alloc(4096, 60, PEER, 0, "--transport", "rdma"), REFUSED)
+        over_rdma = lambda: node.operator.alloc(4096, 60, PEER, 0, "--transport", "rdma")
+        suite.refused("no RDMA device: memory over RDMA is refused", over_rdma, REFUSED)
         suite.equal("no RDMA device: SIGTERM", 0, node.stop())
 
 
