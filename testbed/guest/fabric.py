@@ -185,7 +185,11 @@ class Node:
         return self._finish()
 
     def _finish(self):
-        status = self.process.wait(READY_SECS)
+        try:
+            status = self.process.wait(READY_SECS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise RuntimeError(f"the daemon did not end in {READY_SECS} s; it said last:\n" + "\n".join(self.lines[-20:])) from None
         for reader in self.readers:
             reader.join(READY_SECS)
         return status

@@ -216,7 +216,9 @@ def cycles(suite, node, device):
     alice = node.tenant("alice")
     with Client(device) as client:
         before, seen = resources(), []
-        for _ in range(CYCLES):
+        for cycle in range(CYCLES):
+            if cycle % 50 == 0:
+                print(f"   {cycle} of {CYCLES} cycles", flush=True)
             lease = alice.alloc(LEASE_BYTES, 300, client.peer)
             rdma = lease["binding"]["rdma"]
             seen.append((rdma["remote_addr"], rdma["rkey"]))
