@@ -21,6 +21,8 @@ pub(crate) enum Step {
     Due,
     /// To one nanosecond before it.
     AlmostDue,
+    /// Exactly to when a lease can be renewed first, or one nanosecond before it.
+    Renewable(usize, bool),
 }
 
 /// What comes of an order.
@@ -110,6 +112,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (900_000..4_000_000u64).prop_map(Step::Millis),
         6 => Just(Step::Due),
         3 => Just(Step::AlmostDue),
+        3 => (0..64usize, any::<bool>()).prop_map(|(who, before)| Step::Renewable(who, before)),
     ]
 }
 

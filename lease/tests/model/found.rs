@@ -1,4 +1,5 @@
-//! Lives in which the table once did something else than is documented, each with what it was.
+//! Lives in which the table once did something else than is documented, each with what it was; and one
+//! that random lives rarely reach.
 
 use super::*;
 
@@ -153,4 +154,13 @@ fn freeing_twice_is_no_error_while_scrubbing() {
 fn a_fence_is_told_although_a_bind_is_on_its_way() {
     let fenced = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Failed)];
     live(&[&fenced[..], &[Renew(Holder, 0, 0), Told(0, Cancelled)]].concat());
+}
+
+/// Nothing was wrong: a renewal to a shorter term ends the overlap of two keys with it.
+#[test]
+fn an_overlap_never_reaches_past_the_term() {
+    let rotate = Rotate(Holder, 0, 60_000);
+    let late = Pass(Step::Millis(17_000));
+    let renew = Renew(Holder, 0, 1);
+    live(&[Alloc(lease(20, 0)), DONE, late, rotate, DONE, renew]);
 }

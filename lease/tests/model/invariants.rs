@@ -19,7 +19,7 @@ pub(crate) struct Seen {
     pub(crate) answered: BTreeSet<Ticket>,
     /// How each lease ended, by the journal; absent: it lives.
     ended: BTreeMap<LeaseId, Option<LeasePhase>>,
-    fences: BTreeSet<ResourceId>,
+    fences: BTreeMap<ResourceId, LeaseId>,
 }
 
 impl Seen {
@@ -44,7 +44,7 @@ impl Seen {
                 assert_eq!(before, place, "a lease never moves");
                 self.names(bind.tag);
             }
-            Order::Rotate(tag) | Order::RetireKey(tag) | Order::Cut(tag) => self.names(*tag),
+            Order::Rotate(tag) | Order::RetireKey(tag) | Order::Cut(tag, _) => self.names(*tag),
             Order::Release(tag, extent) => {
                 self.names(*tag);
                 assert_eq!(self.extents[&tag.lease_id], (tag.resource_id, *extent));
@@ -129,7 +129,9 @@ impl Seen {
                 self.ended.insert(record.lease_id, record.ended);
             }
             Change::RemoveLease(id) => drop(self.ended.remove(id)),
-            Change::PutFence(fence) => drop(self.fences.insert(fence.resource_id)),
+            Change::PutFence(fence) => {
+                self.fences.insert(fence.resource_id, fence.lease_id);
+            }
             Change::RemoveFence(id) => drop(self.fences.remove(id)),
         }
     }
@@ -149,7 +151,9 @@ impl Seen {
             .map(|info| (info.lease_id, over(info.phase)))
             .collect();
         assert_eq!(self.ended, told, "journal against table");
-        let fenced = fences.iter().map(|fence| fence.resource_id).collect();
+        let fenced = { fences.iter() }
+            .map(|fence| (fence.resource_id, fence.lease_id))
+            .collect();
         assert_eq!(self.fences, fenced, "journal against fences");
     }
 

@@ -213,7 +213,16 @@ impl Pair {
             Step::Millis(ms) => now + ms * 1_000_000,
             Step::Due => due,
             Step::AlmostDue => (due - 1).max(now),
+            Step::Renewable(who, before) => self
+                .renewable(who)
+                .map_or(now, |at| if before { at - 1 } else { at }),
         });
+    }
+
+    fn renewable(&self, who: usize) -> Option<u64> {
+        let at = self.oracle.leases.iter().map(oracle::Held::renewable_at);
+        let ahead: Vec<u64> = at.filter(|&at| at > self.now.boot.0).collect();
+        ahead.get(who % ahead.len().max(1)).copied()
     }
 
     fn pass_to(&mut self, boot: u64) {
@@ -458,14 +467,11 @@ impl Pair {
             let expected = (arena.id, arena.available(), arena.fenced());
             assert_eq!((told.resource_id, told.available, told.fenced), expected);
         }
-        let fenced = self.oracle.arenas.iter().filter(|arena| arena.fenced());
         let fences = self.table.fences();
-        assert!(
-            fences
-                .iter()
-                .map(|f| f.resource_id)
-                .eq(fenced.map(|arena| arena.id))
-        );
+        let told = fences.iter().map(|f| (f.resource_id, f.lease_id));
+        let arenas = self.oracle.arenas.iter();
+        let expected = arenas.filter_map(|arena| Some((arena.id, arena.culprit()?)));
+        assert_eq!(told.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 }
 
@@ -518,7 +524,7 @@ fn answers(report: &Report, order: &Order) -> bool {
         (Report::Bind(tag, _), Order::Bind(order)) => *tag == order.tag,
         (Report::Rotate(tag, _), Order::Rotate(of))
         | (Report::RetireKey(tag, _), Order::RetireKey(of))
-        | (Report::Cut(tag, _), Order::Cut(of))
+        | (Report::Cut(tag, _), Order::Cut(of, _))
         | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
             tag == of
         }
@@ -545,7 +551,7 @@ fn outcome_of(order: &Order, outcome: Outcome, number: u32) -> Report {
             *tag,
             done().map(|()| binding(Transport::Rdma, Some(number))),
         ),
-        Order::Cut(tag) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
+        Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
         Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
             Report::ReleaseProgress(*tag)
         }

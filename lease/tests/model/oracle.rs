@@ -142,6 +142,12 @@ impl Held {
         at.into_iter().min()
     }
 
+    /// The last fifth of the term begins.
+    pub(crate) fn renewable_at(&self) -> u64 {
+        let window = u64::from(self.term_secs) * SEC / 5;
+        self.deadline.saturating_sub(window)
+    }
+
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.life {
             Life::Asked => LeasePhase::Binding,
@@ -215,8 +221,8 @@ pub(crate) struct Arena {
     pub(crate) capacity: u64,
     pub(crate) roads: Vec<Transport>,
     owner: Vec<Option<LeaseId>>,
-    /// Whether only releases failed.
-    fence: Option<bool>,
+    /// Which lease it is told of, and whether only releases failed.
+    fence: Option<(LeaseId, bool)>,
     resetting: Option<(Ticket, u64)>,
     /// Something was fenced since the remediation began, so it proves nothing about that.
     overtaken: bool,
@@ -238,6 +244,11 @@ impl Arena {
 
     pub(crate) fn fenced(&self) -> bool {
         self.fence.is_some()
+    }
+
+    /// The lease that its fence names.
+    pub(crate) fn culprit(&self) -> Option<LeaseId> {
+        self.fence.map(|(id, _)| id)
     }
 
     fn pages(extent: Extent) -> std::ops::Range<usize> {
@@ -393,7 +404,12 @@ impl Oracle {
         lease.ending = phase;
         lease.since = self.boot;
         let tag = self.tag(at);
-        self.orders.push(Order::Cut(tag));
+        let farewell = if phase == LeasePhase::Freed {
+            Farewell::None
+        } else {
+            Farewell::Brief
+        };
+        self.orders.push(Order::Cut(tag, farewell));
     }
 
     fn scrub(&mut self, at: usize) {
@@ -418,7 +434,11 @@ impl Oracle {
         lease.only_release_failed = only_release;
         let waits = std::mem::take(&mut lease.waits);
         let arena = &mut self.arenas[lease.arena];
-        arena.fence = Some(arena.fence.unwrap_or(true) && only_release);
+        // The first stands, except that a failed release makes way for what is graver.
+        arena.fence = match arena.fence {
+            Some(before @ (_, by_release)) if only_release || !by_release => Some(before),
+            _ => Some((lease.id, only_release)),
+        };
         arena.overtaken = arena.resetting.is_some();
         for (ticket, waits) in waits {
             match waits {
@@ -627,7 +647,11 @@ impl Oracle {
                 self.clean(at);
                 let mut others = self.leases.iter().filter(|lease| lease.arena == arena);
                 let last = !others.any(|lease| lease.life == Life::Fenced);
-                if last && self.arenas[arena].fence == Some(true) {
+                if last
+                    && self.arenas[arena]
+                        .fence
+                        .is_some_and(|(_, by_release)| by_release)
+                {
                     self.unfence(arena);
                 }
             }
@@ -777,8 +801,7 @@ impl Oracle {
         if !lease.alive() {
             return Err(lease.unfit());
         }
-        let window = u64::from(lease.term_secs) * SEC / 5;
-        if lease.life == Life::InUse && now < lease.deadline - window {
+        if lease.life == Life::InUse && now < lease.renewable_at() {
             return Err(LeaseError::RenewTooEarly);
         }
         if secs > TERM_MAX_SECS {
