@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Exit code of a suite that found something missing; its last line says what.
 const SKIPPED_CODE: i32 = 77;
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(900);
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1800);
 const HEADER: &str = "# lab:";
 
 /// How many machines a suite wants.

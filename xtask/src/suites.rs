@@ -15,7 +15,7 @@ pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
 const RUST_PACKAGE: &str = "fabricbios-premium";
 const RUST_DIRECTORY: &str = "premium/tests";
 const RUST_PREFIX: &str = "rxe";
-const RUST_TIMEOUT: Duration = Duration::from_secs(900);
+const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Every suite of this checkout.
 pub(crate) struct Suites {

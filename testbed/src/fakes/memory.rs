@@ -9,7 +9,7 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Offer, StepError, Tag};
+use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
 use fabricbios_wire::{
     Binding, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaStrategy, ResourceId,
     Transport,
@@ -231,7 +231,7 @@ impl Backend for FakeMemory {
         Ok(state.binding(tag.lease_id))
     }
 
-    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
         let mut state = self.begin(Step::Cut, tag.lease_id)?;
         state.bound.remove(&tag.lease_id);
         state.cut.insert(tag.lease_id, tag.generation);
