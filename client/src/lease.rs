@@ -238,6 +238,15 @@ impl Shared {
         left.saturating_sub(state.told_at.elapsed())
     }
 
+    /// The last part of the term, in which the node accepts renewals: a fifth, or what it says.
+    pub(crate) fn window(&self) -> Duration {
+        let state = self.state();
+        match state.info.renewable_at_unix_ms {
+            0 => Duration::from_secs(self.lease_secs.into()) / 5,
+            from => Duration::from_millis(state.info.expires_at_unix_ms.saturating_sub(from)),
+        }
+    }
+
     /// How long the contents are kept after access has ended.
     pub(crate) fn grace(&self) -> Duration {
         let state = self.state();

@@ -18,12 +18,9 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// Renews until the lease is lost. Freeing or dropping the lease aborts this.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     loop {
-        sleep(wait_for(
-            shared.lease_id,
-            shared.lease_secs,
-            shared.remaining(),
-        ))
-        .await;
+        let wait = wait_for(shared.lease_id, shared.window(), shared.remaining());
+        // Whatever a node says about its terms, it is not to be flooded.
+        sleep(wait.max(BACK_OFF_FIRST.min(shared.remaining() / 4))).await;
         if let Err(error) = renew(&shared).await {
             let lease_id = shared.lease_id;
             tracing::warn!(%lease_id, "lease will not be renewed any more: {error}");
@@ -55,18 +52,17 @@ async fn renew(shared: &Shared) -> Result<(), Error> {
     }
 }
 
-/// Until 85 % ± 5 % of the term are over.
-fn wait_for(lease_id: LeaseId, lease_secs: u32, remaining: Duration) -> Duration {
-    let left_at_renewal = Duration::from_secs(lease_secs.into()).mul_f64(share_left(lease_id));
-    remaining.saturating_sub(left_at_renewal)
+/// Until 85 % ± 5 % of the term are over. `window` is the last fifth of it.
+fn wait_for(lease_id: LeaseId, window: Duration, remaining: Duration) -> Duration {
+    remaining.saturating_sub(window.mul_f64(share_of_window(lease_id)))
 }
 
-/// Between 10 % and 20 % of the term, by lease.
-fn share_left(lease_id: LeaseId) -> f64 {
+/// Between half of the window and all of it, by lease.
+fn share_of_window(lease_id: LeaseId) -> f64 {
     // Lease ids are random, so any 16 bits of one are as good as a hash of it.
     let [low, high, ..] = lease_id.0.to_le_bytes();
     let seed = f64::from(u16::from_le_bytes([low, high])) / f64::from(u16::MAX);
-    0.10 + 0.10 * seed
+    0.5 + 0.5 * seed
 }
 
 /// Whether asking again cannot help.
@@ -88,8 +84,8 @@ mod tests {
 
     #[test]
     fn renewal_falls_between_80_and_90_percent_and_differs_by_lease() {
-        let term = Duration::from_secs(100);
-        let at = |id| wait_for(LeaseId(id), 100, term).as_secs_f64();
+        let (term, window) = (Duration::from_secs(100), Duration::from_secs(20));
+        let at = |id| wait_for(LeaseId(id), window, term).as_secs_f64();
         assert!((at(0) - 90.0).abs() < 0.01);
         assert!((at(0xffff) - 80.0).abs() < 0.01);
         assert!(at(0x4000) != at(0x8000));
@@ -98,7 +94,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_nearly_over_is_renewed_at_once() {
         assert_eq!(
-            wait_for(LeaseId(0), 100, Duration::from_secs(5)),
+            wait_for(LeaseId(0), Duration::from_secs(20), Duration::from_secs(5)),
             Duration::ZERO
         );
     }
