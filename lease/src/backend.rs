@@ -54,6 +54,16 @@ impl fmt::Display for Tag {
     }
 }
 
+/// Whether a client that is cut should learn it from the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Farewell {
+    /// It gave the lease back and expects nothing.
+    None,
+    /// Once its key is dead, its next access may be answered with the error, for a few
+    /// milliseconds at most, before the connection goes and nothing answers any more.
+    Brief,
+}
+
 /// Make a lease's access real. Whatever binding of an older generation the lease still has is cut
 /// first, by the rules of [`Backend::cut`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,7 +151,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Ends access. `Ok`: proven unreachable, with the proof for the log. Idempotent; a lease that
     /// was never bound is unreachable already.
-    fn cut(&self, tag: Tag) -> Result<String, StepError>;
+    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<String, StepError>;
 
     /// After a cut: takes away what is left, scrubs the extent, returns it. `Ok`: nothing of the
     /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.

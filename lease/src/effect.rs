@@ -5,7 +5,7 @@ use alloc::string::String;
 use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{BindError, BindOrder, Extent, LeaseRecord, Note, StepError, Tag};
+use crate::{BindError, BindOrder, Extent, Farewell, LeaseRecord, Note, StepError, Tag};
 
 /// Whom an answer is for: chosen by the driver, given back to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ pub enum Order {
     /// [`crate::Backend::retire_key`].
     RetireKey(Tag),
     /// [`crate::Backend::cut`].
-    Cut(Tag),
+    Cut(Tag, Farewell),
     /// [`crate::Backend::release`].
     Release(Tag, Extent),
     /// [`crate::Backend::reset`].
@@ -54,9 +54,10 @@ impl Order {
     pub fn resource_id(&self) -> ResourceId {
         match self {
             Self::Bind(order) => order.tag.resource_id,
-            Self::Rotate(tag) | Self::RetireKey(tag) | Self::Cut(tag) | Self::Release(tag, _) => {
-                tag.resource_id
-            }
+            Self::Rotate(tag)
+            | Self::RetireKey(tag)
+            | Self::Cut(tag, _)
+            | Self::Release(tag, _) => tag.resource_id,
             Self::Reset(resource_id) => *resource_id,
         }
     }

@@ -7,7 +7,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    Change, Event, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
+    Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
     lease::{OldKey, Waiting},
     table::Timer,
 };
@@ -98,7 +98,11 @@ impl LeaseTable {
             return;
         }
         let tag = lease.tag();
-        self.order(Order::Cut(tag));
+        let farewell = match phase {
+            LeasePhase::Freed => Farewell::None,
+            _ => Farewell::Brief,
+        };
+        self.order(Order::Cut(tag, farewell));
         self.arm(id);
     }
 

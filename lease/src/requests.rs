@@ -168,7 +168,11 @@ impl LeaseTable {
         );
         match (was, rotate) {
             (State::Grace, _) => self.bind_again(now, asked.ticket, id),
-            (_, true) => self.rotate_now(now, asked.ticket, tag, RENEWAL_OVERLAP),
+            (_, true) => {
+                // Over before the next renewal can come, however short the term.
+                let overlap = RENEWAL_OVERLAP.min(lease.term / 2);
+                self.rotate_now(now, asked.ticket, tag, overlap)
+            }
             (_, false) => {
                 let reply = Reply::Lease(lease.info(now, true));
                 self.put(id);

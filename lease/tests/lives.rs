@@ -430,6 +430,27 @@ fn renewal_rotates_only_for_a_client_that_follows() {
 }
 
 #[test]
+fn a_short_lease_that_rotates_can_be_renewed_again_and_again() {
+    let mut world = World::new();
+    let mut wanted = request(PAGE, 2, 0);
+    wanted.rotate_on_renew = true;
+    world.ask(Request::LeaseAlloc(wanted));
+    let tag = world.bind_order().tag;
+    world.report(Report::Bind(tag, Ok(binding(7))));
+    for _ in 0..3 {
+        world.pass_ms(1_700);
+        world.orders.clear();
+        world.report(Report::RetireKey(tag, Ok(binding(8))));
+        let renewed = world.ask(Request::LeaseRenew {
+            lease_id: tag.lease_id,
+            lease_secs: 0,
+        });
+        world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+        assert_eq!(world.lease(renewed).remaining_ms, 2_000);
+    }
+}
+
+#[test]
 fn a_bind_that_leaves_nothing_behind_refuses_and_forgets() {
     let mut world = World::new();
     let ticket = world.ask(alloc(PAGE, 10, 0));
@@ -630,7 +651,7 @@ fn a_drain_takes_everything_back() {
     world.table.on_drain(world.now);
     world.drain();
     for order in std::mem::take(&mut world.orders) {
-        let Order::Cut(tag) = order else {
+        let Order::Cut(tag, _) = order else {
             panic!("{order:?}")
         };
         world.cut_ok(tag);

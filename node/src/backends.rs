@@ -54,7 +54,7 @@ impl Backends {
             return;
         };
         let lane = match order {
-            Order::Cut(_) | Order::RetireKey(_) => &self.ending,
+            Order::Cut(..) | Order::RetireKey(_) => &self.ending,
             Order::Bind(_) | Order::Rotate(_) => &self.opening,
             Order::Release(..) | Order::Reset(_) => &self.cleaning,
         };
@@ -68,7 +68,7 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
         Order::Bind(order) => Report::Bind(order.tag, backend.bind(&order)),
         Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
         Order::RetireKey(tag) => Report::RetireKey(tag, backend.retire_key(tag)),
-        Order::Cut(tag) => Report::Cut(tag, backend.cut(tag)),
+        Order::Cut(tag, farewell) => Report::Cut(tag, backend.cut(tag, farewell)),
         Order::Release(tag, extent) => {
             let progress = || on_report(Report::ReleaseProgress(tag));
             let outcome: Result<(), StepError> = backend.release(tag, extent, &progress);

@@ -8,7 +8,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc,
-        mpsc::{self, Receiver, TryRecvError},
+        mpsc::{self, Receiver},
     },
     time::Duration,
 };
@@ -107,10 +107,7 @@ impl<T> Mailbox<T> {
 
     /// What is there; never waits.
     pub fn take(&self) -> Option<T> {
-        match self.queue.try_recv() {
-            Ok(item) => Some(item),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.queue.try_recv().ok()
     }
 }
 

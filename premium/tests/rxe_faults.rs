@@ -12,13 +12,13 @@
 #[allow(dead_code, reason = "shared with the other suite, which uses the rest")]
 mod lab;
 
-use fabricbios_lease::{Backend, BindError};
+use fabricbios_lease::{Backend, BindError, Farewell};
 use lab::{Lab, PAGE, RESOURCE, client, kernel_objects, pages, pattern, tag};
 
 /// Cuts lease 1 with `faults` ahead and returns the step that the error names.
 fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
     lab.backend.fail_next(faults);
-    let error = lab.backend.cut(tag(1, 1)).unwrap_err();
+    let error = lab.backend.cut(tag(1, 1), Farewell::Brief).unwrap_err();
     println!("{error}");
     error.step
 }

@@ -825,7 +825,8 @@ impl Oracle {
         if kept {
             self.bind_again(at, ticket);
         } else if rotates && lease.rkey.is_some() {
-            self.new_key(at, ticket, RENEWAL_OVERLAP_MS);
+            let half_term_ms = lease.term_secs.saturating_mul(500);
+            self.new_key(at, ticket, RENEWAL_OVERLAP_MS.min(half_term_ms));
         } else {
             let said = self.lease_said(at, true);
             self.say(ticket, said);

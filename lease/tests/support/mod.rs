@@ -134,7 +134,7 @@ impl World {
 
     pub(crate) fn cut_order(&mut self) -> Tag {
         match self.order() {
-            Order::Cut(tag) => tag,
+            Order::Cut(tag, _) => tag,
             other => panic!("expected a cut, got {other:?}"),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::{fs::File, io, sync::Arc};
 
-use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Offer, StepError, Tag};
+use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
 use super::{
@@ -138,11 +138,12 @@ impl RdmaBackend {
     pub fn close(self) -> Result<(), StepError> {
         for (lease_id, slot) in self.table.all() {
             let generation = slot.lock().generation;
-            self.cut(Tag {
+            let tag = Tag {
                 lease_id,
                 generation,
                 resource_id: self.resource_id,
-            })?;
+            };
+            self.cut(tag, Farewell::None)?;
         }
         let Hardware {
             device,
@@ -207,14 +208,14 @@ impl Backend for RdmaBackend {
         self.drop_old_key(tag)
     }
 
-    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<String, StepError> {
         let Known::Slot(slot) = self.table.find_or_make(tag.lease_id) else {
             return Ok("it was released before".into());
         };
         let step = slot.begin_cut(tag.generation)?;
         self.bring_ups.wake();
         match step {
-            CutStep::Cut(parts) => slot.finish_cut(self.hardware.dismantle(parts, tag)),
+            CutStep::Cut(parts) => slot.finish_cut(self.hardware.dismantle(parts, tag, farewell)),
             CutStep::Unreachable(why) => Ok(why),
             CutStep::Wait => Err(self
                 .hardware

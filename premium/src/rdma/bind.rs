@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::{BindError, BindOrder, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, Farewell, StepError, Tag};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
@@ -74,7 +74,7 @@ impl RdmaBackend {
                     return Err(self.undo(slot, parts, tag, why));
                 }
                 BindStep::CutFirst(parts) => {
-                    let cut = slot.finish_cut(self.hardware.dismantle(parts, tag));
+                    let cut = slot.finish_cut(self.hardware.dismantle(parts, tag, Farewell::None));
                     cut.map_err(BindError::Stranded)?;
                 }
                 BindStep::Cancelled => return Err(BindError::Cancelled),
@@ -168,7 +168,7 @@ impl RdmaBackend {
 
     /// Takes down what a bind has made so far; `why` unless that fails.
     fn undo(&self, slot: &Slot<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
-        match slot.finish_cut(self.hardware.dismantle(parts, tag)) {
+        match slot.finish_cut(self.hardware.dismantle(parts, tag, Farewell::None)) {
             Ok(_) => why,
             Err(error) => BindError::Stranded(error),
         }

@@ -6,7 +6,7 @@
 //! device is asked at start, with a read that must fail. Where it does not fail, or where the
 //! question cannot be put, every lease gets a region of exactly its own bytes to bind windows to.
 
-use fabricbios_lease::{BindError, Extent, StepError, Tag};
+use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
 
 use super::{
     arena::ALIGN,
@@ -33,7 +33,8 @@ impl Hardware {
         let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
         let mut parts = self.prepare(tag, INSIDE).map_err(|(_, error)| error)?;
         let answer = self.ask(&mut parts, &mut client, tag);
-        self.dismantle(parts, tag).map_err(|(_, error)| error)?;
+        self.dismantle(parts, tag, Farewell::None)
+            .map_err(|(_, error)| error)?;
         client.close()?;
         Ok(answer.unwrap_or_else(|error| {
             tracing::warn!(device = self.device.name(), %error, "window bounds could not be tried");

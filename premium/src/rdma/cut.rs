@@ -3,6 +3,9 @@
 //! 1. LOCAL_INV of every window, if the queue pair still works. Its result only informs.
 //! 2. Dealloc every window, whatever 1 said: a queue pair destroyed with a bound window stalls
 //!    for most of a minute.
+//!    Then, for a client that did not ask for its end, a moment in which its next access is answered
+//!    with a remote access error. A short one: a message that was under way when its key died is
+//!    served to its end until 3.
 //! 3. Queue pair to ERR, then destroyed.
 //! 4. The kernel's resource tracker must not know the queue pair any more.
 //! 5. The completion queue goes, and the lease's own region if it had one.
@@ -16,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{Extent, StepError, Tag};
+use fabricbios_lease::{Extent, Farewell, StepError, Tag};
 use nix::errno::Errno;
 
 use super::{
@@ -29,6 +32,10 @@ use super::{
 
 /// As for binding; longer only means that the device no longer answers, and step 2 follows anyway.
 const INVALIDATE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Several round trips on any fabric, and some between two processes of an emulated machine.
+const FAREWELL_LIMIT: Duration = Duration::from_millis(20);
+const BETWEEN_FAREWELL_LOOKS: Duration = Duration::from_micros(250);
 
 /// Between making a queue pair and noting its number another lease's thread may need a moment.
 const LOOKS: u32 = 50;
@@ -56,11 +63,28 @@ impl Steps {
     }
 }
 
+impl Steps {
+    /// A step that cannot fail, only find something or not.
+    fn note(&mut self, name: &str, step: impl FnOnce() -> bool) {
+        let found = self.run(
+            name,
+            || step().then_some(()).ok_or(()),
+            |()| "unheard".into(),
+        );
+        tracing::trace!(name, heard = found.is_ok(), "step of a cut");
+    }
+}
+
 impl Hardware {
     /// Ends access through `parts` and proves it.
-    pub(super) fn dismantle(&self, mut parts: Parts, tag: Tag) -> CutResult<Parts> {
+    pub(super) fn dismantle(
+        &self,
+        mut parts: Parts,
+        tag: Tag,
+        farewell: Farewell,
+    ) -> CutResult<Parts> {
         let mut steps = Steps::default();
-        match self.take_down(&mut parts, tag, &mut steps) {
+        match self.take_down(&mut parts, tag, farewell, &mut steps) {
             Ok(()) if parts.is_empty() => Ok((steps.0, None)),
             Ok(()) => Ok((steps.0, Some(parts))),
             Err((step, why)) => {
@@ -74,10 +98,14 @@ impl Hardware {
         &self,
         parts: &mut Parts,
         tag: Tag,
+        farewell: Farewell,
         steps: &mut Steps,
     ) -> Result<(), (&'static str, String)> {
         let invalidated = self.invalidate_all(parts, steps);
         let dealloc = self.dealloc_all(&mut parts.windows, steps);
+        if farewell == Farewell::Brief && invalidated && dealloc.is_ok() {
+            steps.note("farewell", || say_farewell(parts));
+        }
         // Not bound, so nothing depends on them but tidiness: those that stay are leftovers.
         if let Err(errno) = self.dealloc_all(&mut parts.doomed, steps) {
             tracing::warn!(lease = %tag, %errno, "an unbound window stays");
@@ -239,7 +267,8 @@ impl Hardware {
         let parts = self.prepare(tag, page).map_err(|(_, error)| error)?;
         let index = self.device.index;
         let seen = restrack::queue_pair(index, self.device.port, parts.number);
-        self.dismantle(parts, tag).map_err(|(_, error)| error)?;
+        self.dismantle(parts, tag, Farewell::None)
+            .map_err(|(_, error)| error)?;
         match seen? {
             Presence::Present(_) => Ok(()),
             Presence::Gone => Err(self.error("restrack", tag, "does not see a live queue pair")),
@@ -262,6 +291,19 @@ impl BindingParts {
             && self.doomed.is_empty()
             && self.region.is_none()
     }
+}
+
+/// The client's own access puts the queue pair in ERR; `false` if none came in time. Polled: the
+/// device's event for it would have to find its way among those of all other leases.
+fn say_farewell(parts: &Parts) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < FAREWELL_LIMIT {
+        if parts.state() != Ok(QueuePairState::ReadyToSend) {
+            return true;
+        }
+        std::thread::sleep(BETWEEN_FAREWELL_LOOKS);
+    }
+    false
 }
 
 /// Neither gives access: the region has no remote rights and its windows are gone. One that stays

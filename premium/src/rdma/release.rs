@@ -1,6 +1,6 @@
 //! After the cut: tidy, scrub, forget. And the remediation of what could not be cut or scrubbed.
 
-use fabricbios_lease::{Backend, Extent, StepError, Tag};
+use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
 use fabricbios_wire::LeaseId;
 
 use super::{
@@ -64,7 +64,7 @@ impl RdmaBackend {
 
     /// Destroys what the cut left; what still stays comes back.
     fn tidy(&self, parts: Parts, tag: Tag) -> Option<Parts> {
-        match self.hardware.dismantle(parts, tag) {
+        match self.hardware.dismantle(parts, tag, Farewell::None) {
             Ok((_, leftover)) => leftover,
             Err((parts, error)) => {
                 tracing::warn!(%error, "leftover of a cut");
@@ -115,7 +115,7 @@ impl RdmaBackend {
         if !failed {
             return Ok(());
         }
-        self.cut(tag)?;
+        self.cut(tag, Farewell::None)?;
         if let Some(extent) = extent {
             return self.release(tag, extent, &|| ());
         }

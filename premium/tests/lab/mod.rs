@@ -8,7 +8,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Tag};
+use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
 use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
 
@@ -90,7 +90,7 @@ impl Lab {
     }
 
     pub(crate) fn cut(&self, tag: Tag) -> String {
-        self.backend.cut(tag).unwrap()
+        self.backend.cut(tag, Farewell::Brief).unwrap()
     }
 
     pub(crate) fn cut_and_release(&self, tag: Tag, extent: Extent) {
