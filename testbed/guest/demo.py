@@ -15,9 +15,6 @@ import fabric
 import rdma_client
 import writer
 
-# Messages of many packets: so one is on its way at any moment, and meets the dead key rather than a queue
-# pair that is gone.
-MESSAGE_BYTES = 16384
 LEASE_BYTES, TERM_SECS, LAST_TERM_SECS = 65536, 15, 4
 TEXT = b"written by a client that fabricBIOS does not know"
 
@@ -139,7 +136,7 @@ def expire(story, tenant, lease, client, tolerance_ms):
     """The end, under a client that does not stop."""
     story.step("The lease expires under a client that keeps writing")
     deadline_ms = lease["expires_at_unix_ms"]
-    end = writer.keep_writing(client, message_bytes=MESSAGE_BYTES)
+    end = writer.keep_writing(client)
     answer = tenant.query(lease)
     last_ms, failed_ms = (end["last_ok_at_ms"] or 0) - deadline_ms, end["failed_at_ms"] - deadline_ms
     story.must(last_ms < tolerance_ms, f"last success  {last_ms:+9.1f} ms from the deadline, after {end['writes']} writes")
@@ -160,8 +157,7 @@ def stop(story, node, lease):
 
 def tell(story, device, asked):
     """The steps in their order."""
-    buffer_bytes = 2 * rdma_client.QUEUE_DEPTH * MESSAGE_BYTES
-    with start(story, device, asked.mem_bytes) as node, rdma_client.Client(device, buffer_bytes) as client:
+    with start(story, device, asked.mem_bytes) as node, rdma_client.Client(device) as client:
         tenant = node.tenant("demo")
         lease = lease_and_use(story, tenant, client)
         renew_too_early(story, tenant, lease)

@@ -20,33 +20,31 @@ from rdma_client import QUEUE_DEPTH, Client, Device, now_ms, status_name
 WORD = 8
 
 
-def _batch(client, slot, offset, message_bytes):
-    """QUEUE_DEPTH requests in a chain, each for its own part of the local buffer."""
+def _batch(client, slot, offset):
+    """QUEUE_DEPTH requests in a chain, each for its own word of the local buffer."""
     buffer, rdma, chain = client.buffer, client.rdma, []
     for place in reversed(range(slot * QUEUE_DEPTH, (slot + 1) * QUEUE_DEPTH)):
         request = SendWR(opcode=e.IBV_WR_RDMA_WRITE, num_sge=1, send_flags=e.IBV_SEND_SIGNALED,
-                         sg=[SGE(buffer.buf + place * message_bytes, message_bytes, buffer.lkey)],
-                         next_wr=chain[0] if chain else None)
+                         sg=[SGE(buffer.buf + place * WORD, WORD, buffer.lkey)], next_wr=chain[0] if chain else None)
         request.set_wr_rdma(rdma["rkey"], rdma["remote_addr"] + offset)
         chain.insert(0, request)
     return chain
 
 
 class _Stream:
-    """1, 2, 3 … written at one offset. The completions come in the order posted."""
+    """1, 2, 3 … written at one offset. Word by word the completions come in the order posted."""
 
-    def __init__(self, client, offset, message_bytes):
+    def __init__(self, client, offset):
         self.client, self.done, self.posted, self.posted_at_ms = client, 0, 0, [0.0, 0.0]
-        self.batches = [_batch(client, slot, offset, message_bytes) for slot in (0, 1)]
-        self.filler = bytes(message_bytes - WORD)
+        self.batches = [_batch(client, slot, offset) for slot in (0, 1)]
         self.last_ok_at_ms = self.last_posted_at_ms = None
 
     def post(self):
         """The next batch, in the slot whose requests have all completed."""
         slot = self.posted // QUEUE_DEPTH % 2
         values = range(self.posted + 1, self.posted + QUEUE_DEPTH + 1)
-        messages = b"".join(value.to_bytes(WORD, "big") + self.filler for value in values)
-        self.client.buffer.write(messages, len(messages), slot * len(messages))
+        words = b"".join(value.to_bytes(WORD, "big") for value in values)
+        self.client.buffer.write(words, len(words), slot * len(words))
         self.posted_at_ms[slot] = now_ms()
         self.client.qp.post_send(self.batches[slot][0])
         self.posted += QUEUE_DEPTH
@@ -63,17 +61,16 @@ class _Stream:
         return None
 
     def report(self, status, posted_at_ms, at_ms):
-        """How it ended. `in_doubt` messages after the last success may have arrived too."""
+        """How it ended. `in_doubt` words after the last success may have arrived too."""
         return {"writes": self.done, "in_doubt": self.posted - self.done, "status": status_name(status),
                 "last_ok_at_ms": self.last_ok_at_ms, "last_posted_at_ms": self.last_posted_at_ms,
                 "failed_at_ms": at_ms, "failed_posted_at_ms": posted_at_ms}
 
 
-def keep_writing(client, offset=0, on_first=None, message_bytes=WORD):
-    """Writes 1, 2, 3 … (8 bytes, big-endian, filled up to `message_bytes`) at `offset` until a write fails.
-    The queue pair is in the error state afterwards; the flushed rest is taken from the completion queue.
-    The client's buffer must hold two batches."""
-    stream, report = _Stream(client, offset, message_bytes), None
+def keep_writing(client, offset=0, on_first=None):
+    """Writes 1, 2, 3 … (8 bytes, big-endian) at `offset` until a write fails. The queue pair is in the
+    error state afterwards; the flushed rest is taken from the completion queue."""
+    stream, report = _Stream(client, offset), None
     stream.post()
     while not report:
         if stream.posted - stream.done <= QUEUE_DEPTH:
