@@ -3,7 +3,7 @@
 """Leased memory over RDMA, from the client's side: it can be used, only as far as it was leased, and not
 after the lease has ended, however that came about."""
 from checks import Suite, give_back, lab_device, leased, rearm
-from fabric import NOT_FOUND, REFUSED, Node, Refused, resources
+from fabric import NOT_FOUND, Node, Refused, resources
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
 from writer import Writer
 
