@@ -101,9 +101,11 @@ impl Failure {
         }
     }
 
-    /// Says on which lease or file.
+    /// Says on which lease or file, unless the node has said so itself.
     pub(crate) fn at(mut self, what: &str) -> Self {
-        self.message = format!("{what}: {}", self.message);
+        if !self.message.contains(what) {
+            self.message = format!("{what}: {}", self.message);
+        }
         self
     }
 

@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use fabricbios_control::Fabric;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,9 +29,12 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         let mut signals = Signals::new()?;
         let mut service = Service::start(&settings, &fabric, memory)?;
         ready::announce(&settings, &fabric, service.local_addr());
-        let outcome = until_stopped(&mut signals, &mut service).await;
-        service.close().await;
-        outcome
+        let told_to = until_stopped(&mut signals, &mut service).await?;
+        match told_to {
+            Told::Drain => service.close().await,
+            Told::StopAtOnce => service.halt(),
+        }
+        Ok(())
     })
 }
 
@@ -57,19 +60,27 @@ impl Signals {
     }
 }
 
+/// What the signals said.
+enum Told {
+    /// One: every lease was taken back.
+    Drain,
+    /// Two: what was not cut yet is cut by the end of this process.
+    StopAtOnce,
+}
+
 /// The first signal drains, the second does not wait.
-async fn until_stopped(signals: &mut Signals, service: &mut Service) -> anyhow::Result<()> {
+async fn until_stopped(signals: &mut Signals, service: &mut Service) -> anyhow::Result<Told> {
     tokio::select! {
-        outcome = service.stopped() => return outcome,
+        outcome = service.stopped() => return outcome.map(|()| Told::Drain),
         () = signals.next() => tracing::info!("stopping: taking every lease back"),
     }
     ready::stopping();
     service.drain();
     tokio::select! {
-        outcome = service.stopped() => outcome,
+        outcome = service.stopped() => outcome.map(|()| Told::Drain),
         () = signals.next() => {
-            service.halt();
-            bail!("told to stop at once: what was not cut yet is cut by the end of this process")
+            tracing::warn!("stopping at once: what is not cut yet ends with this process");
+            Ok(Told::StopAtOnce)
         }
     }
 }
