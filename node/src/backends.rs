@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use fabricbios_lease::{Backend, Order, Report, StepError};
 use fabricbios_wire::ResourceId;
 
-use crate::lanes::Lane;
+use crate::lanes::{Lane, Urgency};
 
 /// Where reports go. Called on the lanes' threads.
 pub type OnReport = Arc<dyn Fn(Report) + Send + Sync>;
@@ -34,9 +34,9 @@ impl Backends {
         Self {
             owners: HashMap::new(),
             // Each thread can be lost to one stuck call; the table fences long before all are.
-            ending: Lane::new("ending", 64),
-            opening: Lane::new("opening", 64),
-            cleaning: Lane::new("cleaning", 4),
+            ending: Lane::new("ending", 64, Urgency::Deadline),
+            opening: Lane::new("opening", 64, Urgency::Usual),
+            cleaning: Lane::new("cleaning", 4, Urgency::Usual),
             on_report,
         }
     }

@@ -24,7 +24,7 @@ use crate::{
     clock,
     inventory::Inventory,
     journal::{Change, CommitError, Journal, Seq},
-    log_note,
+    lanes, log_note,
     mailbox::Mailbox,
 };
 
@@ -102,6 +102,7 @@ impl Driver {
 
     /// Drives until drained or halted, then closes the journal.
     pub fn run(mut self) -> io::Result<()> {
+        lanes::hurry();
         self.table.on_tick(clock::now());
         self.perform();
         while !self.is_done() {

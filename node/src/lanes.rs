@@ -2,7 +2,8 @@
 //! cleans up, so that a cut never queues behind a bind.
 //!
 //! A lane starts a thread whenever a job finds none idle, up to a bound: a call that is stuck in
-//! the kernel takes its thread with it and nobody else's. Idle threads leave after a while.
+//! the kernel takes its thread with it and nobody else's. Idle threads leave after a while, all but
+//! the first few of an urgent lane: a deadline should not wait for a thread to be made.
 
 use std::{
     collections::VecDeque,
@@ -16,6 +17,21 @@ type Job = Box<dyn FnOnce() + Send>;
 /// How long a thread waits for more before it leaves.
 const LINGER: Duration = Duration::from_secs(10);
 
+/// Before everything of the usual niceness, behind what the administrator wants first of all.
+const HURRIED_NICENESS: i32 = -15;
+
+/// Threads of an urgent lane that stay.
+const KEPT_READY: usize = 2;
+
+/// How much hurry a lane is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Deadlines wait for it.
+    Deadline,
+    /// Somebody waits for it.
+    Usual,
+}
+
 /// One lane.
 #[derive(Clone, Debug)]
 pub struct Lane(Arc<Inner>);
@@ -23,6 +39,7 @@ pub struct Lane(Arc<Inner>);
 struct Inner {
     name: &'static str,
     threads_max: usize,
+    urgency: Urgency,
     state: Mutex<State>,
     more: Condvar,
 }
@@ -53,16 +70,26 @@ impl Inner {
 }
 
 impl Lane {
-    /// A lane of at most `threads_max` threads; none is started yet.
+    /// A lane of at most `threads_max` threads.
     #[must_use]
-    pub fn new(name: &'static str, threads_max: usize) -> Self {
+    pub fn new(name: &'static str, threads_max: usize, urgency: Urgency) -> Self {
         let (state, more) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Inner {
+        let lane = Self(Arc::new(Inner {
             name,
             threads_max,
+            urgency,
             state,
             more,
-        }))
+        }));
+        if urgency == Urgency::Deadline {
+            (0..KEPT_READY).for_each(|_| lane.add_thread());
+        }
+        lane
+    }
+
+    fn add_thread(&self) {
+        self.0.lock().threads += 1;
+        self.start_thread();
     }
 
     /// Runs `job` as soon as a thread is free. Never blocks.
@@ -92,6 +119,9 @@ impl Lane {
 }
 
 fn work(inner: &Inner) {
+    if inner.urgency == Urgency::Deadline {
+        hurry();
+    }
     while let Some(job) = next(inner) {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
         if outcome.is_err() {
@@ -115,10 +145,19 @@ fn next(inner: &Inner) -> Option<Job> {
         let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         state = guard;
         state.idle -= 1;
-        if timeout.timed_out() && state.jobs.is_empty() {
+        let stays = inner.urgency == Urgency::Deadline && state.threads <= KEPT_READY;
+        if timeout.timed_out() && state.jobs.is_empty() && !stays {
             state.threads -= 1;
             return None;
         }
+    }
+}
+
+/// Puts the calling thread before what else runs on this machine. Without the privilege it goes on
+/// as it is: the table's deadlines judge the delay.
+pub(crate) fn hurry() {
+    if let Err(errno) = rustix::process::setpriority_process(None, HURRIED_NICENESS) {
+        tracing::debug!(%errno, "cannot raise a thread's priority");
     }
 }
 
@@ -130,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_stuck_job_does_not_hold_up_the_next() {
-        let lane = Lane::new("test", 2);
+        let lane = Lane::new("test", 2, Urgency::Usual);
         let (unstick, stuck) = channel::<()>();
         lane.run(move || assert!(stuck.recv().is_err()));
         let (done, finished) = channel();
@@ -141,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_job_runs_once_even_beyond_the_threads() {
-        let lane = Lane::new("test", 3);
+        let lane = Lane::new("test", 3, Urgency::Deadline);
         let (done, finished) = channel();
         for n in 0..100 {
             let done = done.clone();
@@ -155,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_takes_nothing_with_it() {
-        let lane = Lane::new("test", 1);
+        let lane = Lane::new("test", 1, Urgency::Usual);
         lane.run(|| panic!("on purpose"));
         let (done, finished) = channel();
         lane.run(move || done.send(()).unwrap());
