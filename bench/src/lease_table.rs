@@ -200,13 +200,13 @@ impl Subject {
         })?;
         self.pass(Duration::from_millis(8_500));
         round.time(Operation::Renew, || {
-            tags.iter().for_each(|tag| self.renew(*tag))
+            tags.iter().for_each(|tag| self.renew(*tag));
         })?;
         self.now.boot = self.now.boot + Duration::from_secs(SHORT_SECS.into());
         round.time(Operation::DueTick, || self.table.on_tick(self.now))?;
         assert_eq!(self.orders().len(), tags.len(), "all fell due");
         round.time(Operation::End, || {
-            tags.iter().for_each(|tag| self.end(*tag))
+            tags.iter().for_each(|tag| self.end(*tag));
         })?;
         self.pass(KEEP_ENDED);
         let nothing_due = || (0..IDLE_TICKS).for_each(|_| self.pass(Duration::from_nanos(1)));

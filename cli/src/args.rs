@@ -29,7 +29,7 @@ With --json a failure is one object on standard error: error, reason.class, reas
 #[derive(Debug, Parser)]
 #[command(name = "fabricctl", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Which node: HOST, HOST:PORT or [IPV6]:PORT
+    /// Which node: HOST, HOST:PORT or `[IPV6]:PORT`
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR")]
     pub(crate) node: String,
     /// As whom: an identity file; the daemon writes the first one to STATE_DIR/admin.identity

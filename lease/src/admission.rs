@@ -2,10 +2,11 @@
 //! what the resource can do. Decides at once; never over-commits.
 
 use alloc::{format, string::String};
+use core::net::Ipv6Addr;
 
 use fabricbios_wire::{
-    Effective, LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId, ResourceType,
-    Transport,
+    Effective, LeaseAllocRequest, LeaseError, RdmaPeer, Refusal, RefusalClass, ResourceId,
+    ResourceType, Transport,
 };
 
 use crate::{Extent, LeaseTable, Wanted, resource::Resource};
@@ -43,17 +44,8 @@ impl LeaseTable {
     pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
         self.check_terms(request)?;
         check_classes(request)?;
+        check_peer(request.rdma_peer.as_ref())?;
         self.check_offered(request)?;
-        if self.records() >= self.policy.records_max {
-            return refuse(
-                LeaseError::Unavailable,
-                RefusalClass::Transient,
-                format!(
-                    "the node keeps {} leases at most; try later",
-                    self.policy.records_max
-                ),
-            );
-        }
         let resource = self.choose(request)?;
         let road = check_road(resource, request)?;
         let Some(extent) = resource.free.take(request.capacity) else {
@@ -175,14 +167,11 @@ impl LeaseTable {
                 ),
             );
         };
-        if let Some(fence) = &resource.fence {
+        if resource.fence.is_some() {
             return refuse(
                 LeaseError::Fenced,
                 RefusalClass::Transient,
-                format!(
-                    "resource {id} is fenced ({}); an operator must clear it",
-                    fence.reason
-                ),
+                format!("resource {id} is fenced; an operator must clear it"),
             );
         }
         Ok(resource)
@@ -191,8 +180,10 @@ impl LeaseTable {
     fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
         let rank = |resource: &Resource| {
             (
-                resource.capacity < request.capacity,
-                resource.road(request.transport).is_none(),
+                resource.usable < request.capacity,
+                resource
+                    .road(request.transport, request.rdma_peer.is_some())
+                    .is_none(),
                 resource.fence.is_some(),
                 resource.free.longest() < request.capacity,
                 resource.free.longest(),
@@ -203,6 +194,21 @@ impl LeaseTable {
             .filter(|resource| resource.kind == request.resource_type)
             .min_by_key(|resource| rank(resource))
             .map_or(ResourceId(0), |resource| resource.id)
+    }
+}
+
+/// Before anything is changed: a kernel would take a group for an answer.
+pub(crate) fn check_peer(peer: Option<&RdmaPeer>) -> Result<(), Refusal> {
+    match peer {
+        Some(peer) if !peer.names_one_port() => refuse(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!(
+                "GID {} names no single port: give the one that the client's port has",
+                Ipv6Addr::from(peer.gid)
+            ),
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -230,7 +236,7 @@ fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
 }
 
 fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transport, Refusal> {
-    let Some(road) = resource.road(request.transport) else {
+    let Some(road) = resource.road(request.transport, request.rdma_peer.is_some()) else {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
@@ -253,7 +259,7 @@ fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transp
 fn no_room(resource: &Resource, request: &LeaseAllocRequest) -> Refusal {
     let asked = request.capacity;
     let (capacity, longest) = (resource.capacity, resource.free.longest());
-    let class = match asked > capacity {
+    let class = match asked > resource.usable {
         true => RefusalClass::Permanent,
         false => RefusalClass::Transient,
     };

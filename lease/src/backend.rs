@@ -157,6 +157,8 @@ pub trait Backend: Send + Sync + 'static {
     /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
 
-    /// Remediation of a fenced resource: undo what failed, then verify. `Ok`: clean.
-    fn reset(&self, resource_id: ResourceId) -> Result<(), StepError>;
+    /// Remediation of a fenced resource: for each of these leases, whatever is left of it is cut,
+    /// released and looked for again. `Ok`: nothing of any of them is left and their bytes are
+    /// clean. Leases in use are not touched.
+    fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError>;
 }

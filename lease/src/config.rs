@@ -15,7 +15,8 @@ pub struct Policy {
     /// A cut that is not proved by then has failed: the published contract wants an outcome of a
     /// revoke within a second.
     pub cut_within: Duration,
-    /// A bind that has not ended by then is cut. A kernel gives up on an address after a few seconds,
+    /// A first binding that has not ended by then is cut; of a later one the holder is told that it is
+    /// still being made. A kernel gives up on an address after a few seconds,
     /// and several binds may queue for their turn.
     pub bind_within: Duration,
     /// A release without progress for so long has failed. On progress, not in total: scrubbing
@@ -27,6 +28,11 @@ pub struct Policy {
     pub keep_ended: Duration,
     /// Leases, ended ones on record included: the bound on the table's memory.
     pub records_max: usize,
+    /// The same for one tenant: nobody fills the table for everybody else.
+    pub tenant_records_max: usize,
+    /// Bindings and rotations of one tenant that may be on their way at once. Each can sit in the
+    /// kernel for seconds, on a thread that others wait for.
+    pub tenant_binds_max: usize,
     /// Kinds that were detected; those without an offer are refused as not offered, not as absent.
     pub detected: alloc::vec::Vec<ResourceType>,
 }
@@ -42,6 +48,8 @@ impl Default for Policy {
             reset_within: Duration::from_secs(30),
             keep_ended: Duration::from_secs(15 * 60),
             records_max: 1 << 20,
+            tenant_records_max: 1 << 17,
+            tenant_binds_max: 32,
             detected: alloc::vec::Vec::new(),
         }
     }
@@ -52,3 +60,6 @@ pub(crate) const RENEWAL_WINDOW_FRACTION: u32 = 5;
 
 /// Longest overlap of two keys: a client that needs a minute to follow is not following.
 pub(crate) const OVERLAP_MS_MAX: u32 = 60_000;
+
+/// Cuts under way at once that may each take a moment for a farewell. With more, time is short.
+pub(crate) const FAREWELLS_AT_ONCE: usize = 32;

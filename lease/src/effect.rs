@@ -1,6 +1,6 @@
 //! What the table asks the outside to do, and what the outside reports back.
 
-use alloc::string::String;
+use alloc::{string::String, vec::Vec};
 
 use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,8 @@ pub enum Order {
     Cut(Tag, Farewell),
     /// [`crate::Backend::release`].
     Release(Tag, Extent),
-    /// [`crate::Backend::reset`].
-    Reset(ResourceId),
+    /// [`crate::Backend::reset`], with every lease that keeps the resource fenced.
+    Reset(ResourceId, Vec<(Tag, Extent)>),
 }
 
 impl Order {
@@ -58,7 +58,7 @@ impl Order {
             | Self::RetireKey(tag)
             | Self::Cut(tag, _)
             | Self::Release(tag, _) => tag.resource_id,
-            Self::Reset(resource_id) => *resource_id,
+            Self::Reset(resource_id, _) => *resource_id,
         }
     }
 }

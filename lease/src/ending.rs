@@ -8,6 +8,7 @@ use fabricbios_wire::{
 
 use crate::{
     Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
+    config::FAREWELLS_AT_ONCE,
     lease::{OldKey, Waiting},
     table::Timer,
 };
@@ -70,8 +71,27 @@ impl LeaseTable {
                 self.order(Order::RetireKey(tag));
                 self.arm(id);
             }
-            _overdue => self.end(now, id, Event::Revoke, LeasePhase::Revoked),
+            // A key that does not die takes the lease with it.
+            Some(OldKey::Retiring { by }) if by <= now.boot => {
+                self.end(now, id, Event::Revoke, LeasePhase::Revoked);
+            }
+            _bind_takes_long => self.lose_patience(id),
         }
+    }
+
+    /// Who waits for a binding or key is told that it is still being made. The lease goes on: its
+    /// deadline is soon enough an end.
+    fn lose_patience(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.patience_over = true;
+        for waiting in core::mem::take(&mut lease.waiting) {
+            if let Waiting::Rebind(ticket) = waiting {
+                self.answer(ticket, Err(still_binding(id)));
+            }
+        }
+        self.arm(id);
     }
 
     /// Starts the end of a lease: the cut, or the release if it was cut already. Prohibited events
@@ -98,10 +118,14 @@ impl LeaseTable {
             return;
         }
         let tag = lease.tag();
+        // Who asked for the end expects nothing; and many cuts at once have no time for it.
+        let hurried = self.draining || self.cutting >= FAREWELLS_AT_ONCE;
         let farewell = match phase {
             LeasePhase::Freed => Farewell::None,
+            _ if hurried => Farewell::None,
             _ => Farewell::Brief,
         };
+        self.cutting += 1;
         self.order(Order::Cut(tag, farewell));
         self.arm(id);
     }
@@ -136,6 +160,7 @@ impl LeaseTable {
             return;
         };
         lease.since = now.boot;
+        lease.release_began = false;
         lease.binding = None;
         if lease.outstanding.is_none() {
             let order = Order::Release(lease.tag(), lease.extent);
@@ -150,6 +175,7 @@ impl LeaseTable {
             return;
         };
         let waiting = lease.waiting.clone();
+        let (before, tag) = (lease.state, lease.tag());
         // What is stranded is graver than a release that failed, also when that came first.
         let graver = lease.state == State::Fenced && event == Event::Stranded;
         if !graver && !lease.step(event) {
@@ -169,6 +195,14 @@ impl LeaseTable {
         let (record, granted) = (lease.record(), lease.granted_at_unix_ms != 0);
         if granted {
             self.journal(Change::PutLease(record));
+        }
+        match before {
+            State::Cutting => self.cutting -= 1,
+            // Whatever still works is taken away as far as can be; that does not clear the fence.
+            State::Binding | State::Active | State::Rebinding => {
+                self.order(Order::Cut(tag, Farewell::None));
+            }
+            _ => {}
         }
         self.fence_resource(fence);
         self.tell_fenced(id, waiting);
@@ -305,6 +339,16 @@ impl LeaseTable {
     }
 }
 
+fn still_binding(id: LeaseId) -> Refusal {
+    Refusal::new(
+        LeaseError::Unavailable,
+        RefusalClass::Transient,
+        alloc::format!(
+            "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
+        ),
+    )
+}
+
 fn bind_overdue() -> Refusal {
     Refusal::new(
         LeaseError::Internal,
@@ -318,6 +362,7 @@ impl LeaseTable {
     /// Takes every lease back. Each is cut, proved, scrubbed, as by an operator's revoke.
     pub fn on_drain(&mut self, now: Now) {
         self.on_tick(now);
+        self.draining = true;
         let ids: alloc::vec::Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {
             self.end(now, id, Event::Revoke, LeasePhase::Revoked);

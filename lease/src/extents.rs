@@ -41,22 +41,22 @@ impl Extents {
         self.by_length.last().map_or(0, |&(length, _)| length)
     }
 
-    /// Takes the shortest stretch that is long enough. The extent has the length asked for; what
-    /// rounding up to the alignment adds stays with it until it is given back.
+    /// Takes the shortest stretch that is long enough for the length asked for, rounded up to the
+    /// alignment.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
         let reserved = self.reserved(length)?;
         let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
         self.remove(offset, found);
         self.insert(offset + reserved, found - reserved);
-        Some(Extent { offset, length })
+        Some(Extent {
+            offset,
+            length: reserved,
+        })
     }
 
     /// Gives back what [`Extents::take`] gave.
     pub(crate) fn give_back(&mut self, extent: Extent) {
-        let Some(length) = self.reserved(extent.length) else {
-            return;
-        };
-        let (mut start, mut end) = (extent.offset, extent.offset + length);
+        let (mut start, mut end) = (extent.offset, extent.end());
         if let Some((&before, &its)) = self.by_offset.range(..start).next_back()
             && before + its == start
         {

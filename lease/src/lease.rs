@@ -69,6 +69,10 @@ pub(crate) struct Lease {
     /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not
     /// released: an order that still waits for its thread must not find them with somebody else.
     pub(crate) outstanding: Option<Outstanding>,
+    /// Whoever waited for that has been told that it takes long.
+    pub(crate) patience_over: bool,
+    /// The release has found its thread: from then on it must move.
+    pub(crate) release_began: bool,
     /// Overlap that the rotation under way was asked for.
     pub(crate) overlap: Duration,
     /// How it is ending.
@@ -119,11 +123,12 @@ impl Lease {
         match self.state {
             State::Binding => Some(self.since + policy.bind_within),
             State::Active => Some(in_term),
+            State::Rebinding if self.patience_over => Some(in_term),
             State::Rebinding => Some(in_term.min(self.since + policy.bind_within)),
             State::Cutting => Some(self.since + policy.cut_within),
             State::Grace => Some(self.grace_ends()),
-            State::Releasing => Some(self.since + policy.release_stall),
-            State::Ended | State::Fenced => None,
+            State::Releasing if self.release_began => Some(self.since + policy.release_stall),
+            State::Releasing | State::Ended | State::Fenced => None,
         }
     }
 

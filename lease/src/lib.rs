@@ -18,12 +18,14 @@ mod ending;
 mod extents;
 mod lease;
 mod life;
+mod list;
 mod note;
 mod record;
 mod reports;
 mod requests;
 mod resource;
 mod table;
+mod tenants;
 mod time;
 
 pub use backend::*;

@@ -54,13 +54,17 @@ impl LeaseTable {
     /// Whether this is the report that the lease is owed. The same one twice is none.
     fn was_outstanding(&mut self, tag: Tag, what: Outstanding) -> bool {
         let lease = self.leases.get_mut(&tag.lease_id);
-        let owed = lease
-            .filter(|lease| lease.tag() == tag)
-            .and_then(|lease| lease.outstanding.take_if(|it| *it == what));
-        if owed.is_none() {
+        let lease = lease.filter(|lease| lease.tag() == tag);
+        let owed = lease.and_then(|lease| {
+            let owed = lease.outstanding.take_if(|it| *it == what);
+            owed.map(|_| lease.tenant.clone())
+        });
+        let Some(name) = owed else {
             self.note(Note::Stale(tag, "bound or rotated"));
-        }
-        owed.is_some()
+            return false;
+        };
+        self.arrived(&name);
+        true
     }
 
     /// Nothing is on its way for this lease any more: a release that waited for that can start.
@@ -272,6 +276,7 @@ impl LeaseTable {
         if !lease.step(event) {
             return;
         }
+        self.cutting -= 1;
         self.note(note);
         self.tell_ended(now, tag.lease_id);
         if keep {
@@ -286,8 +291,10 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(tag, "release moves", &expected) else {
             return;
         };
-        if lease.state == State::Releasing {
+        // A release that waits for a bind to come back has not been ordered yet.
+        if lease.state == State::Releasing && lease.outstanding.is_none() {
             lease.since = now.boot;
+            lease.release_began = true;
             self.arm(tag.lease_id);
         }
     }

@@ -1,24 +1,21 @@
 //! What is asked of the table.
 
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePage, LeasePhase, RdmaPeer,
-    Refusal, RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Role, Transport,
+    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, RdmaPeer, Refusal,
+    RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Role, Transport,
 };
 
 use crate::{
     Asked, BindOrder, BootTime, Change, Event, LeaseTable, Note, Now, Order, State, Tag, Ticket,
     Wanted,
-    admission::{Admitted, wanted},
+    admission::{Admitted, check_peer, wanted},
     config::OVERLAP_MS_MAX,
     lease::{Lease, OldKey, Outstanding, Waiting},
     table::Timer,
 };
-
-/// Leases in one page of LEASE_LIST: about half of a message's 64 KiB.
-const PAGE_LEASES: usize = 128;
 
 /// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
 /// this covers what it has in flight.
@@ -61,7 +58,10 @@ impl LeaseTable {
                 overlap_ms,
             } => self.rotate(now, asked, *lease_id, *overlap_ms),
             Request::LeaseRevoke(id) => self.revoke(now, asked, *id),
-            Request::FenceList => Ok(Some(Reply::Fences(self.fences()))),
+            Request::FenceList => {
+                check_operator(asked, "see fences")?;
+                Ok(Some(Reply::Fences(self.fences())))
+            }
             Request::FenceClear(id) => self.clear_fence(now, asked, *id),
             other => Err(Refusal::new(
                 LeaseError::Internal,
@@ -75,6 +75,8 @@ impl LeaseTable {
         if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
             return Err(busy("the fresh lease id is taken; ask again".into()));
         }
+        self.check_records(&asked.tenant)?;
+        self.check_binds(&asked.tenant)?;
         let admitted = self.admit(request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
         let order = BindOrder {
@@ -83,10 +85,8 @@ impl LeaseTable {
             transport: admitted.effective.transport.unwrap_or_default(),
             peer: lease.peer,
         };
-        self.by_tenant
-            .entry(lease.tenant.clone())
-            .or_default()
-            .insert(lease.id);
+        let name = lease.tenant.clone();
+        self.on_its_way(&name, lease.id);
         self.leases.insert(lease.id, lease);
         self.order(Order::Bind(order));
         self.arm(asked.fresh_id);
@@ -120,6 +120,8 @@ impl LeaseTable {
             binding: None,
             old_key: None,
             outstanding: Some(Outstanding::Bind),
+            patience_over: false,
+            release_began: false,
             overlap: Duration::ZERO,
             ending: LeasePhase::Revoked,
             fault: None,
@@ -151,6 +153,10 @@ impl LeaseTable {
             });
         }
         self.check_term(secs)?;
+        let rotates = lease.effective.rotate_on_renew && lease.has_key();
+        if lease.state == State::Grace || rotates {
+            self.check_binds(&asked.tenant)?;
+        }
         let lease = self.live_mut(id)?;
         if lease.effective.rotate_on_renew && lease.old_key.is_some() {
             return Err(busy(format!(
@@ -188,42 +194,6 @@ impl LeaseTable {
         let live = self.leases.get(&id).map(|lease| lease.info(now, with_keys));
         let info = live.or_else(|| self.ended.get(&id).map(|ended| ended.info(id)));
         Ok(info.map(Reply::Lease))
-    }
-
-    fn list(&self, now: Now, asked: &Asked, after: LeaseId, ended: bool) -> Reply {
-        let above = (
-            core::ops::Bound::Excluded(after),
-            core::ops::Bound::Unbounded,
-        );
-        let of_tenant = self.by_tenant.get(&asked.tenant);
-        let look = |&id: &LeaseId| -> Option<LeaseInfo> {
-            let live = self.leases.get(&id).map(|lease| lease.info(now, false));
-            live.or_else(|| self.ended.get(&id).filter(|_| ended).map(|e| e.info(id)))
-        };
-        let mut leases: Vec<LeaseInfo> = match asked.role {
-            Role::Tenant => {
-                let ids = of_tenant.into_iter().flat_map(|ids| ids.range(above));
-                ids.filter_map(look).take(PAGE_LEASES + 1).collect()
-            }
-            Role::Operator => {
-                let live = self
-                    .leases
-                    .range(above)
-                    .map(|(id, _)| id)
-                    .take(PAGE_LEASES + 1);
-                let over = self
-                    .ended
-                    .range(above)
-                    .map(|(id, _)| id)
-                    .take(PAGE_LEASES + 1);
-                live.chain(over).filter_map(look).collect()
-            }
-        };
-        leases.sort_by_key(|info| info.lease_id);
-        let more = leases.len() > PAGE_LEASES;
-        leases.truncate(PAGE_LEASES);
-        let next = leases.last().map(|info| info.lease_id).filter(|_| more);
-        Reply::Leases(LeasePage { leases, next })
     }
 
     fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
@@ -289,6 +259,9 @@ impl LeaseTable {
                 lease.effective.transport.unwrap_or_default()
             )));
         }
+        check_peer(Some(&peer))?;
+        self.check_binds(&asked.tenant)?;
+        let lease = self.live_mut(id)?;
         if !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
@@ -305,13 +278,16 @@ impl LeaseTable {
         // What was before is cut first: nobody is told of it any more.
         lease.binding = None;
         lease.outstanding = Some(Outstanding::Bind);
+        lease.patience_over = false;
         lease.waiting.push(Waiting::Rebind(ticket));
+        let name = lease.tenant.clone();
         let order = BindOrder {
             tag: lease.tag(),
             extent: lease.extent,
             transport: lease.effective.transport.unwrap_or_default(),
             peer: lease.peer,
         };
+        self.on_its_way(&name, id);
         self.order(Order::Bind(order));
         self.arm(id);
         Ok(None)
@@ -335,6 +311,8 @@ impl LeaseTable {
                 "lease {id} has no key yet: LEASE_BIND gives it one"
             )));
         }
+        self.check_binds(&asked.tenant)?;
+        let lease = self.live_mut(id)?;
         if !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
@@ -355,7 +333,10 @@ impl LeaseTable {
         lease.since = now.boot;
         lease.overlap = overlap;
         lease.outstanding = Some(Outstanding::Rotation);
+        lease.patience_over = false;
         lease.waiting.push(Waiting::Rebind(ticket));
+        let name = lease.tenant.clone();
+        self.on_its_way(&name, tag.lease_id);
         self.put(tag.lease_id);
         self.order(Order::Rotate(tag));
         self.arm(tag.lease_id);
@@ -370,6 +351,12 @@ impl LeaseTable {
         if resource.resetting.is_some() {
             return Err(busy(format!("resource {id} is being remediated already")));
         }
+        let on_its_way = |id| self.leases.get(id).is_some_and(|l| l.outstanding.is_some());
+        if resource.fenced_leases.iter().any(on_its_way) {
+            return Err(busy(format!(
+                "a binding on resource {id} has not come back yet; ask again when it has"
+            )));
+        }
         self.start_reset(now, id, Some(asked.ticket));
         Ok(None)
     }
@@ -381,8 +368,11 @@ impl LeaseTable {
         let by = now.boot + self.policy.reset_within;
         resource.resetting = Some((asker, by));
         resource.fenced_again = false;
+        let fenced = resource.fenced_leases.iter();
+        let fenced = fenced.filter_map(|id| self.leases.get(id));
+        let fenced = fenced.map(|lease| (lease.tag(), lease.extent)).collect();
         self.timers.insert((by, Timer::Reset(id)));
-        self.order(Order::Reset(id));
+        self.order(Order::Reset(id, fenced));
     }
 }
 

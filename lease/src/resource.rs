@@ -12,6 +12,8 @@ pub(crate) struct Resource {
     pub(crate) id: ResourceId,
     pub(crate) kind: ResourceType,
     pub(crate) capacity: u64,
+    /// What of it fits the alignment: more can never be had in one lease.
+    pub(crate) usable: u64,
     pub(crate) transports: Vec<Transport>,
     pub(crate) free: Extents,
     pub(crate) fence: Option<FenceRecord>,
@@ -25,11 +27,13 @@ pub(crate) struct Resource {
 
 impl Resource {
     pub(crate) fn new(kind: ResourceType, offer: Offer) -> Self {
+        let free = Extents::new(offer.capacity, offer.align);
         Self {
             id: offer.resource_id,
             kind,
             capacity: offer.capacity,
-            free: Extents::new(offer.capacity, offer.align),
+            usable: free.free_total(),
+            free,
             transports: offer.transports,
             fence: None,
             fenced_leases: BTreeSet::new(),
@@ -38,9 +42,12 @@ impl Resource {
         }
     }
 
-    /// Over which road a lease would go; `None` if this resource has not the one asked for.
-    pub(crate) fn road(&self, wanted: Transport) -> Option<Transport> {
+    /// Over which road a lease would go; `None` if this resource has not the one asked for. Who
+    /// names a queue pair means a road that has one.
+    pub(crate) fn road(&self, wanted: Transport, has_peer: bool) -> Option<Transport> {
+        let takes_peers = |road: &&Transport| matches!(road, Transport::Rdma | Transport::Both);
         match wanted {
+            Transport::Auto if has_peer => self.transports.iter().find(takes_peers).copied(),
             Transport::Auto => self.transports.first().copied(),
             named => self.transports.contains(&named).then_some(named),
         }

@@ -17,7 +17,7 @@ use fabricbios_wire::{
 
 use crate::{
     Availability, BootTime, Change, Effect, FenceRecord, LeaseRecord, Note, Now, Offer, Order,
-    Policy, State, Ticket, lease::Lease, record::Ended, resource::Resource,
+    Policy, State, Ticket, lease::Lease, record::Ended, resource::Resource, tenants::Tenant,
 };
 
 /// A request with all that the table cannot make by itself.
@@ -48,11 +48,14 @@ pub struct LeaseTable {
     pub(crate) resources: BTreeMap<ResourceId, Resource>,
     pub(crate) leases: BTreeMap<LeaseId, Lease>,
     pub(crate) ended: BTreeMap<LeaseId, Ended>,
-    /// Live and ended leases of each tenant.
-    pub(crate) by_tenant: BTreeMap<Arc<str>, BTreeSet<LeaseId>>,
+    pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
+    /// Leases in `Cutting`.
+    pub(crate) cutting: usize,
+    /// The node is going down.
+    pub(crate) draining: bool,
     pub(crate) timers: BTreeSet<(BootTime, Timer)>,
     /// Ended leases in the order in which they will be forgotten.
-    forget: VecDeque<(BootTime, LeaseId)>,
+    pub(crate) forget: VecDeque<(BootTime, LeaseId)>,
     effects: VecDeque<Effect>,
 }
 
@@ -66,7 +69,9 @@ impl LeaseTable {
             resources: BTreeMap::new(),
             leases: BTreeMap::new(),
             ended: BTreeMap::new(),
-            by_tenant: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            cutting: 0,
+            draining: false,
             timers: BTreeSet::new(),
             forget: VecDeque::new(),
             effects: VecDeque::new(),
@@ -225,22 +230,6 @@ impl LeaseTable {
         }
     }
 
-    pub(crate) fn tenant_name(&mut self, name: &str) -> Arc<str> {
-        self.by_tenant
-            .get_key_value(name)
-            .map_or_else(|| Arc::from(name), |(known, _)| known.clone())
-    }
-
-    pub(crate) fn remember(&mut self, now: Now, id: LeaseId, ended: Ended) {
-        self.by_tenant
-            .entry(ended.tenant.clone())
-            .or_default()
-            .insert(id);
-        self.ended.insert(id, ended);
-        self.forget
-            .push_back((now.boot + self.policy.keep_ended, id));
-    }
-
     /// Drops the records that have been kept long enough.
     pub(crate) fn forget_old(&mut self, now: Now) {
         while let Some(&(at, id)) = self.forget.front().filter(|&&(at, _)| at <= now.boot) {
@@ -249,16 +238,6 @@ impl LeaseTable {
             if let Some(ended) = self.ended.remove(&id) {
                 self.forget_name(&ended.tenant, id);
                 self.journal(Change::RemoveLease(id));
-            }
-        }
-    }
-
-    /// Takes a lease's id from its tenant, and a tenant without leases from the table.
-    pub(crate) fn forget_name(&mut self, tenant: &Arc<str>, id: LeaseId) {
-        if let Some(ids) = self.by_tenant.get_mut(tenant) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.by_tenant.remove(tenant);
             }
         }
     }

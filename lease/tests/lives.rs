@@ -18,7 +18,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
         order.extent,
         Extent {
             offset: 0,
-            length: PAGE + 1
+            length: 2 * PAGE
         }
     );
     assert_eq!(order.peer, Some(peer()));
@@ -27,7 +27,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
     let info = world.lease(ticket);
     assert_eq!(info.remaining_ms, 10_000, "the term starts with the grant");
     assert_eq!(info.binding.rdma.as_ref().unwrap().rkey, Some(7));
-    assert_eq!(info.capacity, PAGE + 1);
+    assert_eq!(info.capacity, 2 * PAGE, "rounded up to whole pages");
     assert!(matches!(world.journal[..], [Change::PutLease(_)]));
 }
 
@@ -183,7 +183,11 @@ fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
     let by_tenant = world.ask(Request::FenceClear(ARENA));
     assert_eq!(world.refusal(by_tenant).error, LeaseError::NotPermitted);
     let first = world.operator(Request::FenceClear(ARENA));
-    assert_eq!(world.order(), Order::Reset(ARENA));
+    let extent = Extent {
+        offset: 0,
+        length: PAGE,
+    };
+    assert_eq!(world.order(), Order::Reset(ARENA, vec![(tag, extent)]));
     world.report(Report::Reset(ARENA, Err(failed("restrack"))));
     assert_eq!(world.refusal(first).error, LeaseError::Fenced);
     let second = world.operator(Request::FenceClear(ARENA));
@@ -206,6 +210,13 @@ fn a_release_that_stalls_fences_and_its_late_success_clears() {
     let cut = world.cut_order();
     world.cut_ok(cut);
     let (release, _) = world.release_order();
+    world.pass_ms(60_000);
+    assert_eq!(
+        world.table.fences(),
+        [],
+        "waiting for a thread is not being stuck"
+    );
+    world.report(Report::ReleaseProgress(release));
     world.pass_ms(9_999);
     world.report(Report::ReleaseProgress(release));
     world.pass_ms(9_999);
@@ -274,6 +285,15 @@ fn another_tenants_lease_and_no_lease_look_the_same() {
         assert_eq!(world.refusal(theirs).error, LeaseError::NotFound);
     }
     assert_eq!(world.orders, []);
+}
+
+#[test]
+fn fences_are_shown_to_operators() {
+    let mut world = World::new();
+    let ticket = world.ask(Request::FenceList);
+    assert_eq!(world.refusal(ticket).error, LeaseError::NotPermitted);
+    let ticket = world.operator(Request::FenceList);
+    assert_eq!(world.answer(ticket), Some(&Ok(Reply::Fences(vec![]))));
 }
 
 #[test]
@@ -474,6 +494,13 @@ fn a_bind_that_strands_something_fences() {
     ));
     assert_eq!(world.refusal(ticket).error, LeaseError::Fenced);
     assert_eq!(world.table.fences().len(), 1);
+    assert_eq!(
+        world.order(),
+        Order::Cut(tag, Farewell::None),
+        "what can be taken away is"
+    );
+    world.cut_ok(tag);
+    assert_eq!(world.table.fences().len(), 1, "and that clears nothing");
 }
 
 #[test]
@@ -540,11 +567,133 @@ fn a_bind_that_never_ends_is_cut_and_its_bytes_stay_put_until_it_does() {
     let cut = world.cut_order();
     world.cut_ok(cut);
     assert_eq!(world.refusal(ticket).error, LeaseError::Internal);
-    world.pass_ms(10_000);
-    assert_eq!(world.table.fences().len(), 1, "a stuck call is not clean");
+    world.pass_ms(600_000);
+    assert_eq!(
+        world.table.fences(),
+        [],
+        "a full lane of binds fences nobody"
+    );
+    assert_eq!((world.orders.len(), world.available()), (0, 15 * PAGE));
     world.report(Report::Bind(bind.tag, Err(BindError::Cancelled)));
     world.released();
-    assert_eq!(world.table.fences(), []);
+    assert_eq!(world.available(), 16 * PAGE);
+}
+
+#[test]
+fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
+    let mut world = World::new();
+    let tag = world.granted(1, 100, 0);
+    let ticket = world.ask(Request::LeaseBind {
+        lease_id: tag.lease_id,
+        peer: peer(),
+    });
+    let bind = world.bind_order();
+    world.pass_ms(30_000);
+    assert_eq!(world.refusal(ticket).error, LeaseError::Unavailable);
+    assert_eq!(world.orders, []);
+    world.report(Report::Bind(bind.tag, Ok(binding(9))));
+    assert_eq!(
+        world.query(tag.lease_id).binding.rdma.unwrap().rkey,
+        Some(9)
+    );
+    world.pass_ms(70_000);
+    assert_eq!(world.cut_order(), bind.tag, "the deadline is where it was");
+}
+
+#[test]
+fn one_tenant_has_so_many_binds_on_their_way_and_no_more() {
+    let policy = Policy {
+        tenant_binds_max: 2,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    world.ask(alloc(PAGE, 10, 0));
+    world.ask(alloc(PAGE, 10, 0));
+    let third = world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(world.refusal(third).error, LeaseError::ResourceBusy);
+    assert_eq!(world.refusal(third).class, RefusalClass::Transient);
+    world.ask_as("bob", Role::Tenant, alloc(PAGE, 10, 0));
+    assert_eq!(world.orders.len(), 3, "another tenant is not concerned");
+    let Order::Bind(first) = world.orders.remove(0) else {
+        panic!()
+    };
+    world.report(Report::Bind(first.tag, Ok(binding(7))));
+    world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(world.orders.len(), 3);
+}
+
+#[test]
+fn one_tenants_records_do_not_fill_the_table_for_others() {
+    let policy = Policy {
+        tenant_records_max: 1,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    let tag = world.granted(1, 10, 0);
+    let more = world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(world.refusal(more).error, LeaseError::Unavailable);
+    world.ask(Request::LeaseFree(tag.lease_id));
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+    let ended_ones_count = world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(
+        world.refusal(ended_ones_count).error,
+        LeaseError::Unavailable
+    );
+    world.ask_as("bob", Role::Tenant, alloc(PAGE, 10, 0));
+    world.bind_order();
+}
+
+#[test]
+fn a_peer_that_is_nobody_changes_nothing() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    let before = world.query(tag.lease_id);
+    for gid in [
+        "::",
+        "::1",
+        "ff02::1",
+        "::ffff:224.0.0.1",
+        "::ffff:255.255.255.255",
+    ] {
+        let gid = gid.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let peer = RdmaPeer { gid, ..peer() };
+        let ticket = world.ask(Request::LeaseBind {
+            lease_id: tag.lease_id,
+            peer,
+        });
+        assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
+        let mut wanted = request(PAGE, 10, 0);
+        wanted.rdma_peer = Some(peer);
+        let ticket = world.ask(Request::LeaseAlloc(wanted));
+        assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
+    }
+    assert_eq!((world.query(tag.lease_id), world.orders.len()), (before, 0));
+}
+
+#[test]
+fn only_a_client_that_did_not_ask_gets_a_farewell_and_only_while_there_is_time() {
+    let policy = Policy {
+        tenant_binds_max: 1000,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    world
+        .table
+        .offer(ResourceType::Mem, offer(ResourceId(0xb), 400 * PAGE));
+    let freed = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(freed.lease_id));
+    assert_eq!(world.order(), Order::Cut(freed, Farewell::None));
+    world.cut_ok(freed);
+    world.released();
+    for _ in 0..100 {
+        world.granted(1, 10, 0);
+    }
+    world.pass_ms(10_000);
+    let brief = |order: &&Order| matches!(order, Order::Cut(_, Farewell::Brief));
+    assert_eq!(world.orders.len(), 100);
+    assert_eq!(world.orders.iter().filter(brief).count(), 32);
 }
 
 #[test]
@@ -638,7 +787,7 @@ fn a_fence_survives_and_is_re_verified_after_a_reboot() {
     let mut rebooted = World::new();
     rebooted.table.restore_fence(rebooted.now, fence, true);
     rebooted.drain();
-    assert_eq!(rebooted.order(), Order::Reset(ARENA));
+    assert_eq!(rebooted.order(), Order::Reset(ARENA, vec![]));
     rebooted.report(Report::Reset(ARENA, Ok(())));
     assert_eq!(rebooted.available(), 16 * PAGE);
     assert_eq!(rebooted.journal, [Change::RemoveFence(ARENA)]);

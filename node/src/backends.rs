@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use fabricbios_lease::{Backend, Order, Report, StepError};
+use fabricbios_lease::{Backend, BindOrder, Order, Report, StepError};
 use fabricbios_wire::ResourceId;
 
 use crate::lanes::{Lane, Urgency};
@@ -15,6 +15,7 @@ pub struct Backends {
     owners: HashMap<ResourceId, Arc<dyn Backend>>,
     ending: Lane,
     opening: Lane,
+    preparing: Lane,
     cleaning: Lane,
     on_report: OnReport,
 }
@@ -36,7 +37,8 @@ impl Backends {
             // Each thread can be lost to one stuck call; the table fences long before all are.
             ending: Lane::new("ending", 64, Urgency::Deadline),
             opening: Lane::new("opening", 64, Urgency::Usual),
-            cleaning: Lane::new("cleaning", 4, Urgency::Usual),
+            preparing: Lane::new("preparing", 16, Urgency::Usual),
+            cleaning: Lane::new("cleaning", 16, Urgency::Usual),
             on_report,
         }
     }
@@ -55,8 +57,10 @@ impl Backends {
         };
         let lane = match order {
             Order::Cut(..) | Order::RetireKey(_) => &self.ending,
-            Order::Bind(_) | Order::Rotate(_) => &self.opening,
-            Order::Release(..) | Order::Reset(_) => &self.cleaning,
+            // What needs no answer from the network does not wait behind what does.
+            Order::Bind(BindOrder { peer: None, .. }) | Order::Rotate(_) => &self.preparing,
+            Order::Bind(_) => &self.opening,
+            Order::Release(..) | Order::Reset(..) => &self.cleaning,
         };
         let on_report = self.on_report.clone();
         lane.run(move || carry_out(&*backend, order, &*on_report));
@@ -71,9 +75,12 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
         Order::Cut(tag, farewell) => Report::Cut(tag, backend.cut(tag, farewell)),
         Order::Release(tag, extent) => {
             let progress = || on_report(Report::ReleaseProgress(tag));
+            progress();
             let outcome: Result<(), StepError> = backend.release(tag, extent, &progress);
             Report::Release(tag, outcome)
         }
-        Order::Reset(resource_id) => Report::Reset(resource_id, backend.reset(resource_id)),
+        Order::Reset(resource_id, leases) => {
+            Report::Reset(resource_id, backend.reset(resource_id, &leases))
+        }
     });
 }

@@ -48,7 +48,7 @@ impl Desk {
             }
             return true;
         }
-        driver.send(Input::Asked {
+        driver.ask(Input::Asked {
             tenant: asked.principal.tenant.into(),
             role: asked.principal.role,
             request: asked.request,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Asked, BootTime, Change as TableChange, Effect, LeaseTable, Report, State, Ticket,
+    Asked, BootTime, Change as TableChange, Effect, LeaseTable, Now, Report, State, Ticket,
 };
 use fabricbios_wire::{
     Answer, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request, Role,
@@ -43,7 +43,12 @@ pub enum Input {
         reply: oneshot::Sender<Answer>,
     },
     /// A backend reports.
-    Report(Report),
+    Report {
+        /// When it was done; reading it may come later.
+        at: BootTime,
+        /// What.
+        report: Report,
+    },
     /// The journal is durable up to here, or could not be written.
     Durable(Result<Seq, CommitError>),
     /// Take every lease back, then stop.
@@ -72,6 +77,7 @@ pub struct Driver {
     /// Answers that wait for the disk, in order of submission.
     held: VecDeque<(Seq, Ticket, Answer)>,
     draining: Option<BootTime>,
+    latest: BootTime,
 }
 
 impl Driver {
@@ -97,13 +103,15 @@ impl Driver {
             durable: Seq(0),
             held: VecDeque::new(),
             draining: None,
+            latest: BootTime(0),
         }
     }
 
     /// Drives until drained or halted, then closes the journal.
     pub fn run(mut self) -> io::Result<()> {
         lanes::hurry();
-        self.table.on_tick(clock::now());
+        let now = self.now();
+        self.table.on_tick(now);
         self.perform();
         while !self.is_done() {
             self.mailbox.wait(self.next_wake())?;
@@ -114,18 +122,42 @@ impl Driver {
         self.journal.close().map_err(io::Error::other)
     }
 
-    /// Takes in everything that is there; `false`: stop now.
+    /// Takes in everything that is there, all that was done before each thing that is asked;
+    /// `false`: stop now.
     fn turn(&mut self) -> bool {
-        self.table.on_tick(clock::now());
-        self.perform();
-        while let Some(input) = self.mailbox.take() {
-            if matches!(input, Input::Halt) {
-                return false;
+        loop {
+            while let Some(input) = self.mailbox.take_done() {
+                if matches!(input, Input::Halt) {
+                    return false;
+                }
+                self.apply(input);
+                self.perform();
             }
+            let now = self.now();
+            self.table.on_tick(now);
+            self.perform();
+            let Some(input) = self.mailbox.take_asked() else {
+                return true;
+            };
             self.apply(input);
             self.perform();
         }
-        true
+    }
+
+    /// The time, for the table: it never goes backwards.
+    fn now(&mut self) -> Now {
+        let now = clock::now();
+        self.latest = self.latest.max(now.boot);
+        now
+    }
+
+    /// The time at which something was done, or the latest that the table knows of.
+    fn done_at(&mut self, at: BootTime) -> Now {
+        self.latest = self.latest.max(at);
+        Now {
+            boot: self.latest,
+            unix_ms: clock::now().unix_ms_at(self.latest),
+        }
     }
 
     fn next_wake(&self) -> Option<BootTime> {
@@ -149,7 +181,6 @@ impl Driver {
     }
 
     fn apply(&mut self, input: Input) {
-        let now = clock::now();
         match input {
             Input::Asked {
                 tenant,
@@ -159,10 +190,14 @@ impl Driver {
             } => {
                 self.asked(tenant, role, request, reply);
             }
-            Input::Report(report) => self.table.on_report(now, report),
+            Input::Report { at, report } => {
+                let at = self.done_at(at);
+                self.table.on_report(at, report);
+            }
             Input::Durable(Ok(seq)) => self.durable = self.durable.max(seq),
             Input::Durable(Err(error)) => self.not_durable(&error),
             Input::Drain => {
+                let now = self.now();
                 self.draining = Some(now.boot + DRAIN_PATIENCE);
                 self.table.on_drain(now);
             }
@@ -202,7 +237,8 @@ impl Driver {
             fresh_id,
             request,
         };
-        self.table.on_request(clock::now(), &asked);
+        let now = self.now();
+        self.table.on_request(now, &asked);
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {

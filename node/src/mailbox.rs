@@ -1,4 +1,7 @@
-//! How everything reaches the driver: one queue, and a timer on the boot-time clock.
+//! How everything reaches the driver: two queues, and a timer on the boot-time clock.
+//!
+//! What was done comes before what is asked: a cut that was made in time must not look late because
+//! requests were in front of its report.
 //!
 //! A timer of another clock would sleep through a suspended machine's deadlines, which is why the
 //! driver waits in poll(2) on an eventfd and a timerfd and not in a channel's timed receive.
@@ -27,7 +30,8 @@ use nix::{
 /// The driver's end.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    queue: Receiver<T>,
+    done: Receiver<T>,
+    asked: Receiver<T>,
     bell: Arc<EventFd>,
     timer: TimerFd,
 }
@@ -35,43 +39,58 @@ pub struct Mailbox<T> {
 /// Everybody else's end. Sending never blocks.
 #[derive(Debug)]
 pub struct Sender<T> {
-    queue: mpsc::Sender<T>,
+    done: mpsc::Sender<T>,
+    asked: mpsc::Sender<T>,
     bell: Arc<EventFd>,
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         Self {
-            queue: self.queue.clone(),
+            done: self.done.clone(),
+            asked: self.asked.clone(),
             bell: self.bell.clone(),
         }
     }
 }
 
 impl<T> Sender<T> {
-    /// Hands in; `false` when the driver is gone.
-    pub fn send(&self, item: T) -> bool {
-        // The bell can only fail by overflowing, and then it rings already.
-        self.queue.send(item).is_ok() && self.bell.write(1).is_ok_and(|_| true)
+    /// Hands in what is asked; `false` when the driver is gone.
+    pub fn ask(&self, item: T) -> bool {
+        self.asked.send(item).is_ok_and(|()| self.ring())
+    }
+
+    /// Hands in what was done, which comes before all that is asked; `false` when the driver is
+    /// gone.
+    pub fn done(&self, item: T) -> bool {
+        self.done.send(item).is_ok_and(|()| self.ring())
+    }
+
+    /// A bell that cannot take another stroke rings already.
+    fn ring(&self) -> bool {
+        matches!(self.bell.write(1), Ok(_) | Err(Errno::EAGAIN))
     }
 }
 
 impl<T> Mailbox<T> {
     /// A mailbox and the way into it.
     pub fn new() -> io::Result<(Self, Sender<T>)> {
-        let (sender, queue) = mpsc::channel();
+        let (tell_done, done) = mpsc::channel();
+        let (ask, asked) = mpsc::channel();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_value_and_flags(0, flags)?);
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
         Ok((
             Self {
-                queue,
+                done,
+                asked,
                 bell: bell.clone(),
                 timer,
             },
             Sender {
-                queue: sender,
+                done: tell_done,
+                asked: ask,
                 bell,
             },
         ))
@@ -105,9 +124,14 @@ impl<T> Mailbox<T> {
         Ok(self.timer.set(Expiration::OneShot(at), flags)?)
     }
 
-    /// What is there; never waits.
-    pub fn take(&self) -> Option<T> {
-        self.queue.try_recv().ok()
+    /// What was done; never waits.
+    pub fn take_done(&self) -> Option<T> {
+        self.done.try_recv().ok()
+    }
+
+    /// What is asked; never waits.
+    pub fn take_asked(&self) -> Option<T> {
+        self.asked.try_recv().ok()
     }
 }
 
@@ -117,14 +141,16 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn what_was_sent_wakes_and_is_taken_in_order() {
+    fn what_was_sent_wakes_and_what_was_done_has_a_queue_of_its_own() {
         let (mailbox, sender) = Mailbox::new().unwrap();
-        assert!(sender.send(1) && sender.send(2));
+        assert!(sender.ask(1) && sender.ask(2) && sender.done(3));
         mailbox.wait(None).unwrap();
+        assert_eq!((mailbox.take_done(), mailbox.take_done()), (Some(3), None));
         assert_eq!(
-            (mailbox.take(), mailbox.take(), mailbox.take()),
-            (Some(1), Some(2), None)
+            (mailbox.take_asked(), mailbox.take_asked()),
+            (Some(1), Some(2))
         );
+        assert_eq!(mailbox.take_asked(), None);
     }
 
     #[test]
@@ -146,6 +172,6 @@ mod tests {
     fn a_mailbox_that_is_gone_says_so() {
         let (mailbox, sender) = Mailbox::new().unwrap();
         drop(mailbox);
-        assert!(!sender.send(()));
+        assert!(!sender.ask(()) && !sender.done(()));
     }
 }

@@ -10,16 +10,18 @@ use fabricbios_node::{
     config::{Cli, Command},
     run,
 };
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+
+/// Lines of the log that wait for a reader; more are dropped. Some seconds of a busy node.
+const LINES_WAITING_MAX: usize = 16_384;
 
 fn main() -> ExitCode {
     let Command::ControlServer(settings) = Cli::parse().command;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .init();
+    let _until_written = log_to_stderr();
+    if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
+    }
     match run::control_server(*settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -27,4 +29,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// On a thread of its own, and dropping what nobody reads: a stalled reader of the log must not
+/// stall a cut.
+fn log_to_stderr() -> WorkerGuard {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(LINES_WAITING_MAX)
+        .thread_name("log")
+        .finish(io::stderr());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(writer)
+        .init();
+    guard
 }

@@ -77,12 +77,12 @@ impl Service {
 
     /// Starts to take every lease back; [`Service::stopped`] says when that is done.
     pub fn drain(&self) {
-        self.driver.send(Input::Drain);
+        self.driver.ask(Input::Drain);
     }
 
     /// Stops without taking anything back: what is left is cut by the end of the process.
     pub fn halt(&self) {
-        self.driver.send(Input::Halt);
+        self.driver.done(Input::Halt);
     }
 
     /// Waits until the driver has stopped, by itself or drained.
@@ -118,7 +118,7 @@ fn open_journal(
 ) -> anyhow::Result<(Journal, Recovered)> {
     let path: PathBuf = settings.state_dir().join("journal.redb");
     let on_commit = Box::new(move |outcome| {
-        driver.send(Input::Durable(outcome));
+        driver.done(Input::Durable(outcome));
     });
     Ok(Journal::open(&path, &clock::boot_id(), on_commit)?)
 }
@@ -145,7 +145,10 @@ fn prepare(
         arenas: Vec::new(),
     };
     let mut backends = Backends::new(Arc::new(move |report| {
-        driver.send(Input::Report(report));
+        driver.done(Input::Report {
+            at: clock::now().boot,
+            report,
+        });
     }));
     let mut table = LeaseTable::new(policy(settings, &inventory));
     if let Some(offered) = memory {

@@ -12,7 +12,7 @@
 #[allow(dead_code, reason = "shared with the other suite, which uses the rest")]
 mod lab;
 
-use fabricbios_lease::{Backend, BindError, Farewell};
+use fabricbios_lease::{Backend, BindError, Extent, Farewell, StepError, Tag};
 use lab::{Lab, PAGE, RESOURCE, client, kernel_objects, pages, pattern, tag};
 
 /// Cuts lease 1 with `faults` ahead and returns the step that the error names.
@@ -53,13 +53,18 @@ fn fails_then_recovers(faults: &[&'static str], step: &str) {
         "scrubbed too early"
     );
 
-    lab.backend.reset(RESOURCE).unwrap();
+    reset(&lab, tag(1, 1), pages(0, 1)).unwrap();
     assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
     tenant.close().unwrap();
     assert_eq!(kernel_objects(), before);
     lab.bind(tag(2, 1), extent, None).unwrap();
     lab.cut_and_release(tag(2, 1), extent);
     lab.close();
+}
+
+/// The remediation of one lease.
+fn reset(lab: &Lab, tag: Tag, extent: Extent) -> Result<(), StepError> {
+    lab.backend.reset(RESOURCE, &[(tag, extent)])
 }
 
 #[test]
@@ -89,9 +94,12 @@ fn a_reset_that_fails_leaves_everything_withheld() {
         failed_cut(&lab, &["destroy_qp", "destroy_qp"]),
         "destroy_qp"
     );
-    assert_eq!(lab.backend.reset(RESOURCE).unwrap_err().step, "destroy_qp");
+    assert_eq!(
+        reset(&lab, tag(1, 1), pages(0, 1)).unwrap_err().step,
+        "destroy_qp"
+    );
     assert!(lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).is_err());
-    lab.backend.reset(RESOURCE).unwrap();
+    reset(&lab, tag(1, 1), pages(0, 1)).unwrap();
     client.close().unwrap();
     lab.close();
 }
@@ -135,7 +143,7 @@ fn a_new_binding_over_one_that_cannot_be_cut_is_stranded_and_others_go_on() {
     other
         .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[1])
         .unwrap();
-    lab.backend.reset(RESOURCE).unwrap();
+    reset(&lab, tag(1, 2), pages(0, 1)).unwrap();
     other
         .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[2])
         .unwrap();
@@ -143,5 +151,24 @@ fn a_new_binding_over_one_that_cannot_be_cut_is_stranded_and_others_go_on() {
     for client in [first, second, other] {
         client.close().unwrap();
     }
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_reset_also_takes_down_what_still_works() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut tenant, rdma) = lab.grant(1, pages(0, 1));
+    reset(&lab, tag(1, 1), pages(0, 1)).unwrap();
+    let write = tenant.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1]);
+    assert!(write.is_err(), "the key outlived the remediation");
+    tenant.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    let (mut next, rdma) = lab.grant(2, pages(0, 1));
+    next.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
+        .unwrap();
+    next.close().unwrap();
+    lab.cut_and_release(tag(2, 1), pages(0, 1));
     lab.close();
 }

@@ -1,5 +1,7 @@
 //! `TLV_RDMA_PEER` (0x0210): which queue pair of the client a binding answers to.
 
+use core::net::Ipv6Addr;
+
 use crate::{
     DecodeError, U24_MAX, tag,
     tlv::{Tlv, TlvArea},
@@ -18,6 +20,20 @@ pub struct RdmaPeer {
     pub gid: [u8; 16],
     /// 256, 512, 1024, 2048 or 4096; 0 leaves it to the node.
     pub path_mtu: u16,
+}
+
+impl RdmaPeer {
+    /// Whether the GID can be that of one port. Kernels also take groups and nobody, and then wait
+    /// for an answer that never comes.
+    #[must_use]
+    pub fn names_one_port(&self) -> bool {
+        let v6 = Ipv6Addr::from(self.gid);
+        let nobody = v6.is_multicast() || v6.is_unspecified() || v6.is_loopback();
+        let v4_nobody = v6.to_ipv4_mapped().is_some_and(|v4| {
+            v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified() || v4.is_loopback()
+        });
+        !nobody && !v4_nobody
+    }
 }
 
 /// The peer of a params blob, if it has one.

@@ -65,7 +65,8 @@ fn show(node: &Node, output: Output) -> Result<(), Failure> {
         endpoint: endpoint.to_string(),
         tenant,
         role: role.name(),
-        version,
+        // The node's words, on somebody's terminal.
+        version: version.replace(char::is_control, " "),
     };
     output.print(&json, || {
         let row = |what: &str, value: &dyn ToString| vec![what.to_owned(), value.to_string()];

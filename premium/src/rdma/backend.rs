@@ -227,16 +227,15 @@ impl Backend for RdmaBackend {
         self.give_back(tag, extent, progress)
     }
 
-    fn reset(&self, resource_id: ResourceId) -> Result<(), StepError> {
+    fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
         if resource_id != self.resource_id {
             return Err(StepError::new(
                 "reset",
                 format_args!("{resource_id} is not ours"),
             ));
         }
-        for (lease_id, slot) in self.table.all() {
-            self.remedy(lease_id, &slot)?;
-        }
-        Ok(())
+        leases
+            .iter()
+            .try_for_each(|(tag, extent)| self.remedy(*tag, *extent))
     }
 }

@@ -157,7 +157,7 @@ impl Hardware {
                 peer.qpn, peer.psn
             ));
         }
-        if !names_one_port(peer.gid) {
+        if !peer.names_one_port() {
             return wrong(format!(
                 "GID {} names no single port: give the one that the client's port has",
                 Ipv6Addr::from(peer.gid)
@@ -333,41 +333,9 @@ fn choose_mtu(port_bytes: u16, peer_bytes: u16) -> Option<u16> {
     }
 }
 
-/// The kernel takes groups too, and then waits for nobody in particular.
-fn names_one_port(gid: [u8; 16]) -> bool {
-    let v6 = Ipv6Addr::from(gid);
-    let group = v6.is_multicast() || v6.is_unspecified() || v6.is_loopback();
-    let v4_group = v6.to_ipv4_mapped().is_some_and(|v4| {
-        v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified() || v4.is_loopback()
-    });
-    !group && !v4_group
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_group_or_nobody_is_no_peer() {
-        for text in ["::", "::1", "ff02::1", "::ffff:0.0.0.0", "::ffff:127.0.0.1"] {
-            assert!(
-                !names_one_port(text.parse::<Ipv6Addr>().unwrap().octets()),
-                "{text}"
-            );
-        }
-        for text in ["::ffff:224.0.0.1", "::ffff:255.255.255.255"] {
-            assert!(
-                !names_one_port(text.parse::<Ipv6Addr>().unwrap().octets()),
-                "{text}"
-            );
-        }
-        for text in ["fe80::1", "2001:db8::1", "::ffff:10.0.0.1"] {
-            assert!(
-                names_one_port(text.parse::<Ipv6Addr>().unwrap().octets()),
-                "{text}"
-            );
-        }
-    }
 
     #[test]
     fn the_smaller_mtu_wins_and_zero_is_no_wish() {

@@ -6,7 +6,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Enough to hide the waiting of a few wrong addresses, few enough to leave threads for others.
-const BRING_UPS: usize = 16;
+const BRING_UPS: usize = 48;
 
 #[derive(Debug)]
 pub(crate) struct Permits {

@@ -1,7 +1,6 @@
 //! After the cut: tidy, scrub, forget. And the remediation of what could not be cut or scrubbed.
 
 use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
-use fabricbios_wire::LeaseId;
 
 use super::{
     RdmaBackend,
@@ -100,28 +99,13 @@ impl RdmaBackend {
         Ok(())
     }
 
-    /// Cuts and releases again what failed to be; leases in use are left alone.
-    pub(super) fn remedy(&self, lease_id: LeaseId, slot: &Slot<Parts>) -> Result<(), StepError> {
-        let (generation, extent, failed) = {
-            let life = slot.lock();
-            let failed = matches!(life.state, State::Failed { .. } | State::Dirty { .. });
-            (life.generation, life.extent, failed)
-        };
-        let tag = Tag {
-            lease_id,
-            generation,
-            resource_id: self.resource_id,
-        };
-        if !failed {
-            return Ok(());
-        }
+    /// Cuts and releases again, whatever state the lease was left in, and looks whether it is gone.
+    pub(super) fn remedy(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
         self.cut(tag, Farewell::None)?;
-        if let Some(extent) = extent {
-            return self.release(tag, extent, &|| ());
+        self.release(tag, extent, &|| ())?;
+        match self.table.find(tag.lease_id) {
+            Known::Slot(_) => Err(self.hardware.error("reset", tag, "it is still there")),
+            Known::Released | Known::No => Ok(()),
         }
-        // Its access never opened, so its bytes are as they were.
-        slot.set(State::Gone);
-        self.table.released(lease_id);
-        Ok(())
     }
 }

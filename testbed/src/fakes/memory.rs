@@ -248,8 +248,11 @@ impl Backend for FakeMemory {
         Ok(())
     }
 
-    fn reset(&self, _resource_id: ResourceId) -> Result<(), StepError> {
-        self.begin(Step::Reset, LeaseId(0))
-            .map(|mut state| state.bound.clear())
+    fn reset(&self, _id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
+        let mut state = self.begin(Step::Reset, LeaseId(0))?;
+        for (tag, _) in leases {
+            state.bound.remove(&tag.lease_id);
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, num::NonZeroUsize, os::fd::AsFd, ptr::NonNull, sync::Arc};
 
 use nix::{
     errno::Errno,
-    sys::mman::{MapFlags, ProtFlags, mmap, munmap},
+    sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
 };
 use rdma_mummy_sys as ffi;
 
@@ -69,7 +69,18 @@ impl Mapping {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0)? };
-        Ok(Self { start, bytes })
+        let mapping = Self { start, bytes };
+        mapping.keep_out_of_core_dumps();
+        Ok(mapping)
+    }
+
+    /// Tenants' bytes are nobody else's to read, also not after a crash.
+    fn keep_out_of_core_dumps(&self) {
+        // SAFETY: the range was just mapped, and the advice changes nothing about its contents.
+        let advised = unsafe { madvise(self.start, self.bytes.get(), MmapAdvise::MADV_DONTDUMP) };
+        if let Err(errno) = advised {
+            tracing::warn!(%errno, "madvise DONTDUMP of RDMA memory failed");
+        }
     }
 
     /// First address.
