@@ -20,7 +20,7 @@ use fabricbios_node::{
     config::Settings, inventory::OfferedArena, memory::OfferedMemory, service::Service,
 };
 use fabricbios_testbed::fakes::FakeMemory;
-use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType, Transport};
+use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 
 use crate::{bare_file::Bare, pairs::interleaved_pairs};
 
@@ -102,17 +102,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
 
 fn request() -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type: ResourceType::Mem,
         resource_id: Some(ARENA),
-        capacity: LEASE_BYTES,
-        lease_secs: 60,
-        grace_secs: 0,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: Vec::new(),
-        transport: Transport::Auto,
-        rotate_on_renew: false,
-        rdma_peer: None,
+        ..LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, 60)
     }
 }

@@ -310,23 +310,13 @@ fn arena(pages: u64) -> Offer {
 
 fn wanted(lease_secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type: ResourceType::Mem,
-        resource_id: None,
-        capacity: PAGE,
-        lease_secs,
-        grace_secs: 0,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: Vec::new(),
-        transport: Transport::Rdma,
-        rotate_on_renew: false,
         rdma_peer: Some(RdmaPeer {
             qpn: 17,
             psn: 3,
             gid: [1; 16],
             path_mtu: 0,
         }),
+        ..LeaseAllocRequest::new(ResourceType::Mem, PAGE, lease_secs)
     }
 }
 

@@ -38,22 +38,8 @@ impl Default for MemBuilder {
 impl MemBuilder {
     /// Nothing asked for yet.
     pub fn new() -> Self {
-        let request = LeaseAllocRequest {
-            resource_type: ResourceType::Mem,
-            resource_id: None,
-            capacity: 0,
-            lease_secs: LEASE_SECS,
-            grace_secs: 0,
-            kv_cache_intent: None,
-            cpu_isolation: None,
-            gpu_exclusivity: None,
-            affinities: Vec::new(),
-            transport: Transport::Auto,
-            rotate_on_renew: false,
-            rdma_peer: None,
-        };
         Self {
-            request,
+            request: LeaseAllocRequest::new(ResourceType::Mem, 0, LEASE_SECS),
             node: NodeChoice::Default,
             identity: None,
             auto_renew: true,

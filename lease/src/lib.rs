@@ -24,6 +24,7 @@ mod record;
 mod reports;
 mod requests;
 mod resource;
+mod standing;
 mod table;
 mod tenants;
 mod time;

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use fabricbios_wire::{
     Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, RdmaPeer, Refusal,
-    RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Role, Transport,
+    RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Transport,
 };
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     admission::{Admitted, check_peer, wanted},
     config::OVERLAP_MS_MAX,
     lease::{Lease, OldKey, Outstanding, Waiting},
+    standing::{busy, check_operator, invalid, not_found},
     table::Timer,
 };
 
@@ -376,54 +377,8 @@ impl LeaseTable {
     }
 }
 
-/// Who may ask about what.
+/// What requests leave behind.
 impl LeaseTable {
-    /// Whether the asker holds the lease (`true`) or may only look at it (`false`); another
-    /// tenant's lease and no lease are the same to everybody else.
-    fn visible(&self, asked: &Asked, id: LeaseId) -> Result<bool, Refusal> {
-        let live = self.leases.get(&id).map(|lease| &lease.tenant);
-        let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.tenant));
-        match tenant {
-            Some(tenant) if **tenant == *asked.tenant => Ok(true),
-            Some(_) if asked.role == Role::Operator => Ok(false),
-            _ => Err(not_found(format!(
-                "no lease {id} of tenant {}",
-                asked.tenant
-            ))),
-        }
-    }
-
-    fn check_holder(&self, asked: &Asked, id: LeaseId) -> Result<(), Refusal> {
-        if self.visible(asked, id)? {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            LeaseError::NotPermitted,
-            RefusalClass::Policy,
-            format!("lease {id} answers only to its tenant; an operator can revoke it"),
-        ))
-    }
-
-    fn live(&self, id: LeaseId) -> Result<&Lease, Refusal> {
-        self.leases.get(&id).ok_or_else(|| self.not_live(id))
-    }
-
-    pub(crate) fn live_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
-        if !self.leases.contains_key(&id) {
-            return Err(self.not_live(id));
-        }
-        self.leases
-            .get_mut(&id)
-            .ok_or_else(|| not_found(format!("no lease {id}")))
-    }
-
-    fn not_live(&self, id: LeaseId) -> Refusal {
-        match self.ended.get(&id) {
-            Some(ended) => over(ended.phase, format!("lease {id} is {:?}", ended.phase)),
-            None => not_found(format!("no lease {id}")),
-        }
-    }
-
     pub(crate) fn put(&mut self, id: LeaseId) {
         if let Some(lease) = self.leases.get(&id) {
             let record = lease.record();
@@ -472,67 +427,4 @@ impl Lease {
             *until = (*until).min(self.deadline);
         }
     }
-
-    /// Why a request does not fit the state.
-    fn busy(&self) -> Refusal {
-        match self.state {
-            State::Binding | State::Rebinding | State::Grace if self.outstanding.is_some() => {
-                busy(format!(
-                    "lease {} is being bound; ask again when that is done",
-                    self.id
-                ))
-            }
-            State::Binding | State::Rebinding => {
-                busy(format!("lease {} is getting a new key; ask again", self.id))
-            }
-            State::Cutting => busy(format!(
-                "access to lease {} is being taken away; ask again",
-                self.id
-            )),
-            State::Grace => over(
-                LeasePhase::Expired,
-                format!("lease {} is in grace: renew it first", self.id),
-            ),
-            _ => self.over(),
-        }
-    }
-
-    pub(crate) fn over(&self) -> Refusal {
-        over(self.phase(), self.over_because())
-    }
-}
-
-fn check_operator(asked: &Asked, what: &str) -> Result<(), Refusal> {
-    if asked.role == Role::Operator {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        LeaseError::NotPermitted,
-        RefusalClass::Policy,
-        format!(
-            "tenant {} may not {what}: that takes an operator identity",
-            asked.tenant
-        ),
-    ))
-}
-
-fn over(phase: LeasePhase, message: String) -> Refusal {
-    let error = match phase {
-        LeasePhase::Revoked => LeaseError::Revoked,
-        LeasePhase::Fenced => LeaseError::Fenced,
-        _ => LeaseError::Expired,
-    };
-    Refusal::new(error, RefusalClass::Permanent, message)
-}
-
-fn not_found(message: String) -> Refusal {
-    Refusal::new(LeaseError::NotFound, RefusalClass::Permanent, message)
-}
-
-fn busy(message: String) -> Refusal {
-    Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, message)
-}
-
-fn invalid(message: String) -> Refusal {
-    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
 }

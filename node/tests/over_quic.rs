@@ -113,18 +113,9 @@ fn over(phase: LeasePhase) -> bool {
 
 fn request(bytes: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type: ResourceType::Mem,
-        resource_id: None,
-        capacity: bytes,
-        lease_secs: secs,
         grace_secs: grace,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: Vec::new(),
-        transport: Transport::Auto,
-        rotate_on_renew: false,
         rdma_peer: Some(peer(17)),
+        ..LeaseAllocRequest::new(ResourceType::Mem, bytes, secs)
     }
 }
 

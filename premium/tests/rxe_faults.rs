@@ -53,7 +53,7 @@ fn fails_then_recovers(faults: &[&'static str], step: &str) {
         "scrubbed too early"
     );
 
-    reset(&lab, tag(1, 1), pages(0, 1)).unwrap();
+    reset(&lab, tag(1, 1), extent).unwrap();
     assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
     tenant.close().unwrap();
     assert_eq!(kernel_objects(), before);

@@ -36,6 +36,28 @@ pub struct LeaseAllocRequest {
     pub rdma_peer: Option<RdmaPeer>,
 }
 
+impl LeaseAllocRequest {
+    /// A request with nothing but the necessary: any resource of the kind, no grace, no classes, the
+    /// node's best road.
+    #[must_use]
+    pub fn new(resource_type: ResourceType, capacity: u64, lease_secs: u32) -> Self {
+        Self {
+            resource_type,
+            resource_id: None,
+            capacity,
+            lease_secs,
+            grace_secs: 0,
+            kv_cache_intent: None,
+            cpu_isolation: None,
+            gpu_exclusivity: None,
+            affinities: Vec::new(),
+            transport: Transport::Auto,
+            rotate_on_renew: false,
+            rdma_peer: None,
+        }
+    }
+}
+
 /// Over which road a lease is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -1,7 +1,7 @@
 //! `lease alloc`: flags to a request, and the grant to standard output.
 
 use fabricbios_client::Node;
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType, Transport};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType};
 
 use crate::{
     args::{Alloc, Term},
@@ -71,18 +71,9 @@ fn request(what: Alloc) -> LeaseAllocRequest {
 
 fn plain(resource_type: ResourceType, capacity: u64, term: &Term) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type,
         resource_id: term.resource,
-        capacity,
-        lease_secs: term.secs,
         grace_secs: term.grace_secs,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: Vec::new(),
-        transport: Transport::Auto,
-        rotate_on_renew: false,
-        rdma_peer: None,
+        ..LeaseAllocRequest::new(resource_type, capacity, term.secs)
     }
 }
 

@@ -180,18 +180,9 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
 
 pub(crate) fn request(capacity: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type: ResourceType::Mem,
-        resource_id: None,
-        capacity,
-        lease_secs: secs,
         grace_secs: grace,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: Vec::new(),
-        transport: Transport::Auto,
-        rotate_on_renew: false,
         rdma_peer: Some(peer()),
+        ..LeaseAllocRequest::new(ResourceType::Mem, capacity, secs)
     }
 }
 
