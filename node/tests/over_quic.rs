@@ -303,6 +303,28 @@ async fn a_fence_outlives_the_daemon() {
 }
 
 #[tokio::test]
+async fn a_second_fence_outlives_the_daemon_like_the_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    world.memory.fail(Step::Cut, true);
+    let freed = world.operator.lease(Request::LeaseFree(info.lease_id)).await;
+    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
+    assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
+    world.crash().await;
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    world.memory.fail(Step::Cut, true);
+    let freed = world.operator.lease(Request::LeaseFree(info.lease_id)).await;
+    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    world.crash().await;
+    let world = World::start(directory.path()).await;
+    assert_eq!(refusal(world.alloc(4096, 60, 0).await).error, LeaseError::Fenced);
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn a_drain_cuts_what_is_alive_before_the_node_is_gone() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;

@@ -1,0 +1,69 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=900
+"""A cut that comes too late fences the arena: nothing new is leased, across a restart too, until a remediation
+has taken down and looked for what was left. Then all of it can be leased again.
+
+The cut is made late on purpose: the node allows it 10 ms, and takes 20 ms for the farewell of an idle client."""
+from checks import Suite, lab_device
+from fabric import FENCED, Node
+from rdma_client import Client
+
+LEASE_BYTES = 65536
+ARENA_BYTES = 16 << 20
+
+
+def fence_by_a_late_cut(suite, node, device):
+    """Revokes an idle lease with less time than its cut takes; gives what the neighbour holds."""
+    alice = node.tenant("alice")
+    client = Client(device)
+    lease = alice.alloc(LEASE_BYTES, 300, client.peer)
+    client.connect(lease)
+    suite.equal("before: write", "success", client.write(0, b"x").status)
+    suite.refused("the revoke says fenced", lambda: node.operator.revoke(lease), FENCED, "Fenced")
+    suite.check("access is gone all the same", client.write(0, b"y").status != "success", "an error")
+    client.close()
+    return lease
+
+
+def nothing_new(suite, node, name):
+    """What a fenced arena refuses, and what it tells to whom."""
+    alice = node.tenant("alice")
+    suite.refused(f"{name}: a new lease", lambda: alice.alloc(LEASE_BYTES, 60), FENCED, "Fenced")
+    fences = node.operator.ask("fence", "list")["fences"]
+    suite.equal(f"{name}: one fence, with a reason", (1, True), (len(fences), bool(fences and fences[0]["reason"])))
+    suite.refused(f"{name}: a tenant does not see reasons", lambda: alice.ask("fence", "list"), None, "NotPermitted")
+    arena = [r for r in alice.ask("inventory")["resources"] if r["resource_type"] == "mem"][0]
+    suite.equal(f"{name}: inventory", (0, True), (arena["available"], "fenced" in str(arena).lower()))
+    return fences[0]["resource_id"]
+
+
+def remedied(suite, node, device, resource):
+    """The fence is cleared and every byte can be leased and used."""
+    alice = node.tenant("alice")
+    suite.refused("a tenant cannot clear it", lambda: alice.ask("fence", "clear", resource), None, "NotPermitted")
+    node.operator.ask("fence", "clear", resource)
+    suite.equal("no fence any more", [], node.operator.ask("fence", "list")["fences"])
+    with Client(device) as client:
+        client.connect(alice.alloc(ARENA_BYTES, 300, client.peer))
+        suite.equal("the whole arena: read", bytes(8), client.read(0, 8).data)
+        suite.equal("the whole arena: write", "success", client.write(ARENA_BYTES - 8, b"8 bytes.").status)
+
+
+def main():
+    """Fenced and remedied in one life of the daemon, then across two."""
+    device = lab_device()
+    with Suite("fence") as suite, Node("--cut-within-ms", "10") as node:
+        lease = fence_by_a_late_cut(suite, node, device)
+        resource = nothing_new(suite, node, "fenced")
+        suite.equal("the lease is told as fenced", "fenced", node.tenant("alice").query(lease)["state"])
+        remedied(suite, node, device, resource)
+        node.kill()
+        node.start()
+        fence_by_a_late_cut(suite, node, device)
+        node.kill()
+        node.start()
+        remedied(suite, node, device, nothing_new(suite, node, "after kill and restart"))
+
+
+if __name__ == "__main__":
+    main()
