@@ -133,7 +133,8 @@ pub struct Offer {
 }
 
 /// What makes leases real and unreal. Blocking; called from several threads at once; a call for one
-/// lease never waits for a call for another, except `bind` for `bind`.
+/// lease never waits for a call for another, except `bind` for `bind`. A call for a lease that has
+/// been released touches no bytes, however late it comes: they may be somebody else's.
 pub trait Backend: Send + Sync + 'static {
     /// What there is, at start.
     fn probe(&self) -> Result<Vec<Offer>, StepError>;

@@ -70,7 +70,7 @@ impl LeaseTable {
     /// Nothing is on its way for this lease any more: a release that waited for that can start.
     fn release_if_waiting(&mut self, now: Now, tag: Tag) {
         let lease = self.leases.get(&tag.lease_id);
-        if lease.is_some_and(|l| l.state == State::Releasing || l.fenced_by_release) {
+        if lease.is_some_and(|lease| lease.state == State::Releasing) {
             self.start_release(now, tag.lease_id);
         }
     }

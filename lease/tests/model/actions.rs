@@ -4,6 +4,8 @@
 use fabricbios_wire::Transport;
 use proptest::prelude::*;
 
+use crate::oracle::Limits;
+
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
@@ -39,6 +41,16 @@ pub(crate) enum Outcome {
     Moving,
 }
 
+/// To which queue pair of the client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Peer {
+    None,
+    /// Of a port.
+    Port(usize),
+    /// Of a group, or of nobody.
+    Nobody(usize),
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub(crate) tenant: usize,
@@ -46,7 +58,7 @@ pub(crate) struct Wish {
     pub(crate) secs: u32,
     pub(crate) grace: u32,
     pub(crate) road: Transport,
-    pub(crate) peer: bool,
+    pub(crate) peer: Peer,
     pub(crate) rotate_on_renew: bool,
     pub(crate) arena: Option<usize>,
 }
@@ -56,7 +68,7 @@ pub(crate) enum Action {
     Alloc(Wish),
     Renew(Asker, usize, u32),
     Free(Asker, usize),
-    Bind(Asker, usize),
+    Bind(Asker, usize, Peer),
     Rotate(Asker, usize, u32),
     Revoke(Asker, usize),
     ClearFence(Asker, usize),
@@ -68,6 +80,8 @@ pub(crate) enum Action {
     Again(usize),
     /// A report about a binding that never was.
     Stray(usize, Outcome),
+    /// A release is said to move, of whatever lease.
+    Moves(usize),
 }
 
 const PAGE: u64 = 4096;
@@ -76,18 +90,25 @@ fn wish() -> impl Strategy<Value = Action> {
     let bytes = prop_oneof![
         8 => 1..=4 * PAGE,
         4 => (1..=10u64).prop_map(|pages| pages * PAGE),
-        1 => prop::sample::select(vec![0, 11 * PAGE, 16 * PAGE, 17 * PAGE, u64::MAX]),
+        1 => prop::sample::select(vec![0, 11 * PAGE, 16 * PAGE, 16 * PAGE + 50, 17 * PAGE, u64::MAX]),
     ];
-    let secs = prop_oneof![8 => 1..=20u32, 1 => prop::sample::select(vec![0, 3600, 3601])];
+    let secs = prop_oneof![
+        8 => 1..=20u32,
+        2 => 35..=120u32,
+        1 => prop::sample::select(vec![0, 3600, 3601]),
+    ];
     let grace = prop_oneof![3 => Just(0u32), 6 => 1..=10u32, 1 => Just(3601)];
+    let none = || Just(Peer::None);
     let road = prop_oneof![
-        3 => Just((Transport::Auto, false)),
-        6 => Just((Transport::Rdma, true)),
-        1 => Just((Transport::Rdma, false)),
-        2 => Just((Transport::Udp, false)),
-        1 => Just((Transport::Udp, true)),
+        3 => (Just(Transport::Auto), none()),
+        3 => (Just(Transport::Auto), peer()),
+        6 => (Just(Transport::Rdma), peer()),
+        1 => (Just(Transport::Rdma), none()),
+        2 => (Just(Transport::Udp), none()),
+        1 => (Just(Transport::Udp), peer()),
+        1 => (Just(Transport::Both), peer()),
     ];
-    let arena = prop::option::weighted(0.3, 0..3usize);
+    let arena = prop::option::weighted(0.3, 0..4usize);
     (0..3usize, bytes, secs, grace, road, any::<bool>(), arena).prop_map(
         |(tenant, bytes, secs, grace, (road, peer), rotate_on_renew, arena)| {
             Action::Alloc(Wish {
@@ -102,6 +123,28 @@ fn wish() -> impl Strategy<Value = Action> {
             })
         },
     )
+}
+
+/// A lease of ten seconds is asked for and bound.
+pub(crate) fn comes(number: usize) -> [Action; 2] {
+    let wish = Wish {
+        tenant: number % 3,
+        bytes: PAGE,
+        secs: 10,
+        grace: if number.is_multiple_of(2) { 0 } else { 5 },
+        road: Transport::Rdma,
+        peer: Peer::Port(number),
+        rotate_on_renew: false,
+        arena: None,
+    };
+    [Action::Alloc(wish), Action::Report(0, Outcome::Fine)]
+}
+
+fn peer() -> impl Strategy<Value = Peer> {
+    prop_oneof![
+        15 => (0..64usize).prop_map(Peer::Port),
+        1 => (0..64usize).prop_map(Peer::Nobody),
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -144,10 +187,10 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         10 => wish(),
         8 => (asker(), who(), secs).prop_map(|(a, w, s)| Action::Renew(a, w, s)),
         3 => (asker(), who()).prop_map(|(a, w)| Action::Free(a, w)),
-        4 => (asker(), who()).prop_map(|(a, w)| Action::Bind(a, w)),
+        4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Bind(a, w, p)),
         5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
         2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
-        3 => (boss(), 0..3usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
+        3 => (boss(), 0..4usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
         (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {
             true => Action::Drain,
             false => Action::Pass(Step::Due),
@@ -156,5 +199,21 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         34 => (who(), outcome()).prop_map(|(w, o)| Action::Report(w, o)),
         3 => who().prop_map(Action::Again),
         1 => (who(), outcome()).prop_map(|(w, o)| Action::Stray(w, o)),
+        2 => who().prop_map(Action::Moves),
     ]
+}
+
+/// What the operator allows: often so little that tenants feel it.
+pub(crate) fn limits() -> impl Strategy<Value = Limits> {
+    let plenty = Limits::PLENTY;
+    let records = prop_oneof![1 => 1..10usize, 2 => Just(plenty.records)];
+    let tenant_records = prop_oneof![1 => 1..8usize, 2 => Just(plenty.tenant_records)];
+    let tenant_binds = prop_oneof![2 => 1..4usize, 2 => Just(plenty.tenant_binds)];
+    (records, tenant_records, tenant_binds).prop_map(|(records, tenant_records, tenant_binds)| {
+        Limits {
+            records,
+            tenant_records,
+            tenant_binds,
+        }
+    })
 }

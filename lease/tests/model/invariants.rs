@@ -1,11 +1,14 @@
 //! What must hold whatever happens, told by the effects alone: it needs no oracle.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv6Addr,
+};
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
-use crate::PAGE;
+use crate::{NOBODY, PAGE};
 
 /// What was seen so far.
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ impl Seen {
         match order {
             Order::Bind(bind) => {
                 invariant_no_new_lease_on_a_fenced_resource(bind, fenced);
+                invariant_only_ports_are_bound(bind);
                 let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent));
                 let before = *self.extents.entry(id).or_insert(place);
                 assert_eq!(before, place, "a lease never moves");
@@ -50,7 +54,13 @@ impl Seen {
                 assert_eq!(self.extents[&tag.lease_id], (tag.resource_id, *extent));
                 self.invariant_release_waits(*tag, open);
             }
-            Order::Reset(_) => {}
+            Order::Reset(id, leases) => {
+                for &(tag, extent) in leases {
+                    self.names(tag);
+                    assert_eq!(self.extents[&tag.lease_id], (*id, extent));
+                    invariant_nothing_is_on_its_way(tag, open);
+                }
+            }
         }
     }
 
@@ -69,12 +79,7 @@ impl Seen {
 
     fn invariant_release_waits(&self, tag: Tag, open: &[Order]) {
         assert!(self.cut_is_proved(tag.lease_id), "{tag}: not proved cut");
-        let binds = |order: &Order| match order {
-            Order::Bind(bind) => bind.tag.lease_id == tag.lease_id,
-            Order::Rotate(other) => other.lease_id == tag.lease_id,
-            _ => false,
-        };
-        assert!(!open.iter().any(binds), "{tag}: something is on its way");
+        invariant_nothing_is_on_its_way(tag, open);
     }
 
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: &Answer) {
@@ -115,10 +120,12 @@ impl Seen {
         taken.sort();
         for &(id, extent) in &taken {
             let offer = offers.iter().find(|offer| offer.resource_id == id).unwrap();
-            assert!(extent.end() <= offer.capacity && extent.offset % PAGE == 0);
+            assert!(extent.end() <= offer.capacity);
+            let whole_pages = extent.offset % PAGE == 0 && extent.length % PAGE == 0;
+            assert!(whole_pages && extent.length > 0, "{extent:?}");
         }
         let clash = |pair: &[(ResourceId, Extent)]| {
-            pair[0].0 == pair[1].0 && pair[0].1.end().next_multiple_of(PAGE) > pair[1].1.offset
+            pair[0].0 == pair[1].0 && pair[0].1.end() > pair[1].1.offset
         };
         assert!(!taken.windows(2).any(clash), "{taken:?}");
     }
@@ -175,6 +182,40 @@ fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[Fence
     );
 }
 
+/// What is scrubbed must not be opened again, by an order that still waits for its thread.
+fn invariant_nothing_is_on_its_way(tag: Tag, open: &[Order]) {
+    let binds = |order: &Order| match order {
+        Order::Bind(bind) => bind.tag.lease_id == tag.lease_id,
+        Order::Rotate(other) => other.lease_id == tag.lease_id,
+        _ => false,
+    };
+    assert!(!open.iter().any(binds), "{tag}: something is on its way");
+}
+
+fn invariant_only_ports_are_bound(bind: &BindOrder) {
+    let gid = |peer: RdmaPeer| Ipv6Addr::from(peer.gid).to_string();
+    let nobody = bind
+        .peer
+        .map(gid)
+        .filter(|gid| NOBODY.contains(&gid.as_str()));
+    assert_eq!(nobody, None, "{bind:?}");
+    let takes_peers = matches!(bind.transport, Transport::Rdma | Transport::Both);
+    assert!(bind.peer.is_none() || takes_peers, "{bind:?}");
+}
+
+/// Farewells take time, and there is little of it when many are cut at once. A cut that did not end in
+/// time counts no more: its lease is fenced.
+pub(crate) fn invariant_few_farewells(open: &[Order], live: &[LeaseInfo]) {
+    let active = live.iter().filter(|info| info.phase == LeasePhase::Active);
+    let active: BTreeSet<LeaseId> = active.map(|info| info.lease_id).collect();
+    let brief = |order: &&Order| match order {
+        Order::Cut(tag, Farewell::Brief) => active.contains(&tag.lease_id),
+        _ => false,
+    };
+    let brief = open.iter().filter(brief).count();
+    assert!(brief <= 32, "{brief} farewells at once");
+}
+
 pub(crate) fn invariant_the_deadline_is_ahead(next: Option<BootTime>, now: BootTime) {
     assert!(next.is_none_or(|next| next > now), "{next:?} at {now:?}");
 }
@@ -189,10 +230,17 @@ pub(crate) fn invariant_permanent_means_never(
     if refusal.error == LeaseError::CapacityExceeded {
         let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
         let road = |offer: &&Offer| {
-            wanted.transport == Transport::Auto || offer.transports.contains(&wanted.transport)
+            let takes_peers = |road: &Transport| matches!(road, Transport::Rdma | Transport::Both);
+            match wanted.transport {
+                Transport::Auto if wanted.rdma_peer.is_some() => {
+                    offer.transports.iter().any(takes_peers)
+                }
+                Transport::Auto => true,
+                named => offer.transports.contains(&named),
+            }
         };
         let mut could = offers.iter().filter(named).filter(road);
-        let never = !could.any(|offer| offer.capacity >= wanted.capacity);
+        let never = !could.any(|offer| offer.capacity / PAGE >= wanted.capacity.div_ceil(PAGE));
         assert_eq!(
             refusal.class == RefusalClass::Permanent,
             never,

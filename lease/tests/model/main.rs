@@ -10,13 +10,15 @@ mod found;
 mod invariants;
 mod oracle;
 
-use std::sync::Arc;
+use std::{net::Ipv6Addr, sync::Arc};
 
-use actions::{Action, Asker, Outcome, Step, Wish};
+use actions::{Action, Asker, Outcome, Peer, Step, Wish};
 use fabricbios_lease::*;
 use fabricbios_wire::*;
-use invariants::{Seen, invariant_permanent_means_never, invariant_the_deadline_is_ahead};
-use oracle::{Oracle, Said};
+use invariants::{
+    Seen, invariant_few_farewells, invariant_permanent_means_never, invariant_the_deadline_is_ahead,
+};
+use oracle::{Limits, Oracle, Said};
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
@@ -26,22 +28,74 @@ const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
 const STRANGER: &str = "mallory";
 const OPERATOR: &str = "root";
 
-/// A large arena with a tail that is no page, and a smaller one over one road only.
-fn offers() -> [Offer; 2] {
-    let offer = |id, capacity, transports: &[Transport]| Offer {
+/// What a client's port is called, and what no port is.
+const PORTS: [&str; 3] = ["fe80::1", "2001:db8::1", "::ffff:192.0.2.1"];
+const NOBODY: [&str; 8] = [
+    "::",
+    "::1",
+    "ff02::1",
+    "::ffff:224.0.0.1",
+    "::ffff:239.255.255.255",
+    "::ffff:255.255.255.255",
+    "::ffff:0.0.0.0",
+    "::ffff:127.0.0.1",
+];
+
+/// Who can have what.
+#[derive(Clone, Debug)]
+struct World {
+    offers: Vec<Offer>,
+    limits: Limits,
+}
+
+impl World {
+    /// A large arena with a tail that is no page, a smaller one over one road only, and one whose
+    /// best road takes no queue pair.
+    fn new(limits: Limits) -> Self {
+        let (both, udp) = (Transport::Both, Transport::Udp);
+        let offers = vec![
+            offer(0xa0, 16 * PAGE + 100, &[Transport::Rdma, udp]),
+            offer(0xb0, 10 * PAGE, &[udp]),
+            offer(0xc0, 6 * PAGE, &[udp, both]),
+        ];
+        Self { offers, limits }
+    }
+
+    /// Room for so many that not all can be told goodbye at once.
+    fn wide() -> Self {
+        Self {
+            offers: vec![offer(0xa0, 80 * PAGE, &[Transport::Rdma])],
+            limits: Limits::PLENTY,
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            records_max: self.limits.records,
+            tenant_records_max: self.limits.tenant_records,
+            tenant_binds_max: self.limits.tenant_binds,
+            ..Policy::default()
+        }
+    }
+
+    fn resource(&self, arena: usize) -> ResourceId {
+        let offer = self.offers.get(arena);
+        offer.map_or(ResourceId(0xd0), |offer| offer.resource_id)
+    }
+}
+
+fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
+    Offer {
         resource_id: ResourceId(id),
         capacity,
         align: PAGE,
         transports: transports.to_vec(),
-    };
-    [
-        offer(0xa0, 16 * PAGE + 100, &[Transport::Rdma, Transport::Udp]),
-        offer(0xb0, 10 * PAGE, &[Transport::Udp]),
-    ]
+    }
 }
 
 /// The table and its model, side by side.
 struct Pair {
+    world: World,
     table: LeaseTable,
     oracle: Oracle,
     seen: Seen,
@@ -55,14 +109,15 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
-        let mut table = LeaseTable::new(Policy::default());
-        for offer in offers() {
-            table.offer(ResourceType::Mem, offer);
+    fn new(world: World) -> Self {
+        let mut table = LeaseTable::new(world.policy());
+        for offer in &world.offers {
+            table.offer(ResourceType::Mem, offer.clone());
         }
         Self {
             table,
-            oracle: Oracle::new(BOOT, &offers()),
+            oracle: Oracle::new(BOOT, &world.offers, world.limits),
+            world,
             seen: Seen::default(),
             now: Now {
                 boot: BootTime(BOOT),
@@ -91,8 +146,10 @@ impl Pair {
                 self.about(asker, who, ask);
             }
             Action::Free(asker, who) => self.about(asker, who, Request::LeaseFree),
-            Action::Bind(asker, who) => {
-                let peer = peer(self.number());
+            Action::Bind(asker, who, to) => {
+                let Some(peer) = peer(to, self.number()) else {
+                    return;
+                };
                 self.about(asker, who, |lease_id| Request::LeaseBind { lease_id, peer });
             }
             Action::Rotate(asker, who, overlap_ms) => {
@@ -109,6 +166,7 @@ impl Pair {
             Action::Report(which, outcome) => self.report_open(which, outcome),
             Action::Again(which) => self.report_again(which),
             Action::Stray(which, outcome) => self.report_stray(which, outcome),
+            Action::Moves(who) => self.report_progress(who),
         }
     }
 }
@@ -137,7 +195,8 @@ impl Pair {
         let tenant = TENANTS[wish.tenant];
         // Ids are random: their order is not the order of time.
         let id = LeaseId(u128::from(self.number().reverse_bits()));
-        let wanted = wanted(wish, self.numbers);
+        let named = wish.arena.map(|arena| self.world.resource(arena));
+        let wanted = wanted(wish, named, self.numbers);
         let request = Request::LeaseAlloc(wanted.clone());
         self.ids.push((id, tenant));
         let ticket = self.ask(tenant, Asker::Holder, id, request);
@@ -148,7 +207,7 @@ impl Pair {
         });
         for effect in &effects {
             if let Effect::Answer { answer, .. } = effect {
-                invariant_permanent_means_never(answer, &wanted, &offers());
+                invariant_permanent_means_never(answer, &wanted, &self.world.offers);
             }
         }
         self.oracle.alloc(ticket, tenant, id, &wanted, extent);
@@ -187,7 +246,7 @@ impl Pair {
     }
 
     fn clear_fence(&mut self, asker: Asker, arena: usize) {
-        let id = resource(arena);
+        let id = self.world.resource(arena);
         let request = Request::FenceClear(id);
         let ticket = self.ask(OPERATOR, asker, LeaseId(0), request);
         let effects = self.effects();
@@ -319,6 +378,19 @@ impl Pair {
         self.compare(effects);
     }
 
+    fn report_progress(&mut self, who: usize) {
+        let leases = &self.oracle.leases;
+        let Some(lease) = leases.get(who % leases.len().max(1)) else {
+            return;
+        };
+        let tag = Tag {
+            lease_id: lease.id,
+            generation: lease.generation(),
+            resource_id: self.oracle.arenas[lease.arena].id,
+        };
+        self.report(Report::ReleaseProgress(tag));
+    }
+
     /// Everything is reported, every fence is cleared, all time passes.
     fn settle(&mut self) {
         for _ in 0..1_000 {
@@ -326,7 +398,7 @@ impl Pair {
                 self.report_open(0, Outcome::Fine);
             } else if !self.table.fences().is_empty() {
                 let fenced = |arena: &usize| self.oracle.arenas[*arena].fenced();
-                self.clear_fence(Asker::Operator, (0..2).find(fenced).unwrap());
+                self.clear_fence(Asker::Operator, (0..3).find(fenced).unwrap());
             } else if self.table.next_deadline().is_some() {
                 self.pass(Step::Due);
             } else {
@@ -339,7 +411,7 @@ impl Pair {
     fn nothing_is_left(&mut self) {
         self.seen.invariant_every_ticket_was_answered();
         assert_eq!((self.table.records(), self.oracle.leases.len()), (0, 0));
-        for (arena, offer) in self.table.availability().zip(offers()) {
+        for (arena, offer) in self.table.availability().zip(&self.world.offers) {
             assert_eq!(arena.available, offer.capacity / PAGE * PAGE);
         }
     }
@@ -356,11 +428,15 @@ impl Pair {
         let next = self.table.next_deadline();
         assert_eq!(next.map(|at| at.0), self.oracle.next_deadline(), "deadline");
         invariant_the_deadline_is_ahead(next, self.now.boot);
-        let told = self.list(true);
-        let live = self.list(false);
+        let told = self.list(OPERATOR, Asker::Operator, true);
+        let live = self.list(OPERATOR, Asker::Operator, false);
+        self.compare_tenants(&told, &live);
         self.compare_leases(&told, &live);
         self.compare_arenas();
-        self.seen.invariant_extents_are_disjoint(&live, &offers());
+        self.compare_fences();
+        self.seen
+            .invariant_extents_are_disjoint(&live, &self.world.offers);
+        invariant_few_farewells(&self.open, &live);
         let fences = self.table.fences();
         self.seen.invariant_the_journal_replays(&told, &fences);
         let told = told.iter();
@@ -389,7 +465,12 @@ impl Pair {
         answers.sort();
         expected.sort();
         assert_eq!(answers, expected, "answers");
-        let sorted = |orders: Vec<Order>| {
+        let sorted = |mut orders: Vec<Order>| {
+            for order in &mut orders {
+                if let Order::Reset(_, leases) = order {
+                    leases.sort_by_key(|(tag, _)| tag.lease_id);
+                }
+            }
             let mut orders: Vec<_> = orders.iter().map(|order| format!("{order:?}")).collect();
             orders.sort();
             orders
@@ -402,6 +483,7 @@ impl Pair {
         let ticket = self.ask(tenant, asker, LeaseId(0), request);
         self.seen.asked.remove(&ticket);
         let mut effects = self.effects();
+        effects.retain(|effect| !matches!(effect, Effect::Note(_)));
         assert_eq!(effects.len(), 1, "looking changes nothing: {effects:?}");
         match effects.pop() {
             Some(Effect::Answer { answer, .. }) => answer,
@@ -409,12 +491,12 @@ impl Pair {
         }
     }
 
-    fn list(&mut self, ended: bool) -> Vec<LeaseInfo> {
+    fn list(&mut self, tenant: &str, asker: Asker, ended: bool) -> Vec<LeaseInfo> {
         let mut leases = vec![];
         let mut after = Some(LeaseId(0));
         while let Some(last) = after {
             let request = Request::LeaseList { after: last, ended };
-            match self.look(OPERATOR, Asker::Operator, request) {
+            match self.look(tenant, asker, request) {
                 Ok(Reply::Leases(page)) => {
                     leases.extend(page.leases);
                     after = page.next;
@@ -462,6 +544,29 @@ impl Pair {
         }
     }
 
+    /// Each is told of its own leases and of no others.
+    fn compare_tenants(&mut self, told: &[LeaseInfo], live: &[LeaseInfo]) {
+        for tenant in TENANTS.into_iter().chain([STRANGER]) {
+            let leases = self.oracle.leases.iter();
+            let its = leases.filter(|lease| lease.tenant == tenant);
+            let its: Vec<LeaseId> = its.map(|lease| lease.id).collect();
+            let of_it = |all: &[LeaseInfo]| -> Vec<LeaseInfo> {
+                let of_it = all.iter().filter(|info| its.contains(&info.lease_id));
+                of_it.cloned().collect()
+            };
+            assert_eq!(self.list(tenant, Asker::Holder, true), of_it(told));
+            assert_eq!(self.list(tenant, Asker::Holder, false), of_it(live));
+        }
+    }
+
+    /// Only operators see fences.
+    fn compare_fences(&mut self) {
+        let told = self.look(OPERATOR, Asker::Operator, Request::FenceList);
+        assert_eq!(told, Ok(Reply::Fences(self.table.fences())));
+        let told = self.look(TENANTS[0], Asker::Holder, Request::FenceList);
+        assert_eq!(told.unwrap_err().error, LeaseError::NotPermitted);
+    }
+
     fn compare_arenas(&self) {
         for (told, arena) in self.table.availability().zip(&self.oracle.arenas) {
             let expected = (arena.id, arena.available(), arena.fenced());
@@ -475,12 +580,6 @@ impl Pair {
     }
 }
 
-fn resource(arena: usize) -> ResourceId {
-    offers()
-        .get(arena)
-        .map_or(ResourceId(0xc0), |offer| offer.resource_id)
-}
-
 fn about(request: &Request) -> Option<LeaseId> {
     match request {
         Request::LeaseRenew { lease_id, .. }
@@ -492,19 +591,24 @@ fn about(request: &Request) -> Option<LeaseId> {
     }
 }
 
-fn peer(number: u32) -> RdmaPeer {
-    RdmaPeer {
+fn peer(to: Peer, number: u32) -> Option<RdmaPeer> {
+    let gid = match to {
+        Peer::None => return None,
+        Peer::Port(which) => PORTS[which % PORTS.len()],
+        Peer::Nobody(which) => NOBODY[which % NOBODY.len()],
+    };
+    Some(RdmaPeer {
         qpn: number,
         psn: 3,
-        gid: [1; 16],
+        gid: gid.parse::<Ipv6Addr>().unwrap().octets(),
         path_mtu: 0,
-    }
+    })
 }
 
-fn wanted(wish: Wish, number: u32) -> LeaseAllocRequest {
+fn wanted(wish: Wish, resource_id: Option<ResourceId>, number: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         resource_type: ResourceType::Mem,
-        resource_id: wish.arena.map(resource),
+        resource_id,
         capacity: wish.bytes,
         lease_secs: wish.secs,
         grace_secs: wish.grace,
@@ -514,7 +618,7 @@ fn wanted(wish: Wish, number: u32) -> LeaseAllocRequest {
         affinities: Vec::new(),
         transport: wish.road,
         rotate_on_renew: wish.rotate_on_renew,
-        rdma_peer: wish.peer.then(|| peer(number)),
+        rdma_peer: peer(wish.peer, number),
     }
 }
 
@@ -528,7 +632,7 @@ fn answers(report: &Report, order: &Order) -> bool {
         | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
             tag == of
         }
-        (Report::Reset(id, _), Order::Reset(of)) => id == of,
+        (Report::Reset(id, _), Order::Reset(of, _)) => id == of,
         _ => false,
     }
 }
@@ -556,12 +660,12 @@ fn outcome_of(order: &Order, outcome: Outcome, number: u32) -> Report {
             Report::ReleaseProgress(*tag)
         }
         Order::Release(tag, _) => Report::Release(*tag, done()),
-        Order::Reset(id) => Report::Reset(*id, done()),
+        Order::Reset(id, _) => Report::Reset(*id, done()),
     }
 }
 
 fn binding(road: Transport, rkey: Option<u32>) -> Binding {
-    let rdma = (road == Transport::Rdma).then_some(RdmaBinding {
+    let rdma = matches!(road, Transport::Rdma | Transport::Both).then_some(RdmaBinding {
         rkey,
         remote_addr: 0x1000,
         qp_num: 18,
@@ -581,7 +685,11 @@ fn binding(road: Transport, rkey: Option<u32>) -> Binding {
 }
 
 fn live(actions: &[Action]) {
-    let mut pair = Pair::new();
+    live_in(World::new(Limits::PLENTY), actions);
+}
+
+fn live_in(world: World, actions: &[Action]) {
+    let mut pair = Pair::new(world);
     actions.iter().for_each(|&action| pair.act(action));
     pair.settle();
 }
@@ -594,8 +702,31 @@ proptest! {
 
     #[test]
     fn the_table_does_what_its_model_does(
+        limits in actions::limits(),
         actions in prop::collection::vec(actions::action(), 1..120)
     ) {
-        live(&actions);
+        live_in(World::new(limits), &actions);
+    }
+}
+
+proptest! {
+    // Each step looks at every lease.
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: ProptestConfig::default().cases / 16,
+        ..ProptestConfig::default()
+    })]
+
+    /// So many whose terms end together that there is not time for every goodbye.
+    #[test]
+    fn a_crowd_is_cut_as_its_model_says(
+        leases in 30..50usize,
+        before in prop::collection::vec(actions::action(), 0..12),
+        after in prop::collection::vec(actions::action(), 1..40),
+    ) {
+        let come = (0..leases).flat_map(actions::comes);
+        let deadline = Action::Pass(Step::Millis(10_000));
+        let life = come.chain(before).chain([deadline]).chain(after);
+        live_in(World::wide(), &life.collect::<Vec<_>>());
     }
 }

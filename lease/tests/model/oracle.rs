@@ -16,6 +16,23 @@ const RESET_NS: u64 = 30 * SEC;
 const KEEP_NS: u64 = 15 * 60 * SEC;
 const OVERLAP_MS_MAX: u32 = 60_000;
 const RENEWAL_OVERLAP_MS: u32 = 5_000;
+const FAREWELLS_AT_ONCE: usize = 32;
+
+/// How much there may be, of which the operator decides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) records: usize,
+    pub(crate) tenant_records: usize,
+    pub(crate) tenant_binds: usize,
+}
+
+impl Limits {
+    pub(crate) const PLENTY: Self = Self {
+        records: 1_000,
+        tenant_records: 1_000,
+        tenant_binds: 1_000,
+    };
+}
 
 /// What somebody is told, as far as it is compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +131,11 @@ pub(crate) struct Held {
     old: OldKey,
     overlap_ms: u32,
     on_its_way: OnItsWay,
+    /// Who waited for that was told that it takes long.
+    patience_over: bool,
     release_ordered: bool,
+    /// It has been heard of.
+    release_moves: bool,
     /// It is fenced, and all that failed is its release.
     only_release_failed: bool,
     waits: Vec<(Ticket, Waits)>,
@@ -132,12 +153,14 @@ impl Held {
             }
         }
         match self.life {
+            Life::NewBinding | Life::NewKey if self.patience_over => {}
             Life::Asked | Life::NewBinding | Life::NewKey => at.push(self.since + BIND_NS),
             Life::BeingCut => at.push(self.since + CUT_NS),
             Life::Kept => at.push(self.deadline + self.grace_ns),
-            Life::Scrubbed => at.push(self.since + STALL_NS),
+            Life::Scrubbed if self.release_moves => at.push(self.since + STALL_NS),
             Life::Clean => at.push(self.since + KEEP_NS),
-            Life::InUse | Life::Fenced => {}
+            // What waits for its turn is not stuck.
+            Life::Scrubbed | Life::InUse | Life::Fenced => {}
         }
         at.into_iter().min()
     }
@@ -218,7 +241,6 @@ impl Held {
 #[derive(Clone, Debug)]
 pub(crate) struct Arena {
     pub(crate) id: ResourceId,
-    pub(crate) capacity: u64,
     pub(crate) roads: Vec<Transport>,
     owner: Vec<Option<LeaseId>>,
     /// Which lease it is told of, and whether only releases failed.
@@ -251,6 +273,11 @@ impl Arena {
         self.fence.map(|(id, _)| id)
     }
 
+    /// What whole pages can be had of it.
+    pub(crate) fn usable(&self) -> u64 {
+        self.owner.len() as u64 * PAGE
+    }
+
     fn pages(extent: Extent) -> std::ops::Range<usize> {
         let first = extent.offset / PAGE;
         let end = (extent.offset + extent.length).div_ceil(PAGE);
@@ -262,6 +289,8 @@ impl Arena {
 #[derive(Clone, Debug)]
 pub(crate) struct Oracle {
     pub(crate) boot: u64,
+    limits: Limits,
+    draining: bool,
     pub(crate) arenas: Vec<Arena>,
     pub(crate) leases: Vec<Held>,
     pub(crate) orders: Vec<Order>,
@@ -269,10 +298,9 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new(boot: u64, offers: &[Offer]) -> Self {
+    pub(crate) fn new(boot: u64, offers: &[Offer], limits: Limits) -> Self {
         let arena = |offer: &Offer| Arena {
             id: offer.resource_id,
-            capacity: offer.capacity,
             roads: offer.transports.clone(),
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
             fence: None,
@@ -281,6 +309,8 @@ impl Oracle {
         };
         Self {
             boot,
+            limits,
+            draining: false,
             arenas: offers.iter().map(arena).collect(),
             leases: vec![],
             orders: vec![],
@@ -364,7 +394,8 @@ impl Oracle {
                     let tag = self.tag(at);
                     self.orders.push(Order::RetireKey(tag));
                 }
-                _ => self.cut(at, LeasePhase::Revoked),
+                OldKey::Dying { by } if by <= now => self.cut(at, LeasePhase::Revoked),
+                _ => self.lose_patience(at),
             },
             Life::BeingCut => self.fence(at, false),
             Life::Kept => self.scrub(at),
@@ -374,7 +405,16 @@ impl Oracle {
         }
     }
 
+    /// Nobody waits for the binding or key any more; otherwise all is as it was.
+    fn lose_patience(&mut self, at: usize) {
+        self.leases[at].patience_over = true;
+        for (ticket, _) in std::mem::take(&mut self.leases[at].waits) {
+            self.refuse(ticket, LeaseError::Unavailable);
+        }
+    }
+
     pub(crate) fn drain(&mut self) {
+        self.draining = true;
         for at in 0..self.leases.len() {
             self.end(at, LeasePhase::Revoked);
         }
@@ -399,15 +439,19 @@ impl Oracle {
     }
 
     fn cut(&mut self, at: usize, phase: LeasePhase) {
+        let under_way = { self.leases.iter() }
+            .filter(|lease| lease.life == Life::BeingCut)
+            .count();
+        let expected = phase == LeasePhase::Freed;
+        let hurried = self.draining || under_way >= FAREWELLS_AT_ONCE;
         let lease = &mut self.leases[at];
         lease.life = Life::BeingCut;
         lease.ending = phase;
         lease.since = self.boot;
         let tag = self.tag(at);
-        let farewell = if phase == LeasePhase::Freed {
-            Farewell::None
-        } else {
-            Farewell::Brief
+        let farewell = match expected || hurried {
+            true => Farewell::None,
+            false => Farewell::Brief,
         };
         self.orders.push(Order::Cut(tag, farewell));
     }
@@ -428,7 +472,15 @@ impl Oracle {
     }
 
     fn fence(&mut self, at: usize, only_release: bool) {
+        let tag = self.tag(at);
         let lease = &mut self.leases[at];
+        let works = matches!(
+            lease.life,
+            Life::Asked | Life::InUse | Life::NewBinding | Life::NewKey
+        );
+        if works {
+            self.orders.push(Order::Cut(tag, Farewell::None));
+        }
         lease.life = Life::Fenced;
         lease.ending = LeasePhase::Fenced;
         lease.only_release_failed = only_release;
@@ -494,10 +546,13 @@ impl Oracle {
             Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
             Report::ReleaseProgress(tag) => {
                 let now = self.boot;
+                let cleaned = |lease: &&mut Held| lease.life == Life::Scrubbed;
                 if let Some(at) = self.at(*tag)
-                    && self.leases[at].life == Life::Scrubbed
+                    && let Some(lease) = Some(&mut self.leases[at]).filter(cleaned)
+                    && lease.release_ordered
                 {
-                    self.leases[at].since = now;
+                    lease.since = now;
+                    lease.release_moves = true;
                 }
             }
             Report::Release(tag, outcome) => self.released(*tag, outcome.is_ok()),
@@ -525,7 +580,6 @@ impl Oracle {
                 self.not_bound(at, error);
             }
             (Life::Scrubbed, _) => self.scrub(at),
-            (Life::Fenced, _) if self.leases[at].only_release_failed => self.order_release(at),
             _ => {}
         }
     }
@@ -668,6 +722,9 @@ impl Oracle {
         if wanted.capacity == 0 || secs == 0 || secs > TERM_MAX_SECS || grace > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
+        if !wanted.rdma_peer.is_none_or(names_one_port) {
+            return Err(LeaseError::InvalidArgs);
+        }
         let at = match wanted.resource_id {
             Some(id) => {
                 let named = self.arenas.iter().position(|arena| arena.id == id);
@@ -679,7 +736,7 @@ impl Oracle {
         let road = self.road(at, wanted);
         if arena.fenced() {
             Err(LeaseError::Fenced)
-        } else if road.is_none() || wanted.rdma_peer.is_some() && road != Some(Transport::Rdma) {
+        } else if !road.is_some_and(|road| wanted.rdma_peer.is_none() || takes_peers(road)) {
             Err(LeaseError::InvalidArgs)
         } else if arena.longest() < wanted.capacity {
             Err(LeaseError::CapacityExceeded)
@@ -696,7 +753,7 @@ impl Oracle {
                 left.retain(|&at| good(at));
             }
         };
-        prefer(&|at| self.arenas[at].capacity >= wanted.capacity);
+        prefer(&|at| self.arenas[at].usable() >= wanted.capacity);
         prefer(&|at| self.road(at, wanted).is_some());
         prefer(&|at| !self.arenas[at].fenced());
         prefer(&|at| self.arenas[at].longest() >= wanted.capacity);
@@ -708,7 +765,11 @@ impl Oracle {
 
     pub(crate) fn road(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
         let roads = &self.arenas[at].roads;
+        let takes_peers = |road: &Transport| takes_peers(*road);
         match wanted.transport {
+            Transport::Auto if wanted.rdma_peer.is_some() => {
+                roads.iter().copied().find(takes_peers)
+            }
             Transport::Auto => roads.first().copied(),
             road => roads.contains(&road).then_some(road),
         }
@@ -723,12 +784,16 @@ impl Oracle {
         wanted: &LeaseAllocRequest,
         extent: Option<Extent>,
     ) {
-        let arena = match self.place(wanted) {
+        let admitted = { self.room_for_a_record(tenant) }
+            .and_then(|()| self.turn_to_bind(tenant))
+            .and_then(|()| self.place(wanted));
+        let arena = match admitted {
             Ok(arena) => arena,
             Err(error) => return self.refuse(ticket, error),
         };
         let extent = extent.unwrap_or_else(|| panic!("there is room for {wanted:?}: {self:#?}"));
-        assert_eq!((extent.length, extent.offset % PAGE), (wanted.capacity, 0));
+        let pages = wanted.capacity.div_ceil(PAGE);
+        assert_eq!((extent.length, extent.offset % PAGE), (pages * PAGE, 0));
         for page in Arena::pages(extent) {
             let owner = &mut self.arenas[arena].owner[page];
             assert_eq!(owner.replace(id), None, "page {page} is somebody's");
@@ -753,12 +818,33 @@ impl Oracle {
             old: OldKey::None,
             overlap_ms: 0,
             on_its_way: OnItsWay::Bind,
+            patience_over: false,
             release_ordered: false,
+            release_moves: false,
             only_release_failed: false,
             waits: vec![(ticket, Waits::Grant)],
         };
         self.leases.push(lease);
         self.order_bind(self.leases.len() - 1);
+    }
+
+    /// Ended leases count too: what is bounded is memory.
+    fn room_for_a_record(&self, tenant: &str) -> Result<(), LeaseError> {
+        let all = self.leases.len();
+        let its = self.leases.iter().filter(|lease| lease.tenant == tenant);
+        match all < self.limits.records && its.count() < self.limits.tenant_records {
+            true => Ok(()),
+            false => Err(LeaseError::Unavailable),
+        }
+    }
+
+    fn turn_to_bind(&self, tenant: &str) -> Result<(), LeaseError> {
+        let on_their_way = |lease: &&Held| lease.on_its_way != OnItsWay::Nothing;
+        let its = self.leases.iter().filter(|lease| lease.tenant == tenant);
+        match its.filter(on_their_way).count() < self.limits.tenant_binds {
+            true => Ok(()),
+            false => Err(LeaseError::ResourceBusy),
+        }
     }
 
     fn order_bind(&mut self, at: usize) {
@@ -807,7 +893,12 @@ impl Oracle {
         if secs > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
-        let rotates = lease.rotate_on_renew && lease.life == Life::InUse;
+        let rotates = lease.rotate_on_renew && lease.life == Life::InUse && lease.rkey.is_some();
+        if rotates || lease.life == Life::Kept {
+            let tenant = lease.tenant.clone();
+            self.turn_to_bind(&tenant)?;
+        }
+        let lease = &mut self.leases[at];
         if rotates && lease.old != OldKey::None {
             return Err(LeaseError::ResourceBusy);
         }
@@ -824,7 +915,7 @@ impl Oracle {
         }
         if kept {
             self.bind_again(at, ticket);
-        } else if rotates && lease.rkey.is_some() {
+        } else if rotates {
             let half_term_ms = lease.term_secs.saturating_mul(500);
             self.new_key(at, ticket, RENEWAL_OVERLAP_MS.min(half_term_ms));
         } else {
@@ -841,6 +932,7 @@ impl Oracle {
         lease.since = self.boot;
         lease.old = OldKey::None;
         lease.on_its_way = OnItsWay::Bind;
+        lease.patience_over = false;
         lease.waits.push((ticket, Waits::Rebind));
         self.order_bind(at);
     }
@@ -851,6 +943,7 @@ impl Oracle {
         lease.since = self.boot;
         lease.overlap_ms = overlap_ms;
         lease.on_its_way = OnItsWay::Rotate;
+        lease.patience_over = false;
         lease.waits.push((ticket, Waits::Rebind));
         let tag = self.tag(at);
         self.orders.push(Order::Rotate(tag));
@@ -859,9 +952,15 @@ impl Oracle {
     pub(crate) fn bind(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, peer: RdmaPeer) {
         let fits = |at: usize| {
             let lease = &self.leases[at];
-            match (lease.alive(), lease.road, lease.life) {
-                (true, Transport::Udp, _) => Err(LeaseError::InvalidArgs),
-                (true, _, Life::InUse) => Ok(at),
+            if !lease.alive() {
+                return Err(lease.unfit());
+            }
+            if !takes_peers(lease.road) || !names_one_port(peer) {
+                return Err(LeaseError::InvalidArgs);
+            }
+            self.turn_to_bind(&lease.tenant)?;
+            match lease.life {
+                Life::InUse => Ok(at),
                 _ => Err(lease.unfit()),
             }
         };
@@ -882,8 +981,11 @@ impl Oracle {
                 _ if overlap_ms > OVERLAP_MS_MAX => Err(LeaseError::InvalidArgs),
                 Life::InUse if lease.old != OldKey::None => Err(LeaseError::ResourceBusy),
                 Life::InUse if lease.rkey.is_none() => Err(LeaseError::InvalidArgs),
-                Life::InUse => Ok(at),
-                _ => Err(lease.unfit()),
+                Life::InUse => self.turn_to_bind(&lease.tenant).map(|()| at),
+                _ => Err(self
+                    .turn_to_bind(&lease.tenant)
+                    .err()
+                    .unwrap_or(lease.unfit())),
             }
         };
         match self.mine(asker, id).and_then(fits) {
@@ -940,15 +1042,47 @@ impl Oracle {
             return self.refuse(ticket, LeaseError::NotPermitted);
         }
         let by = self.boot + RESET_NS;
-        let named = self.arenas.iter_mut().find(|arena| arena.id == id);
+        let named = self.arenas.iter().find(|arena| arena.id == id);
         let Some(arena) = named.filter(|arena| arena.fenced()) else {
             return self.refuse(ticket, LeaseError::NotFound);
         };
         if arena.resetting.is_some() {
             return self.refuse(ticket, LeaseError::ResourceBusy);
         }
+        let fenced = self.fenced_on(id);
+        if fenced
+            .iter()
+            .any(|lease| lease.on_its_way != OnItsWay::Nothing)
+        {
+            return self.refuse(ticket, LeaseError::ResourceBusy);
+        }
+        let leases = { fenced.iter() }
+            .map(|lease| (self.tag(self.find(lease.id).unwrap()), lease.extent))
+            .collect();
+        self.orders.push(Order::Reset(id, leases));
+        let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();
         arena.resetting = Some((ticket, by));
         arena.overtaken = false;
-        self.orders.push(Order::Reset(id));
     }
+
+    fn fenced_on(&self, id: ResourceId) -> Vec<&Held> {
+        let fenced =
+            |lease: &&Held| lease.life == Life::Fenced && self.arenas[lease.arena].id == id;
+        self.leases.iter().filter(fenced).collect()
+    }
+}
+
+fn takes_peers(road: Transport) -> bool {
+    matches!(road, Transport::Rdma | Transport::Both)
+}
+
+/// By the bytes of the GID: a group, nobody, or whoever asks answers to no connection.
+fn names_one_port(peer: RdmaPeer) -> bool {
+    let (high, low) = peer.gid.split_at(12);
+    if high == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] {
+        let group = (224..240).contains(&low[0]);
+        return !group && low[0] != 127 && low != [0; 4] && low != [255; 4];
+    }
+    let (first, last) = (peer.gid[0], u128::from_be_bytes(peer.gid));
+    first != 0xff && last > 1
 }
