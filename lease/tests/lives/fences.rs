@@ -1,0 +1,147 @@
+//! What could not be proved clean.
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::support::*;
+
+#[test]
+fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
+    for late in [false, true] {
+        let mut world = World::new();
+        let tag = world.granted(1, 10, 0);
+        let freed = world.ask(Request::LeaseFree(tag.lease_id));
+        let cut = world.cut_order();
+        if late {
+            world.pass_ms(1_000);
+            world.cut_ok(cut);
+        } else {
+            world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
+        }
+        assert_eq!(world.refusal(freed).error, LeaseError::Fenced);
+        assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Fenced);
+        let refused = world.ask(alloc(PAGE, 10, 0));
+        assert_eq!(world.refusal(refused).error, LeaseError::Fenced);
+        assert_eq!(world.available(), 0);
+        assert_eq!(
+            world.orders,
+            [],
+            "a failed cut is not cleared by its late success"
+        );
+        assert!(
+            world
+                .journal
+                .iter()
+                .any(|change| matches!(change, Change::PutFence(_)))
+        );
+    }
+}
+
+#[test]
+fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(tag.lease_id));
+    let cut = world.cut_order();
+    world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
+    let by_tenant = world.ask(Request::FenceClear(ARENA));
+    assert_eq!(world.refusal(by_tenant).error, LeaseError::NotPermitted);
+    let first = world.operator(Request::FenceClear(ARENA));
+    let extent = Extent {
+        offset: 0,
+        length: PAGE,
+    };
+    assert_eq!(world.order(), Order::Reset(ARENA, vec![(tag, extent)]));
+    world.report(Report::Reset(ARENA, Err(failed("restrack"))));
+    assert_eq!(world.refusal(first).error, LeaseError::Fenced);
+    let second = world.operator(Request::FenceClear(ARENA));
+    world.orders.clear();
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(second), Some(&Ok(Reply::FenceCleared)));
+    assert_eq!(world.available(), 16 * PAGE);
+    assert_eq!(
+        world.query(tag.lease_id).phase,
+        LeasePhase::Fenced,
+        "its record says what it was"
+    );
+}
+
+#[test]
+fn a_release_that_stalls_fences_and_its_late_success_clears() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(tag.lease_id));
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    let (release, _) = world.release_order();
+    world.pass_ms(60_000);
+    assert_eq!(
+        world.table.fences(),
+        [],
+        "waiting for a thread is not being stuck"
+    );
+    world.report(Report::ReleaseProgress(release));
+    world.pass_ms(9_999);
+    world.report(Report::ReleaseProgress(release));
+    world.pass_ms(9_999);
+    assert_eq!(world.table.fences(), [], "progress counts, not the total");
+    world.pass_ms(1);
+    assert_eq!(world.table.fences().len(), 1);
+    world.report(Report::Release(release, Ok(())));
+    assert_eq!(world.table.fences(), []);
+    assert_eq!(world.available(), 16 * PAGE);
+}
+
+#[test]
+fn fences_are_shown_to_operators() {
+    let mut world = World::new();
+    let ticket = world.ask(Request::FenceList);
+    assert_eq!(world.refusal(ticket).error, LeaseError::NotPermitted);
+    let ticket = world.operator(Request::FenceList);
+    assert_eq!(world.answer(ticket), Some(&Ok(Reply::Fences(vec![]))));
+}
+
+#[test]
+fn a_bind_that_strands_something_fences() {
+    let mut world = World::new();
+    let ticket = world.ask(alloc(PAGE, 10, 0));
+    let tag = world.bind_order().tag;
+    world.report(Report::Bind(
+        tag,
+        Err(BindError::Stranded(failed("destroy_qp"))),
+    ));
+    assert_eq!(world.refusal(ticket).error, LeaseError::Fenced);
+    assert_eq!(world.table.fences().len(), 1);
+    assert_eq!(
+        world.order(),
+        Order::Cut(tag, Farewell::None),
+        "what can be taken away is"
+    );
+    world.cut_ok(tag);
+    assert_eq!(world.table.fences().len(), 1, "and that clears nothing");
+}
+
+#[test]
+fn a_fence_survives_and_is_re_verified_after_a_reboot() {
+    let fence = FenceRecord {
+        resource_id: ARENA,
+        resource_type: ResourceType::Mem,
+        lease_id: LeaseId(5),
+        since_unix_ms: 1,
+        reason: failed("destroy_qp"),
+        by_release: false,
+    };
+    let mut same_boot = World::new();
+    same_boot
+        .table
+        .restore_fence(same_boot.now, fence.clone(), false);
+    same_boot.drain();
+    assert_eq!((same_boot.orders.len(), same_boot.available()), (0, 0));
+    let mut rebooted = World::new();
+    rebooted.table.restore_fence(rebooted.now, fence, true);
+    rebooted.drain();
+    assert_eq!(rebooted.order(), Order::Reset(ARENA, vec![]));
+    rebooted.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(rebooted.available(), 16 * PAGE);
+    assert_eq!(rebooted.journal, [Change::RemoveFence(ARENA)]);
+}

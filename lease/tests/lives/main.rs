@@ -1,0 +1,11 @@
+//! Lives of leases, told from outside: what is asked and reported, and what must follow.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod binding;
+mod ending;
+mod fences;
+mod keys_and_terms;
+mod refusals;
+mod standing;

@@ -1,0 +1,262 @@
+//! Who may see and do what, what is remembered, and what is over.
+
+use std::time::Duration;
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::support::*;
+
+#[test]
+fn revoke_takes_an_operator_and_waits_for_the_proof() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 60);
+    let by_tenant = world.ask(Request::LeaseRevoke(tag.lease_id));
+    assert_eq!(world.refusal(by_tenant).error, LeaseError::NotPermitted);
+    let revoked = world.operator(Request::LeaseRevoke(tag.lease_id));
+    assert!(world.answer(revoked).is_none());
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    assert_eq!(
+        world.answer(revoked),
+        Some(&Ok(Reply::Revoked(RevokeOutcome::TornDown)))
+    );
+    world.released();
+    assert_eq!(
+        world.query(tag.lease_id).status,
+        LeaseStatus::Revoked,
+        "grace is for expiry only"
+    );
+    let unknown = world.operator(Request::LeaseRevoke(LeaseId(999)));
+    assert_eq!(
+        world.answer(unknown),
+        Some(&Ok(Reply::Revoked(RevokeOutcome::NotFound)))
+    );
+}
+
+#[test]
+fn another_tenants_lease_and_no_lease_look_the_same() {
+    let mut world = World::new();
+    let id = world.granted(1, 10, 0).lease_id;
+    let requests = |id| {
+        [
+            Request::LeaseQuery(id),
+            Request::LeaseFree(id),
+            Request::LeaseRenew {
+                lease_id: id,
+                lease_secs: 0,
+            },
+            Request::LeaseBind {
+                lease_id: id,
+                peer: peer(),
+            },
+            Request::LeaseRotate {
+                lease_id: id,
+                overlap_ms: 0,
+            },
+        ]
+    };
+    for (theirs, nobodys) in requests(id).into_iter().zip(requests(LeaseId(999))) {
+        let theirs = world.ask_as("mallory", Role::Tenant, theirs);
+        let nobodys = world.ask_as("mallory", Role::Tenant, nobodys);
+        let shape = |ticket| (world.refusal(ticket).error, world.refusal(ticket).class);
+        assert_eq!(shape(theirs), shape(nobodys));
+        assert_eq!(world.refusal(theirs).error, LeaseError::NotFound);
+    }
+    assert_eq!(world.orders, []);
+}
+
+#[test]
+fn pages_of_a_list_follow_one_another_without_gap_or_repetition() {
+    let mut world = World::new();
+    world
+        .table
+        .offer(ResourceType::Mem, offer(ResourceId(0xb), 400 * PAGE));
+    let mut ids: Vec<_> = (0..300).map(|_| world.granted(1, 10, 0).lease_id).collect();
+    ids.sort();
+    let mut seen = Vec::new();
+    let mut after = LeaseId(0);
+    loop {
+        let ticket = world.ask(Request::LeaseList {
+            after,
+            ended: false,
+        });
+        let Some(Ok(Reply::Leases(page))) = world.answer(ticket) else {
+            panic!()
+        };
+        seen.extend(page.leases.iter().map(|info| info.lease_id));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    assert_eq!(seen, ids);
+}
+
+#[test]
+fn one_tenant_has_so_many_binds_on_their_way_and_no_more() {
+    let policy = Policy {
+        tenant_binds_max: 2,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    world.ask(alloc(PAGE, 10, 0));
+    world.ask(alloc(PAGE, 10, 0));
+    let third = world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(world.refusal(third).error, LeaseError::ResourceBusy);
+    assert_eq!(world.refusal(third).class, RefusalClass::Transient);
+    world.ask_as("bob", Role::Tenant, alloc(PAGE, 10, 0));
+    assert_eq!(world.orders.len(), 3, "another tenant is not concerned");
+    let Order::Bind(first) = world.orders.remove(0) else {
+        panic!()
+    };
+    world.report(Report::Bind(first.tag, Ok(binding(7))));
+    world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(world.orders.len(), 3);
+}
+
+#[test]
+fn one_tenants_records_do_not_fill_the_table_for_others() {
+    let policy = Policy {
+        tenant_records_max: 1,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    let tag = world.granted(1, 10, 0);
+    let more = world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(world.refusal(more).error, LeaseError::Unavailable);
+    world.ask(Request::LeaseFree(tag.lease_id));
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+    let ended_ones_count = world.ask(alloc(PAGE, 10, 0));
+    assert_eq!(
+        world.refusal(ended_ones_count).error,
+        LeaseError::Unavailable
+    );
+    world.ask_as("bob", Role::Tenant, alloc(PAGE, 10, 0));
+    world.bind_order();
+}
+
+#[test]
+fn a_peer_that_is_nobody_changes_nothing() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    let before = world.query(tag.lease_id);
+    for gid in [
+        "::",
+        "::1",
+        "ff02::1",
+        "::ffff:224.0.0.1",
+        "::ffff:255.255.255.255",
+    ] {
+        let gid = gid.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let peer = RdmaPeer { gid, ..peer() };
+        let ticket = world.ask(Request::LeaseBind {
+            lease_id: tag.lease_id,
+            peer,
+        });
+        assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
+        let mut wanted = request(PAGE, 10, 0);
+        wanted.rdma_peer = Some(peer);
+        let ticket = world.ask(Request::LeaseAlloc(wanted));
+        assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
+    }
+    assert_eq!((world.query(tag.lease_id), world.orders.len()), (before, 0));
+}
+
+#[test]
+fn reports_about_what_is_over_change_nothing() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    let before = world.query(tag.lease_id);
+    let old = Tag {
+        generation: Generation(0),
+        ..tag
+    };
+    let unknown = Tag {
+        lease_id: LeaseId(77),
+        ..tag
+    };
+    for tag in [old, unknown] {
+        world.report(Report::Cut(tag, Err(failed("x"))));
+        world.report(Report::Release(tag, Ok(())));
+        world.report(Report::Bind(tag, Err(BindError::Stranded(failed("x")))));
+    }
+    world.report(Report::Cut(tag, Ok("not asked for".into())));
+    world.report(Report::Release(tag, Ok(())));
+    assert_eq!(world.query(tag.lease_id), before);
+    assert_eq!((world.orders.len(), world.table.fences().len()), (0, 0));
+}
+
+#[test]
+fn ended_leases_are_told_for_as_long_as_promised() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(tag.lease_id));
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+    world.pass(Duration::from_secs(600));
+    assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Freed);
+    let again = world.ask(Request::LeaseFree(tag.lease_id));
+    assert_eq!(
+        world.lease(again).phase,
+        LeasePhase::Freed,
+        "freeing twice is no error"
+    );
+    let forgotten_at = world.table.next_deadline().unwrap();
+    world.pass(world.now.boot.until(forgotten_at));
+    let gone = world.ask(Request::LeaseQuery(tag.lease_id));
+    assert_eq!(world.refusal(gone).error, LeaseError::NotFound);
+    assert_eq!(world.table.next_deadline(), None);
+    assert!(world.journal.contains(&Change::RemoveLease(tag.lease_id)));
+}
+
+#[test]
+fn what_lived_when_the_process_died_is_revoked_afterwards() {
+    let mut before = World::new();
+    let alive = before.granted(1, 10, 0);
+    let over = before.granted(1, 10, 0);
+    before.ask(Request::LeaseFree(over.lease_id));
+    let cut = before.cut_order();
+    before.cut_ok(cut);
+    let mut after = World::new();
+    let mut known = std::collections::BTreeMap::new();
+    for change in &before.journal {
+        if let Change::PutLease(record) = change {
+            known.insert(record.lease_id, record.clone());
+        }
+    }
+    for record in known.into_values() {
+        after.table.restore_lease(after.now, record);
+    }
+    after.drain();
+    assert_eq!(after.query(alive.lease_id).status, LeaseStatus::Revoked);
+    assert_eq!(after.query(over.lease_id).phase, LeasePhase::Freed);
+    assert_eq!(after.journal.len(), 1, "only what changed is written again");
+}
+
+#[test]
+fn a_drain_takes_everything_back() {
+    let mut world = World::new();
+    let ids: Vec<_> = (0..3).map(|_| world.granted(1, 100, 50).lease_id).collect();
+    world.table.on_drain(world.now);
+    world.drain();
+    for order in std::mem::take(&mut world.orders) {
+        let Order::Cut(tag, _) = order else {
+            panic!("{order:?}")
+        };
+        world.cut_ok(tag);
+    }
+    for order in std::mem::take(&mut world.orders) {
+        let Order::Release(tag, _) = order else {
+            panic!("{order:?}")
+        };
+        world.report(Report::Release(tag, Ok(())));
+    }
+    assert!(world.table.census().is_empty());
+    for id in ids {
+        assert_eq!(world.query(id).status, LeaseStatus::Revoked);
+    }
+}
