@@ -1,7 +1,7 @@
 //! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
 //! what the resource can do. Decides at once; never over-commits.
 
-use alloc::{format, string::String};
+use alloc::{format, string::String, vec::Vec};
 use core::net::Ipv6Addr;
 
 use fabricbios_wire::{
@@ -122,7 +122,7 @@ impl LeaseTable {
             return refuse(
                 LeaseError::InvalidArgs,
                 RefusalClass::Permanent,
-                format!("resources of type {kind:?} are advertised, never leased"),
+                format!("resources of type {kind} are advertised, never leased"),
             );
         }
         if self
@@ -136,13 +136,13 @@ impl LeaseTable {
             return refuse(
                 LeaseError::InvalidArgs,
                 RefusalClass::Policy,
-                format!("this node has {kind:?} but its operator offers none of it for lease"),
+                format!("this node has {kind} but its operator offers none of it for lease"),
             );
         }
         refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
-            format!("this node has no {kind:?} to lease; see its inventory"),
+            format!("this node has no {kind} to lease; see its inventory"),
         )
     }
 
@@ -162,7 +162,7 @@ impl LeaseTable {
                 LeaseError::NotFound,
                 RefusalClass::Permanent,
                 format!(
-                    "no resource {id} of type {:?} is offered here",
+                    "no resource {id} of type {} is offered here",
                     request.resource_type
                 ),
             );
@@ -219,7 +219,7 @@ fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
-            format!("cpu isolation {class:?} cannot be enforced for a lease of {kind:?}"),
+            format!("cpu isolation {class} cannot be enforced for a lease of {kind}"),
         );
     }
     if let Some(class) = request
@@ -229,10 +229,15 @@ fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
-            format!("gpu exclusivity {class:?} cannot be enforced for a lease of {kind:?}"),
+            format!("gpu exclusivity {class} cannot be enforced for a lease of {kind}"),
         );
     }
     Ok(())
+}
+
+fn names(roads: &[Transport]) -> String {
+    let names: Vec<&str> = roads.iter().map(|road| road.name()).collect();
+    names.join(", ")
 }
 
 fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transport, Refusal> {
@@ -241,8 +246,10 @@ fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transp
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
             format!(
-                "transport {:?} is not offered for resource {}; it has {:?}",
-                request.transport, resource.id, resource.transports
+                "transport {} is not offered for resource {}; it has {}",
+                request.transport,
+                resource.id,
+                names(&resource.transports)
             ),
         );
     };
@@ -250,7 +257,7 @@ fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transp
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
-            format!("a queue pair was given, but the lease would go over {road:?}"),
+            format!("a queue pair was given, but the lease would go over {road}"),
         );
     }
     Ok(road)

@@ -75,22 +75,18 @@ impl LeaseTable {
             Some(OldKey::Retiring { by }) if by <= now.boot => {
                 self.end(now, id, Event::Revoke, LeasePhase::Revoked);
             }
-            _bind_takes_long => self.lose_patience(id),
+            _bind_takes_long => self.lose_patience(now, id),
         }
     }
 
     /// Who waits for a binding or key is told that it is still being made. The lease goes on: its
     /// deadline is soon enough an end.
-    fn lose_patience(&mut self, id: LeaseId) {
+    fn lose_patience(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
         lease.patience_over = true;
-        for waiting in core::mem::take(&mut lease.waiting) {
-            if let Waiting::Rebind(ticket) = waiting {
-                self.answer(ticket, Err(still_binding(id)));
-            }
-        }
+        self.tell_without(now, id, &still_binding(id));
         self.arm(id);
     }
 
@@ -146,7 +142,7 @@ impl LeaseTable {
         for waiting in waiting {
             let (ticket, answer) = match waiting {
                 Waiting::Grant(ticket) => (ticket, Err(bind_overdue())),
-                Waiting::Rebind(ticket) => (ticket, Err(over.clone())),
+                Waiting::Rebind(ticket) | Waiting::Renew(ticket) => (ticket, Err(over.clone())),
                 Waiting::Free(ticket) => (ticket, Ok(Reply::Lease(info.clone()))),
                 Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::TornDown))),
             };
@@ -240,10 +236,11 @@ impl LeaseTable {
         let over = lease.over();
         for waiting in waiting {
             let (ticket, answer) = match waiting {
-                Waiting::Grant(ticket) | Waiting::Rebind(ticket) | Waiting::Free(ticket) => {
-                    (ticket, Err(over.clone()))
-                }
                 Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::Fenced))),
+                Waiting::Grant(ticket)
+                | Waiting::Rebind(ticket)
+                | Waiting::Renew(ticket)
+                | Waiting::Free(ticket) => (ticket, Err(over.clone())),
             };
             self.answer(ticket, answer);
         }

@@ -20,6 +20,8 @@ pub(crate) enum Waiting {
     Grant(Ticket),
     /// For a new binding or key.
     Rebind(Ticket),
+    /// For the binding or key that comes with another term; the term is his already.
+    Renew(Ticket),
     /// For the end, as its holder.
     Free(Ticket),
     /// For the end, as an operator.
@@ -234,7 +236,7 @@ impl Lease {
     /// Why the holder cannot have it any more, for a message.
     pub(crate) fn over_because(&self) -> String {
         self.fault.as_deref().map_or_else(
-            || alloc::format!("lease {} is {:?}", self.id, self.ending),
+            || alloc::format!("lease {} is {}", self.id, self.ending),
             |fault| alloc::format!("lease {} could not be proved clean: {fault}", self.id),
         )
     }

@@ -132,7 +132,7 @@ impl LeaseTable {
         let info = lease.info(now, true);
         for waiting in core::mem::take(&mut lease.waiting) {
             match waiting {
-                Waiting::Grant(ticket) | Waiting::Rebind(ticket) => {
+                Waiting::Grant(ticket) | Waiting::Rebind(ticket) | Waiting::Renew(ticket) => {
                     self.answer(ticket, Ok(Reply::Lease(info.clone())));
                 }
                 // Who waits for the end is put on the list when the end has begun.
@@ -152,7 +152,7 @@ impl LeaseTable {
         // The old binding was cut before the new one was tried.
         lease.binding = None;
         let over = lease.state == State::Ended;
-        self.refuse_binding(tag, error);
+        self.refuse_binding(now, tag, error);
         if over {
             self.finish(now, tag.lease_id);
         } else {
@@ -162,18 +162,19 @@ impl LeaseTable {
     }
 
     /// Tells who waited for a binding or key that there is none.
-    fn refuse_binding(&mut self, tag: Tag, error: &BindError) {
+    fn refuse_binding(&mut self, now: Now, tag: Tag, error: &BindError) {
         let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
             return;
         };
-        let refusal = bind_refusal(error);
+        let mut refusal = bind_refusal(error);
+        if lease.granted_at_unix_ms != 0 && lease.binding.is_none() {
+            refusal
+                .message
+                .push_str("; the lease goes on without a key: LEASE_BIND gives it one");
+        }
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
-        for waiting in core::mem::take(&mut lease.waiting) {
-            if let Waiting::Grant(ticket) | Waiting::Rebind(ticket) = waiting {
-                self.answer(ticket, Err(refusal.clone()));
-            }
-        }
+        self.tell_without(now, tag.lease_id, &refusal);
         let lease_id = Some(tag.lease_id);
         self.note(Note::Refused {
             tenant,
@@ -183,24 +184,45 @@ impl LeaseTable {
         });
     }
 
+    /// Answers who waited for a binding or key that there is none. Who renewed has his term and is
+    /// told so: with the key before, or with none.
+    pub(crate) fn tell_without(&mut self, now: Now, id: LeaseId, refusal: &Refusal) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let waiting = core::mem::take(&mut lease.waiting);
+        let renewed = lease.info(now, true);
+        for waiting in waiting {
+            match waiting {
+                Waiting::Grant(ticket) | Waiting::Rebind(ticket) => {
+                    self.answer(ticket, Err(refusal.clone()));
+                }
+                Waiting::Renew(ticket) => {
+                    self.answer(ticket, Ok(Reply::Lease(renewed.clone())));
+                }
+                Waiting::Free(_) | Waiting::Revoke(_) => {}
+            }
+        }
+    }
+
     fn rotate_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
         match outcome {
             Err(BindError::Stranded(error)) => {
                 return self.fence(now, tag.lease_id, Event::Stranded, error);
             }
             Ok(binding) => self.rotated(now, tag, binding),
-            Err(error) => self.not_rotated(tag, &error),
+            Err(error) => self.not_rotated(now, tag, &error),
         }
         self.release_if_waiting(now, tag);
     }
 
     /// The old key is as it was.
-    fn not_rotated(&mut self, tag: Tag, error: &BindError) {
+    fn not_rotated(&mut self, now: Now, tag: Tag, error: &BindError) {
         let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
             return;
         };
         if lease.step(Event::NotBound) {
-            self.refuse_binding(tag, error);
+            self.refuse_binding(now, tag, error);
             self.arm(tag.lease_id);
         }
     }

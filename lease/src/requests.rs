@@ -174,11 +174,11 @@ impl LeaseTable {
             lease.effective.rotate_on_renew && lease.has_key(),
         );
         match (was, rotate) {
-            (State::Grace, _) => self.bind_again(now, asked.ticket, id),
+            (State::Grace, _) => self.bind_again(now, Waiting::Renew(asked.ticket), id),
             (_, true) => {
                 // Over before the next renewal can come, however short the term.
                 let overlap = RENEWAL_OVERLAP.min(lease.term / 2);
-                self.rotate_now(now, asked.ticket, tag, overlap)
+                self.rotate_now(now, Waiting::Renew(asked.ticket), tag, overlap)
             }
             (_, false) => {
                 let reply = Reply::Lease(lease.info(now, true));
@@ -256,7 +256,7 @@ impl LeaseTable {
             Some(Transport::Rdma | Transport::Both)
         ) {
             return Err(invalid(format!(
-                "lease {id} goes over {:?}; only RDMA leases take a queue pair",
+                "lease {id} goes over {}; only RDMA leases take a queue pair",
                 lease.effective.transport.unwrap_or_default()
             )));
         }
@@ -267,11 +267,11 @@ impl LeaseTable {
             return Err(lease.busy());
         }
         lease.peer = Some(peer);
-        self.bind_again(now, asked.ticket, id)
+        self.bind_again(now, Waiting::Rebind(asked.ticket), id)
     }
 
     /// A new generation towards the peer on record. The state is `Rebinding` already.
-    fn bind_again(&mut self, now: Now, ticket: Ticket, id: LeaseId) -> Decision {
+    fn bind_again(&mut self, now: Now, waiting: Waiting, id: LeaseId) -> Decision {
         let lease = self.live_mut(id)?;
         lease.generation = lease.generation.next();
         lease.since = now.boot;
@@ -280,7 +280,7 @@ impl LeaseTable {
         lease.binding = None;
         lease.outstanding = Some(Outstanding::Bind);
         lease.patience_over = false;
-        lease.waiting.push(Waiting::Rebind(ticket));
+        lease.waiting.push(waiting);
         let name = lease.tenant.clone();
         let order = BindOrder {
             tag: lease.tag(),
@@ -320,13 +320,13 @@ impl LeaseTable {
         let tag = lease.tag();
         self.rotate_now(
             now,
-            asked.ticket,
+            Waiting::Rebind(asked.ticket),
             tag,
             Duration::from_millis(overlap_ms.into()),
         )
     }
 
-    fn rotate_now(&mut self, now: Now, ticket: Ticket, tag: Tag, overlap: Duration) -> Decision {
+    fn rotate_now(&mut self, now: Now, waiting: Waiting, tag: Tag, overlap: Duration) -> Decision {
         let lease = self.live_mut(tag.lease_id)?;
         if lease.state == State::Active && !lease.step(Event::Rebind) {
             return Err(lease.busy());
@@ -335,7 +335,7 @@ impl LeaseTable {
         lease.overlap = overlap;
         lease.outstanding = Some(Outstanding::Rotation);
         lease.patience_over = false;
-        lease.waiting.push(Waiting::Rebind(ticket));
+        lease.waiting.push(waiting);
         let name = lease.tenant.clone();
         self.on_its_way(&name, tag.lease_id);
         self.put(tag.lease_id);

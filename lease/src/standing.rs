@@ -48,7 +48,7 @@ impl LeaseTable {
 
     pub(crate) fn not_live(&self, id: LeaseId) -> Refusal {
         match self.ended.get(&id) {
-            Some(ended) => over(ended.phase, format!("lease {id} is {:?}", ended.phase)),
+            Some(ended) => over(ended.phase, format!("lease {id} is {}", ended.phase)),
             None => not_found(format!("no lease {id}")),
         }
     }

@@ -202,3 +202,26 @@ fn a_short_lease_that_rotates_can_be_renewed_again_and_again() {
         assert_eq!(world.lease(renewed).remaining_ms, 2_000);
     }
 }
+
+/// A renewal in grace binds towards the queue pair on record, which may be gone by now.
+#[test]
+fn a_renewal_whose_binding_fails_is_a_renewal_without_a_key() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 5);
+    world.pass_ms(10_000);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    let renewed = world.ask(Request::LeaseRenew {
+        lease_id: tag.lease_id,
+        lease_secs: 0,
+    });
+    let bind = world.bind_order();
+    let unreachable = BindError::Refused(failed("modify_qp RTR"));
+    world.report(Report::Bind(bind.tag, Err(unreachable)));
+    let info = world.lease(renewed);
+    assert_eq!(
+        (info.phase, info.remaining_ms),
+        (LeasePhase::Active, 10_000)
+    );
+    assert_eq!(info.binding, Binding::default());
+}

@@ -98,6 +98,7 @@ enum OldKey {
 enum Waits {
     Grant,
     Rebind,
+    Renew,
     Free,
     Revoke,
 }
@@ -408,9 +409,8 @@ impl Oracle {
     /// Nobody waits for the binding or key any more; otherwise all is as it was.
     fn lose_patience(&mut self, at: usize) {
         self.leases[at].patience_over = true;
-        for (ticket, _) in std::mem::take(&mut self.leases[at].waits) {
-            self.refuse(ticket, LeaseError::Unavailable);
-        }
+        let waits = std::mem::take(&mut self.leases[at].waits);
+        self.tell_without(at, waits, LeaseError::Unavailable);
     }
 
     pub(crate) fn drain(&mut self) {
@@ -634,8 +634,18 @@ impl Oracle {
             }
             _ => lease.life = Life::InUse,
         }
-        for (ticket, _) in waits {
-            self.refuse(ticket, error);
+        self.tell_without(at, waits, error);
+    }
+
+    /// Who renewed has the term, if not the key.
+    fn tell_without(&mut self, at: usize, waits: Vec<(Ticket, Waits)>, error: LeaseError) {
+        for (ticket, waits) in waits {
+            if waits == Waits::Renew {
+                let said = self.lease_said(at, true);
+                self.say(ticket, said);
+            } else {
+                self.refuse(ticket, error);
+            }
         }
     }
 
@@ -681,7 +691,7 @@ impl Oracle {
         for (ticket, waits) in std::mem::take(&mut self.leases[at].waits) {
             match waits {
                 Waits::Grant => self.refuse(ticket, LeaseError::Internal),
-                Waits::Rebind => self.refuse(ticket, over),
+                Waits::Rebind | Waits::Renew => self.refuse(ticket, over),
                 Waits::Free => self.say(ticket, ended.clone()),
                 Waits::Revoke => self.say(ticket, Said::revoked(RevokeOutcome::TornDown)),
             }
@@ -914,10 +924,15 @@ impl Oracle {
             *until = lease.deadline.min(*until);
         }
         if kept {
-            self.bind_again(at, ticket);
+            self.bind_again(at, ticket, Waits::Renew);
         } else if rotates {
             let half_term_ms = lease.term_secs.saturating_mul(500);
-            self.new_key(at, ticket, RENEWAL_OVERLAP_MS.min(half_term_ms));
+            self.new_key(
+                at,
+                ticket,
+                Waits::Renew,
+                RENEWAL_OVERLAP_MS.min(half_term_ms),
+            );
         } else {
             let said = self.lease_said(at, true);
             self.say(ticket, said);
@@ -925,7 +940,7 @@ impl Oracle {
         Ok(())
     }
 
-    fn bind_again(&mut self, at: usize, ticket: Ticket) {
+    fn bind_again(&mut self, at: usize, ticket: Ticket, waits: Waits) {
         let lease = &mut self.leases[at];
         lease.generation += 1;
         lease.life = Life::NewBinding;
@@ -933,18 +948,18 @@ impl Oracle {
         lease.old = OldKey::None;
         lease.on_its_way = OnItsWay::Bind;
         lease.patience_over = false;
-        lease.waits.push((ticket, Waits::Rebind));
+        lease.waits.push((ticket, waits));
         self.order_bind(at);
     }
 
-    fn new_key(&mut self, at: usize, ticket: Ticket, overlap_ms: u32) {
+    fn new_key(&mut self, at: usize, ticket: Ticket, waits: Waits, overlap_ms: u32) {
         let lease = &mut self.leases[at];
         lease.life = Life::NewKey;
         lease.since = self.boot;
         lease.overlap_ms = overlap_ms;
         lease.on_its_way = OnItsWay::Rotate;
         lease.patience_over = false;
-        lease.waits.push((ticket, Waits::Rebind));
+        lease.waits.push((ticket, waits));
         let tag = self.tag(at);
         self.orders.push(Order::Rotate(tag));
     }
@@ -968,7 +983,7 @@ impl Oracle {
             Err(error) => self.refuse(ticket, error),
             Ok(at) => {
                 self.leases[at].peer = Some(peer);
-                self.bind_again(at, ticket);
+                self.bind_again(at, ticket, Waits::Rebind);
             }
         }
     }
@@ -990,7 +1005,7 @@ impl Oracle {
         };
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
-            Ok(at) => self.new_key(at, ticket, overlap_ms),
+            Ok(at) => self.new_key(at, ticket, Waits::Rebind, overlap_ms),
         }
     }
 
