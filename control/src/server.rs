@@ -51,7 +51,7 @@ pub struct Asked {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is taken, foreign or forbidden.
-    #[error("cannot listen on UDP {listen}: {source}; choose another address with --listen")]
+    #[error("cannot listen on UDP {listen}; choose another address with --listen")]
     Listen {
         /// What was asked for.
         listen: SocketAddr,

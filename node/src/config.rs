@@ -50,15 +50,16 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
 
     /// Address of the control plane (QUIC) [default: all addresses, port 5701].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,
 
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "IP")]
     pub advertise: Option<IpAddr>,
 
-    /// Memory to offer for lease: the arena, such as 256MiB [default: none].
+    /// Memory to offer for lease: the arena, such as 256MiB; whole pages of 4096 bytes
+    /// [default: none].
     #[arg(long, value_name = "SIZE")]
     pub mem_bytes: Option<Size>,
 
@@ -130,21 +131,53 @@ pub enum CpuIsolationPolicy {
     Strict,
 }
 
-/// A configuration file that cannot be used.
+/// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("configuration file {path}: {why}")]
-pub struct ConfigError {
-    path: PathBuf,
-    why: String,
+pub enum ConfigError {
+    /// The file.
+    #[error("configuration file {path}: {why}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What the file and the flags say together.
+    #[error("{0}")]
+    Settings(String),
 }
 
 impl Settings {
-    /// The flags over what the file that they name says.
+    /// The flags over what the file that they name says, if the whole makes sense.
     pub fn with_file(self) -> Result<Self, ConfigError> {
+        let settings = self.merged()?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |why: String| Err(ConfigError::Settings(why));
+        if let Some(ip) = self.advertise.filter(IpAddr::is_unspecified) {
+            return refuse(format!(
+                "--advertise {ip}: nobody can dial a wildcard; give an address"
+            ));
+        }
+        match (self.mem_bytes, self.rdma_device.as_deref()) {
+            (Some(Size(bytes)), _) if bytes % PAGE_BYTES != 0 => refuse(format!(
+                "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
+            )),
+            (None, Some(name)) if !matches!(name, "auto" | "none") => refuse(format!(
+                "--rdma-device {name} without --mem-bytes SIZE: there is no memory for it to serve"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn merged(self) -> Result<Self, ConfigError> {
         let Some(path) = self.config.clone() else {
             return Ok(self);
         };
-        let error = |why: String| ConfigError {
+        let error = |why: String| ConfigError::File {
             path: path.clone(),
             why,
         };
@@ -197,6 +230,9 @@ impl Settings {
     }
 }
 
+/// Granularity of memory.
+const PAGE_BYTES: u64 = 4096;
+
 /// The control plane's port (published facts §3).
 pub const DEFAULT_PORT: u16 = 5701;
 
@@ -241,6 +277,18 @@ mod tests {
             error.contains("node.toml") && error.contains("mem-byte"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_together_are_refused() {
+        for (args, word) in [
+            (&["--advertise", "::"][..], "wildcard"),
+            (&["--mem-bytes", "5000"], "4096"),
+            (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
+        ] {
+            let error = settings(args).with_file().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -73,9 +73,11 @@ pub(crate) fn log(note: &Note) {
 /// Which rule a refusal comes from.
 fn policy_of(error: LeaseError) -> &'static str {
     match error {
-        LeaseError::InvalidIntent | LeaseError::InvalidArgs => "request validation",
+        LeaseError::InvalidIntent => "request validation",
+        LeaseError::InvalidArgs => "the operator's limits and what the resource can do",
         LeaseError::CapacityExceeded => "capacity, never over-committed",
-        LeaseError::NotFound | LeaseError::NotPermitted => "a lease answers only to its tenant",
+        LeaseError::NotFound => "a lease answers only to its tenant",
+        LeaseError::NotPermitted => "role of the identity",
         LeaseError::RenewTooEarly => "renewal window, last 20 % of the term",
         LeaseError::Expired | LeaseError::Revoked => "the lease is over",
         LeaseError::Fenced => "nothing is granted on a fenced resource",

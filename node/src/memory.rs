@@ -32,7 +32,10 @@ const NAME: &str = "mem0";
 
 /// Opens what `--mem-bytes` and `--rdma-device` ask for. A node without RDMA is a normal node that
 /// offers less; it says so once.
-pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<OfferedMemory>> {
+pub(crate) fn open(
+    settings: &Settings,
+    node_id: NodeId,
+) -> anyhow::Result<Option<(OfferedMemory, Arc<RdmaBackend>)>> {
     let Some(arena_bytes) = settings.mem_bytes else {
         tracing::info!("no memory is offered for lease; --mem-bytes SIZE offers some");
         return Ok(None);
@@ -48,6 +51,7 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Optio
         resource_id,
         arena_file: None,
     };
+    tracing::info!(arena_bytes = arena_bytes.0, "preparing the arena");
     let backend = match RdmaBackend::open(config)? {
         RdmaOpened::Ready(backend) => backend,
         RdmaOpened::Absent(why) => {
@@ -75,9 +79,23 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId) -> anyhow::Result<Optio
         message_bytes_max: facts.message_bytes,
         transports: offer.transports.clone(),
     };
-    Ok(Some(OfferedMemory {
+    let backend: Arc<RdmaBackend> = Arc::from(backend);
+    let offered = OfferedMemory {
         offer,
         arena,
-        backend: Arc::from(backend as Box<dyn Backend>),
-    }))
+        backend: backend.clone(),
+    };
+    Ok(Some((offered, backend)))
+}
+
+/// Gives the device back, when the node has stopped and nobody else uses it.
+pub(crate) fn close(backend: Arc<RdmaBackend>) {
+    let Some(backend) = Arc::into_inner(backend) else {
+        // A call that is stuck in the kernel still holds it; the end of the process takes it.
+        tracing::warn!("the RDMA device is still in use; it is left to the end of the process");
+        return;
+    };
+    if let Err(error) = backend.close() {
+        tracing::warn!(%error, "the RDMA device could not be given back");
+    }
 }

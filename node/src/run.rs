@@ -19,13 +19,13 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let settings = settings.with_file()?;
     let _lock = lock_state_dir(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
-    let memory = memory::open(&settings, fabric.node_id())?;
+    let (memory, rdma) = memory::open(&settings, fabric.node_id())?.unzip();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("start the runtime of the control plane")?;
-    runtime.block_on(async {
+    let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut service = Service::start(&settings, &fabric, memory)?;
         ready::announce(&settings, &fabric, service.local_addr());
@@ -34,8 +34,12 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
             Told::Drain => service.close().await,
             Told::StopAtOnce => service.halt(),
         }
-        Ok(())
-    })
+        anyhow::Ok(told_to)
+    })?;
+    if let (Told::Drain, Some(rdma)) = (told_to, rdma) {
+        memory::close(rdma);
+    }
+    Ok(())
 }
 
 struct Signals {
@@ -61,6 +65,7 @@ impl Signals {
 }
 
 /// What the signals said.
+#[derive(Clone, Copy)]
 enum Told {
     /// One: every lease was taken back.
     Drain,

@@ -308,7 +308,10 @@ async fn a_second_fence_outlives_the_daemon_like_the_first() {
     let world = World::start(directory.path()).await;
     let info = world.alloc(4096, 60, 0).await.expect("granted");
     world.memory.fail(Step::Cut, true);
-    let freed = world.operator.lease(Request::LeaseFree(info.lease_id)).await;
+    let freed = world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await;
     assert_eq!(refusal(freed).error, LeaseError::Fenced);
     let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
     assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
@@ -316,11 +319,17 @@ async fn a_second_fence_outlives_the_daemon_like_the_first() {
     let world = World::start(directory.path()).await;
     let info = world.alloc(4096, 60, 0).await.expect("granted");
     world.memory.fail(Step::Cut, true);
-    let freed = world.operator.lease(Request::LeaseFree(info.lease_id)).await;
+    let freed = world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await;
     assert_eq!(refusal(freed).error, LeaseError::Fenced);
     world.crash().await;
     let world = World::start(directory.path()).await;
-    assert_eq!(refusal(world.alloc(4096, 60, 0).await).error, LeaseError::Fenced);
+    assert_eq!(
+        refusal(world.alloc(4096, 60, 0).await).error,
+        LeaseError::Fenced
+    );
     world.stop().await;
 }
 
