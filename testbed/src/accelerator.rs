@@ -7,7 +7,9 @@ use crate::guest::QEMU;
 use crate::initramfs::Archive;
 use crate::kernel::Kernel;
 use crate::machine::Accelerator;
+use crate::process::die_with_parent;
 use anyhow::Result;
+use nix::sys::signal::Signal;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -60,7 +62,8 @@ fn trial(lab: &Path, kernel: &Kernel) -> Result<bool> {
         .tempdir_in(lab)?;
     let (initramfs, console) = (place.path().join("initramfs"), place.path().join("console"));
     std::fs::write(&initramfs, trial_initramfs()?)?;
-    let mut qemu = Command::new(QEMU)
+    let mut command = Command::new(QEMU);
+    command
         .args([
             "-M",
             "q35",
@@ -79,8 +82,9 @@ fn trial(lab: &Path, kernel: &Kernel) -> Result<bool> {
         .args(["-append", "console=ttyS0 panic=-1 lab.trial"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+        .stderr(Stdio::null());
+    die_with_parent(&mut command, Signal::SIGKILL);
+    let mut qemu = command.spawn()?;
     let start = Instant::now();
     let mut works = false;
     while !works && start.elapsed() < TRIAL_DEADLINE && qemu.try_wait()?.is_none() {

@@ -4,12 +4,12 @@
 //! this boot. Nothing that the guest prints, and no way in which it can die, looks like that.
 
 use crate::machine::{Accelerator, Files, VmSpec};
-use crate::process::tail;
+use crate::process::{die_with_parent, tail};
 use crate::run_directory::RunDirectory;
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Guest {
             // drops the output from then on: the input is a pipe that stays open and says nothing.
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         }
-        die_with_parent(&mut command);
+        die_with_parent(&mut command, Signal::SIGKILL);
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {QEMU}"))?;
@@ -251,19 +251,6 @@ impl Drop for Guest {
 
 pub(crate) fn nap() {
     std::thread::sleep(Duration::from_millis(POLL_MS));
-}
-
-/// Whatever ends this process, also SIGKILL, ends QEMU.
-fn die_with_parent(command: &mut Command) {
-    let arm = || {
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-        Ok(())
-    };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes one
-    // system call, prctl(2), and neither allocates nor takes a lock.
-    unsafe {
-        command.pre_exec(arm);
-    }
 }
 
 /// Copies a guest's output to its log and to the terminal; returns the end of it.

@@ -4,6 +4,7 @@ use crate::guest::Echo;
 use crate::initramfs::Archive;
 use crate::kernel::Kernel;
 use crate::machine::VmSpec;
+use crate::requirements::directory_of;
 use crate::shell::{quote, quote_all};
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -108,8 +109,8 @@ impl Job {
         } else {
             None
         };
-        let own = [
-            ("PATH", PATH.to_owned()),
+        let mut own = vec![
+            ("PATH", search_path(directory_of("cargo").as_deref())),
             ("HOME", "/root".to_owned()),
             ("LANG", "C.UTF-8".to_owned()),
             ("TERM", name.unwrap_or_else(|| "dumb".to_owned())),
@@ -120,6 +121,7 @@ impl Job {
             ("LAB_ROWS", rows.to_string()),
             ("LAB_COLUMNS", columns.to_string()),
         ];
+        own.extend(rust_homes());
         let own = own.iter().map(|(name, value)| (*name, value.as_str()));
         let added = self
             .environment
@@ -144,6 +146,24 @@ impl Job {
         script.push('\n');
         script
     }
+}
+
+/// Last comes the directory of the host's cargo, with what `cargo install` put there.
+fn search_path(cargo: Option<&Path>) -> String {
+    match cargo {
+        Some(place) if !PATH.split(':').any(|known| Path::new(known) == place) => {
+            format!("{PATH}:{}", place.display())
+        }
+        _ => PATH.to_owned(),
+    }
+}
+
+/// The guest's user is root, and rustup would look for its toolchains in that one's home.
+fn rust_homes() -> impl Iterator<Item = (&'static str, String)> {
+    let homes = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
+    homes
+        .into_iter()
+        .filter_map(|name| Some((name, std::env::var(name).ok()?)))
 }
 
 /// The programs of the first file system: busybox under the names that `init` calls, and `init`.
@@ -200,6 +220,14 @@ mod tests {
             said.contains("lab: cannot set up the guest: modprobe rdma_rxe"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn what_cargo_installed_is_found_after_debians_programs() {
+        let path = search_path(Some(Path::new("/home/ann/.cargo/bin")));
+        assert_eq!(path, format!("{PATH}:/home/ann/.cargo/bin"));
+        assert_eq!(search_path(Some(Path::new("/usr/bin"))), PATH);
+        assert_eq!(search_path(None), PATH);
     }
 
     #[test]

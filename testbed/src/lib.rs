@@ -28,7 +28,7 @@ pub use guest::{Echo, Finished, Show};
 pub use job::{Job, Prelude};
 pub use lab::{Lab, Layout};
 pub use machine::{Accelerator, Nic, VmSpec};
-pub use process::tail;
+pub use process::{end_with_parent, tail};
 pub use report::{Outcome, Report};
 pub use sources::{Source, derive, parse_deb822, parse_one_line};
 pub use system::System;

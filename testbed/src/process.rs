@@ -1,7 +1,9 @@
 //! Running a program of the host and saying well what went wrong with it.
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use std::fs::{File, OpenOptions};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -9,8 +11,33 @@ const TAIL_LINES: usize = 15;
 /// How much of a command line is worth showing: some name hundreds of files.
 const SHOWN_MAX: usize = 300;
 
+/// `command` ends when this process ends, however that comes about: nobody waits for it any more.
+pub fn end_with_parent(command: &mut Command) {
+    die_with_parent(command, Signal::SIGTERM);
+}
+
+/// Whatever ends this process, also SIGKILL, sends `signal` to the child.
+pub(crate) fn die_with_parent(command: &mut Command, signal: Signal) {
+    let arm = move || {
+        nix::sys::prctl::set_pdeathsig(signal)?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes one
+    // system call, prctl(2), and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(arm);
+    }
+}
+
 /// Runs `command` with its output appended to `log`. An error carries the end of that output.
+/// It ends with this process.
 pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
+    end_with_parent(command);
+    run_logged_to_its_end(command, log)
+}
+
+/// The same for what must not be cut off in the middle: it goes on when this process ends.
+pub(crate) fn run_logged_to_its_end(command: &mut Command, log: &Path) -> Result<()> {
     let mut file = append(log)?;
     let start = file.metadata()?.len();
     std::io::Write::write_all(&mut file, format!("$ {}\n", brief(command)).as_bytes())?;
@@ -86,4 +113,25 @@ fn brief(command: &Command) -> String {
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().map(str::trim_end).collect();
     all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_child_ends_when_its_parent_is_gone() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let mut sleeper = Command::new("sleep");
+        sleeper.arg("3600").stdout(writer);
+        end_with_parent(&mut sleeper);
+        // The signal follows the thread that started the child: this one stands for a parent.
+        let started = std::thread::spawn(move || sleeper.spawn()).join().unwrap();
+        // The end of the file: nobody holds the pipe any more.
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        let status = started.unwrap().wait().unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(signal, Some(Signal::SIGTERM as i32));
+    }
 }

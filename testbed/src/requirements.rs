@@ -4,16 +4,42 @@
 use crate::apt::{self, Apt};
 use crate::guest::QEMU;
 use crate::lab::Layout;
-use crate::process::{capture, run_logged, shown};
+use crate::process::{capture, run_logged, run_logged_to_its_end, shown};
 use crate::system::System;
 use anyhow::{Context, Result, bail};
 use std::fmt;
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
+/// Something that the caller is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Boot guests.
+    Guest,
+    /// Compile the workspace.
+    Build,
+    /// Run a Python program on the host.
+    Python,
+    /// Call `cargo nextest`.
+    Nextest,
+    /// Call `cargo deny`.
+    Deny,
+}
+
+impl Need {
+    /// What all of the demo, the tests and the lab need.
+    pub const ALL: [Self; 5] = [
+        Self::Guest,
+        Self::Build,
+        Self::Python,
+        Self::Nextest,
+        Self::Deny,
+    ];
+}
+
 /// Debian packages, each with a program that shows its presence on a system without dpkg.
-const PACKAGES: [(&str, Option<&str>); 19] = [
+const GUEST_PACKAGES: [(&str, Option<&str>); 14] = [
     // The lab kernel and the first file system of a guest.
     ("busybox-static", Some("busybox")),
     ("kmod", Some("depmod")),
@@ -30,19 +56,22 @@ const PACKAGES: [(&str, Option<&str>); 19] = [
     ("rdma-core", None),
     ("rdmacm-utils", Some("rping")),
     ("util-linux", Some("setsid")),
-    // Used to build the workspace.
+];
+const BUILD_PACKAGES: [(&str, Option<&str>); 5] = [
     ("cmake", Some("cmake")),
     ("gcc", Some("gcc")),
     ("libc6-dev", None),
     ("libclang-dev", None),
     ("pkg-config", Some("pkg-config")),
 ];
+const PYTHON_PACKAGES: [(&str, Option<&str>); 1] = [("python3", Some("python3"))];
 
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// Older ones have no `-netdev stream`, and lack devices that the lab uses.
 const QEMU_MAJOR_MIN: u32 = 8;
 /// Subcommands of cargo that `cargo xtask test` calls.
-const CARGO_TOOLS: [&str; 2] = ["cargo-nextest", "cargo-deny"];
+const CARGO_TOOLS: [(&str, Need); 2] =
+    [("cargo-nextest", Need::Nextest), ("cargo-deny", Need::Deny)];
 
 /// Whether something may be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,15 +80,6 @@ pub enum Consent {
     Given,
     /// Asked for on the terminal.
     Ask,
-}
-
-/// What the caller is about to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// Boot guests.
-    Lab,
-    /// Boot guests and run every check.
-    Test,
 }
 
 /// What this host lacks.
@@ -74,28 +94,26 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Looks at this host.
-    pub fn find(layout: &Layout, purpose: Purpose) -> Result<Self> {
-        let system = System::current()?;
-        let packages = if system.is_supported() {
-            absent_packages(&installed_packages()?)
-        } else {
-            absent_programs(&|program| on_path(program))
-        };
-        let mut missing = Self {
-            packages,
-            qemu: qemu_problem(),
-            tools: Vec::new(),
-        };
-        if purpose == Purpose::Test {
-            let present =
-                |tool: &&str| on_path(tool) || layout.tools().join("bin").join(tool).exists();
-            missing.tools = CARGO_TOOLS
-                .into_iter()
-                .filter(|tool| !present(tool))
-                .collect();
+    /// Looks at this host for what `needs` ask for, and for nothing else.
+    pub fn find(layout: &Layout, needs: &[Need]) -> Result<Self> {
+        let present = |tool: &str| on_path(tool) || layout.tools().join("bin").join(tool).exists();
+        let tools = absent_tools(needs, &present);
+        let mut needs = needs.to_vec();
+        if !tools.is_empty() {
+            // A tool that is missing will be compiled.
+            needs.push(Need::Build);
         }
-        Ok(missing)
+        let packages = if System::current()?.is_supported() {
+            absent_packages(&needs, &installed_packages()?)
+        } else {
+            absent_programs(&needs, &|program| on_path(program))
+        };
+        let qemu = needs.contains(&Need::Guest).then(qemu_problem).flatten();
+        Ok(Self {
+            packages,
+            qemu,
+            tools,
+        })
     }
 
     /// Whether the host has everything.
@@ -148,13 +166,8 @@ impl fmt::Display for Missing {
 }
 
 /// Supplies what is missing, after `consent`. Changes nothing without it.
-pub fn ensure(
-    layout: &Layout,
-    purpose: Purpose,
-    consent: Consent,
-    say: &dyn Fn(&str),
-) -> Result<()> {
-    let missing = Missing::find(layout, purpose)?;
+pub fn ensure(layout: &Layout, needs: &[Need], consent: Consent, say: &dyn Fn(&str)) -> Result<()> {
+    let missing = Missing::find(layout, needs)?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -177,7 +190,7 @@ pub fn ensure(
         ask(&missing, &missing.plan(layout, &system))?;
     }
     supply(&missing, layout, &system, say)?;
-    let still = Missing::find(layout, purpose)?;
+    let still = Missing::find(layout, needs)?;
     if still.is_empty() {
         Ok(())
     } else {
@@ -211,12 +224,13 @@ fn supply(missing: &Missing, layout: &Layout, system: &System, say: &dyn Fn(&str
     if !plain.is_empty() {
         say(&format!("installing {}", plain.join(" ")));
         run_logged(&mut as_root(Command::new("apt-get").arg("update")), &log)?;
-        run_logged(&mut as_root(&apt::install(&plain)), &log)?;
+        // Cut off in the middle it would leave the host's packages half configured.
+        run_logged_to_its_end(&mut as_root(&apt::install(&plain)), &log)?;
     }
     if backported {
         say("installing QEMU from Debian's backports");
         let apt = Apt::prepare(&layout.apt(), &log, system)?;
-        run_logged(
+        run_logged_to_its_end(
             &mut as_root(&apt.install_backported(&[QEMU_PACKAGE], system)),
             &log,
         )?;
@@ -272,29 +286,59 @@ fn installed_packages() -> Result<Vec<String>> {
     Ok(installed.map(str::to_owned).collect())
 }
 
-fn absent_packages(installed: &[String]) -> Vec<&'static str> {
-    let present = |name: &str| installed.iter().any(|known| known == name);
-    PACKAGES
+type Package = (&'static str, Option<&'static str>);
+
+fn packages(needs: &[Need]) -> Vec<Package> {
+    let mut packages: Vec<Package> = Vec::new();
+    for need in Need::ALL.iter().filter(|need| needs.contains(need)) {
+        let further: &[Package] = match need {
+            Need::Guest => &GUEST_PACKAGES,
+            Need::Build => &BUILD_PACKAGES,
+            Need::Python => &PYTHON_PACKAGES,
+            Need::Nextest | Need::Deny => &[],
+        };
+        let new = further
+            .iter()
+            .filter(|package| !packages.contains(package))
+            .copied();
+        let new: Vec<Package> = new.collect();
+        packages.extend(new);
+    }
+    packages
+}
+
+fn absent_tools(needs: &[Need], present: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
+    let absent = CARGO_TOOLS
         .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| !present(name))
-        .collect()
+        .filter(|(tool, need)| needs.contains(need) && !present(tool));
+    absent.map(|(tool, _)| *tool).collect()
+}
+
+fn absent_packages(needs: &[Need], installed: &[String]) -> Vec<&'static str> {
+    let present = |name: &str| installed.iter().any(|known| known == name);
+    let names = packages(needs).into_iter().map(|(name, _)| name);
+    names.filter(|name| !present(name)).collect()
 }
 
 /// Packages without a program of their own cannot be seen this way and are taken to be absent.
-fn absent_programs(present: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
-    let absent = PACKAGES
-        .iter()
+fn absent_programs(needs: &[Need], present: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
+    let absent = packages(needs)
+        .into_iter()
         .filter(|(_, program)| !program.is_some_and(present));
-    absent.map(|(name, _)| *name).collect()
+    absent.map(|(name, _)| name).collect()
 }
 
 fn on_path(program: &str) -> bool {
+    directory_of(program).is_some()
+}
+
+/// The first directory of the search path with this program.
+pub(crate) fn directory_of(program: &str) -> Option<PathBuf> {
     let places = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin"].map(Into::into);
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&places)
         .chain(system)
-        .any(|place: std::path::PathBuf| Path::new(&place).join(program).is_file())
+        .find(|place| place.join(program).is_file())
 }
 
 fn qemu_problem() -> Option<String> {
@@ -326,6 +370,7 @@ pub fn tool_path(layout: &Layout) -> Result<std::ffi::OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn system(codename: &str) -> System {
         System::parse(&format!("ID=debian\nVERSION_CODENAME={codename}\n"))
@@ -333,21 +378,34 @@ mod tests {
 
     fn bare() -> Missing {
         Missing {
-            packages: absent_packages(&[]),
+            packages: absent_packages(&Need::ALL, &[]),
             qemu: qemu_too_old("QEMU emulator version 7.2.15 (Debian 1:7.2+dfsg-7)"),
-            tools: CARGO_TOOLS.to_vec(),
+            tools: absent_tools(&Need::ALL, &|_| false),
         }
     }
 
     #[test]
     fn a_bare_machine_lacks_everything_and_a_full_one_nothing() {
-        assert_eq!(bare().packages.len(), PACKAGES.len());
-        let all: Vec<String> = PACKAGES
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .collect();
-        assert!(absent_packages(&all).is_empty());
-        assert!(absent_programs(&|_| true).contains(&"python3-pyverbs"));
+        let all: Vec<String> = bare().packages.iter().map(|&name| name.into()).collect();
+        assert!(all.iter().any(|name| name == "cmake"));
+        assert!(absent_packages(&Need::ALL, &all).is_empty());
+        assert!(absent_programs(&Need::ALL, &|_| true).contains(&"python3-pyverbs"));
+    }
+
+    #[test]
+    fn only_what_is_needed_is_asked_for() {
+        assert_eq!(absent_packages(&[Need::Python], &[]), ["python3"]);
+        assert!(absent_packages(&[], &[]).is_empty());
+        let build = absent_packages(&[Need::Build], &[]);
+        assert!(build.contains(&"cmake") && !build.contains(&"busybox-static"));
+        assert_eq!(absent_tools(&[Need::Deny], &|_| false), ["cargo-deny"]);
+        assert!(absent_tools(&[Need::Guest, Need::Build], &|_| false).is_empty());
+    }
+
+    #[test]
+    fn a_package_with_two_uses_is_installed_once() {
+        let python = |name: &&&str| **name == "python3";
+        assert_eq!(bare().packages.iter().filter(python).count(), 1);
     }
 
     #[test]

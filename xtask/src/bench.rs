@@ -5,7 +5,7 @@ use crate::lab::{BootArguments, say};
 use crate::suites::{GUEST_DIRECTORY, run_program};
 use anyhow::Result;
 use clap::Args;
-use fabricbios_testbed::requirements::Purpose;
+use fabricbios_testbed::requirements::{self, Need};
 use fabricbios_testbed::{Layout, Outcome, Report, suite};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -18,6 +18,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    requirements::ensure(layout, &[Need::Build], arguments.boot.consent(), &say)?;
     let mut report = Report::default();
     let start = Instant::now();
     let host = cargo::run(cargo(
@@ -34,7 +35,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     if !benches.is_empty() {
         // Optimised: these compare what the daemon adds with what the kernel does alone.
         cargo::run(cargo::build_programs(layout, Profile::Release)?)?;
-        let lab = arguments.boot.prepare(layout, Purpose::Lab, &say)?;
+        let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
         for bench in benches {
             println!("\n== lab:{}", bench.name);
             let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Calling cargo and other programs of the host.
 
 use anyhow::{Context, Result, bail};
-use fabricbios_testbed::{Layout, requirements};
+use fabricbios_testbed::{Layout, end_with_parent, requirements};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -9,13 +9,35 @@ use std::process::{Command, Stdio};
 pub(crate) fn cargo(layout: &Layout, arguments: &[&str]) -> Result<Command> {
     let mut command = program(layout, "cargo", arguments);
     command.env("PATH", requirements::tool_path(layout)?);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(describes_this_crate) {
+            command.env_remove(name);
+        }
+    }
     Ok(command)
 }
 
-/// A program in the checkout.
+/// What `cargo run` sets for the program that it runs. Build scripts of dependencies watch some of
+/// these: with ours in reach, they would be built anew after each build outside xtask.
+fn describes_this_crate(name: &str) -> bool {
+    let exact = [
+        "CARGO",
+        "CARGO_BIN_NAME",
+        "CARGO_CRATE_NAME",
+        "CARGO_MANIFEST_DIR",
+        "CARGO_MANIFEST_LINKS",
+        "CARGO_MANIFEST_PATH",
+        "CARGO_PRIMARY_PACKAGE",
+        "OUT_DIR",
+    ];
+    exact.contains(&name) || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_BIN_EXE_")
+}
+
+/// A program in the checkout. It ends with this process.
 pub(crate) fn program(layout: &Layout, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).current_dir(layout.repository());
+    end_with_parent(&mut command);
     command
 }
 
@@ -106,6 +128,16 @@ fn executable(messages: &str, test: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_user_set_stays() {
+        for own in ["CARGO_PKG_VERSION", "CARGO_MANIFEST_DIR", "OUT_DIR"] {
+            assert!(describes_this_crate(own), "{own}");
+        }
+        for users in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS", "PATH"] {
+            assert!(!describes_this_crate(users), "{users}");
+        }
+    }
 
     #[test]
     fn the_binary_is_the_one_of_that_test() {

@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::suites::GUEST_DIRECTORY;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fabricbios_testbed::requirements::Purpose;
+use fabricbios_testbed::requirements::Need;
 use fabricbios_testbed::{Echo, Job, Layout, Prelude};
 use std::io::Write;
 use std::path::Path;
@@ -41,7 +41,9 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
 
 fn in_guest(layout: &Layout, script: &Path, boot: &BootArguments) -> Result<ExitCode> {
     let progress = Progress::start();
-    let lab = boot.prepare(layout, Purpose::Lab, &|step| progress.step(step))?;
+    let lab = boot.prepare(layout, &[Need::Guest, Need::Build], &|step| {
+        progress.step(step);
+    })?;
     progress.run("building", cargo::build_programs(layout, PROFILE)?)?;
     progress.step("booting the lab kernel");
     let mut job = Job::new("demo", &[PYTHON, &script.display().to_string()]);

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use fabricbios_testbed::requirements::{self, Consent, Missing, Purpose};
+use fabricbios_testbed::requirements::{self, Consent, Missing, Need};
 use fabricbios_testbed::{Accelerator, Echo, Job, Lab, Layout, Prelude, System};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -64,14 +64,14 @@ impl BootArguments {
         self.tcg.then_some(Accelerator::Tcg)
     }
 
-    /// The lab, ready to boot, with everything that `purpose` needs on the host.
+    /// The lab, ready to boot, with everything that `needs` ask for on the host.
     pub(crate) fn prepare(
         &self,
         layout: &Layout,
-        purpose: Purpose,
+        needs: &[Need],
         say: &dyn Fn(&str),
     ) -> Result<Lab> {
-        requirements::ensure(layout, purpose, self.consent(), say)?;
+        requirements::ensure(layout, needs, self.consent(), say)?;
         Lab::prepare(layout, self.accelerator(), say)
     }
 }
@@ -87,7 +87,7 @@ fn memory(text: &str) -> Result<String, String> {
 
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     check_terminal(arguments)?;
-    let lab = arguments.boot.prepare(layout, Purpose::Lab, &say)?;
+    let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
     let job = job(layout, arguments);
     if !arguments.pair {
         return Ok(exit_code(lab.run(&job)?.code));
@@ -160,9 +160,9 @@ pub(crate) struct SetupArguments {
 
 pub(crate) fn setup(layout: &Layout, arguments: &SetupArguments) -> Result<ExitCode> {
     if arguments.yes {
-        requirements::ensure(layout, Purpose::Test, Consent::Given, &say)?;
+        requirements::ensure(layout, &Need::ALL, Consent::Given, &say)?;
     }
-    let missing = Missing::find(layout, Purpose::Test)?;
+    let missing = Missing::find(layout, &Need::ALL)?;
     if missing.is_empty() {
         println!("this host has everything that the lab and the tests need");
         return Ok(ExitCode::SUCCESS);

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(120);
 const ERROR_LINES: usize = 40;
+/// What cargo says when another cargo holds the target directory: it may wait for minutes.
+const WAITING: &str = "Blocking waiting for file lock";
 
 /// The line. It leaves one finished line for each step.
 #[derive(Clone)]
@@ -60,6 +62,9 @@ impl Progress {
             for line in BufReader::new(stderr).lines() {
                 let line = line?;
                 self.bar.set_message(format!("{what}: {}", line.trim()));
+                if self.bar.is_hidden() && line.contains(WAITING) {
+                    eprintln!("{}", line.trim());
+                }
                 said.push_str(&line);
                 said.push('\n');
             }

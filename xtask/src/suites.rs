@@ -3,7 +3,7 @@
 use crate::cargo::{self, Profile};
 use crate::lab::{BootArguments, say};
 use anyhow::{Context, Result, anyhow};
-use fabricbios_testbed::requirements::Purpose;
+use fabricbios_testbed::requirements::Need;
 use fabricbios_testbed::suite::{self, Machines, Suite};
 use fabricbios_testbed::{Job, Lab, Layout, Outcome, Prelude};
 use std::cell::OnceCell;
@@ -32,9 +32,12 @@ impl Suites {
         })
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        let programs = self.programs.iter().map(|suite| suite.name.as_str());
-        programs.chain(self.rust_tests.iter().map(String::as_str))
+    /// The name of each, and the machines that it runs in.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, Machines)> {
+        let programs = self.programs.iter();
+        let programs = programs.map(|suite| (suite.name.as_str(), suite.machines));
+        let rust_tests = self.rust_tests.iter();
+        programs.chain(rust_tests.map(|name| (name.as_str(), Machines::One)))
     }
 
     pub(crate) fn on<'a>(&'a self, layout: &'a Layout, boot: &'a BootArguments) -> Runner<'a> {
@@ -77,7 +80,7 @@ pub(crate) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// The suite at this place in [`Suites::names`].
+    /// The suite at this place in [`Suites::all`].
     pub(crate) fn run(&self, index: usize) -> Result<Outcome> {
         let lab = self.lab()?;
         match index.checked_sub(self.suites.programs.len()) {
@@ -95,7 +98,8 @@ impl Runner<'_> {
         let prepare = || {
             cargo::run(cargo::build_programs(self.layout, Profile::Debug)?)
                 .context("cannot build the programs under test")?;
-            self.boot.prepare(self.layout, Purpose::Test, &say)
+            self.boot
+                .prepare(self.layout, &[Need::Guest, Need::Build], &say)
         };
         let lab = self
             .lab

@@ -5,7 +5,8 @@ use crate::lab::{BootArguments, say};
 use crate::suites::Suites;
 use anyhow::{Result, bail};
 use clap::Args;
-use fabricbios_testbed::requirements::{self, Purpose};
+use fabricbios_testbed::requirements::{self, Need};
+use fabricbios_testbed::suite::Machines;
 use fabricbios_testbed::{Layout, Outcome, Report};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -29,6 +30,8 @@ struct Step {
     about: &'static str,
     /// Nobody minds when it cannot run here.
     may_skip: bool,
+    /// Nothing else has to be installed for it.
+    needs: &'static [Need],
     action: Action,
 }
 
@@ -47,7 +50,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    requirements::ensure(layout, Purpose::Test, arguments.boot.consent(), &say)?;
+    requirements::ensure(layout, &needs(&chosen), arguments.boot.consent(), &say)?;
     let lab = suites.on(layout, &arguments.boot);
     let mut report = Report::default();
     for step in chosen {
@@ -64,6 +67,11 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         report.record(&step.name, outcome, start.elapsed(), step.may_skip);
     }
     Ok(conclude(&report))
+}
+
+fn needs(chosen: &[&Step]) -> Vec<Need> {
+    let needs = chosen.iter().flat_map(|step| step.needs);
+    needs.copied().collect()
 }
 
 fn conclude(report: &Report) -> ExitCode {
@@ -100,33 +108,75 @@ fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
 }
 
 fn steps(suites: &Suites) -> Vec<Step> {
-    let host = |name: &str, about, action| Step {
+    use Need::{Build, Deny, Guest, Nextest, Python};
+    let host = |name: &str, about, needs, action| Step {
         name: name.to_owned(),
         about,
         may_skip: name == "advisories",
+        needs,
         action: Action::Host(action),
     };
     let mut steps = vec![
-        host("fetch", "Cargo.lock is up to date; dependencies", fetch),
-        host("fmt", "formatting", fmt),
-        host("clippy", "lints, warnings are errors", clippy),
-        host("deny", "licences, bans and sources of dependencies", deny),
+        host(
+            "fetch",
+            "Cargo.lock is up to date; dependencies",
+            &[],
+            fetch,
+        ),
+        host("fmt", "formatting", &[], fmt),
+        host("clippy", "lints, warnings are errors", &[Build], clippy),
+        host(
+            "deny",
+            "licences, bans and sources of dependencies",
+            &[Deny],
+            deny,
+        ),
         host(
             "advisories",
             "known vulnerabilities of dependencies",
+            &[Deny],
             advisories,
         ),
-        host("nextest", "unit and property tests", nextest),
-        host("doctest", "examples in the documentation", doctest),
-        host("doc", "documentation builds, warnings are errors", doc),
-        host("vectors", "golden bytes, read by a second decoder", vectors),
+        host(
+            "nextest",
+            "unit and property tests",
+            &[Build, Nextest],
+            nextest,
+        ),
+        host(
+            "doctest",
+            "examples in the documentation",
+            &[Build],
+            doctest,
+        ),
+        host(
+            "doc",
+            "documentation builds, warnings are errors",
+            &[Build],
+            doc,
+        ),
+        host(
+            "vectors",
+            "golden bytes, read by a second decoder",
+            &[Python],
+            vectors,
+        ),
     ];
-    steps.extend(suites.names().enumerate().map(|(index, name)| Step {
-        name: format!("lab:{name}"),
-        about: "in a guest with soft-RoCE",
-        may_skip: false,
-        action: Action::Lab(index),
-    }));
+    steps.extend(
+        suites
+            .all()
+            .enumerate()
+            .map(|(index, (name, machines))| Step {
+                name: format!("lab:{name}"),
+                about: match machines {
+                    Machines::One => "in a guest with soft-RoCE",
+                    Machines::Two => "in two guests, soft-RoCE on the link between them",
+                },
+                may_skip: false,
+                needs: &[Guest, Build],
+                action: Action::Lab(index),
+            }),
+    );
     steps
 }
 
@@ -202,12 +252,14 @@ fn vectors(layout: &Layout) -> Result<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn names(only: &[&str]) -> Result<Vec<String>> {
         let step = |name: &str| Step {
             name: name.to_owned(),
             about: "",
             may_skip: false,
+            needs: &[],
             action: Action::Lab(0),
         };
         let all = ["fmt", "doc", "doctest", "lab:a", "lab:b"].map(step);
@@ -224,6 +276,23 @@ mod tests {
         assert_eq!(names(&["lab"]).unwrap(), ["lab:a", "lab:b"]);
         assert_eq!(names(&["lab:b", "fmt"]).unwrap(), ["fmt", "lab:b"]);
         assert_eq!(names(&[]).unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_few_steps_need_less_than_all() {
+        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let all = steps(&Suites::discover(&layout).unwrap());
+        let of = |only: &str| needs(&choose(&all, &[only.to_owned()]).unwrap());
+        assert!(of("fmt").is_empty());
+        assert_eq!(of("vectors"), [Need::Python]);
+        assert_eq!(of("deny"), [Need::Deny]);
+        assert_eq!(of("nextest"), [Need::Build, Need::Nextest]);
+        assert!(of("lab").contains(&Need::Guest));
+        assert!(
+            Need::ALL
+                .iter()
+                .all(|need| needs(&all.iter().collect::<Vec<_>>()).contains(need))
+        );
     }
 
     #[test]
