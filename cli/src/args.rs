@@ -86,7 +86,7 @@ pub(crate) enum Lease {
         id: LeaseId,
         /// Milliseconds for which the old key goes on working
         #[arg(long, value_name = "N", default_value_t = 0,
-              value_parser = clap::value_parser!(u32).range(0..=60_000))]
+              value_parser = values::number::<0, 60_000>)]
         overlap_ms: u32,
     },
     /// How a lease is
@@ -116,7 +116,7 @@ pub(crate) enum Lease {
         id: LeaseId,
         /// How often to look between known deadlines
         #[arg(long, value_name = "N", default_value_t = 1_000,
-              value_parser = clap::value_parser!(u32).range(10..=60_000))]
+              value_parser = values::number::<10, 60_000>)]
         poll_ms: u32,
     },
 }
@@ -167,7 +167,7 @@ pub(crate) enum Alloc {
     /// CPU cores
     Cpu {
         /// How many
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, value_name = "N", value_parser = values::count)]
         cores: u64,
         #[command(flatten)]
         term: Term,
@@ -195,7 +195,8 @@ pub(crate) struct Term {
     #[arg(long, value_name = "N", value_parser = values::secs)]
     pub(crate) secs: u32,
     /// For how long contents are kept after the end, without access
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = values::number::<0, { u32::MAX }>)]
     pub(crate) grace_secs: u32,
     /// Of which resource; any of the kind if not given
     #[arg(long, value_name = "ID")]
@@ -226,7 +227,7 @@ pub(crate) enum Identity {
         #[arg(long, value_name = "ROLE", default_value_t = Role::Tenant)]
         role: Role,
         /// Validity in days; the node's default if not given
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+        #[arg(long, value_name = "N", value_parser = values::number::<1, 36_500>)]
         days: Option<u32>,
         /// The new identity file; an existing one is not overwritten
         #[arg(long, value_name = "FILE")]

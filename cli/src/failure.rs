@@ -10,7 +10,10 @@ use fabricbios_client::Error;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
 use serde::Serialize;
 
-use crate::output::Output;
+use crate::{
+    hint::{self, Topic},
+    output::Output,
+};
 
 /// Exit statuses; `fabricctl --help` says what leads to which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub(crate) struct Failure {
     code: String,
     message: String,
     renewable_at_unix_ms: Option<u64>,
+    /// The node's refusal, if it was one.
+    refused: Option<LeaseError>,
     /// Nobody is listening: say nothing.
     silent: bool,
 }
@@ -77,6 +82,7 @@ impl Failure {
             code,
             message,
             renewable_at_unix_ms: None,
+            refused: None,
             silent: false,
         }
     }
@@ -105,6 +111,17 @@ impl Failure {
     pub(crate) fn at(mut self, what: &str) -> Self {
         if !self.message.contains(what) {
             self.message = format!("{what}: {}", self.message);
+        }
+        self
+    }
+
+    /// Says what to do next, where a refusal leaves it open.
+    pub(crate) fn advised(mut self, topic: Topic) -> Self {
+        let hint = self
+            .refused
+            .and_then(|error| hint::hint(topic, error, &self.message));
+        if let Some(hint) = hint {
+            self.message = format!("{}; {hint}", self.message);
         }
         self
     }
@@ -189,10 +206,10 @@ fn refused(refusal: Refusal) -> Failure {
         message,
         renewable_at_unix_ms,
     } = refusal;
-    let message = format!("{message}; {}", remedy(error));
     let failure = Failure::new(exit_of(error), class, error.name(), message);
     Failure {
         renewable_at_unix_ms,
+        refused: Some(error),
         ..failure
     }
 }
@@ -213,34 +230,17 @@ fn exit_of(error: LeaseError) -> Exit {
     }
 }
 
-/// What to do next, where the node's message leaves it open.
-fn remedy(error: LeaseError) -> &'static str {
-    match error {
-        LeaseError::InvalidIntent | LeaseError::InvalidArgs => "see `fabricctl inventory`",
-        LeaseError::CapacityExceeded => "ask for less, or see `fabricctl inventory`",
-        LeaseError::ResourceBusy => "try again later, or another resource",
-        LeaseError::NotFound => "see `fabricctl lease list --all` and `fabricctl inventory`",
-        LeaseError::Expired | LeaseError::Revoked => "ask for a new lease",
-        LeaseError::Fenced => "see `fabricctl fence list`",
-        LeaseError::NotPermitted => "use an operator's identity",
-        LeaseError::RenewTooEarly => "renew in the last fifth of the term",
-        LeaseError::Unsupported => "check that node and fabricctl are of the same version",
-        LeaseError::Malformed | LeaseError::Internal => "see the node's log",
-        LeaseError::Unavailable => "try again, or another node",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_its_exit_and_its_remedy() {
+    fn every_status_has_its_exit_and_its_name() {
         for error in LeaseError::ALL {
             let refusal = Refusal::new(*error, RefusalClass::Transient, "why");
             let failure = Failure::from(Error::Refused(refusal));
             assert!(
-                failure.line().starts_with("fabricctl: why; "),
+                failure.line().starts_with("fabricctl: why ["),
                 "{}",
                 failure.line()
             );

@@ -8,6 +8,7 @@ mod args;
 mod commands;
 mod failure;
 mod gid;
+mod hint;
 mod lease_json;
 mod lease_text;
 mod output;

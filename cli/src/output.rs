@@ -67,14 +67,40 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A size with the largest unit that divides it.
+/// A size in the largest unit that it fills. What is not whole has one decimal, rounded down, so
+/// that nobody is shown more than there is.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole = units
-        .iter()
-        .find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift);
-    match whole {
-        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
-        None => format!("{bytes} B"),
+    let Some((shift, unit)) = units.iter().find(|(shift, _)| bytes >> shift != 0) else {
+        return format!("{bytes} B");
+    };
+    let whole = bytes >> shift;
+    let rest = bytes - (whole << shift);
+    if rest == 0 {
+        return format!("{whole} {unit}");
+    }
+    // At most 2^40 times ten: it fits.
+    format!("{whole}.{} {unit}", (rest * 10) >> shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short_and_never_too_large() {
+        let cases = [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1 << 10, "1 KiB"),
+            (1 << 30, "1 GiB"),
+            (24_684_096 << 10, "23.5 GiB"),
+            ((1 << 30) - 1, "1023.9 MiB"),
+            ((1 << 20) + 1, "1.0 MiB"),
+            (u64::MAX, "16777215.9 TiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(size(bytes), text, "{bytes}");
+        }
     }
 }

@@ -6,9 +6,9 @@ use std::{
     process::ExitCode,
 };
 
-use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Command, CommandFactory, error::ErrorKind};
 
-use crate::{failure::Failure, output::Output};
+use crate::{args::Args, failure::Failure, output::Output};
 
 /// Prints help where it was asked for, else what was wrong.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
@@ -20,8 +20,13 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            let json = env::args_os().any(|arg| arg == "--json");
-            Failure::usage(one_line(&error.to_string())).report(Output::new(json))
+            let given: Vec<String> = env::args_os()
+                .skip(1)
+                .map(|arg| arg.to_string_lossy().into_owned())
+                .collect();
+            let json = given.iter().any(|arg| arg == "--json");
+            let line = one_line(&error.to_string(), &meant(&given));
+            Failure::usage(line).report(Output::new(json))
         }
     }
 }
@@ -37,14 +42,42 @@ fn show(error: &clap::Error) -> ExitCode {
 }
 
 /// clap explains in paragraphs; the last ones are usage and a pointer to help.
-fn one_line(text: &str) -> String {
+fn one_line(text: &str, command: &str) -> String {
     let useful = text.lines().take_while(|line| {
         !line.starts_with("Usage:") && !line.starts_with("For more information")
     });
     let words: Vec<&str> = useful.flat_map(str::split_whitespace).collect();
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    format!("{line}; see `fabricctl --help`")
+    format!("{line}; see `{command} --help`")
+}
+
+/// As far as the words name a command: `fabricctl lease alloc mem`.
+fn meant(given: &[String]) -> String {
+    let mut root = Args::command();
+    // Global flags are known to subcommands only then.
+    root.build();
+    let (mut command, mut path) = (&root, root.get_name().to_owned());
+    let mut words = given.iter();
+    while let Some(word) = words.next() {
+        if let Some(found) = command.find_subcommand(word) {
+            command = found;
+            path = format!("{path} {}", found.get_name());
+        } else if takes_next(command, word) {
+            words.next();
+        }
+    }
+    path
+}
+
+/// Whether the next word is the value of this one, and names no command.
+fn takes_next(command: &Command, word: &str) -> bool {
+    let Some(name) = word.strip_prefix("--") else {
+        return false;
+    };
+    let named = |arg: &&Arg| arg.get_long() == Some(name);
+    let arg = command.get_arguments().find(named);
+    arg.is_some_and(|arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append))
 }
 
 #[cfg(test)]
@@ -52,7 +85,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Args;
 
     #[test]
     fn errors_fit_one_line() {
@@ -72,8 +104,27 @@ mod tests {
             &["fabricctl", "laese"],
         ];
         for args in wrong {
-            let line = one_line(&Args::try_parse_from(args).unwrap_err().to_string());
+            let error = Args::try_parse_from(args).unwrap_err().to_string();
+            let line = one_line(&error, "fabricctl");
             assert!(!line.contains('\n') && line.len() > 40, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_the_command_that_was_meant() {
+        let cases = [
+            (
+                "lease alloc mem --bytes x --secs 1",
+                "fabricctl lease alloc mem",
+            ),
+            ("--node lease fence clear", "fabricctl fence clear"),
+            ("lease --json --node=x renew", "fabricctl lease renew"),
+            ("lease laloc mem", "fabricctl lease"),
+            ("fetch", "fabricctl"),
+        ];
+        for (line, command) in cases {
+            let given: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(meant(&given), command, "{line}");
         }
     }
 }

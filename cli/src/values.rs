@@ -35,23 +35,32 @@ pub(crate) fn secs(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Err("a term lasts at least 1 second".into()),
         Ok(secs) => Ok(secs),
-        Err(error) => Err(format!(
-            "{error}; write whole seconds, at most {}",
-            u32::MAX
-        )),
+        Err(_) => Err(format!("write whole seconds, at most {}", u32::MAX)),
     }
 }
 
 /// Megabits per second, as bits per second.
 pub(crate) fn megabits(text: &str) -> Result<u64, String> {
-    let megabits: u64 = text
-        .parse()
-        .map_err(|e| format!("{e}; write whole megabits"))?;
-    match megabits.checked_mul(1_000_000) {
-        Some(0) => Err("a rate is at least 1 megabit per second".into()),
-        Some(bits) => Ok(bits),
-        None => Err("more bits per second than can be counted; ask for less".into()),
-    }
+    let megabits: u64 = whole(text, (1, u64::MAX / 1_000_000))?;
+    Ok(megabits * 1_000_000)
+}
+
+/// A whole number of at least `MIN` and at most `MAX`.
+pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, String> {
+    let number = whole(text, (MIN.into(), MAX.into()))?;
+    u32::try_from(number).map_err(|e| format!("{e}; at most {MAX}"))
+}
+
+/// A number of things, not zero.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    whole(text, (1, u64::MAX))
+}
+
+fn whole(text: &str, (min, max): (u64, u64)) -> Result<u64, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|n| (min..=max).contains(n))
+        .ok_or_else(|| format!("write a whole number from {min} to {max}"))
 }
 
 /// `qpn=N,gid=G,psn=N[,mtu=N]`, in any order.
@@ -94,11 +103,9 @@ fn u24(text: &str) -> Result<u32, String> {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    let number = number.map_err(|e| format!("{text:?}: {e}; write a decimal or 0x number"))?;
-    if number > U24_MAX {
-        return Err(format!("{text} has more than 24 bits; at most {U24_MAX}"));
-    }
-    Ok(number)
+    number.ok().filter(|n| *n <= U24_MAX).ok_or_else(|| {
+        format!("{text:?} is no number of 24 bits; write a decimal or 0x one, at most {U24_MAX}")
+    })
 }
 
 fn path_mtu(text: &str) -> Result<u16, String> {
@@ -117,7 +124,9 @@ pub(crate) fn kv_cache(text: &str) -> Result<KvCacheIntent, String> {
         None => 0,
         Some(Ok(block)) => {
             let bytes = size(block)?;
-            u32::try_from(bytes).map_err(|e| format!("block of {bytes} bytes: {e}"))?
+            u32::try_from(bytes).map_err(|_too_large| {
+                format!("block of {bytes} bytes; write one of less than 4 GiB")
+            })?
         }
         Some(Err(other)) => return Err(format!("{other:?} is not block=SIZE")),
     };
@@ -172,6 +181,29 @@ mod tests {
         for text in bad {
             size(text).unwrap_err();
         }
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_told_what_would_be_one() {
+        assert_eq!(number::<0, 60_000>("60000"), Ok(60_000));
+        assert_eq!(megabits("100"), Ok(100_000_000));
+        let wrong = ["x", "", "-1", "60001", "99999999999999999999", "1.5"];
+        for text in wrong {
+            let error = number::<0, 60_000>(text).unwrap_err();
+            assert!(error.contains("from 0 to 60000"), "{text}: {error}");
+        }
+        for text in ["x", "0", "99999999999999999999"] {
+            for error in [megabits(text).unwrap_err(), count(text).unwrap_err()] {
+                assert!(error.contains("whole number from 1"), "{text}: {error}");
+            }
+        }
+        let psn = rdma_peer("qpn=1,gid=::1,psn=99999999999").unwrap_err();
+        assert!(psn.contains("at most 16777215"), "{psn}");
+        assert!(
+            secs("99999999999")
+                .unwrap_err()
+                .contains("at most 4294967295")
+        );
     }
 
     #[test]

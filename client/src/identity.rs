@@ -11,7 +11,10 @@ use quinn::crypto::rustls::QuicClientConfig;
 use rustls::{
     ClientConfig, RootCertStore,
     client::Resumption,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
 };
 use zeroize::{Zeroize, Zeroizing};
 
@@ -105,14 +108,10 @@ fn problem(path: &Path, why: String) -> Error {
 fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {
     let mut chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|e| format!("a certificate in it is damaged: {e}"))?;
-    let key = PrivateKeyDer::from_pem_slice(pem)
-        .map_err(|e| format!("no usable private key in it: {e}; {WHAT_IT_HOLDS}"))?;
+        .map_err(|e| unreadable(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| unreadable(&e))?;
     if chain.len() < 2 {
-        return Err(format!(
-            "it holds {} certificates; {WHAT_IT_HOLDS}",
-            chain.len()
-        ));
+        return Err(format!("the CA certificate is not in it; {WHAT_IT_HOLDS}"));
     }
     let ca = chain.pop().ok_or(WHAT_IT_HOLDS)?;
     Ok(Loaded {
@@ -121,6 +120,15 @@ fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {
         key,
         ca,
     })
+}
+
+/// The parser's own words print bytes as numbers.
+fn unreadable(error: &pem::Error) -> String {
+    let what = match error {
+        pem::Error::NoItemsFound => "there is no private key in it",
+        _ => "the file is cut off or is not PEM",
+    };
+    format!("{what}; {WHAT_IT_HOLDS}")
 }
 
 const WHAT_IT_HOLDS: &str =

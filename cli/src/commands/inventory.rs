@@ -209,6 +209,14 @@ fn text(inventory: &InventoryJson) -> String {
     )
 }
 
+/// An amount of a resource; a port whose link is down was found without a speed.
+fn found(resource: &ResourceJson, amount: u64) -> String {
+    match resource.kind {
+        ResourceType::Net if resource.capacity == 0 => "unknown".to_owned(),
+        kind => capacity(kind, amount),
+    }
+}
+
 fn columns(resource: &ResourceJson) -> Vec<String> {
     let dash = |text: String| {
         if text.is_empty() {
@@ -229,8 +237,8 @@ fn columns(resource: &ResourceJson) -> Vec<String> {
         resource.resource_id.clone(),
         resource.resource_type.clone(),
         dash(name.replace(char::is_control, " ")),
-        capacity(resource.kind, resource.capacity),
-        capacity(resource.kind, resource.available),
+        found(resource, resource.capacity),
+        found(resource, resource.available),
         dash(resource.transports.join(",")),
         dash(notes.join(", ")),
     ]

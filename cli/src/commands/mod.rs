@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::{
     args::{Args, Command},
     failure::Failure,
+    hint::Topic,
     output::Output,
 };
 
@@ -35,7 +36,8 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         None => return Err(Failure::usage(NO_IDENTITY)),
     };
     let node = Node::connect_blocking(&node, &identity)?;
-    let done = dispatch(&node, command, output);
+    let topic = Topic::from(&command);
+    let done = dispatch(&node, command, output).map_err(|failure| failure.advised(topic));
     node.close_blocking();
     done
 }

@@ -80,6 +80,38 @@ fn a_refusal_is_one_readable_line() {
 }
 
 #[test]
+fn a_refusal_points_to_where_its_command_would_look() {
+    let not_found = || {
+        saying(refuse(
+            LeaseError::NotFound,
+            RefusalClass::Permanent,
+            "no fenced resource",
+        ))
+    };
+    let (_, line) = line_of(&not_found(), &format!("fence clear {LEASE_TEXT}"));
+    assert!(
+        line.contains("`fabricctl fence list`") && !line.contains("lease list"),
+        "{line}"
+    );
+    let (_, line) = line_of(&not_found(), &format!("lease query {LEASE_TEXT}"));
+    assert!(line.contains("`fabricctl lease list --all`"), "{line}");
+}
+
+#[test]
+fn a_node_that_says_what_to_do_has_the_last_word() {
+    let said = [
+        (LeaseError::RenewTooEarly, "can be renewed in 300 ms"),
+        (LeaseError::NotPermitted, "that takes an operator identity"),
+    ];
+    for (error, message) in said {
+        let node = saying(refuse(error, RefusalClass::Policy, message));
+        let (_, line) = line_of(&node, &format!("lease renew {LEASE_TEXT}"));
+        let end = format!("{message} [{}, policy]", error.name());
+        assert!(line.trim_end().ends_with(&end), "{line}");
+    }
+}
+
+#[test]
 fn a_class_that_is_not_echoed_is_no_grant() {
     let node = saying(Ok(Reply::Lease(lease(60_000))));
     let (status, object) = fails(
@@ -126,6 +158,18 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
             "60000",
         ),
         ("identity issue --tenant UPPER --out x", "a-z"),
+        (
+            "lease rotate 0123456789abcdef0123456789abcdef --overlap-ms x",
+            "from 0 to 60000",
+        ),
+        (
+            "lease alloc mem --bytes 1MiB --secs 1 --grace-secs 99999999999",
+            "from 0 to 4294967295",
+        ),
+        (
+            "lease alloc mem --bytes 1.5GiB",
+            "fabricctl lease alloc mem --help",
+        ),
         ("fetch", "fetch"),
         ("--node a:b:c ping", "HOST:PORT"),
     ];

@@ -178,6 +178,14 @@ fn inventory(request: &Request) -> Answer {
                 resource_id: fabricbios_wire::ResourceId(1),
                 ..odd
             },
+            // A port whose link is down.
+            FlatEntry {
+                resource_id: fabricbios_wire::ResourceId(2),
+                resource_type: ResourceType::Net,
+                capacity: 0,
+                available: 0,
+                ..odd
+            },
         ])),
         Request::GetInventory(InventoryForm::Structured) => {
             Ok(Reply::Inventory(ResourceInventory {
@@ -232,12 +240,23 @@ fn an_inventory_joins_both_forms() {
                 "capacity": 1_073_741_824,
                 "available": 1_048_576,
             },
+            {
+                "resource_id": "00000000000000000000000000000002",
+                "resource_type": "net",
+                "flags": [],
+                "capacity": 0,
+                "available": 0,
+            },
         ],
     });
     assert_eq!(json_of(&node, "inventory"), expected);
     let text = text_of(&node, "inventory");
     assert!(
         text.contains(RESOURCE_TEXT) && text.contains("1 GiB") && text.contains("rxe0"),
+        "{text}"
+    );
+    assert!(
+        text.contains("unknown  ") && !text.contains("0 Mb/s"),
         "{text}"
     );
 }

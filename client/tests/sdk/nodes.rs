@@ -93,6 +93,13 @@ fn an_identity_file_that_cannot_be_used_is_named() {
             "{error}"
         );
     }
+    let mut cut_off = whole.split_at(whole.find("-----END").unwrap()).0.to_owned();
+    for _ in 0..2 {
+        fs::write(&path, &cut_off).unwrap();
+        let error = Identity::load(&path).unwrap_err().to_string();
+        assert!(error.contains("cut off or is not PEM"), "{error}");
+        cut_off.push_str("-----BEGIN");
+    }
     assert!(matches!(
         Identity::load("/no/such/file"),
         Err(Error::Identity { .. })

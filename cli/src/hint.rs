@@ -1,0 +1,119 @@
+//! What to do next, where a node's refusal leaves it open.
+//!
+//! The node says why; it does not know the commands of this program. A hint is added only where the
+//! node's own words do not say what to do already: two pieces of advice are worse than one.
+
+use fabricbios_wire::LeaseError;
+
+use crate::args::{Command, Fence, Lease};
+
+/// What was asked about: the same refusal points elsewhere for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    NewLease,
+    Lease,
+    Fence,
+    Other,
+}
+
+impl From<&Command> for Topic {
+    fn from(command: &Command) -> Self {
+        match command {
+            Command::Lease(Lease::Alloc(_)) => Self::NewLease,
+            Command::Lease(_) => Self::Lease,
+            Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
+            Command::Ping | Command::Inventory | Command::Identity(_) => Self::Other,
+        }
+    }
+}
+
+/// Words with which a node says what to do.
+const ADVICE: [&str; 13] = [
+    "again",
+    "ask for ",
+    "at least",
+    "at most",
+    "elsewhere",
+    "first",
+    "give the ",
+    "inventory",
+    "later",
+    "LEASE_BIND",
+    "LEASE_QUERY",
+    "renew after",
+    "rotate after",
+];
+
+/// What to add to `message`, if anything.
+pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'static str> {
+    let hint = by_topic(topic, error)?;
+    let said = message.contains(hint) || ADVICE.iter().any(|word| message.contains(word));
+    (!said).then_some(hint)
+}
+
+fn by_topic(topic: Topic, error: LeaseError) -> Option<&'static str> {
+    use LeaseError as E;
+    let hint = match error {
+        // The node says which identity it takes, and when the lease can be renewed.
+        E::NotPermitted | E::RenewTooEarly => return None,
+        E::InvalidIntent | E::InvalidArgs if topic == Topic::NewLease => {
+            "see `fabricctl inventory`"
+        }
+        E::InvalidIntent | E::InvalidArgs => return None,
+        E::CapacityExceeded => "ask for less, or see `fabricctl inventory`",
+        E::ResourceBusy => "try again later",
+        E::NotFound => return where_to_look(topic),
+        E::Expired | E::Revoked => "ask for a new lease",
+        E::Fenced if topic == Topic::Fence => "see the node's log",
+        E::Fenced => "`fabricctl fence list`, with an operator's identity, says why",
+        E::Unsupported => "check that node and fabricctl are of the same version",
+        E::Malformed | E::Internal => "see the node's log",
+        E::Unavailable => "try again, or another node",
+    };
+    Some(hint)
+}
+
+fn where_to_look(topic: Topic) -> Option<&'static str> {
+    match topic {
+        Topic::NewLease => Some("see `fabricctl inventory`"),
+        Topic::Lease => Some("see `fabricctl lease list --all`"),
+        Topic::Fence => Some("see `fabricctl fence list`"),
+        Topic::Other => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_found_is_looked_for_where_it_would_be() {
+        let hints = [
+            (Topic::NewLease, "inventory"),
+            (Topic::Lease, "lease list --all"),
+            (Topic::Fence, "fence list"),
+        ];
+        for (topic, place) in hints {
+            let hint = hint(topic, LeaseError::NotFound, "no such thing").unwrap();
+            assert!(hint.contains(place), "{hint}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_says_what_to_do_is_not_talked_over() {
+        use LeaseError as E;
+        let said = [
+            (E::RenewTooEarly, "lease 1 can be renewed in 300 ms"),
+            (E::NotPermitted, "that takes an operator identity"),
+            (E::InvalidArgs, "this node allows 3600 at most"),
+            (E::InvalidArgs, "this node has no Gpu; see its inventory"),
+            (E::ResourceBusy, "lease 1 is being bound; ask again"),
+            (E::Unavailable, "shutting down; lease elsewhere"),
+            (E::Expired, "lease 1 is in grace: renew it first"),
+            (E::Internal, "the lease goes on: LEASE_BIND gives it a key"),
+        ];
+        for (error, message) in said {
+            assert_eq!(hint(Topic::NewLease, error, message), None, "{message}");
+        }
+    }
+}
