@@ -1,7 +1,7 @@
 //! What the table says happened, as log lines with fields.
 
 use fabricbios_lease::Note;
-use fabricbios_wire::LeaseError;
+use fabricbios_wire::{CpuIsolationClass, Effective, GpuExclusivityClass, LeaseError, Transport};
 
 /// Writes one line.
 pub(crate) fn log(note: &Note) {
@@ -15,7 +15,7 @@ pub(crate) fn log(note: &Note) {
             policy,
         } => {
             tracing::info!(
-                %lease_id, %tenant, %resource_id, %wanted, requested = ?wanted.classes, ?effective,
+                %lease_id, %tenant, %resource_id, %wanted, requested = %classes(&wanted.classes), effective = %classes(effective),
                 %policy, "granted"
             );
         }
@@ -30,7 +30,7 @@ pub(crate) fn log(note: &Note) {
                 %tenant,
                 lease_id = lease_id.map(tracing::field::display),
                 wanted = wanted.map(tracing::field::display),
-                requested = wanted.map(|w| tracing::field::debug(w.classes)),
+                requested = wanted.map(|w| tracing::field::display(classes(&w.classes))),
                 effective = "none",
                 policy = policy_of(refusal.error),
                 class = %refusal.class,
@@ -67,6 +67,19 @@ pub(crate) fn log(note: &Note) {
         Note::Stale(tag, what) => {
             tracing::debug!(lease_id = %tag.lease_id, generation = tag.generation.0, what, "stale");
         }
+    }
+}
+
+/// The classes and the road that are stated, by their names on the wire.
+fn classes(stated: &Effective) -> String {
+    let cpu = stated.cpu_isolation.map(CpuIsolationClass::name);
+    let gpu = stated.gpu_exclusivity.map(GpuExclusivityClass::name);
+    let road = stated.transport.map(Transport::name);
+    let rotation = stated.rotate_on_renew.then_some("rotate_on_renew");
+    let names: Vec<&str> = [cpu, gpu, road, rotation].into_iter().flatten().collect();
+    match names.is_empty() {
+        true => "default".into(),
+        false => names.join(","),
     }
 }
 
