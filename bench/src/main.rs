@@ -18,8 +18,9 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "fabricbios-bench", version)]
 struct Arguments {
+    /// Which; all of them, one after the other, if none is named
     #[command(subcommand)]
-    bench: Bench,
+    bench: Option<Bench>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -36,8 +37,25 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     print!("{}", report::Setting::of_this_run());
     match arguments.bench {
-        Bench::Fdatasync(options) => fdatasync::run(&options),
-        Bench::LeaseTable(options) => lease_table::run(&options),
-        Bench::Grant(options) => grant::run(&options),
+        Some(bench) => bench.run(),
+        None => NAMES.iter().try_for_each(|name| {
+            println!("\n== {name}");
+            Arguments::parse_from(["fabricbios-bench", name])
+                .bench
+                .map_or(Ok(()), Bench::run)
+        }),
+    }
+}
+
+/// Every bench, by the name of its subcommand.
+const NAMES: [&str; 3] = ["fdatasync", "grant", "lease-table"];
+
+impl Bench {
+    fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Fdatasync(options) => fdatasync::run(&options),
+            Self::LeaseTable(options) => lease_table::run(&options),
+            Self::Grant(options) => grant::run(&options),
+        }
     }
 }
