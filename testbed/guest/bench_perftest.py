@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=1800
 """Stock perftest against its own server and against a lease, in turns in one boot: what leasing costs on the
-data path. Absolute numbers of an emulated processor mean nothing; the ratios do. ib_write_lat is left out: both
-of its sides write, and a lease only answers."""
+data path. Absolute numbers of an emulated processor mean nothing; the ratios do. Write latency is that of
+ib_write_bw with one write outstanding, from posting to completion: ib_write_lat cannot be used, because both of its
+sides write, and a lease only answers."""
 import argparse
 import shutil
 import statistics
@@ -13,18 +14,21 @@ from checks import lab_device, skip
 from fabric import ADDRESS, Node
 from perftest_shim import PORT, Shim
 
-# Tool, bytes a message, messages a run, title of the column, whether more is better.
-MEASURED = (("ib_write_bw", 65536, 500, "BW average", True), ("ib_read_bw", 65536, 500, "BW average", True),
+# Tool, bytes a message, messages a run, title of the column, whether more is better, further options. One write
+# outstanding makes bandwidth the reciprocal of latency.
+MEASURED = (("ib_write_bw", 65536, 500, "BW average", True),
+            ("ib_read_bw", 65536, 500, "BW average", True),
+            ("ib_write_bw", 1024, 2000, "BW average", True, "-t", "1", "-Q", "1"),
             ("ib_read_lat", 8, 1000, "t_typical", False))
 # As many as a lease answers at once; perftest alone would take the device's 128 and compare that instead.
 OUTSTANDING_READS = 16
 RUN_SECS = 120
 
 
-def command(tool, size, count, port, *server):
+def command(tool, size, count, port, options, *server):
     """The same command line for both."""
     reads = ["-o", str(OUTSTANDING_READS)] if "read" in tool else []
-    return [tool, "-d", "rxe0", "-x", "1", "-F", *reads, "-s", str(size), "-n", str(count), "-p", str(port), *server]
+    return [tool, "-d", "rxe0", "-x", "1", "-F", *reads, *options, "-s", str(size), "-n", str(count), "-p", str(port), *server]
 
 
 def listening(port):
@@ -33,9 +37,9 @@ def listening(port):
         return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in table.readlines()[1:])
 
 
-def client(tool, size, count, port, column):
+def client(tool, size, count, port, column, options):
     """Runs the client and returns its number."""
-    ran = subprocess.run(command(tool, size, count, port, ADDRESS), capture_output=True, text=True,
+    ran = subprocess.run(command(tool, size, count, port, options, ADDRESS), capture_output=True, text=True,
                          timeout=RUN_SECS, check=False)
     rows = [line.split() for line in ran.stdout.splitlines() if line.split()[:2] == [str(size), str(count)]]
     if ran.returncode or not rows:
@@ -44,15 +48,15 @@ def client(tool, size, count, port, column):
     return float(rows[0][3] if column == "BW average" else rows[0][4])
 
 
-def stock(tool, size, count, column):
+def stock(tool, size, count, column, options):
     """Against perftest's own server."""
-    with subprocess.Popen(command(tool, size, count, PORT + 1), stdout=subprocess.DEVNULL,
+    with subprocess.Popen(command(tool, size, count, PORT + 1, options), stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as server:
         try:
             while not listening(PORT + 1):
                 if server.poll() is not None:
                     raise RuntimeError(f"{tool}: the server ended with {server.returncode}")
-            return client(tool, size, count, PORT + 1, column)
+            return client(tool, size, count, PORT + 1, column, options)
         finally:
             server.kill()
 
@@ -62,16 +66,17 @@ def spread(numbers):
     return f"{statistics.median(numbers):9.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
 
 
-def compare(pairs, tool, size, count, column, more_is_better):
+def compare(pairs, tool, size, count, column, more_is_better, *options):
     """Interleaved pairs, each side first in turn; prints both and the ratio leased to stock."""
-    sides = {"stock": lambda: stock(tool, size, count, column), "leased": lambda: client(tool, size, count, PORT, column)}
+    sides = {"stock": lambda: stock(tool, size, count, column, options),
+             "leased": lambda: client(tool, size, count, PORT, column, options)}
     taken = {"stock": [], "leased": []}
     for pair in range(pairs):
         for side in sorted(sides, reverse=bool(pair % 2)):
             taken[side].append(sides[side]())
     ratios = sorted(leased / own for leased, own in zip(taken["leased"], taken["stock"]))
     unit = "MB/s, more is better" if more_is_better else "µs, less is better"
-    print(f"{tool} {size} bytes, {pairs} pairs ({unit})\n   stock  {spread(taken['stock'])}\n"
+    print(f"{' '.join((tool, *options))} {size} bytes, {pairs} pairs ({unit})\n   stock  {spread(taken['stock'])}\n"
           f"   leased {spread(taken['leased'])}\n   leased / stock: median {statistics.median(ratios):.3f}, {ratios[0]:.3f} to {ratios[-1]:.3f}", flush=True)
 
 
