@@ -15,10 +15,7 @@ use anyhow::Context;
 use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
-use fabricbios_lease::Backend;
-use fabricbios_node::{
-    config::Settings, inventory::OfferedArena, memory::OfferedMemory, service::Service,
-};
+use fabricbios_node::{config::Settings, memory::OfferedMemory, service::Service};
 use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 
@@ -80,19 +77,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         ..Settings::default()
     };
     let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
-    let offer = memory.probe()?.remove(0);
-    let arena = OfferedArena {
-        resource_id: ARENA,
-        name: "mem0".into(),
-        align_bytes: 4096,
-        message_bytes_max: 1 << 30,
-        transports: offer.transports.clone(),
-    };
-    let offered = OfferedMemory {
-        offer,
-        arena,
-        backend: memory,
-    };
+    let offered = OfferedMemory::of(memory, 1 << 30)?;
     let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
     let service = Service::start(&settings, &fabric, Some(offered))?;
     let identity = Identity::load(fabric.admin_identity())?;

@@ -19,6 +19,27 @@ pub struct OfferedMemory {
     pub backend: Arc<dyn Backend>,
 }
 
+impl OfferedMemory {
+    /// What `backend` offers. `message_bytes_max`: most bytes in one operation of its data plane.
+    pub fn of(backend: Arc<dyn Backend>, message_bytes_max: u32) -> anyhow::Result<Self> {
+        let Some(offer) = backend.probe()?.into_iter().next() else {
+            bail!("the memory backend offers no memory");
+        };
+        let arena = OfferedArena {
+            resource_id: offer.resource_id,
+            name: NAME.into(),
+            align_bytes: u32::try_from(offer.align).unwrap_or(u32::MAX),
+            message_bytes_max,
+            transports: offer.transports.clone(),
+        };
+        Ok(Self {
+            offer,
+            arena,
+            backend,
+        })
+    }
+}
+
 impl fmt::Debug for OfferedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OfferedMemory")
@@ -69,22 +90,8 @@ pub(crate) fn open(
         arena_bytes = arena_bytes.0,
         "memory is leased over RDMA"
     );
-    let Some(offer) = backend.probe()?.into_iter().next() else {
-        bail!("the RDMA device offers no memory");
-    };
-    let arena = OfferedArena {
-        resource_id,
-        name: NAME.into(),
-        align_bytes: u32::try_from(offer.align).unwrap_or(u32::MAX),
-        message_bytes_max: facts.message_bytes,
-        transports: offer.transports.clone(),
-    };
     let backend: Arc<RdmaBackend> = Arc::from(backend);
-    let offered = OfferedMemory {
-        offer,
-        arena,
-        backend: backend.clone(),
-    };
+    let offered = OfferedMemory::of(backend.clone(), facts.message_bytes)?;
     Ok(Some((offered, backend)))
 }
 

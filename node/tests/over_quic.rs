@@ -9,10 +9,7 @@ use std::{
 
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
-use fabricbios_lease::Backend;
-use fabricbios_node::{
-    clock, config::Settings, inventory::OfferedArena, memory::OfferedMemory, service::Service,
-};
+use fabricbios_node::{clock, config::Settings, memory::OfferedMemory, service::Service};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 
@@ -36,19 +33,7 @@ fn settings(state_dir: &Path) -> Settings {
 impl World {
     async fn start(state_dir: &Path) -> Self {
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
-        let offer = memory.probe().expect("an offer").remove(0);
-        let arena = OfferedArena {
-            resource_id: ARENA,
-            name: "mem0".into(),
-            align_bytes: 4096,
-            message_bytes_max: 1 << 30,
-            transports: offer.transports.clone(),
-        };
-        let offered = OfferedMemory {
-            offer,
-            arena,
-            backend: memory.clone(),
-        };
+        let offered = OfferedMemory::of(memory.clone(), 1 << 30).expect("an offer");
         let fabric = Fabric::open_or_create(state_dir, SystemTime::now()).expect("a fabric");
         let service = Service::start(&settings(state_dir), &fabric, Some(offered)).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
@@ -65,6 +50,15 @@ impl World {
 
     async fn alloc(&self, bytes: u64, secs: u32, grace: u32) -> Result<LeaseInfo, Error> {
         self.operator.alloc(request(bytes, secs, grace)).await
+    }
+
+    /// Fences the arena by a cut that fails; cuts go on failing.
+    async fn fence(&self) -> LeaseInfo {
+        let info = self.alloc(4096, 60, 0).await.expect("granted");
+        self.memory.fail(Step::Cut, true);
+        let freed = self.operator.lease(Request::LeaseFree(info.lease_id)).await;
+        assert_eq!(refusal(freed).error, LeaseError::Fenced);
+        info
     }
 
     async fn query(&self, id: LeaseId) -> LeaseInfo {
@@ -207,14 +201,8 @@ async fn cuts_do_not_queue_behind_binds() {
 async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 0).await.expect("granted");
-    world.memory.fail(Step::Cut, true);
     world.memory.fail(Step::Reset, true);
-    let freed = world
-        .operator
-        .lease(Request::LeaseFree(info.lease_id))
-        .await;
-    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    world.fence().await;
     assert_eq!(
         refusal(world.alloc(4096, 60, 0).await).error,
         LeaseError::Fenced
@@ -278,13 +266,7 @@ async fn what_was_alive_in_a_crash_is_revoked_and_what_had_ended_stays_so() {
 async fn a_fence_outlives_the_daemon() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 0).await.expect("granted");
-    world.memory.fail(Step::Cut, true);
-    let freed = world
-        .operator
-        .lease(Request::LeaseFree(info.lease_id))
-        .await;
-    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    let info = world.fence().await;
     world.crash().await;
     let world = World::start(directory.path()).await;
     let Ok(Reply::Fences(fences)) = world.operator.call(Request::FenceList).await else {
@@ -306,24 +288,12 @@ async fn a_fence_outlives_the_daemon() {
 async fn a_second_fence_outlives_the_daemon_like_the_first() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 0).await.expect("granted");
-    world.memory.fail(Step::Cut, true);
-    let freed = world
-        .operator
-        .lease(Request::LeaseFree(info.lease_id))
-        .await;
-    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    world.fence().await;
     let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
     assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
     world.crash().await;
     let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 0).await.expect("granted");
-    world.memory.fail(Step::Cut, true);
-    let freed = world
-        .operator
-        .lease(Request::LeaseFree(info.lease_id))
-        .await;
-    assert_eq!(refusal(freed).error, LeaseError::Fenced);
+    world.fence().await;
     world.crash().await;
     let world = World::start(directory.path()).await;
     assert_eq!(

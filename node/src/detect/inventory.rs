@@ -20,7 +20,7 @@ const PAGE_BYTES: u32 = 4096;
 pub fn resource_id(node: &NodeId, kind: ResourceType, name: &str) -> ResourceId {
     let mut hash = Sha256::new_with_prefix(RESOURCE_ID_DOMAIN);
     hash.update(node.0);
-    hash.update(type_code(kind).to_be_bytes());
+    hash.update(kind.code().to_be_bytes());
     hash.update(name.as_bytes());
     let digest = hash.finalize();
     let id = digest
@@ -28,19 +28,6 @@ pub fn resource_id(node: &NodeId, kind: ResourceType, name: &str) -> ResourceId 
         .take(16)
         .fold(0, |id: u128, &byte| id << 8 | u128::from(byte));
     ResourceId(id.max(1))
-}
-
-fn type_code(kind: ResourceType) -> u16 {
-    match kind {
-        ResourceType::Cpu => 0x0001,
-        ResourceType::Mem => 0x0002,
-        ResourceType::Block => 0x0003,
-        ResourceType::Net => 0x0004,
-        ResourceType::Gpu => 0x0005,
-        ResourceType::Scheduler => 0x0010,
-        ResourceType::Vendor => 0x00FF,
-        ResourceType::Unknown(code) => code,
-    }
 }
 
 impl Detected {
