@@ -139,7 +139,7 @@ pub enum RdmaStrategy {
     Region = 1,
 }
 
-/// 0x0201–0x020B: one RC queue pair and the key to the lease's bytes.
+/// 0x0201–0x020C: one RC queue pair, or several, and the key to the lease's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RdmaBinding {
@@ -165,6 +165,20 @@ pub struct RdmaBinding {
     pub max_rd_atomic: u8,
     /// 0x020B: whether the key allows atomics.
     pub atomics: bool,
+    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order of the client's.
+    pub further: Vec<RdmaQueuePair>,
+}
+
+/// 0x020C: `u32 qp_num, u32 psn, u32 rkey`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RdmaQueuePair {
+    /// The node's queue pair.
+    pub qp_num: u32,
+    /// The node's starting send PSN.
+    pub psn: u32,
+    /// The key to the lease's bytes for this queue pair.
+    pub rkey: u32,
 }
 
 /// 0x0209: `u32 rkey, u32 milliseconds it still works`.

@@ -1,9 +1,9 @@
-//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020B. When one of the RDMA tags is there, all
+//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C. When one of the RDMA tags is there, all
 //! of 0x0202–0x0208, 0x020A and 0x020B must be.
 
 use crate::{
-    Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RdmaBinding, RdmaStrategy,
-    endpoint,
+    Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RDMA_PEERS_MAX, RdmaBinding,
+    RdmaQueuePair, RdmaStrategy, endpoint,
     rdma_peer::{check_path_mtu, check_u24},
     tag,
     tlv::{Tlv, TlvArea},
@@ -27,7 +27,7 @@ pub(crate) fn read(area: &TlvArea<'_>) -> Read<Binding> {
 
 fn has_rdma(area: &TlvArea<'_>) -> bool {
     area.iter()
-        .any(|tlv| (tag::RDMA_RKEY..=tag::RDMA_ATOMICS).contains(&tlv.tag))
+        .any(|tlv| (tag::RDMA_RKEY..=tag::RDMA_QUEUE_PAIR).contains(&tlv.tag))
 }
 
 fn read_endpoint(tlv: &Tlv<'_>) -> Read<Endpoint> {
@@ -71,6 +71,11 @@ fn read_rdma(area: &TlvArea<'_>) -> Read<RdmaBinding> {
         previous: area.read(tag::RDMA_PREVIOUS_KEY, read_previous)?,
         max_rd_atomic: area.require(tag::RDMA_MAX_RD_ATOMIC, read_u8)?,
         atomics: area.require(tag::RDMA_ATOMICS, Tlv::flag)?,
+        further: area
+            .find_all(tag::RDMA_QUEUE_PAIR, RDMA_PEERS_MAX - 1)?
+            .iter()
+            .map(read_queue_pair)
+            .collect::<Read<_>>()?,
     })
 }
 
@@ -80,6 +85,17 @@ fn read_u8(tlv: &Tlv<'_>) -> Read<u8> {
 
 fn read_u32(tlv: &Tlv<'_>) -> Read<u32> {
     tlv.fixed().map(u32::from_be_bytes)
+}
+
+fn read_queue_pair(tlv: &Tlv<'_>) -> Read<RdmaQueuePair> {
+    let value: [u8; 12] = tlv.fixed()?;
+    let word =
+        |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
+    Ok(RdmaQueuePair {
+        qp_num: check_u24(tlv, 0, "qp_num", word(0))?,
+        psn: check_u24(tlv, 4, "psn", word(4))?,
+        rkey: word(8),
+    })
 }
 
 fn read_previous(tlv: &Tlv<'_>) -> Read<PreviousKey> {
@@ -120,6 +136,17 @@ fn write_rdma(w: &mut Writer, rdma: &RdmaBinding) {
     w.tlv_if(tag::RDMA_PREVIOUS_KEY, rdma.previous.map(previous_value));
     w.tlv(tag::RDMA_MAX_RD_ATOMIC, &[rdma.max_rd_atomic]);
     w.tlv(tag::RDMA_ATOMICS, &[u8::from(rdma.atomics)]);
+    for further in &rdma.further {
+        w.tlv(tag::RDMA_QUEUE_PAIR, &queue_pair_value(*further));
+    }
+}
+
+fn queue_pair_value(further: RdmaQueuePair) -> [u8; 12] {
+    let mut out = [0; 12];
+    out[0..4].copy_from_slice(&further.qp_num.to_be_bytes());
+    out[4..8].copy_from_slice(&further.psn.to_be_bytes());
+    out[8..12].copy_from_slice(&further.rkey.to_be_bytes());
+    out
 }
 
 fn previous_value(previous: PreviousKey) -> [u8; 8] {

@@ -39,7 +39,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         affinities: affinity::find(&params)?,
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
         rotate_on_renew: constraints::find_rotate_on_renew(&params)?,
-        rdma_peer: rdma_peer::find(&params)?,
+        rdma_peers: rdma_peer::find(&params)?,
     })
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
 
 /// In ascending order of tags, so that equal requests are equal bytes.
 fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
-    rdma_peer::write(w, request.rdma_peer);
+    rdma_peer::write(w, &request.rdma_peers);
     lease_intent::write(w, request.kv_cache_intent);
     cpu_isolation::write(w, request.cpu_isolation);
     gpu_exclusivity::write(w, request.gpu_exclusivity);

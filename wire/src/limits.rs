@@ -39,5 +39,8 @@ pub const CSR_BYTES_MAX: usize = 4_096;
 pub const PEM_BYTES_MAX: usize = 16_384;
 /// Milliseconds for which an old key may live on beside a new one.
 pub const ROTATE_OVERLAP_MS_MAX: u32 = 60_000;
+/// Queue pairs of one lease: more than one only helps a client with several threads, and each has
+/// verbs objects of its own to take down in time.
+pub const RDMA_PEERS_MAX: usize = 8;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;

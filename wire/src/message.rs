@@ -74,8 +74,8 @@ pub enum Request {
     LeaseBind {
         /// Which.
         lease_id: LeaseId,
-        /// To what.
-        peer: RdmaPeer,
+        /// To what: at least one, at most [`crate::RDMA_PEERS_MAX`].
+        peers: Vec<RdmaPeer>,
     },
     /// LEASE_ROTATE.
     LeaseRotate {

@@ -4,9 +4,9 @@ use alloc::string::String;
 use core::{fmt, str::FromStr};
 
 use crate::{
-    CpuIsolationClass, GpuExclusivityClass, InventoryForm, KvCacheTier, LeaseError, LeasePhase,
-    LeaseStatus, MessageType, RdmaStrategy, RefusalClass, ResourceType, RevokeOutcome, Role,
-    Transport,
+    CpuIsolationClass, DataOp, DataStatus, GpuExclusivityClass, InventoryForm, KvCacheTier,
+    LeaseError, LeasePhase, LeaseStatus, MessageType, RdmaStrategy, RefusalClass, ResourceType,
+    RevokeOutcome, Role, Transport,
 };
 
 /// Text that names none of the values it could.
@@ -127,6 +127,27 @@ words! { LeasePhase, "lease phase", u8, from_byte:
 words! { RdmaStrategy, "RDMA strategy", u8, from_byte:
     0 Window "window";
     1 Region "region";
+}
+
+words! { DataOp, "data-plane operation", u8, from_byte:
+    1 Hello "hello";
+    2 Read "read";
+    3 Write "write";
+    4 Ping "ping";
+    5 Flush "flush";
+}
+
+words! { DataStatus, "data-plane status", u8, from_byte:
+    0 Ok "OK";
+    1 NoLease "NO_LEASE";
+    2 Invalid "INVALID";
+    3 Range "RANGE";
+    4 Replay "REPLAY";
+    5 Fenced "FENCED";
+    6 TooOld "TOO_OLD";
+    7 Busy "BUSY";
+    8 ReadOnly "BLOCK_RO";
+    9 Io "IO";
 }
 
 words! { RefusalClass, "refusal class", u8, from_byte:

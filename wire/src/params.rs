@@ -32,8 +32,8 @@ pub struct LeaseAllocRequest {
     pub transport: Transport,
     /// 0x0905: the client follows key changes, so renewal rotates the key.
     pub rotate_on_renew: bool,
-    /// 0x0210: the client's queue pair; may come later with LEASE_BIND.
-    pub rdma_peer: Option<RdmaPeer>,
+    /// 0x0210, repeatable: the client's queue pairs; may come later with LEASE_BIND.
+    pub rdma_peers: Vec<RdmaPeer>,
 }
 
 impl LeaseAllocRequest {
@@ -53,7 +53,7 @@ impl LeaseAllocRequest {
             affinities: Vec::new(),
             transport: Transport::Auto,
             rotate_on_renew: false,
-            rdma_peer: None,
+            rdma_peers: Vec::new(),
         }
     }
 }

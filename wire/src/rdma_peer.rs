@@ -1,9 +1,10 @@
-//! `TLV_RDMA_PEER` (0x0210): which queue pair of the client a binding answers to.
+//! `TLV_RDMA_PEER` (0x0210): which queue pairs of the client a binding answers to.
 
+use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
 use crate::{
-    DecodeError, U24_MAX, tag,
+    DecodeError, RDMA_PEERS_MAX, U24_MAX, tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
@@ -36,17 +37,22 @@ impl RdmaPeer {
     }
 }
 
-/// The peer of a params blob, if it has one.
-pub fn parse_rdma_peer(params: &[u8]) -> Result<Option<RdmaPeer>, DecodeError> {
+/// The peers of a params blob.
+pub fn parse_rdma_peers(params: &[u8]) -> Result<Vec<RdmaPeer>, DecodeError> {
     find(&TlvArea::parse(params, 0)?)
 }
 
-pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<RdmaPeer>, DecodeError> {
-    params.read(tag::RDMA_PEER, read)
+pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
+    let found = params.find_all(tag::RDMA_PEER, RDMA_PEERS_MAX)?;
+    found.iter().map(read).collect()
 }
 
-pub(crate) fn require(params: &TlvArea<'_>) -> Result<RdmaPeer, DecodeError> {
-    params.require(tag::RDMA_PEER, read)
+/// At least one.
+pub(crate) fn require(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
+    match find(params)? {
+        peers if peers.is_empty() => Err(params.missing(tag::RDMA_PEER)),
+        peers => Ok(peers),
+    }
 }
 
 fn read(tlv: &Tlv<'_>) -> Result<RdmaPeer, DecodeError> {
@@ -97,11 +103,13 @@ pub(crate) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16
     Err(tlv.unknown_value(at, "path_mtu", "0, 256, 512, 1024, 2048 or 4096", value))
 }
 
-pub(crate) fn write(w: &mut Writer, peer: Option<RdmaPeer>) {
-    w.tlv_if(tag::RDMA_PEER, peer.map(value));
+pub(crate) fn write(w: &mut Writer, peers: &[RdmaPeer]) {
+    for peer in peers {
+        w.tlv(tag::RDMA_PEER, &value(peer));
+    }
 }
 
-fn value(peer: RdmaPeer) -> [u8; 28] {
+fn value(peer: &RdmaPeer) -> [u8; 28] {
     let mut out = [0; 28];
     out[..4].copy_from_slice(&peer.qpn.to_be_bytes());
     out[4..8].copy_from_slice(&peer.psn.to_be_bytes());

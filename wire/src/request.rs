@@ -62,7 +62,7 @@ pub(crate) fn read(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Req
             let lease_id = r.lease_id()?;
             Request::LeaseBind {
                 lease_id,
-                peer: rdma_peer::require(&r.area("params")?)?,
+                peers: rdma_peer::require(&r.area("params")?)?,
             }
         }
         MessageType::LeaseRotate => Request::LeaseRotate {
@@ -148,9 +148,9 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
         } => w.u128(lease_id.0).u32(*lease_secs),
         Request::LeaseQuery(id) | Request::LeaseFree(id) | Request::LeaseRevoke(id) => w.u128(id.0),
         Request::LeaseList { after, ended } => w.u128(after.0).flag(*ended),
-        Request::LeaseBind { lease_id, peer } => w
-            .u128(lease_id.0)
-            .area(|w| rdma_peer::write(w, Some(*peer))),
+        Request::LeaseBind { lease_id, peers } => {
+            w.u128(lease_id.0).area(|w| rdma_peer::write(w, peers))
+        }
         Request::LeaseRotate {
             lease_id,
             overlap_ms,

@@ -51,7 +51,9 @@ tags! {
     RDMA_MAX_RD_ATOMIC = 0x020A, "reads and atomics at once";
     /// `u8`, 0 or 1.
     RDMA_ATOMICS = 0x020B, "atomics allowed";
-    /// [`crate::RdmaPeer`].
+    /// [`crate::RdmaQueuePair`]; may repeat.
+    RDMA_QUEUE_PAIR = 0x020C, "further queue pair";
+    /// [`crate::RdmaPeer`]; may repeat.
     RDMA_PEER = 0x0210, "RDMA peer";
     /// [`crate::KvCacheIntent`].
     LEASE_INTENT_KV_CACHE = 0x0901, "KV cache intent";

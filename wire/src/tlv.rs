@@ -179,7 +179,7 @@ impl<'a> TlvArea<'a> {
         self.read(tag, read)?.ok_or_else(|| self.missing(tag))
     }
 
-    fn missing(&self, tag: u16) -> DecodeError {
+    pub(crate) fn missing(&self, tag: u16) -> DecodeError {
         DecodeError {
             fault: DecodeFault::InvalidIntent,
             offset: self.offset + self.bytes.len(),

@@ -31,7 +31,7 @@ fn plain() -> LeaseAllocRequest {
         affinities: vec![],
         transport: Transport::Auto,
         rotate_on_renew: false,
-        rdma_peer: None,
+        rdma_peers: vec![],
     }
 }
 

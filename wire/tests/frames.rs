@@ -186,6 +186,7 @@ fn the_largest_pages_fit_a_frame() {
             }),
             max_rd_atomic: 1,
             atomics: true,
+            further: vec![],
         }),
     };
     let lease = LeaseInfo {

@@ -45,9 +45,9 @@ pub(crate) fn request(request: &Request) -> Lines {
             lines!(out, "", "lease_id" = id);
         }
         Request::LeaseList { after, ended } => lines!(out, "", "after" = after, "ended" = ended),
-        Request::LeaseBind { lease_id, peer } => {
+        Request::LeaseBind { lease_id, peers } => {
             lines!(out, "", "lease_id" = lease_id);
-            rdma_peer(&mut out, peer);
+            rdma_peers(&mut out, peers);
         }
         Request::LeaseRotate {
             lease_id,
@@ -86,9 +86,7 @@ fn alloc(out: &mut Lines, it: &LeaseAllocRequest) {
 /// What the TLVs of a LEASE_ALLOC say.
 pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
     let mut out = vec![];
-    if let Some(peer) = &it.rdma_peer {
-        rdma_peer(&mut out, peer);
-    }
+    rdma_peers(&mut out, &it.rdma_peers);
     if let Some(intent) = it.kv_cache_intent {
         let prefix = "kv_cache_intent.";
         lines!(
@@ -123,10 +121,20 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
     out
 }
 
-fn rdma_peer(out: &mut Lines, peer: &RdmaPeer) {
+/// The first by its name alone, the others numbered from 1.
+fn rdma_peers(out: &mut Lines, peers: &[RdmaPeer]) {
+    for (at, peer) in peers.iter().enumerate() {
+        match at {
+            0 => rdma_peer(out, "rdma_peer.", peer),
+            _ => rdma_peer(out, &format!("rdma_peer{at}."), peer),
+        }
+    }
+}
+
+fn rdma_peer(out: &mut Lines, prefix: &str, peer: &RdmaPeer) {
     lines!(
         out,
-        "rdma_peer.",
+        prefix,
         "qpn" = peer.qpn,
         "psn" = peer.psn,
         "gid" = hex(&peer.gid),

@@ -24,7 +24,7 @@ pub(crate) fn alloc(resource_type: ResourceType) -> LeaseAllocRequest {
         affinities: vec![],
         transport: Transport::Auto,
         rotate_on_renew: false,
-        rdma_peer: None,
+        rdma_peers: vec![],
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn full_alloc() -> LeaseAllocRequest {
         affinities: affinities(),
         transport: Transport::Rdma,
         rotate_on_renew: true,
-        rdma_peer: Some(peer()),
+        rdma_peers: vec![peer()],
         ..alloc(ResourceType::Mem)
     }
 }
@@ -83,6 +83,7 @@ pub(crate) fn rdma() -> RdmaBinding {
         previous: None,
         max_rd_atomic: 16,
         atomics: true,
+        further: vec![],
     }
 }
 

@@ -19,7 +19,8 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
             after: LeaseId(after),
             ended
         }),
-        (lease_id(), peer()).prop_map(|(lease_id, peer)| Request::LeaseBind { lease_id, peer }),
+        (lease_id(), vec(peer(), 1..=RDMA_PEERS_MAX))
+            .prop_map(|(lease_id, peers)| Request::LeaseBind { lease_id, peers }),
         (lease_id(), 0..=ROTATE_OVERLAP_MS_MAX).prop_map(|(lease_id, overlap_ms)| {
             Request::LeaseRotate {
                 lease_id,
@@ -135,7 +136,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         resource_type(),
         option::of(resource_id()),
         option::of(intent()),
-        option::of(peer()),
+        vec(peer(), 0..=RDMA_PEERS_MAX),
     );
     (amounts, classes, rest, who).prop_map(|(amounts, classes, rest, who)| LeaseAllocRequest {
         resource_type: who.0,
@@ -149,7 +150,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         affinities: rest.0,
         transport: rest.1,
         rotate_on_renew: rest.2,
-        rdma_peer: who.3,
+        rdma_peers: who.3,
     })
 }
 
@@ -341,6 +342,7 @@ fn rdma() -> impl Strategy<Value = RdmaBinding> {
                 .map(|(rkey, remaining_ms)| PreviousKey { rkey, remaining_ms }),
             max_rd_atomic: queue.3,
             atomics,
+            further: vec![],
         },
     )
 }

@@ -52,7 +52,7 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     request(c, "lease_list_next", "LEASE_LIST, next page, ended leases too", rest);
     let bind = Request::LeaseBind {
         lease_id,
-        peer: samples::peer(),
+        peers: vec![samples::peer()],
     };
     request(c, "lease_bind", "LEASE_BIND", bind);
     let rotate = Request::LeaseRotate {

@@ -56,7 +56,7 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
     };
     params(c, "affinities", "every category, strength and target type, in order", &alloc);
     let alloc = LeaseAllocRequest {
-        rdma_peer: Some(samples::peer()),
+        rdma_peers: vec![samples::peer()],
         ..plain.clone()
     };
     params(c, "rdma_peer", "a client's queue pair", &alloc);

@@ -1,0 +1,189 @@
+//! The bytes that memory leases are cut from: one file, mapped once, reached over several roads.
+//!
+//! The arena owns the bytes; an RDMA region, a UDP request and a scrub borrow them. It knows nothing
+//! of leases: who may touch what is decided before anybody comes here.
+//!
+//! Remote clients read and write at any time, also through a device, so bytes are copied and never
+//! borrowed: what comes out is what was there at some moment, byte by byte.
+
+mod map;
+mod source;
+
+use std::{fs::File, io};
+
+pub use map::Mapping;
+pub use source::{Backing, Source};
+
+/// Extents of leases start and end on this.
+pub const ALIGN: u64 = 4096;
+
+/// Bytes zeroed between two calls of a scrub's `progress`.
+const SCRUB_CHUNK_BYTES: u64 = 1 << 20;
+
+/// The bytes, mapped.
+#[derive(Debug)]
+pub struct Arena {
+    file: File,
+    mapping: Mapping,
+    backing: Backing,
+}
+
+/// A range that is not part of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes at {offset} are not within the {arena_bytes} bytes of the arena")]
+pub struct OutOfRange {
+    /// Where it starts.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+    /// How much there is.
+    pub arena_bytes: u64,
+}
+
+impl Arena {
+    /// Makes or opens the bytes that `source` describes and maps them. `bytes`: a positive multiple
+    /// of [`ALIGN`].
+    pub fn open(source: &Source, bytes: u64) -> io::Result<Self> {
+        if bytes == 0 || !bytes.is_multiple_of(ALIGN) {
+            let why = format!("{bytes} bytes is no positive multiple of {ALIGN}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let (file, backing) = source.open(bytes)?;
+        let mapping = Mapping::of(&file, bytes)?;
+        Ok(Self {
+            file,
+            mapping,
+            backing,
+        })
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.mapping.bytes()
+    }
+
+    /// What the bytes are, for the log and the inventory.
+    #[must_use]
+    pub fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    /// Where they are mapped, for registering them with a device.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The file, for another process.
+    pub fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfRange> {
+        let at = self.check(offset, into.len() as u64)?;
+        self.mapping.copy_out(at, into);
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OutOfRange> {
+        let at = self.check(offset, from.len() as u64)?;
+        self.mapping.copy_in(at, from);
+        Ok(())
+    }
+
+    /// Overwrites a range with zeros, through the pages that devices have too. A punched hole would not
+    /// do: a device would keep the old pages. `progress` is called after every MiB.
+    pub fn scrub(&self, offset: u64, length: u64, progress: &dyn Fn()) -> Result<(), OutOfRange> {
+        let start = self.check(offset, length)?;
+        let mut left = length;
+        while left > 0 {
+            let chunk = left.min(SCRUB_CHUNK_BYTES);
+            let at = start + usize::try_from(length - left).unwrap_or(usize::MAX);
+            self.mapping
+                .zero(at, usize::try_from(chunk).unwrap_or(usize::MAX));
+            left -= chunk;
+            progress();
+        }
+        Ok(())
+    }
+
+    /// The start as an index of the mapping, if the whole range is in it.
+    fn check(&self, offset: u64, length: u64) -> Result<usize, OutOfRange> {
+        let arena_bytes = self.bytes();
+        let inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= arena_bytes);
+        match (inside, usize::try_from(offset)) {
+            (true, Ok(at)) => Ok(at),
+            _ => Err(OutOfRange {
+                offset,
+                length,
+                arena_bytes,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena(bytes: u64) -> Arena {
+        Arena::open(&Source::default(), bytes).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_scrubbed() {
+        let arena = arena(3 << 20);
+        arena.write(ALIGN, b"tenant").unwrap();
+        let mut got = [0; 6];
+        arena.read(ALIGN, &mut got).unwrap();
+        assert_eq!(&got, b"tenant");
+        let calls = std::cell::Cell::new(0);
+        arena
+            .scrub(0, 3 << 20, &|| calls.set(calls.get() + 1))
+            .unwrap();
+        assert_eq!(calls.get(), 3);
+        arena.read(ALIGN, &mut got).unwrap();
+        assert_eq!(got, [0; 6]);
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let arena = arena(ALIGN);
+        let mut one = [0];
+        for offset in [ALIGN, u64::MAX] {
+            assert!(arena.read(offset, &mut one).is_err());
+            assert!(arena.write(offset, &one).is_err());
+            assert!(arena.scrub(offset, 1, &|| ()).is_err());
+        }
+        assert!(arena.write(ALIGN - 1, &[1, 2]).is_err());
+    }
+
+    #[test]
+    fn sizes_that_are_no_pages_are_refused() {
+        for bytes in [0, 1, ALIGN + 1] {
+            assert!(Arena::open(&Source::default(), bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn an_operators_file_keeps_its_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = Source {
+            file: Some(directory.path().join("arena")),
+            ..Source::default()
+        };
+        let first = Arena::open(&source, ALIGN).unwrap();
+        first.write(7, b"stays").unwrap();
+        drop(first);
+        let second = Arena::open(&source, ALIGN).unwrap();
+        let mut got = [0; 5];
+        second.read(7, &mut got).unwrap();
+        assert_eq!(&got, b"stays");
+        assert!(second.backing().outlives_process);
+    }
+}

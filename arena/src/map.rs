@@ -1,0 +1,109 @@
+//! A file mapped into this process. The only unsafe code of the crate.
+
+use std::{fmt, fs::File, io, num::NonZeroUsize, ptr::NonNull};
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+
+/// Bytes of a file mapped into this process, shared with whoever else has the file.
+pub struct Mapping {
+    start: NonNull<libc::c_void>,
+    bytes: NonZeroUsize,
+}
+
+// SAFETY: a mapping is an address range. Its bytes are only copied in and out, through raw pointers,
+// and never borrowed; that others change them meanwhile is what they are for.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` of `file`, shared, for reading and writing.
+    pub fn of(file: &File, bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).ok().and_then(NonZeroUsize::new);
+        let bytes = bytes.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0)? };
+        let mapping = Self { start, bytes };
+        mapping.keep_out_of_core_dumps();
+        Ok(mapping)
+    }
+
+    /// Tenants' bytes are nobody else's to read, also not after a crash.
+    fn keep_out_of_core_dumps(&self) {
+        // SAFETY: the range was just mapped, and the advice changes nothing about its contents.
+        let advised = unsafe { madvise(self.start, self.bytes.get(), MmapAdvise::MADV_DONTDUMP) };
+        if let Err(errno) = advised {
+            tracing::warn!(%errno, "madvise DONTDUMP of the arena failed");
+        }
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// The address of a byte, for registering memory with a device. Not to be read or written
+    /// through by anybody else.
+    #[must_use]
+    pub fn pointer(&self, offset: usize) -> *mut libc::c_void {
+        self.start.as_ptr().wrapping_byte_add(offset)
+    }
+
+    /// Length.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get() as u64
+    }
+
+    pub(crate) fn copy_out(&self, at: usize, into: &mut [u8]) {
+        self.assert_inside(at, into.len());
+        // SAFETY: the range lies within the mapping, asserted above; `into` is ours alone.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.pointer(at).cast::<u8>(),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+    }
+
+    pub(crate) fn copy_in(&self, at: usize, from: &[u8]) {
+        self.assert_inside(at, from.len());
+        // SAFETY: as in `copy_out`; nobody has a reference to the bytes of the mapping.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), self.pointer(at).cast::<u8>(), from.len());
+        }
+    }
+
+    pub(crate) fn zero(&self, at: usize, length: usize) {
+        self.assert_inside(at, length);
+        // SAFETY: as in `copy_in`.
+        unsafe { self.pointer(at).cast::<u8>().write_bytes(0, length) };
+    }
+
+    /// The caller has checked; this is what the unsafe code rests on.
+    fn assert_inside(&self, at: usize, length: usize) {
+        let inside = at
+            .checked_add(length)
+            .is_some_and(|end| end <= self.bytes.get());
+        assert!(inside, "{length} bytes at {at} are not in the mapping");
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `of` and nothing borrows from it. A region that still
+        // pins the pages keeps the pages, not the range.
+        if let Err(errno) = unsafe { munmap(self.start, self.bytes.get()) } {
+            tracing::warn!(%errno, "munmap of the arena failed");
+        }
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({} bytes)", self.bytes)
+    }
+}

@@ -1,0 +1,311 @@
+//! FBMU and FBBU frames (`docs/spec/data-plane-over-udp.md`): bytes to a header and back. Nothing here
+//! knows a key; a header that was read is what somebody sent, not what somebody may.
+
+use crate::LeaseId;
+
+/// Bytes of the header; what the tag is computed over.
+pub const DATA_HEADER_LEN: usize = 56;
+/// Bytes of the HMAC-SHA256 tag behind the header.
+pub const DATA_TAG_LEN: usize = 32;
+/// Bytes before the payload.
+pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + DATA_TAG_LEN;
+/// Longest datagram: one Ethernet jumbo frame with room to spare.
+pub const DATAGRAM_MAX: usize = 9_216;
+/// Longest payload.
+pub const DATA_PAYLOAD_MAX: usize = DATAGRAM_MAX - DATA_OVERHEAD;
+/// Shortest payload of a HELLO, and all that its reply says.
+pub const HELLO_LEN: usize = 40;
+
+/// Which of the two services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataService {
+    /// FBMU: memory.
+    Memory,
+    /// FBBU: blocks.
+    Block,
+}
+
+impl DataService {
+    /// The first four bytes of its frames.
+    #[must_use]
+    pub const fn magic(self) -> [u8; 4] {
+        match self {
+            Self::Memory => *b"FBMU",
+            Self::Block => *b"FBBU",
+        }
+    }
+
+    fn of(magic: [u8; 4]) -> Option<Self> {
+        [Self::Memory, Self::Block]
+            .into_iter()
+            .find(|service| service.magic() == magic)
+    }
+}
+
+/// What a frame asks for. The number of a byte that is none of these is kept by [`DataHeader::op`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DataOp {
+    /// Opens a session.
+    Hello = 1,
+    /// Bytes out.
+    Read = 2,
+    /// Bytes in.
+    Write = 3,
+    /// Nothing but an answer.
+    Ping = 4,
+    /// FBBU: what was answered is durable.
+    Flush = 5,
+}
+
+/// How a request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DataStatus {
+    /// Done.
+    Ok = 0,
+    /// The lease is over.
+    NoLease = 1,
+    /// No such lease, wrong key, damaged, or it makes no sense.
+    Invalid = 2,
+    /// Outside of the lease.
+    Range = 3,
+    /// The nonce was used by another request.
+    Replay = 4,
+    /// The lease ended and could not be proved clean.
+    Fenced = 5,
+    /// Behind the window, or its session is closed.
+    TooOld = 6,
+    /// Not now; nothing was done.
+    Busy = 7,
+    /// The lease is read-only.
+    ReadOnly = 8,
+    /// The storage failed.
+    Io = 9,
+}
+
+/// Bits of [`DataHeader::flags`].
+pub mod data_flags {
+    /// The tag covers the payload too.
+    pub const PAYLOAD_MAC: u8 = 1 << 0;
+    /// It is an answer.
+    pub const REPLY: u8 = 1 << 7;
+}
+
+/// The 56 bytes before the tag. Fields with few values are kept as they came: whether they make
+/// sense is looked at after the tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHeader {
+    /// From the magic.
+    pub service: DataService,
+    /// [`DataOp`] as a number.
+    pub op: u8,
+    /// [`data_flags`].
+    pub flags: u8,
+    /// [`DataStatus`] as a number.
+    pub status: u8,
+    /// Whose bytes.
+    pub lease_id: LeaseId,
+    /// Session in the upper half, counter in the lower, except in HELLO and PING.
+    pub nonce: u64,
+    /// From the start of the lease.
+    pub offset: u64,
+    /// How much.
+    pub length: u32,
+    /// CRC-32C of the payload.
+    pub payload_crc: u32,
+    /// Bytes after the tag.
+    pub payload_len: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// A datagram, taken apart. The payload is as long as the header says.
+#[derive(Clone, Copy, Debug)]
+pub struct DataFrame<'a> {
+    /// What the tag is computed over.
+    pub header_bytes: &'a [u8; DATA_HEADER_LEN],
+    /// The same, read.
+    pub header: DataHeader,
+    /// HMAC-SHA256, not looked at yet.
+    pub tag: &'a [u8; DATA_TAG_LEN],
+    /// What follows.
+    pub payload: &'a [u8],
+}
+
+/// Why a datagram is no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAFrame {
+    /// Too short, another protocol or version: nothing can be said about it, nobody is answered.
+    Foreign,
+    /// The header can be read and its `payload_len` is not what follows it, or the whole is too long.
+    WrongLength(DataHeader),
+}
+
+impl DataHeader {
+    /// Reads 56 bytes. `None`: another magic or version.
+    #[must_use]
+    pub fn read(bytes: &[u8; DATA_HEADER_LEN]) -> Option<Self> {
+        let service = DataService::of(part(bytes, 0))?;
+        let [version, op, flags, status] = part(bytes, 4);
+        (version == 0).then_some(Self {
+            service,
+            op,
+            flags,
+            status,
+            lease_id: LeaseId(u128::from_be_bytes(part(bytes, 8))),
+            nonce: u64::from_be_bytes(part(bytes, 24)),
+            offset: u64::from_be_bytes(part(bytes, 32)),
+            length: u32::from_be_bytes(part(bytes, 40)),
+            payload_crc: u32::from_be_bytes(part(bytes, 44)),
+            payload_len: u32::from_be_bytes(part(bytes, 48)),
+            reserved: u32::from_be_bytes(part(bytes, 52)),
+        })
+    }
+
+    /// The 56 bytes.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; DATA_HEADER_LEN] {
+        let mut out = [0; DATA_HEADER_LEN];
+        out[0..4].copy_from_slice(&self.service.magic());
+        out[5] = self.op;
+        out[6] = self.flags;
+        out[7] = self.status;
+        out[8..24].copy_from_slice(&self.lease_id.0.to_be_bytes());
+        out[24..32].copy_from_slice(&self.nonce.to_be_bytes());
+        out[32..40].copy_from_slice(&self.offset.to_be_bytes());
+        out[40..44].copy_from_slice(&self.length.to_be_bytes());
+        out[44..48].copy_from_slice(&self.payload_crc.to_be_bytes());
+        out[48..52].copy_from_slice(&self.payload_len.to_be_bytes());
+        out[52..56].copy_from_slice(&self.reserved.to_be_bytes());
+        out
+    }
+
+    /// A reply to this request, without payload.
+    #[must_use]
+    pub fn answered(&self, status: DataStatus) -> Self {
+        Self {
+            flags: self.flags & data_flags::PAYLOAD_MAC | data_flags::REPLY,
+            status: status as u8,
+            payload_crc: 0,
+            payload_len: 0,
+            reserved: 0,
+            ..*self
+        }
+    }
+
+    /// The session that the nonce names.
+    #[must_use]
+    pub fn session(&self) -> u32 {
+        #[allow(clippy::cast_possible_truncation, reason = "the upper half of 64 bits")]
+        let session = (self.nonce >> 32) as u32;
+        session
+    }
+
+    /// The count of the request in its session.
+    #[must_use]
+    pub fn counter(&self) -> u32 {
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+        let counter = self.nonce as u32;
+        counter
+    }
+
+    /// Whether it is an answer.
+    #[must_use]
+    pub fn is_reply(&self) -> bool {
+        self.flags & data_flags::REPLY != 0
+    }
+
+    /// Whether the tag covers the payload.
+    #[must_use]
+    pub fn has_payload_mac(&self) -> bool {
+        self.flags & data_flags::PAYLOAD_MAC != 0
+    }
+}
+
+impl<'a> DataFrame<'a> {
+    /// Takes a datagram apart. Never panics, never makes room.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, NotAFrame> {
+        let foreign = NotAFrame::Foreign;
+        let (header_bytes, rest) = datagram.split_first_chunk().ok_or(foreign)?;
+        let (tag, payload) = rest.split_first_chunk().ok_or(foreign)?;
+        let header = DataHeader::read(header_bytes).ok_or(foreign)?;
+        let told = usize::try_from(header.payload_len).ok();
+        if told != Some(payload.len()) || datagram.len() > DATAGRAM_MAX {
+            return Err(NotAFrame::WrongLength(header));
+        }
+        Ok(Self {
+            header_bytes,
+            header,
+            tag,
+            payload,
+        })
+    }
+}
+
+/// What the reply to HELLO says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloReply {
+    /// Length of the lease, in units.
+    pub resource_len: u64,
+    /// Bytes of a unit.
+    pub unit: u32,
+    /// Most bytes of one READ.
+    pub max_read: u32,
+    /// Most bytes of one WRITE.
+    pub max_write: u32,
+    /// The new session.
+    pub session: u32,
+    /// Requests that a session remembers.
+    pub window: u16,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Milliseconds that the lease has left at most.
+    pub remaining_ms: u32,
+    /// Longest datagram that the server takes.
+    pub datagram_max: u32,
+}
+
+impl HelloReply {
+    /// The first 40 bytes of the payload.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; HELLO_LEN] {
+        let mut out = [0; HELLO_LEN];
+        out[0..8].copy_from_slice(&self.resource_len.to_be_bytes());
+        out[8..12].copy_from_slice(&self.unit.to_be_bytes());
+        out[12..16].copy_from_slice(&self.max_read.to_be_bytes());
+        out[16..20].copy_from_slice(&self.max_write.to_be_bytes());
+        out[20..24].copy_from_slice(&self.session.to_be_bytes());
+        out[24..26].copy_from_slice(&self.window.to_be_bytes());
+        out[27] = u8::from(self.read_only);
+        out[28..32].copy_from_slice(&self.remaining_ms.to_be_bytes());
+        out[32..36].copy_from_slice(&self.datagram_max.to_be_bytes());
+        out
+    }
+
+    /// Reads a payload; what follows the first 40 bytes is padding. `None`: too short, or without
+    /// what a client cannot do without.
+    #[must_use]
+    pub fn read(payload: &[u8]) -> Option<Self> {
+        let bytes: &[u8; HELLO_LEN] = payload.first_chunk()?;
+        let u32_at = |at: usize| u32::from_be_bytes(part(bytes, at));
+        let reply = Self {
+            resource_len: u64::from_be_bytes(part(bytes, 0)),
+            unit: u32_at(8),
+            max_read: u32_at(12),
+            max_write: u32_at(16),
+            session: u32_at(20),
+            window: u16::from_be_bytes(part(bytes, 24)),
+            read_only: bytes[27] & 1 != 0,
+            remaining_ms: u32_at(28),
+            datagram_max: u32_at(32),
+        };
+        let usable = reply.unit > 0 && reply.session > 0 && reply.window >= 2;
+        usable.then_some(reply)
+    }
+}
+
+/// `N` bytes from `at`, which the caller knows to be there.
+fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
+    core::array::from_fn(|i| bytes[at + i])
+}
