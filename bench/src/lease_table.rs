@@ -305,17 +305,18 @@ fn arena(pages: u64) -> Offer {
         capacity: pages * PAGE,
         align: PAGE,
         transports: vec![Transport::Rdma],
+        outlives_process: false,
     }
 }
 
 fn wanted(lease_secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        rdma_peer: Some(RdmaPeer {
+        rdma_peers: vec![RdmaPeer {
             qpn: 17,
             psn: 3,
             gid: [1; 16],
             path_mtu: 0,
-        }),
+        }],
         ..LeaseAllocRequest::new(ResourceType::Mem, PAGE, lease_secs)
     }
 }
@@ -334,6 +335,7 @@ fn binding() -> Binding {
             previous: None,
             max_rd_atomic: 16,
             atomics: true,
+            further: Vec::new(),
         }),
         ..Binding::default()
     }

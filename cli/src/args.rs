@@ -68,9 +68,9 @@ pub(crate) enum Lease {
     Bind {
         /// Which lease
         id: LeaseId,
-        /// The client's queue pair
-        #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
-        rdma_peer: RdmaPeer,
+        /// The client's queue pair; again for each of several, 8 at most
+        #[arg(long, required = true, value_parser = values::rdma_peer, value_name = PEER)]
+        rdma_peer: Vec<RdmaPeer>,
     },
     /// Another term, from the last fifth of the current one on
     Renew {
@@ -135,9 +135,10 @@ pub(crate) enum Alloc {
         /// Over which road: auto, rdma, udp, both
         #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
         transport: Transport,
-        /// The client's queue pair; numbers decimal or 0x, gid as IPv6, IPv4 or raw bytes
+        /// The client's queue pair, again for each of several; numbers decimal or 0x, gid as IPv6,
+        /// IPv4 or raw bytes
         #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
-        rdma_peer: Option<RdmaPeer>,
+        rdma_peer: Vec<RdmaPeer>,
         /// What a KV cache wants: hot, warm or cold, and its block size
         #[arg(long, value_parser = values::kv_cache, value_name = "TIER[,block=SIZE]")]
         intent_kv_cache: Option<KvCacheIntent>,

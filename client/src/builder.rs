@@ -76,9 +76,9 @@ impl MemBuilder {
         self
     }
 
-    /// The caller's queue pair; it can come later with [`MemLease::bind`].
+    /// The caller's queue pair, or one of several; they can come later with [`MemLease::bind`].
     pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
-        self.request.rdma_peer = Some(peer);
+        self.request.rdma_peers.push(peer);
         self
     }
 

@@ -109,18 +109,18 @@ impl MemLease {
         self.shared.state().health.clone()
     }
 
-    /// Connects the lease to a queue pair, or again after an access fault.
-    pub async fn bind_async(&self, peer: RdmaPeer) -> Result<LeaseInfo, Error> {
+    /// Connects the lease to queue pairs, or again after an access fault.
+    pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         self.ask(Request::LeaseBind {
             lease_id: self.lease_id(),
-            peer,
+            peers: peers.to_vec(),
         })
         .await
     }
 
-    /// Connects the lease to a queue pair, blocking.
-    pub fn bind(&self, peer: RdmaPeer) -> Result<LeaseInfo, Error> {
-        wait(self.bind_async(peer))
+    /// Connects the lease to queue pairs, blocking.
+    pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
+        wait(self.bind_async(peers))
     }
 
     /// Another term from now; the node allows it in the last fifth of the current one.

@@ -44,7 +44,7 @@ impl LeaseTable {
     pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
         self.check_terms(request)?;
         check_classes(request)?;
-        check_peer(request.rdma_peer.as_ref())?;
+        check_peers(&request.rdma_peers)?;
         self.check_offered(request)?;
         let resource = self.choose(request)?;
         let road = check_road(resource, request)?;
@@ -182,7 +182,7 @@ impl LeaseTable {
             (
                 resource.usable < request.capacity,
                 resource
-                    .road(request.transport, request.rdma_peer.is_some())
+                    .road(request.transport, !request.rdma_peers.is_empty())
                     .is_none(),
                 resource.fence.is_some(),
                 resource.free.longest() < request.capacity,
@@ -198,9 +198,9 @@ impl LeaseTable {
 }
 
 /// Before anything is changed: a kernel would take a group for an answer.
-pub(crate) fn check_peer(peer: Option<&RdmaPeer>) -> Result<(), Refusal> {
-    match peer {
-        Some(peer) if !peer.names_one_port() => refuse(
+pub(crate) fn check_peers(peers: &[RdmaPeer]) -> Result<(), Refusal> {
+    match peers.iter().find(|peer| !peer.names_one_port()) {
+        Some(peer) => refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
             format!(
@@ -208,7 +208,7 @@ pub(crate) fn check_peer(peer: Option<&RdmaPeer>) -> Result<(), Refusal> {
                 Ipv6Addr::from(peer.gid)
             ),
         ),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -241,7 +241,7 @@ fn names(roads: &[Transport]) -> String {
 }
 
 fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transport, Refusal> {
-    let Some(road) = resource.road(request.transport, request.rdma_peer.is_some()) else {
+    let Some(road) = resource.road(request.transport, !request.rdma_peers.is_empty()) else {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
@@ -253,7 +253,7 @@ fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transp
             ),
         );
     };
-    if request.rdma_peer.is_some() && !matches!(road, Transport::Rdma | Transport::Both) {
+    if !request.rdma_peers.is_empty() && !matches!(road, Transport::Rdma | Transport::Both) {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,

@@ -9,6 +9,8 @@ use core::fmt;
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
 
+use crate::BootTime;
+
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Extent {
@@ -74,8 +76,8 @@ pub struct BindOrder {
     pub extent: Extent,
     /// Over which road.
     pub transport: Transport,
-    /// The client's queue pair, if known. Without it the binding has no key yet.
-    pub peer: Option<RdmaPeer>,
+    /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
+    pub peers: Vec<RdmaPeer>,
 }
 
 /// A step that failed: what, where, and what the system said.
@@ -130,6 +132,9 @@ pub struct Offer {
     pub align: u64,
     /// Roads that leases of it can be used over, best first.
     pub transports: Vec<Transport>,
+    /// Whether its bytes are still there when the process has ended: then leases over roads that a
+    /// new process can open again are adopted by it.
+    pub outlives_process: bool,
 }
 
 /// What makes leases real and unreal. Blocking; called from several threads at once; a call for one
@@ -142,6 +147,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Makes the binding of `order.tag`. Never opens access after a [`Backend::cut`] of the same
     /// or a newer generation has begun.
     fn bind(&self, order: &BindOrder) -> Result<Binding, BindError>;
+
+    /// The lease may be used until `deadline`, on the boot-time clock, and no longer: for roads
+    /// that look at the clock at every request. Said when a binding has been made, before anybody
+    /// is told of it, and at every renewal. Never blocks: it is called by the driver itself.
+    fn extend(&self, _tag: Tag, _deadline: BootTime) {}
+
+    /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
+    fn fenced(&self, _tag: Tag) {}
 
     /// Gives the binding a new key beside the old one, which works until [`Backend::retire_key`].
     /// `Refused` and `Failed` leave the old key as it was.

@@ -5,7 +5,7 @@ use alloc::{string::String, vec::Vec};
 use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{BindError, BindOrder, Extent, Farewell, LeaseRecord, Note, StepError, Tag};
+use crate::{BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, StepError, Tag};
 
 /// Whom an answer is for: chosen by the driver, given back to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,10 @@ pub enum Effect {
 pub enum Order {
     /// [`crate::Backend::bind`].
     Bind(BindOrder),
+    /// [`crate::Backend::extend`]; before any answer that follows.
+    Extend(Tag, BootTime),
+    /// [`crate::Backend::fenced`].
+    Fenced(Tag),
     /// [`crate::Backend::rotate`].
     Rotate(Tag),
     /// [`crate::Backend::retire_key`].
@@ -54,7 +58,9 @@ impl Order {
     pub fn resource_id(&self) -> ResourceId {
         match self {
             Self::Bind(order) => order.tag.resource_id,
-            Self::Rotate(tag)
+            Self::Extend(tag, _)
+            | Self::Fenced(tag)
+            | Self::Rotate(tag)
             | Self::RetireKey(tag)
             | Self::Cut(tag, _)
             | Self::Release(tag, _) => tag.resource_id,

@@ -65,7 +65,7 @@ pub(crate) struct Lease {
     /// Start of what the current state does; the last progress while releasing.
     pub(crate) since: BootTime,
     pub(crate) effective: Effective,
-    pub(crate) peer: Option<RdmaPeer>,
+    pub(crate) peers: Vec<RdmaPeer>,
     pub(crate) binding: Option<Box<Binding>>,
     pub(crate) old_key: Option<OldKey>,
     /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not

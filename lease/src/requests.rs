@@ -11,7 +11,7 @@ use fabricbios_wire::{
 use crate::{
     Asked, BindOrder, BootTime, Change, Event, LeaseTable, Note, Now, Order, State, Tag, Ticket,
     Wanted,
-    admission::{Admitted, check_peer, wanted},
+    admission::{Admitted, check_peers, wanted},
     config::OVERLAP_MS_MAX,
     lease::{Lease, OldKey, Outstanding, Waiting},
     standing::{busy, check_operator, invalid, not_found},
@@ -53,7 +53,7 @@ impl LeaseTable {
             Request::LeaseQuery(id) => self.query(now, asked, *id),
             Request::LeaseFree(id) => self.free(now, asked, *id),
             Request::LeaseList { after, ended } => Ok(Some(self.list(now, asked, *after, *ended))),
-            Request::LeaseBind { lease_id, peer } => self.bind(now, asked, *lease_id, *peer),
+            Request::LeaseBind { lease_id, peers } => self.bind(now, asked, *lease_id, peers),
             Request::LeaseRotate {
                 lease_id,
                 overlap_ms,
@@ -84,7 +84,7 @@ impl LeaseTable {
             tag: lease.tag(),
             extent: lease.extent,
             transport: admitted.effective.transport.unwrap_or_default(),
-            peer: lease.peer,
+            peers: lease.peers.clone(),
         };
         let name = lease.tenant.clone();
         self.on_its_way(&name, lease.id);
@@ -117,7 +117,7 @@ impl LeaseTable {
             timer: None,
             since: now.boot,
             effective: admitted.effective,
-            peer: request.rdma_peer,
+            peers: request.rdma_peers.clone(),
             binding: None,
             old_key: None,
             outstanding: Some(Outstanding::Bind),
@@ -248,7 +248,7 @@ impl LeaseTable {
         Ok(None)
     }
 
-    fn bind(&mut self, now: Now, asked: &Asked, id: LeaseId, peer: RdmaPeer) -> Decision {
+    fn bind(&mut self, now: Now, asked: &Asked, id: LeaseId, peers: &[RdmaPeer]) -> Decision {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
         if !matches!(
@@ -260,13 +260,13 @@ impl LeaseTable {
                 lease.effective.transport.unwrap_or_default()
             )));
         }
-        check_peer(Some(&peer))?;
+        check_peers(peers)?;
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
         if !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
-        lease.peer = Some(peer);
+        lease.peers = peers.to_vec();
         self.bind_again(now, Waiting::Rebind(asked.ticket), id)
     }
 
@@ -286,7 +286,7 @@ impl LeaseTable {
             tag: lease.tag(),
             extent: lease.extent,
             transport: lease.effective.transport.unwrap_or_default(),
-            peer: lease.peer,
+            peers: lease.peers.clone(),
         };
         self.on_its_way(&name, id);
         self.order(Order::Bind(order));

@@ -56,9 +56,13 @@ impl Backends {
             return;
         };
         let lane = match order {
+            // Neither blocks, and what they say has to be so before anybody is answered.
+            Order::Extend(tag, deadline) => return backend.extend(tag, deadline),
+            Order::Fenced(tag) => return backend.fenced(tag),
             Order::Cut(..) | Order::RetireKey(_) => &self.ending,
             // What needs no answer from the network does not wait behind what does.
-            Order::Bind(BindOrder { peer: None, .. }) | Order::Rotate(_) => &self.preparing,
+            Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &self.preparing,
+            Order::Rotate(_) => &self.preparing,
             Order::Bind(_) => &self.opening,
             Order::Release(..) | Order::Reset(..) => &self.cleaning,
         };
@@ -70,6 +74,8 @@ impl Backends {
 fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
     on_report(match order {
         Order::Bind(order) => Report::Bind(order.tag, backend.bind(&order)),
+        // Carried out where they are dispatched.
+        Order::Extend(..) | Order::Fenced(_) => return,
         Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
         Order::RetireKey(tag) => Report::RetireKey(tag, backend.retire_key(tag)),
         Order::Cut(tag, farewell) => Report::Cut(tag, backend.cut(tag, farewell)),

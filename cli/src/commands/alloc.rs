@@ -36,7 +36,7 @@ fn request(what: Alloc) -> LeaseAllocRequest {
             rotate_on_renew,
         } => LeaseAllocRequest {
             transport,
-            rdma_peer,
+            rdma_peers: rdma_peer,
             rotate_on_renew,
             kv_cache_intent: intent_kv_cache,
             ..plain(ResourceType::Mem, bytes, &term)

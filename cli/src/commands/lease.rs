@@ -26,7 +26,7 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
             id,
             Request::LeaseBind {
                 lease_id: id,
-                peer: rdma_peer,
+                peers: rdma_peer,
             },
         ),
         Lease::Renew { id, secs } => (

@@ -116,6 +116,7 @@ mod tests {
             }),
             max_rd_atomic: 1,
             atomics: false,
+            further: Vec::new(),
         };
         LeaseInfo {
             lease_id: LeaseId(1),

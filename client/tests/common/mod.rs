@@ -203,6 +203,7 @@ pub(crate) fn rdma() -> RdmaBinding {
         previous: None,
         max_rd_atomic: 16,
         atomics: true,
+        further: Vec::new(),
     }
 }
 

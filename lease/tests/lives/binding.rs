@@ -18,7 +18,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
             length: 2 * PAGE
         }
     );
-    assert_eq!(order.peer, Some(peer()));
+    assert_eq!(order.peers, [peer()]);
     world.pass_ms(700);
     world.report(Report::Bind(order.tag, Ok(binding(7))));
     let info = world.lease(ticket);

@@ -158,7 +158,7 @@ fn a_peer_that_is_nobody_changes_nothing() {
         });
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
         let mut wanted = request(PAGE, 10, 0);
-        wanted.rdma_peer = Some(peer);
+        wanted.rdma_peers = vec![peer];
         let ticket = world.ask(Request::LeaseAlloc(wanted));
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
     }

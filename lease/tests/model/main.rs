@@ -677,6 +677,7 @@ fn binding(road: Transport, rkey: Option<u32>) -> Binding {
         previous: None,
         max_rd_atomic: 16,
         atomics: true,
+        further: Vec::new(),
     });
     Binding {
         rdma,

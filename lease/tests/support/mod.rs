@@ -175,13 +175,14 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         capacity,
         align: PAGE,
         transports: vec![Transport::Rdma],
+        outlives_process: false,
     }
 }
 
 pub(crate) fn request(capacity: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         grace_secs: grace,
-        rdma_peer: Some(peer()),
+        rdma_peers: vec![peer()],
         ..LeaseAllocRequest::new(ResourceType::Mem, capacity, secs)
     }
 }
@@ -212,6 +213,7 @@ pub(crate) fn binding(rkey: u32) -> Binding {
         previous: None,
         max_rd_atomic: 16,
         atomics: true,
+        further: vec![],
     };
     Binding {
         rdma: Some(rdma),

@@ -193,6 +193,7 @@ impl Backend for RdmaBackend {
             capacity: self.hardware.arena.bytes(),
             align: ALIGN,
             transports: vec![Transport::Rdma],
+            outlives_process: false,
         }])
     }
 

@@ -41,9 +41,9 @@ impl RdmaBackend {
             return Err(StepError::new("check order", detail));
         }
         order
-            .peer
-            .as_ref()
-            .map_or(Ok(()), |peer| self.hardware.check_peer(peer))?;
+            .peers
+            .iter()
+            .try_for_each(|peer| self.hardware.check_peer(peer))?;
         self.hardware.arena.check(order.extent)
     }
 
@@ -65,7 +65,7 @@ impl RdmaBackend {
     fn queue_pair_for(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
         let tag = order.tag;
         loop {
-            match slot.begin_bind(tag.generation, order.peer.is_some()) {
+            match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
                 BindStep::Fresh => return self.fresh(slot, order),
                 BindStep::Connect(parts) if parts.extent == order.extent => return Ok(parts),
                 BindStep::Connect(parts) => {
@@ -139,7 +139,7 @@ impl RdmaBackend {
         order: &BindOrder,
         parts: &mut Parts,
     ) -> Result<(), BindError> {
-        let Some(peer) = &order.peer else {
+        let Some(peer) = order.peers.first() else {
             return Ok(());
         };
         let permit = self
@@ -157,7 +157,7 @@ impl RdmaBackend {
     }
 
     fn open_access(&self, order: &BindOrder, parts: &mut Parts) -> Result<Binding, BindError> {
-        if order.peer.is_some() {
+        if !order.peers.is_empty() {
             self.hardware
                 .bind_newest(parts, order.tag)
                 .map_err(BindError::Failed)?;
@@ -192,7 +192,7 @@ impl RdmaBackend {
 
 fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
     life.extent = Some(order.extent);
-    life.state = match order.peer {
+    life.state = match order.peers.first() {
         Some(_) => State::Live(parts),
         None => State::Prepared(parts),
     };

@@ -306,6 +306,7 @@ impl Hardware {
                 }),
                 max_rd_atomic: self.responder_reads(),
                 atomics: self.device.limits.atomics,
+                further: Vec::new(),
             }),
             ..Binding::default()
         }

@@ -161,6 +161,7 @@ impl State {
             }),
             max_rd_atomic: 16,
             atomics: true,
+            further: Vec::new(),
         };
         let limits = Limits {
             offset: 0,
@@ -181,6 +182,7 @@ impl Backend for FakeMemory {
             capacity: self.arena_bytes,
             align: 4096,
             transports: vec![Transport::Rdma],
+            outlives_process: false,
         }])
     }
 
@@ -196,13 +198,13 @@ impl Backend for FakeMemory {
                 "outside the arena",
             )));
         }
-        if order.peer.is_some_and(|peer| peer.qpn == UNREACHABLE_QPN) {
+        if order.peers.iter().any(|peer| peer.qpn == UNREACHABLE_QPN) {
             return Err(BindError::Refused(StepError::new(
                 "modify_qp RTR",
                 "cannot be reached",
             )));
         }
-        let rkey = order.peer.map(|_| state.fresh_key());
+        let rkey = order.peers.first().map(|_| state.fresh_key());
         let bound = Bound {
             generation,
             extent: order.extent,
