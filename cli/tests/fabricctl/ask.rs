@@ -51,7 +51,9 @@ fn every_alloc_asks_for_what_its_flags_say() {
         block_bytes: 65_536,
     };
     assert_eq!(mem.kv_cache_intent, Some(intent));
-    let peer = mem.rdma_peer.unwrap();
+    let &[peer] = mem.rdma_peers.as_slice() else {
+        panic!("{:?}", mem.rdma_peers)
+    };
     assert_eq!(
         (peer.qpn, peer.gid, peer.psn, peer.path_mtu),
         (17, rdma().gid, 7, 1_024)

@@ -27,7 +27,7 @@ fn a_lease_from_acquire_to_free() {
     assert_eq!(lease.binding().rdma.unwrap().rkey, Some(0x1234));
     assert!(lease.remaining() > Duration::from_secs(1));
     assert_eq!(lease.expires_at_unix_secs(), 1_800_000_060);
-    assert_eq!(lease.bind(PEER).unwrap().generation, Generation(2));
+    assert_eq!(lease.bind(&[PEER]).unwrap().generation, Generation(2));
     assert_eq!(lease.rotate().unwrap().generation, Generation(3));
     assert_eq!(lease.renew().unwrap().generation, Generation(4));
     assert_eq!(lease.query().unwrap().generation, Generation(5));
@@ -45,12 +45,12 @@ fn a_lease_from_acquire_to_free() {
         (alloc.capacity, alloc.lease_secs, alloc.grace_secs),
         (1 << 20, 60, 9)
     );
-    assert_eq!(alloc.rdma_peer, Some(PEER));
+    assert_eq!(alloc.rdma_peers, [PEER]);
     assert_eq!(
         asked[1],
         Request::LeaseBind {
             lease_id: LEASE,
-            peer: PEER
+            peers: vec![PEER]
         }
     );
     assert_eq!(
@@ -74,7 +74,7 @@ fn a_lease_from_acquire_to_free() {
 async fn the_same_under_somebody_elses_runtime_both_ways() {
     let node = FakeNode::start(obliging());
     let lease = builder(&node).acquire_async().await.unwrap();
-    lease.bind_async(PEER).await.unwrap();
+    lease.bind_async(&[PEER]).await.unwrap();
     lease.free_async().await.unwrap();
     let lease = builder(&node).acquire().unwrap();
     lease.free().unwrap();
