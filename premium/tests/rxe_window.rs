@@ -14,12 +14,14 @@ mod lab;
 
 use std::{
     sync::{
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
 };
 
+use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::{Backend, BindError, Extent};
 use fabricbios_premium::rdma::RequestError;
 use lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, nobody, pages, pattern, tag};
@@ -497,9 +499,8 @@ fn bytes_of_another_lease_and_bytes_that_are_not_there_are_not_bound() {
 fn a_device_asked_for_by_name_must_be_there() {
     let config = fabricbios_premium::rdma::RdmaConfig {
         device: Some("nosuch0".into()),
-        arena_bytes: PAGE,
+        arena: Arc::new(Arena::open(&Source::default(), PAGE).unwrap()),
         resource_id: lab::RESOURCE,
-        arena_file: None,
     };
     let error = fabricbios_premium::rdma::RdmaBackend::open(config).unwrap_err();
     assert!(error.to_string().contains("nosuch0"), "{error}");

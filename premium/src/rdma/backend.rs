@@ -3,16 +3,17 @@
 //! Each order finds the slot of its lease, asks it what may be done, and does that: with the
 //! slot's lock only where access opens, without any lock where the kernel may take its time.
 
-use std::{fs::File, io, sync::Arc};
+use std::sync::Arc;
 
+use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
 use super::{
-    arena::{ALIGN, Arena},
     connect::{Hardware, Parts},
     device::{Device, Found},
     life::CutStep,
+    memory,
     permits::Permits,
     slot::Slot,
     table::{Known, Table},
@@ -24,12 +25,10 @@ use super::{
 pub struct RdmaConfig {
     /// Name of the device; without one the first that can carry leases.
     pub device: Option<String>,
-    /// Size of the arena: a positive multiple of 4096.
-    pub arena_bytes: u64,
+    /// The bytes; other roads may reach the same ones.
+    pub arena: Arc<Arena>,
     /// The resource that the arena is.
     pub resource_id: ResourceId,
-    /// A file in memory, tmpfs or hugetlbfs that has the bytes; without one a new one is made.
-    pub arena_file: Option<File>,
 }
 
 /// What came of opening.
@@ -78,13 +77,6 @@ impl RdmaBackend {
     /// Opens the device, registers the arena and checks that the kernel's resource tracker can be
     /// asked. `Err` when a device named is absent or unfit, or the arena cannot be registered.
     pub fn open(config: RdmaConfig) -> Result<RdmaOpened, StepError> {
-        if config.arena_bytes == 0 || !config.arena_bytes.is_multiple_of(ALIGN) {
-            let detail = format!(
-                "{} bytes is no positive multiple of {ALIGN}",
-                config.arena_bytes
-            );
-            return Err(StepError::new("size arena", detail));
-        }
         let device = match Device::find(config.device.as_deref())? {
             Found::Device(device) => *device,
             Found::Nothing(reason) => return Ok(RdmaOpened::Absent(reason)),
@@ -92,8 +84,8 @@ impl RdmaBackend {
         let domain = ProtectionDomain::alloc(&device.context).map_err(|errno| {
             StepError::new("alloc_pd", format_args!("{}: {errno}", device.name()))
         })?;
-        let arena = Arena::open(&domain, config.arena_file, config.arena_bytes)?;
-        let mut hardware = Hardware::new(device, domain, arena);
+        let region = memory::register_all(&domain, &config.arena)?;
+        let mut hardware = Hardware::new(device, config.arena, domain, region);
         let tag = own_tag(config.resource_id);
         hardware.check_tracker(tag)?;
         hardware.windows_have_bounds = hardware.windows_have_bounds(tag)?;
@@ -121,11 +113,6 @@ impl RdmaBackend {
         }
     }
 
-    /// The arena's file, for another road over the same bytes.
-    pub fn arena_file(&self) -> io::Result<File> {
-        self.hardware.arena.file().try_clone()
-    }
-
     /// Makes the next of each of these steps fail: `local_inv`, `dealloc_mw`, `destroy_qp` or
     /// `restrack`.
     #[cfg(feature = "fault-injection")]
@@ -148,11 +135,13 @@ impl RdmaBackend {
         let Hardware {
             device,
             domain,
-            arena,
+            region,
             ..
         } = self.hardware;
-        let failed = |step: &str, errno| StepError::new(step, format_args!("{errno}"));
-        arena.close()?;
+        let failed = |step: &str, errno| StepError::new(step, errno);
+        region
+            .dereg()
+            .map_err(|(_, errno)| failed("dereg_mr arena", errno))?;
         if let Some(domain) = Arc::into_inner(domain) {
             domain
                 .dealloc()
@@ -193,7 +182,7 @@ impl Backend for RdmaBackend {
             capacity: self.hardware.arena.bytes(),
             align: ALIGN,
             transports: vec![Transport::Rdma],
-            outlives_process: false,
+            outlives_process: self.hardware.arena.backing().outlives_process,
         }])
     }
 

@@ -12,6 +12,7 @@ use super::{
     RdmaBackend,
     connect::Parts,
     life::{BindStep, Life, State},
+    memory,
     slot::Slot,
     table::Known,
 };
@@ -44,7 +45,7 @@ impl RdmaBackend {
             .peers
             .iter()
             .try_for_each(|peer| self.hardware.check_peer(peer))?;
-        self.hardware.arena.check(order.extent)
+        memory::check(&self.hardware.arena, order.extent)
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Parts>>, BindError> {

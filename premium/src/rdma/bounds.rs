@@ -6,10 +6,10 @@
 //! device is asked at start, with a read that must fail. Where it does not fail, or where the
 //! question cannot be put, every lease gets a region of exactly its own bytes to bind windows to.
 
+use fabricbios_arena::ALIGN;
 use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
 
 use super::{
-    arena::ALIGN,
     connect::{Hardware, Parts},
     request::{RdmaRequester, RequestError},
 };

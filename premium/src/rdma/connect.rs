@@ -14,18 +14,19 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_arena::Arena;
 use fabricbios_lease::{BindError, Extent, StepError, Tag};
 use fabricbios_wire::{Binding, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaPeer, RdmaStrategy};
 use nix::errno::Errno;
 
 use super::{
-    arena::Arena,
     device::{Device, gid_text},
     faults::Faults,
     keys::{KeyHistory, random_byte, random_psn},
+    memory,
     verbs::{
-        CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain, QueuePair, QueueSizes,
-        Remote, Window, WorkError,
+        Access, CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain, QueuePair,
+        QueueSizes, Remote, Window, WorkError,
     },
 };
 
@@ -46,8 +47,10 @@ const RESPONDER_READS: u8 = 16;
 #[derive(Debug)]
 pub(crate) struct Hardware {
     pub(crate) device: Device,
+    pub(crate) arena: Arc<Arena>,
     pub(crate) domain: Arc<ProtectionDomain>,
-    pub(crate) arena: Arena,
+    /// All of the arena.
+    pub(crate) region: MemoryRegion,
     /// Whether a window bound to part of the arena keeps its holder to that part.
     pub(super) windows_have_bounds: bool,
     pub(crate) keys: Mutex<KeyHistory>,
@@ -81,11 +84,17 @@ pub(crate) struct BindingParts {
 }
 
 impl Hardware {
-    pub(crate) fn new(device: Device, domain: Arc<ProtectionDomain>, arena: Arena) -> Self {
+    pub(crate) fn new(
+        device: Device,
+        arena: Arc<Arena>,
+        domain: Arc<ProtectionDomain>,
+        region: MemoryRegion,
+    ) -> Self {
         Self {
             device,
-            domain,
             arena,
+            domain,
+            region,
             windows_have_bounds: true,
             keys: Mutex::default(),
             numbers: Mutex::default(),
@@ -130,7 +139,8 @@ impl Hardware {
     /// first, and in that order none of them holds up another.
     fn make_queue_pair(&self, parts: &mut BindingParts) -> Result<(), (&'static str, Errno)> {
         if !self.windows_have_bounds {
-            let region = self.arena.region_of(&self.domain, parts.extent);
+            let (domain, arena) = (&self.domain, &self.arena);
+            let region = memory::register(domain, arena, parts.extent, Access::UnderWindows);
             parts.region = Some(region.map_err(|errno| ("reg_mr extent", errno))?);
         }
         let completions = parts
@@ -252,8 +262,11 @@ impl Hardware {
             return Err(failed(&"the binding has no window"));
         };
         let rkey = self.choose_key(tag.lease_id, parts.extent, window)?;
-        let region = parts.region.as_ref().unwrap_or(self.arena.region());
-        let range = (self.arena.address(parts.extent), parts.extent.length);
+        let region = parts.region.as_ref().unwrap_or(&self.region);
+        let range = (
+            memory::address(&self.arena, parts.extent),
+            parts.extent.length,
+        );
         let id = self.work.fetch_add(1, Ordering::Relaxed);
         queue_pair
             .post_bind(id, window, rkey, region, range, self.device.limits.atomics)
@@ -292,7 +305,7 @@ impl Hardware {
             }),
             rdma: Some(RdmaBinding {
                 rkey: current,
-                remote_addr: self.arena.address(parts.extent),
+                remote_addr: memory::address(&self.arena, parts.extent),
                 qp_num: parts.number,
                 gid: self.device.gid.bytes,
                 port: self.device.port,

@@ -19,11 +19,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_arena::ALIGN;
 use fabricbios_lease::{Extent, Farewell, StepError, Tag};
 use nix::errno::Errno;
 
 use super::{
-    arena::ALIGN,
     connect::{BindingParts, Hardware, Parts},
     life::CutResult,
     restrack::{self, Presence},

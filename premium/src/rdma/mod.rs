@@ -5,7 +5,6 @@
 //! `request` is the asking half, for clients.
 //! `verbs` is the only place with unsafe code. Nothing here decides when a lease ends.
 
-mod arena;
 mod backend;
 mod bind;
 mod bounds;
@@ -15,6 +14,7 @@ mod device;
 mod faults;
 mod keys;
 mod life;
+mod memory;
 mod permits;
 mod release;
 mod request;

@@ -6,6 +6,7 @@ use super::{
     RdmaBackend,
     connect::Parts,
     life::{ReleaseStep, State},
+    memory,
     slot::Slot,
     table::Known,
 };
@@ -17,7 +18,7 @@ impl RdmaBackend {
         extent: Extent,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        self.hardware.arena.check(extent)?;
+        memory::check(&self.hardware.arena, extent)?;
         let slot = match self.table.find(tag.lease_id) {
             Known::Slot(slot) => slot,
             // Scrubbing again would hit whoever has the bytes now.
@@ -47,7 +48,8 @@ impl RdmaBackend {
                 .error("tidy up", tag, "verbs objects stay: see the log")),
             None => self.check_same(slot, extent, tag),
         };
-        let scrubbed = scrubbed.and_then(|()| self.hardware.arena.scrub(extent, progress));
+        let scrubbed =
+            scrubbed.and_then(|()| memory::scrub(&self.hardware.arena, extent, progress));
         match &scrubbed {
             Err(error) => slot.set(State::Dirty {
                 leftover,
@@ -94,7 +96,7 @@ impl RdmaBackend {
             let detail = format!("the bytes belong to lease {other} by now");
             return Err(self.hardware.error("release", tag, detail));
         }
-        self.hardware.arena.scrub(extent, progress)?;
+        memory::scrub(&self.hardware.arena, extent, progress)?;
         self.table.released(tag.lease_id);
         Ok(())
     }

@@ -3,18 +3,18 @@
 //! One request at a time, each waited for: what a command line or a test needs. Programs that want
 //! the wire's full speed connect a queue pair of their own.
 
-use std::{fmt, fs::File, num::NonZeroUsize, os::unix::fs::FileExt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
+use fabricbios_arena::{ALIGN, Arena, Source};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{
     device::{Device, Found},
     keys::random_psn,
     verbs::{
-        Access, Completion, CompletionQueue, Connection, Local, Mapping, MemoryRegion,
-        ProtectionDomain, QueuePair, QueueSizes, Remote, WorkError,
+        Access, Completion, CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain,
+        QueuePair, QueueSizes, Remote, WorkError,
     },
 };
 
@@ -35,7 +35,7 @@ pub struct RdmaRequester {
     region: MemoryRegion,
     completions: CompletionQueue,
     queue_pair: QueuePair,
-    buffer: File,
+    buffer: Arc<Arena>,
     psn: u32,
     next_id: u64,
 }
@@ -122,7 +122,7 @@ impl RdmaRequester {
     /// Writes `bytes` at `address` of the node under `rkey`.
     pub fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), RequestError> {
         let length = u32::try_from(bytes.len()).map_err(local)?;
-        self.buffer.write_all_at(bytes, 0).map_err(local)?;
+        self.buffer.write(0, bytes).map_err(local)?;
         let id = self.next_id();
         self.queue_pair
             .post_write(id, (&self.region, 0, length), (rkey, address))
@@ -138,7 +138,7 @@ impl RdmaRequester {
             .post_read(id, (&self.region, 0, length), (rkey, address))
             .map_err(local)?;
         self.finish(id)?;
-        self.buffer.read_exact_at(bytes, 0).map_err(local)
+        self.buffer.read(0, bytes).map_err(local)
     }
 
     /// Gives everything back.
@@ -218,21 +218,17 @@ fn local(error: impl fmt::Display) -> RequestError {
     RequestError::Local(error.to_string())
 }
 
-fn buffer(domain: &Arc<ProtectionDomain>, bytes: usize) -> Result<(File, MemoryRegion), StepError> {
+/// A whole number of pages, so that it holds `bytes`.
+fn buffer(
+    domain: &Arc<ProtectionDomain>,
+    bytes: usize,
+) -> Result<(Arc<Arena>, MemoryRegion), StepError> {
     let failed = |detail: String| StepError::new("make buffer", format!("{bytes} bytes: {detail}"));
-    let bytes = NonZeroUsize::new(bytes).ok_or_else(|| failed("too small".into()))?;
-    let file = memfd_create(c"fabricbios-client", MFdFlags::MFD_CLOEXEC)
-        .map_err(|errno| failed(errno.to_string()))?;
-    let file = File::from(file);
-    file.set_len(bytes.get() as u64)
-        .map_err(|error| failed(error.to_string()))?;
-    let mapping = Mapping::of(&file, bytes).map_err(|errno| failed(errno.to_string()))?;
-    let region = MemoryRegion::register(
-        domain,
-        &Arc::new(mapping),
-        (0, bytes.get()),
-        Access::LocalBuffer,
-    )
-    .map_err(|errno| failed(format!("reg_mr: {errno}")))?;
-    Ok((file, region))
+    let whole = (bytes as u64).next_multiple_of(ALIGN);
+    let arena =
+        Arena::open(&Source::default(), whole).map_err(|error| failed(error.to_string()))?;
+    let arena = Arc::new(arena);
+    let region = MemoryRegion::register(domain, &arena, (0, whole), Access::LocalBuffer)
+        .map_err(|errno| failed(format!("reg_mr: {errno}")))?;
+    Ok((arena, region))
 }

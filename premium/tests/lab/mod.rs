@@ -1,13 +1,12 @@
 //! A backend on the lab's device, and what tests do with it again and again.
 
 use std::{
-    fs::File,
     net::Ipv6Addr,
-    os::unix::fs::FileExt,
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
 use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
@@ -28,7 +27,7 @@ pub(crate) fn is_wanted() -> bool {
 
 pub(crate) struct Lab {
     pub(crate) backend: RdmaBackend,
-    pub(crate) arena: File,
+    pub(crate) arena: Arc<Arena>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -39,17 +38,16 @@ impl Lab {
             "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"
         );
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let arena = Arc::new(Arena::open(&Source::default(), ARENA_BYTES).unwrap());
         let config = RdmaConfig {
             device: None,
-            arena_bytes: ARENA_BYTES,
+            arena: Arc::clone(&arena),
             resource_id: RESOURCE,
-            arena_file: None,
         };
         let backend = match RdmaBackend::open(config).unwrap() {
             RdmaOpened::Ready(backend) => *backend,
             RdmaOpened::Absent(reason) => panic!("FABRICBIOS_LAB=1 and {reason}"),
         };
-        let arena = backend.arena_file().unwrap();
         Self {
             backend,
             arena,
@@ -82,7 +80,7 @@ impl Lab {
             tag,
             extent,
             transport: Transport::Rdma,
-            peer,
+            peers: peer.into_iter().collect(),
         };
         self.backend
             .bind(&order)
@@ -100,7 +98,7 @@ impl Lab {
 
     pub(crate) fn bytes(&self, extent: Extent) -> Vec<u8> {
         let mut bytes = vec![0; extent.length as usize];
-        self.arena.read_exact_at(&mut bytes, extent.offset).unwrap();
+        self.arena.read(extent.offset, &mut bytes).unwrap();
         bytes
     }
 }

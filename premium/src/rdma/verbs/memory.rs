@@ -1,11 +1,9 @@
-//! Memory that a device may touch: mappings, protection domains, regions and windows.
+//! Memory that a device may touch: protection domains, regions and windows.
 
-use std::{fmt, num::NonZeroUsize, os::fd::AsFd, ptr::NonNull, sync::Arc};
+use std::{fmt, ptr::NonNull, sync::Arc};
 
-use nix::{
-    errno::Errno,
-    sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
-};
+use fabricbios_arena::Arena;
+use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
 use super::{Context, Refused, check, forgotten, last_errno, pointer};
@@ -14,15 +12,9 @@ use super::{Context, Refused, check, forgotten, last_errno, pointer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The device may write on behalf of this process; windows may be bound; nobody remote.
-    ArenaOfWindows,
+    UnderWindows,
     /// Only this process's own requests: the buffer of a client.
     LocalBuffer,
-}
-
-/// Bytes of a file mapped into this process, shared with whoever else has the file.
-pub struct Mapping {
-    start: NonNull<libc::c_void>,
-    bytes: NonZeroUsize,
 }
 
 /// Keeps the objects of one user of a device apart from those of others.
@@ -34,7 +26,7 @@ pub struct ProtectionDomain {
 /// Memory registered with a device: pinned, and reachable as its access says.
 pub struct MemoryRegion {
     raw: Option<NonNull<ffi::ibv_mr>>,
-    mapping: Arc<Mapping>,
+    arena: Arc<Arena>,
     domain: Arc<ProtectionDomain>,
 }
 
@@ -46,10 +38,6 @@ pub struct Window {
     domain: Arc<ProtectionDomain>,
 }
 
-// SAFETY: a mapping is an address range; nothing here reads or writes through it.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 // SAFETY: libibverbs documents its objects as usable from any thread.
 unsafe impl Send for ProtectionDomain {}
 // SAFETY: as above.
@@ -62,47 +50,6 @@ unsafe impl Sync for MemoryRegion {}
 unsafe impl Send for Window {}
 // SAFETY: as above; the library's copy of the key is written only under `&mut self`.
 unsafe impl Sync for Window {}
-
-impl Mapping {
-    /// Maps the first `bytes` of `file`, shared, for reading and writing.
-    pub fn of(file: impl AsFd, bytes: NonZeroUsize) -> Result<Self, Errno> {
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0)? };
-        let mapping = Self { start, bytes };
-        mapping.keep_out_of_core_dumps();
-        Ok(mapping)
-    }
-
-    /// Tenants' bytes are nobody else's to read, also not after a crash.
-    fn keep_out_of_core_dumps(&self) {
-        // SAFETY: the range was just mapped, and the advice changes nothing about its contents.
-        let advised = unsafe { madvise(self.start, self.bytes.get(), MmapAdvise::MADV_DONTDUMP) };
-        if let Err(errno) = advised {
-            tracing::warn!(%errno, "madvise DONTDUMP of RDMA memory failed");
-        }
-    }
-
-    /// First address.
-    pub fn address(&self) -> u64 {
-        self.start.as_ptr().addr() as u64
-    }
-
-    /// Length.
-    pub fn bytes(&self) -> usize {
-        self.bytes.get()
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `of` and nothing borrows from it. A region that still
-        // pins the pages keeps the pages, not the range.
-        if let Err(errno) = unsafe { munmap(self.start, self.bytes.get()) } {
-            tracing::warn!(%errno, "munmap of RDMA memory failed");
-        }
-    }
-}
 
 impl ProtectionDomain {
     /// A new one.
@@ -138,28 +85,28 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegion {
-    /// Registers `bytes` bytes of a mapping from `offset`.
+    /// Registers `bytes` bytes of the arena from `offset`.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
-        mapping: &Arc<Mapping>,
-        (offset, bytes): (usize, usize),
+        arena: &Arc<Arena>,
+        (offset, bytes): (u64, u64),
         access: Access,
     ) -> Result<Self, Errno> {
-        if offset
-            .checked_add(bytes)
-            .is_none_or(|end| end > mapping.bytes())
-        {
+        let end = offset.checked_add(bytes).ok_or(Errno::EINVAL)?;
+        if end > arena.bytes() {
             return Err(Errno::EINVAL);
         }
-        let start = mapping.start.as_ptr().wrapping_byte_add(offset);
+        let index = |bytes: u64| usize::try_from(bytes).or(Err(Errno::EINVAL));
+        let start = arena.mapping().pointer(index(offset)?);
+        let bytes = index(bytes)?;
         Errno::clear();
         // SAFETY: the range is within the mapping, checked above, and stays mapped, because the
-        // region holds the mapping.
+        // region holds the arena.
         let raw = unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start, bytes, access.flags()) };
         let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
         Ok(Self {
             raw,
-            mapping: Arc::clone(mapping),
+            arena: Arc::clone(arena),
             domain: Arc::clone(domain),
         })
     }
@@ -170,9 +117,9 @@ impl MemoryRegion {
         unsafe { (*self.as_ptr()).lkey }
     }
 
-    /// The memory.
-    pub fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+    /// The memory that it is of.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
     }
 
     /// Takes it away. Only for the end of everything: never a way to revoke, and never a probe.
@@ -239,7 +186,7 @@ impl Access {
     fn flags(self) -> i32 {
         let write = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         let flags = match self {
-            Self::ArenaOfWindows => write | ffi::ibv_access_flags::IBV_ACCESS_MW_BIND,
+            Self::UnderWindows => write | ffi::ibv_access_flags::IBV_ACCESS_MW_BIND,
             Self::LocalBuffer => write,
         };
         flags.0.cast_signed()
@@ -276,12 +223,6 @@ impl Drop for Window {
     }
 }
 
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping({} bytes at {:#x})", self.bytes, self.address())
-    }
-}
-
 impl fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ProtectionDomain({})", self.context.name())
@@ -290,7 +231,7 @@ impl fmt::Debug for ProtectionDomain {
 
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryRegion({:?})", self.mapping)
+        write!(f, "MemoryRegion(lkey {:#010x})", self.lkey())
     }
 }
 

@@ -277,10 +277,10 @@ impl QueuePair {
         (rkey, remote_addr): (u32, u64),
     ) -> Result<(), Errno> {
         let end = offset.checked_add(bytes.into()).ok_or(Errno::EINVAL)?;
-        if end > region.mapping().bytes() as u64 {
+        if end > region.arena().bytes() {
             return Err(Errno::EINVAL);
         }
-        let addr = region.mapping().address() + offset;
+        let addr = region.arena().mapping().address() + offset;
         let mut piece = ffi::ibv_sge {
             addr,
             length: bytes,
