@@ -1,0 +1,361 @@
+#!/usr/bin/python3
+"""A client of leased memory over UDP (FBMU), written from docs/spec/data-plane-over-udp.md alone with nothing
+but the standard library.
+
+As a module: `Client` keeps to the manners of the page (sessions, retries, congestion window, path MTU), and
+`Wire` sends whatever it is given and shows all that comes back. As a program it reads or writes one lease, the JSON
+object that `fabricctl --json` printed:
+
+    fabricctl --json lease query ID | fbmu_client.py read OFFSET LENGTH
+"""
+import argparse
+import collections
+import dataclasses
+import ipaddress
+import json
+import secrets
+import select
+import socket
+import sys
+import time
+
+import fbmu_frame as f
+from fbmu_frame import Frame
+
+# Linux: include/uapi/linux/in.h and in6.h.
+IP_MTU_DISCOVER, IP_MTU, IPV6_MTU_DISCOVER, IPV6_MTU, PMTUDISC_DO = 10, 14, 23, 24, 2
+GIVE_UP_SECS = 30
+RTO_FIRST_SECS, RTO_LEAST_SECS, RTO_MOST_SECS = 1.0, 0.1, 8.0
+PROBE_TRIES = 3
+
+
+class Refused(Exception):
+    """The node answered something else than OK, under the right key."""
+
+    def __init__(self, frame):
+        self.frame, self.status = frame, frame.status
+        name = f.STATUS[frame.status] if frame.status < len(f.STATUS) else frame.status
+        super().__init__(f"op {frame.op} offset {frame.offset} length {frame.length}: {name}")
+
+
+class NoAnswer(Exception):
+    """Nothing that proves anything came in time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a client must know of a lease: its number, its key, where it is served."""
+    lease_id: bytes
+    key: bytes
+    address: tuple
+
+    @classmethod
+    def of(cls, lease):
+        """From the JSON of a lease."""
+        host, port = lease["binding"]["udp_endpoint"].rsplit(":", 1)
+        return cls(bytes.fromhex(lease["lease_id"]), bytes.fromhex(lease["binding"]["dp_key"]), (host.strip("[]"), int(port)))
+
+
+class Wire:
+    """One socket towards one node, DF set. Sends any bytes; believes nothing that it receives."""
+
+    def __init__(self, address, source=None):
+        self.six = ipaddress.ip_address(address[0]).version == 6
+        self.socket = socket.socket(socket.AF_INET6 if self.six else socket.AF_INET, socket.SOCK_DGRAM)
+        level, option = (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER) if self.six else (socket.IPPROTO_IP, IP_MTU_DISCOVER)
+        self.socket.setsockopt(level, option, PMTUDISC_DO)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        if source:
+            self.socket.bind(source)
+        self.socket.connect(address)
+        self.socket.setblocking(False)
+
+    def send(self, data):
+        """False if the datagram cannot leave: too long for the path, or nobody listens there."""
+        try:
+            return self.socket.send(data) == len(data)
+        except OSError:
+            return False
+
+    def receive(self, timeout_secs):
+        """The next datagram, or None if there is none in time."""
+        deadline = time.monotonic() + timeout_secs
+        while (left := deadline - time.monotonic()) > 0:
+            if not select.select([self.socket], [], [], left)[0]:
+                break
+            try:
+                return self.socket.recv(65536)
+            except OSError:  # ECONNREFUSED while a node restarts, EMSGSIZE after a path got narrower.
+                continue
+        return None
+
+    def route_mtu(self):
+        """What the kernel thinks that the path takes."""
+        return self.socket.getsockopt(*((socket.IPPROTO_IPV6, IPV6_MTU) if self.six else (socket.IPPROTO_IP, IP_MTU)))
+
+    def payload_of(self, mtu):
+        """Bytes of payload that fit a path MTU (section 6)."""
+        return min(mtu - (40 if self.six else 20) - 8 - f.FRAME_LEN, f.PAYLOAD_MAX)
+
+    def close(self):
+        """Gives the socket back."""
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Pace:
+    """Round-trip time and congestion window (section 7)."""
+
+    def __init__(self):
+        self.smoothed = self.variance = None
+        self.rto, self.window, self.threshold = RTO_FIRST_SECS, 4.0, 64.0
+
+    def answered(self, round_trip, tries):
+        """By Karn's rule only what was sent once is a measurement."""
+        self.window += 1 if self.window < self.threshold else 1 / self.window
+        if tries > 1:
+            return
+        if self.smoothed is None:
+            self.smoothed, self.variance = round_trip, round_trip / 2
+        else:
+            self.variance = 0.75 * self.variance + 0.25 * abs(self.smoothed - round_trip)
+            self.smoothed = 0.875 * self.smoothed + 0.125 * round_trip
+        self.rto = min(max(self.smoothed + 4 * self.variance, RTO_LEAST_SECS), RTO_MOST_SECS)
+
+    def lost(self):
+        """Half of it."""
+        self.threshold = self.window = max(self.window / 2, 1.0)
+
+
+@dataclasses.dataclass
+class Flight:
+    """A request that is not yet answered."""
+    frame: Frame
+    data: bytes
+    sent_at: float = 0.0
+    due_at: float = 0.0
+    tries: int = 0
+
+
+class Client:
+    """One session on one lease. `HELLO` is said at once; its answer is in `hello`."""
+
+    def __init__(self, lease, flags=0, source=None, mtu=None, give_up_secs=GIVE_UP_SECS):
+        self.place, self.flags, self.give_up_secs = Place.of(lease), flags, give_up_secs
+        self.wire, self.pace = Wire(self.place.address, source), Pace()
+        self.session, self.counter, self.hello, self.fits = 0, 0, None, 0
+        self.retries = 0
+        try:
+            self.open(mtu)
+        except BaseException:
+            self.wire.close()
+            raise
+
+    def close(self):
+        """Gives the socket back; the session falls silent."""
+        self.wire.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def rekey(self, lease, open_session=True):
+        """Another key of the same lease, as LEASE_QUERY told it."""
+        self.place = Place.of(lease)
+        if open_session:
+            self.session = 0
+            self.open()
+
+    # ---- HELLO and path MTU ------------------------------------------------------------------------
+
+    def open(self, mtu=None):
+        """A new session in place of the old one, with the largest datagrams that pass both ways."""
+        route = mtu or self.wire.route_mtu()
+        sizes = [route] + [size for size in (9000, 1500, 1280) if size < route]
+        for size in sizes:
+            frame = self._hello(self.wire.payload_of(size))
+            last = size == sizes[-1]
+            reply = self._persist(frame, self.give_up_secs if last else None)
+            if reply:
+                return self._opened(reply)
+        raise NoAnswer(f"HELLO to {self.place.address}: nothing in {self.give_up_secs} s")
+
+    def _hello(self, padding):
+        return Frame(f.HELLO, self.place.lease_id, secrets.randbits(64), self.session, 0, bytes(padding), self.flags)
+
+    def _opened(self, reply):
+        keys = ("resource_len", "unit", "max_read", "max_write", "session", "window", "flags", "remaining_ms",
+                "datagram_max", "reserved")
+        self.hello = dict(zip(keys, f.HELLO_REPLY.unpack_from(reply.payload)))
+        self.session, self.counter, self.fits = self.hello["session"], 0, len(reply.payload)
+        return self.hello
+
+    def _persist(self, frame, secs):
+        """One request with retries, for `secs` or a few tries; the reply or None. Raises Refused."""
+        flight, end = self._launch(frame), time.monotonic() + (secs or 0)
+        while (secs and time.monotonic() < end) or (not secs and flight.tries < PROBE_TRIES):
+            self._send(flight)
+            while (left := flight.due_at - time.monotonic()) > 0:
+                data = self.wire.receive(left)
+                reply = data and self.accept(data, {frame.nonce: flight})
+                if reply and reply.status not in (f.BUSY,):
+                    self.pace.answered(time.monotonic() - flight.sent_at, flight.tries)
+                    return self._or_refused(reply)
+        return None
+
+    # ---- requests ----------------------------------------------------------------------------------
+
+    def frame(self, op, offset=0, length=0, payload=b"", **more):
+        """The next request of the session, not sent."""
+        self.counter += 1
+        nonce = self.session << 32 | self.counter
+        return Frame(op, self.place.lease_id, nonce, offset, length, payload, **{"flags": self.flags, **more})
+
+    def ping(self, secs=None):
+        """PING; raises Refused or NoAnswer."""
+        frame = Frame(f.PING, self.place.lease_id, secrets.randbits(64), flags=self.flags)
+        reply = self._persist(frame, secs or self.give_up_secs)
+        if not reply:
+            raise NoAnswer("PING")
+        return reply
+
+    def read(self, offset, length):
+        """`length` bytes from `offset` on."""
+        most = min(self.fits, self.hello["max_read"])
+        pieces = [(f.READ, at, min(most, offset + length - at), b"") for at in range(offset, offset + length, most)]
+        return b"".join(reply.payload for reply in self.run(pieces))
+
+    def write(self, offset, data):
+        """All of `data` at `offset`."""
+        most = min(self.fits, self.hello["max_write"])
+        pieces = [(f.WRITE, offset + at, len(data[at:at + most]), data[at:at + most]) for at in range(0, len(data), most)]
+        self.run(pieces)
+
+    def run(self, pieces):
+        """Requests that overlap none of the others, several at once; their replies in the order given. A session
+        that the node has forgotten is opened anew, and what was not answered is asked again in it."""
+        replies = [None] * len(pieces)
+        while None in replies:
+            todo = collections.deque(n for n, reply in enumerate(replies) if reply is None)
+            if not self._session(pieces, todo, replies):
+                self.open()
+        return replies
+
+    def _session(self, pieces, todo, replies):
+        """As far as this session carries; False when it is over."""
+        flights, places, heard_at = {}, {}, time.monotonic()
+        while todo or flights:
+            self._fill(pieces, todo, flights, places)
+            due = min(flight.due_at for flight in flights.values())
+            data = self.wire.receive(max(due - time.monotonic(), 0))
+            reply = data and self.accept(data, flights)
+            heard_at = time.monotonic() if reply else heard_at
+            if reply and reply.status == f.TOO_OLD:
+                return False
+            if reply and reply.status == f.BUSY:
+                self.pace.lost()
+            elif reply:
+                flight = flights.pop(reply.nonce)
+                self.pace.answered(heard_at - flight.sent_at, flight.tries)
+                replies[places.pop(reply.nonce)] = self._or_refused(reply)
+            self._resend(flights, heard_at)
+        return True
+
+    def _fill(self, pieces, todo, flights, places):
+        """New requests as far as the windows go. The oldest one that is not answered must stay in the node's
+        window, so the highest counter runs ahead of it by half at most."""
+        half = self.hello["window"] // 2
+        while todo and len(flights) < max(1, min(int(self.pace.window), half)):
+            oldest = min(flights, default=self.session << 32 | self.counter + 1) & 0xFFFFFFFF
+            if self.counter + 1 - oldest >= half:
+                break
+            place = todo.popleft()
+            flight = self._launch(self.frame(*pieces[place]))
+            flights[flight.frame.nonce], places[flight.frame.nonce] = flight, place
+            self._send(flight)
+
+    def _launch(self, frame):
+        return Flight(frame, frame.datagram(self.place.key))
+
+    def _send(self, flight):
+        """Once more, byte for byte; the time-out doubles each time."""
+        flight.tries += 1
+        self.wire.send(flight.data)
+        flight.sent_at = time.monotonic()
+        flight.due_at = flight.sent_at + min(self.pace.rto * 2 ** min(flight.tries - 1, 10), RTO_MOST_SECS)
+
+    def _resend(self, flights, heard_at):
+        now = time.monotonic()
+        if flights and now - heard_at > self.give_up_secs:
+            raise NoAnswer(f"{len(flights)} requests: nothing in {self.give_up_secs} s")
+        late = [flight for flight in flights.values() if flight.due_at <= now]
+        if late:
+            self.pace.lost()
+        for flight in late:
+            self.retries += 1
+            self._send(flight)
+
+    def accept(self, data, flights):
+        """The reply if it counts: right tag, REPLY, and the op, nonce, offset and length of something asked."""
+        frame = f.genuine(data, self.place.key)
+        if not frame or not frame.flags & f.REPLY or frame.nonce not in flights:
+            return None
+        asked = flights[frame.nonce].frame
+        same = (frame.op, frame.offset, frame.length, frame.lease_id) == (asked.op, asked.offset, asked.length, asked.lease_id)
+        return frame if same else None
+
+    def _or_refused(self, reply):
+        if reply.status != f.OK:
+            raise Refused(reply)
+        return reply
+
+    # ---- for those who do it by hand ---------------------------------------------------------------
+
+    def exchange(self, *datagrams, wire=None):
+        """Sends these bytes and then a PING; returns the datagrams that came before the PING's answer. One
+        flow stays in order on its way, so what has not been answered by then is not going to be."""
+        wire, came = wire or self.wire, []
+        for data in datagrams:
+            wire.send(data)
+        end = time.monotonic() + self.give_up_secs
+        while time.monotonic() < end:
+            flight = self._launch(Frame(f.PING, self.place.lease_id, secrets.randbits(64), flags=self.flags))
+            wire.send(flight.data)
+            while (data := wire.receive(1.0)) is not None:
+                if self.accept(data, {flight.frame.nonce: flight}):
+                    return came
+                came.append(data)
+        raise NoAnswer("PING after the frames under test")
+
+    def ask(self, frame, wire=None, key=None):
+        """One frame of any kind, sent once; the single reply under the right key, or None."""
+        genuine = [f.genuine(data, self.place.key) for data in self.exchange(frame.datagram(key or self.place.key), wire=wire)]
+        answers = [reply for reply in genuine if reply and reply.flags & f.REPLY and reply.nonce == frame.nonce]
+        return answers[0] if answers else None
+
+
+def main():
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("what", choices=("hello", "read", "write"))
+    parser.add_argument("offset", type=int, nargs="?", default=0)
+    parser.add_argument("value", nargs="?", help="bytes to read, or the text to write")
+    wanted = parser.parse_args()
+    with Client(json.load(sys.stdin)) as client:
+        if wanted.what == "read":
+            sys.stdout.buffer.write(client.read(wanted.offset, int(wanted.value)))
+        elif wanted.what == "write":
+            client.write(wanted.offset, wanted.value.encode())
+        else:
+            print(json.dumps(client.hello))
+
+
+if __name__ == "__main__":
+    main()
