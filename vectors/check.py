@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the golden vectors with an implementation of its own.
 
-Written from docs/spec/fabricbios-wire-encoding-v0.md alone, with nothing but the standard library: what
-it takes to talk to a node from another language. Every vector is decoded and its meaning compared with
+Written from docs/spec/fabricbios-wire-encoding-v0.md alone (and data_plane.py beside it from
+data-plane-over-udp.md), with nothing but the standard library: what it takes to talk to a node from another language. Every vector is decoded and its meaning compared with
 the `value` lines; where the file says that the bytes are canonical, they are also made again from those
 lines. Exits 1 on any difference, and when there was nothing to check.
 
@@ -13,6 +13,8 @@ import ipaddress
 import json
 import pathlib
 import sys
+
+import data_plane
 
 STATUS = ["ok", "InvalidIntent", "InvalidArgs", "CapacityExceeded", "ResourceBusy", "NotFound", "Expired",
           "Revoked", "Fenced", "NotPermitted", "RenewTooEarly", "Unsupported", "Malformed", "Internal",
@@ -30,9 +32,10 @@ STRATEGY = ["window", "region"]
 OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
-KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020C), 0x0210, *range(0x0901, 0x0906), 0x0910,
+KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0901, 0x0906), 0x0910,
               0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B05)}
 MAX_PAYLOAD = 65_536
+QUEUE_PAIRS_MAX = 8
 MTUS = (0, 256, 512, 1024, 2048, 4096)
 TENANT_LETTERS = set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
@@ -127,6 +130,11 @@ class Area:
         need(value is not None, "InvalidIntent")
         return value
 
+    def several(self, tag, most):
+        found = [value for known, value in self.tlvs if known == tag]
+        need(len(found) <= most, "InvalidIntent")
+        return found
+
     def number(self, tag, size, most=None):
         value = int.from_bytes(self.must(tag, size), "big")
         need(most is None or value <= most, "InvalidIntent")
@@ -151,11 +159,18 @@ def endpoint(data, refusal):
     return f"{four}:{port}" if four else f"[{address}]:{port}"
 
 
-def read_peer(value):
+def read_peers(area):
+    out = []
+    for n, value in enumerate(area.several(0x0210, QUEUE_PAIRS_MAX)):
+        out += read_peer(f"rdma_peer{n or ''}", value)
+    return out
+
+
+def read_peer(name, value):
+    need(len(value) == 28, "InvalidIntent")
     qpn, psn, gid, mtu = number(value[:4]), number(value[4:8]), value[8:24], number(value[24:26])
     need(1 <= qpn <= 0xFFFFFF and psn <= 0xFFFFFF and mtu in MTUS and value[26:] == b"\0\0", "InvalidIntent")
-    return [("rdma_peer.qpn", qpn), ("rdma_peer.psn", psn), ("rdma_peer.gid", gid.hex()),
-            ("rdma_peer.path_mtu", mtu)]
+    return [(f"{name}.qpn", qpn), (f"{name}.psn", psn), (f"{name}.gid", gid.hex()), (f"{name}.path_mtu", mtu)]
 
 
 def read_affinity(n, value):
@@ -174,10 +189,7 @@ def read_affinity(n, value):
 
 
 def read_params(area):
-    out = []
-    peer = area.one(0x0210, 28)
-    if peer is not None:
-        out += read_peer(peer)
+    out = read_peers(area)
     intent = area.one(0x0901, 8)
     if intent is not None:
         need(intent[0] == 1 and intent[1] < len(TIER) and intent[2:4] == b"\0\0", "InvalidIntent")
@@ -185,9 +197,7 @@ def read_params(area):
     out += present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU))])
     out.append(("transport", area.word(0x0904, TRANSPORT) or "auto"))
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
-    near = [value for tag, value in area.tlvs if tag == 0x0910]
-    need(len(near) <= 16, "InvalidIntent")
-    for n, value in enumerate(near):
+    for n, value in enumerate(area.several(0x0910, 16)):
         out += read_affinity(n, value)
     return out
 
@@ -227,7 +237,9 @@ def read_issue(r):
 
 def read_bind(r):
     lease_id = r.id()
-    return [("lease_id", lease_id)] + read_peer(r.area().must(0x0210, 28))
+    peers = read_peers(r.area())
+    need(peers, "InvalidIntent")
+    return [("lease_id", lease_id)] + peers
 
 
 def read_rotate(r):
@@ -277,7 +289,7 @@ def read_binding(area):
         offset, length = number(limits[:8]), number(limits[8:])
         need(offset + length < 1 << 64, "InvalidIntent")
         out += [("limits.offset", offset), ("limits.length", length)]
-    if any(0x0201 <= tag <= 0x020B for tag, _ in area.tlvs):
+    if any(0x0201 <= tag <= 0x020C for tag, _ in area.tlvs):
         out += [(f"rdma.{key}", value) for key, value in read_rdma(area)]
     return out
 
@@ -292,7 +304,15 @@ def read_rdma(area):
     need(dict(out)["path_mtu"] in MTUS, "InvalidIntent")
     if previous is not None:
         out += [("previous.rkey", number(previous[:4])), ("previous.remaining_ms", number(previous[4:]))]
-    return out + [("max_rd_atomic", area.number(0x020A, 1)), ("atomics", BOOL[area.number(0x020B, 1, 1)])]
+    out += [("max_rd_atomic", area.number(0x020A, 1)), ("atomics", BOOL[area.number(0x020B, 1, 1)])]
+    return out + numbered("further", map(read_queue_pair, area.several(0x020C, QUEUE_PAIRS_MAX - 1)))
+
+
+def read_queue_pair(value):
+    need(len(value) == 12, "InvalidIntent")
+    qp_num, psn, rkey = number(value[:4]), number(value[4:8]), number(value[8:])
+    need(qp_num <= 0xFFFFFF and psn <= 0xFFFFFF, "InvalidIntent")
+    return [("qp_num", qp_num), ("psn", psn), ("rkey", rkey)]
 
 
 def read_echo(area):
@@ -469,14 +489,17 @@ def items(values, prefix):
     return [below(values, f"{prefix}.{n}.") for n in range(count)]
 
 
+def make_peers(v):
+    names = ["rdma_peer."] + [f"rdma_peer{n}." for n in range(1, QUEUE_PAIRS_MAX)]
+    return b"".join(make_peer(below(v, name)) for name in names if name + "qpn" in v)
+
+
 def make_peer(v):
     return tlv(0x0210, be(v["qpn"], 4) + be(v["psn"], 4) + bytes.fromhex(v["gid"]) + be(v["path_mtu"], 2) + b"\0\0")
 
 
 def make_params(v):
-    out = b""
-    if "rdma_peer.qpn" in v:
-        out += make_peer(below(v, "rdma_peer."))
+    out = make_peers(v)
     if "kv_cache_intent.tier" in v:
         tier, block = TIER.index(v["kv_cache_intent.tier"]), v["kv_cache_intent.block_bytes"]
         out += tlv(0x0901, bytes([1, tier, 0, 0]) + be(block, 4))
@@ -522,7 +545,9 @@ def make_rdma(v):
     out += tlv(0x0207, be(v["path_mtu"], 2)) + tlv(0x0208, bytes([STRATEGY.index(v["strategy"])]))
     if "previous.rkey" in v:
         out += tlv(0x0209, be(v["previous.rkey"], 4) + be(v["previous.remaining_ms"], 4))
-    return out + tlv(0x020A, be(v["max_rd_atomic"], 1)) + tlv(0x020B, bytes([BOOL.index(v["atomics"])]))
+    out += tlv(0x020A, be(v["max_rd_atomic"], 1)) + tlv(0x020B, bytes([BOOL.index(v["atomics"])]))
+    return out + b"".join(tlv(0x020C, be(pair["qp_num"], 4) + be(pair["psn"], 4) + be(pair["rkey"], 4))
+                          for pair in items(v, "further"))
 
 
 def make_echo(values):
@@ -571,7 +596,7 @@ def make_request_payload(code, v):
         fixed = type_code(v["resource_type"]) + resource_id + be(v["capacity"], 8)
         return fixed + be(v["lease_secs"], 4) + be(v["grace_secs"], 4) + counted(make_params(v))
     if code == 0x0205:
-        return bytes.fromhex(v["lease_id"]) + counted(make_peer(below(v, "rdma_peer.")))
+        return bytes.fromhex(v["lease_id"]) + counted(make_peers(v))
     if code == 0x0400:
         head = bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4)
         return head + counted(text_bytes(v["tenant"])) + counted(bytes.fromhex(v["csr_der"]))
@@ -646,6 +671,12 @@ def asked_header(keys):
     return {key: int(value, 0) for key, value in fields.items()}
 
 
+def read_datagram(judge, data):
+    refusal = judge(data)
+    need(refusal is None, refusal)
+    return data_plane.lines(data)
+
+
 def decode(keys, data):
     readers = {
         "request": lambda: read_request(data),
@@ -653,6 +684,8 @@ def decode(keys, data):
         "tlv": lambda: read_params(Area(data)),
         "flat": lambda: read_whole(data, read_flat),
         "structured": lambda: read_whole(data, read_structured),
+        "data_request": lambda: read_datagram(data_plane.judge_request, data),
+        "data_reply": lambda: read_datagram(data_plane.judge_reply, data),
     }
     return [f"{key} = {value}" for key, value in readers[keys["kind"]]()]
 
@@ -665,7 +698,9 @@ def encode(keys, lines):
     if keys["kind"] == "answer":
         header = asked_header(keys)
         return make_frame(0x80, header, make_reply_payload(header["msg_type"], v))
-    return {"tlv": make_params, "flat": make_flat, "structured": make_structured}[keys["kind"]](v)
+    makers = {"tlv": make_params, "flat": make_flat, "structured": make_structured,
+              "data_request": data_plane.make, "data_reply": data_plane.make}
+    return makers[keys["kind"]](v)
 
 
 def check(text):
@@ -695,7 +730,7 @@ def main():
         if problem:
             wrong += 1
             print(f"{path.name}: {problem}", file=sys.stderr)
-    missing = {"request", "answer", "tlv", "flat", "structured"} - counts.keys()
+    missing = {"request", "answer", "tlv", "flat", "structured", "data_request", "data_reply"} - counts.keys()
     if missing:
         print(f"{folder}: no vectors of kind {', '.join(sorted(missing))}", file=sys.stderr)
     print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())), f"checked, {wrong} wrong")

@@ -188,6 +188,26 @@ fn queue_pair_coordinates_that_hardware_would_cut_are_refused() {
 }
 
 #[test]
+fn queue_pairs_of_a_client_are_bounded_and_each_is_checked() {
+    let peer = |qpn: u32| {
+        tlv(
+            tag::RDMA_PEER,
+            &[&qpn.to_be_bytes()[..], &[0; 4], &[9; 16], &[0; 4]].concat(),
+        )
+    };
+    assert_eq!(alloc_error(&peer(1).repeat(RDMA_PEERS_MAX)), None);
+    assert_intent(&peer(1).repeat(RDMA_PEERS_MAX + 1));
+    assert_intent(&[peer(1), peer(0)].concat());
+    let params = [peer(5), peer(3), peer(5)].concat();
+    let read: Vec<u32> = parse_rdma_peers(&params)
+        .unwrap()
+        .iter()
+        .map(|it| it.qpn)
+        .collect();
+    assert_eq!(read, [5, 3, 5], "the order is kept");
+}
+
+#[test]
 fn ids_of_zero_and_amounts_of_zero_are_invalid_arguments() {
     let zero = LeaseId(0);
     for request in [

@@ -186,7 +186,14 @@ fn the_largest_pages_fit_a_frame() {
             }),
             max_rd_atomic: 1,
             atomics: true,
-            further: vec![],
+            further: vec![
+                RdmaQueuePair {
+                    qp_num: 1,
+                    psn: 1,
+                    rkey: 1,
+                };
+                RDMA_PEERS_MAX - 1
+            ],
         }),
     };
     let lease = LeaseInfo {

@@ -4,6 +4,8 @@
 
 #[path = "../examples/vectors/cases/mod.rs"]
 mod cases;
+#[path = "../examples/vectors/data_plane.rs"]
+mod data_plane;
 #[path = "../examples/vectors/describe.rs"]
 mod describe;
 #[path = "../examples/vectors/samples.rs"]
@@ -123,6 +125,8 @@ impl Vector {
             "structured" => decode_structured(&self.bytes)
                 .map_err(name)
                 .map(|it| (describe::structured(&it), encode_structured(&it).unwrap())),
+            "data_request" => data_plane::request(&self.bytes),
+            "data_reply" => data_plane::reply(&self.bytes),
             other => panic!("a vector of kind {other:?}"),
         }
     }

@@ -292,6 +292,15 @@ fn rdma_binding(out: &mut Lines, p: &str, it: &RdmaBinding) {
         "max_rd_atomic" = it.max_rd_atomic,
         "atomics" = it.atomics
     );
+    for (n, further) in it.further.iter().enumerate() {
+        lines!(
+            out,
+            format!("{p}further.{n}."),
+            "qp_num" = further.qp_num,
+            "psn" = further.psn,
+            "rkey" = further.rkey
+        );
+    }
 }
 
 fn effective(out: &mut Lines, p: &str, it: &Effective) {

@@ -2,6 +2,7 @@
 //! `cargo run -p fabricbios-wire --example vectors`.
 
 mod cases;
+mod data_plane;
 mod describe;
 mod samples;
 

@@ -37,6 +37,26 @@ pub(crate) fn peer() -> RdmaPeer {
     }
 }
 
+/// The first `count` queue pairs of a client; no two are alike.
+pub(crate) fn peers(count: usize) -> Vec<RdmaPeer> {
+    let one = |n: u32| RdmaPeer {
+        qpn: peer().qpn + n,
+        psn: peer().psn - n,
+        ..peer()
+    };
+    (0..).map(one).take(count).collect()
+}
+
+/// Queue pairs of the node beside the first.
+pub(crate) fn further(count: usize) -> Vec<RdmaQueuePair> {
+    let one = |n: u32| RdmaQueuePair {
+        qp_num: 0x0021_2223 + n,
+        psn: 0x00d1_d2d3 - n,
+        rkey: 0xe1e2_e3e4 - n,
+    };
+    (0..).map(one).take(count).collect()
+}
+
 pub(crate) fn full_alloc() -> LeaseAllocRequest {
     LeaseAllocRequest {
         resource_id: Some(ARENA),
@@ -144,7 +164,11 @@ pub(crate) fn full_lease() -> LeaseInfo {
             offset: 4096,
             length: 0x0010_0000,
         }),
-        rdma: Some(RdmaBinding { previous, ..rdma() }),
+        rdma: Some(RdmaBinding {
+            previous,
+            further: further(1),
+            ..rdma()
+        }),
     };
     LeaseInfo {
         effective,

@@ -323,12 +323,22 @@ fn extension() -> impl Strategy<Value = InventoryExtension> {
     ]
 }
 
+fn queue_pair() -> impl Strategy<Value = RdmaQueuePair> {
+    (0..=U24_MAX, 0..=U24_MAX, any::<u32>()).prop_map(|(qp_num, psn, rkey)| RdmaQueuePair {
+        qp_num,
+        psn,
+        rkey,
+    })
+}
+
 fn rdma() -> impl Strategy<Value = RdmaBinding> {
     let keys = (option::of(any::<u32>()), option::of(any::<(u32, u32)>()));
     let path = (any::<[u8; 16]>(), any::<u8>(), path_mtu());
     let queue = (any::<u64>(), 0..=U24_MAX, 0..=U24_MAX, any::<u8>());
-    (keys, path, queue, select(RdmaStrategy::ALL), any::<bool>()).prop_map(
-        |(keys, path, queue, strategy, atomics)| RdmaBinding {
+    let further = vec(queue_pair(), 0..RDMA_PEERS_MAX);
+    let how = (select(RdmaStrategy::ALL), any::<bool>(), further);
+    (keys, path, queue, how).prop_map(|(keys, path, queue, (strategy, atomics, further))| {
+        RdmaBinding {
             rkey: keys.0,
             remote_addr: queue.0,
             qp_num: queue.1,
@@ -342,9 +352,9 @@ fn rdma() -> impl Strategy<Value = RdmaBinding> {
                 .map(|(rkey, remaining_ms)| PreviousKey { rkey, remaining_ms }),
             max_rd_atomic: queue.3,
             atomics,
-            further: vec![],
-        },
-    )
+            further,
+        }
+    })
 }
 
 fn binding() -> impl Strategy<Value = Binding> {

@@ -72,6 +72,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     });
     let about = "a lease whose client has not yet named its queue pair: no rkey";
     answer(c, "lease_without_rkey", about, M::LeaseAlloc, Reply::Lease(waiting));
+    several_queue_pairs(c);
     lease_lives(c);
     let leases = vec![samples::lease(Binding::default()), freed];
     let page = LeasePage {
@@ -99,6 +100,17 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         ca_pem: "-----BEGIN CERTIFICATE-----\nMQ==\n-----END CERTIFICATE-----\n".into(),
     };
     answer(c, "identity_issue", "IDENTITY_ISSUE", M::IdentityIssue, issued);
+}
+
+#[rustfmt::skip] // One case a line.
+fn several_queue_pairs(c: &mut Vec<Case>) {
+    let mut lease = samples::rdma_lease();
+    lease.binding.rdma = Some(RdmaBinding {
+        further: samples::further(RDMA_PEERS_MAX - 1),
+        ..samples::rdma()
+    });
+    let about = "a lease with as many queue pairs as it can have";
+    answer(c, "lease_queue_pairs_8", about, MessageType::LeaseBind, Reply::Lease(lease));
 }
 
 /// Every phase, with the status that goes with it.

@@ -84,6 +84,13 @@ pub(crate) fn bad_answers(c: &mut Vec<Case>) {
     tag("strategy_2", "an unknown strategy", 0x0208, &tlv(0x0208, &[2]));
     tag("atomics_2", "2 for yes", 0x020B, &tlv(0x020B, &[2]));
     tag("rkey_twice", "two rkeys", 0x0201, &tlv(0x0201, &[1; 4]).repeat(2));
+    let atomics = |further: &[u8]| [&tlv(0x020B, &[1]), further].concat();
+    let pair = |qpn: u8, psn: u8| tlv(0x020C, &[qpn, 0, 0, 1, psn, 0, 0, 2, 0, 0, 0, 3]);
+    tag("queue_pairs_9", "one more than 8 altogether", 0x020B, &atomics(&pair(0, 0).repeat(7)));
+    tag("further_qp_num_25_bits", "a queue pair number", 0x020B, &atomics(&pair(1, 0)));
+    tag("further_psn_25_bits", "a starting PSN", 0x020B, &atomics(&pair(0, 1)));
+    tag("further_length_11", "11 bytes", 0x020B, &atomics(&tlv(0x020C, &[0; 11])));
+    tag("further_length_13", "13 bytes", 0x020B, &atomics(&tlv(0x020C, &[0; 13])));
     let refusal = |area: &[u8]| {
         let length = u32::try_from(area.len()).unwrap_or(u32::MAX).to_be_bytes();
         frame(REPLY, 0x0202, &[&[0, 5][..], &length, area].concat())

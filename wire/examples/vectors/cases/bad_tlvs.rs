@@ -93,5 +93,7 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
     bad_tlv(c, "rdma_peer_mtu_1500", "not an InfiniBand MTU", peer(1, 1, 1500, 0));
     bad_tlv(c, "rdma_peer_reserved", "reserved 1", peer(1, 1, 1024, 1));
     bad_tlv(c, "rdma_peer_length_27", "27 bytes", tlv(0x0210, &peer(1, 1, 1024, 0)[4..31]));
-    bad_tlv(c, "rdma_peer_twice", "the tag again", peer(1, 1, 1024, 0).repeat(2));
+    bad_tlv(c, "rdma_peer_9", "one more than 8", peer(1, 1, 1024, 0).repeat(9));
+    let second = [peer(1, 1, 1024, 0), peer(0, 1, 1024, 0)].concat();
+    bad_tlv(c, "rdma_peer_second", "the second one is queue pair 0", second);
 }

@@ -4,6 +4,7 @@ mod answers;
 mod bad_answers;
 mod bad_requests;
 mod bad_tlvs;
+mod data_frames;
 mod inventories;
 mod requests;
 mod tlvs;
@@ -24,6 +25,10 @@ pub(crate) enum Kind {
     Tlv,
     Flat,
     Structured,
+    /// A datagram to a server of the data plane.
+    DataRequest,
+    /// A datagram from one.
+    DataReply,
 }
 
 impl Kind {
@@ -34,6 +39,8 @@ impl Kind {
             Self::Tlv => "tlv",
             Self::Flat => "flat",
             Self::Structured => "structured",
+            Self::DataRequest => "data_request",
+            Self::DataReply => "data_reply",
         }
     }
 }
@@ -62,7 +69,7 @@ impl Case {
         match &self.expect {
             Expect::Canonical(_) => line("expect", "ok"),
             Expect::Accepted(_) => line("expect", "ok, not canonical"),
-            Expect::Refused(error) => line("expect", &format!("refused {error}")),
+            Expect::Refused(word) => line("expect", &format!("refused {word}")),
         }
         if let Expect::Canonical(lines) | Expect::Accepted(lines) = &self.expect {
             lines.iter().for_each(|value| line("value", value));
@@ -76,7 +83,8 @@ enum Expect {
     Canonical(Lines),
     /// A decoder takes them; an encoder would write something else.
     Accepted(Lines),
-    Refused(LeaseError),
+    /// The word for the refusal.
+    Refused(&'static str),
 }
 
 fn hex_lines(bytes: &[u8]) -> String {
@@ -104,6 +112,10 @@ pub(crate) fn all() -> Vec<Case> {
         bad_tlvs::bad_tlvs,
         inventories::inventories,
         inventories::bad_inventories,
+        data_frames::requests,
+        data_frames::bad_requests,
+        data_frames::replies,
+        data_frames::bad_replies,
     ] {
         add(&mut cases);
     }
@@ -143,13 +155,24 @@ fn bad(
     bytes: Vec<u8>,
     error: LeaseError,
 ) {
+    refused(cases, name, kind, about, bytes, error.name());
+}
+
+fn refused(
+    cases: &mut Vec<Case>,
+    name: &str,
+    kind: Kind,
+    about: &str,
+    bytes: Vec<u8>,
+    word: &'static str,
+) {
     let (name, about) = (name.to_owned(), about.to_owned());
     cases.push(Case {
         name,
         kind,
         about,
         bytes,
-        expect: Expect::Refused(error),
+        expect: Expect::Refused(word),
     });
 }
 

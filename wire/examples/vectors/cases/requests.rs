@@ -55,6 +55,11 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
         peers: vec![samples::peer()],
     };
     request(c, "lease_bind", "LEASE_BIND", bind);
+    let bind = Request::LeaseBind {
+        lease_id,
+        peers: samples::peers(3),
+    };
+    request(c, "lease_bind_3", "LEASE_BIND of three queue pairs", bind);
     let rotate = Request::LeaseRotate {
         lease_id,
         overlap_ms: 60_000,

@@ -61,6 +61,11 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
     };
     params(c, "rdma_peer", "a client's queue pair", &alloc);
     let alloc = LeaseAllocRequest {
+        rdma_peers: samples::peers(RDMA_PEERS_MAX),
+        ..plain.clone()
+    };
+    params(c, "rdma_peers_8", "as many queue pairs as a lease can have", &alloc);
+    let alloc = LeaseAllocRequest {
         rotate_on_renew: true,
         ..plain.clone()
     };

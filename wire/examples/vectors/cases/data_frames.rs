@@ -1,0 +1,329 @@
+//! Frames of the data plane over UDP, under the key 00 01 … 1f.
+
+use fabricbios_wire::*;
+
+use super::*;
+use crate::{
+    data_plane::{self, crc32c, sealed, sealed_as_told},
+    samples,
+};
+
+const SESSION_7: u64 = 0x0000_0007_0000_0000;
+const BYTES: &[u8] = b"sixteen and more bytes";
+
+fn header(op: DataOp, nonce: u64, offset: u64, length: u32) -> DataHeader {
+    DataHeader {
+        service: DataService::Memory,
+        op: op as u8,
+        flags: 0,
+        status: 0,
+        lease_id: samples::LEASE,
+        nonce,
+        offset,
+        length,
+        payload_crc: 0,
+        payload_len: 0,
+        reserved: 0,
+    }
+}
+
+fn hello() -> DataHeader {
+    header(DataOp::Hello, 0xa1a2_a3a4_a5a6_a7a8, 0, 0)
+}
+
+fn read() -> DataHeader {
+    header(DataOp::Read, SESSION_7 | 1, 0x0000_0102_0304_0506, 22)
+}
+
+fn write() -> DataHeader {
+    header(DataOp::Write, SESSION_7 | 0xFFFF_FFFF, 0x1000, 22)
+}
+
+fn with_mac(header: DataHeader) -> DataHeader {
+    let flags = header.flags | data_flags::PAYLOAD_MAC;
+    DataHeader { flags, ..header }
+}
+
+fn of_blocks(header: DataHeader) -> DataHeader {
+    let service = DataService::Block;
+    DataHeader { service, ..header }
+}
+
+pub(crate) fn requests(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, header: DataHeader, payload: &[u8]| {
+        let bytes = sealed(&header, payload);
+        let (lines, _) = data_plane::request(&bytes).unwrap_or_default();
+        let name = format!("data_plane_request_{name}");
+        good(c, &name, Kind::DataRequest, about, bytes, lines);
+    };
+    add(
+        "hello",
+        "HELLO, as short as it can be",
+        hello(),
+        &[0; HELLO_LEN],
+    );
+    let again = DataHeader {
+        offset: 6,
+        ..hello()
+    };
+    let about = "HELLO with padding that gives up session 6";
+    add("hello_padded", about, again, &[0; 100]);
+    add("read", "READ of 22 bytes", read(), &[]);
+    add(
+        "read_mac",
+        "READ; the reply is to have PAYLOAD_MAC",
+        with_mac(read()),
+        &[],
+    );
+    add(
+        "write",
+        "WRITE, the last counter of session 7",
+        write(),
+        BYTES,
+    );
+    add(
+        "write_mac",
+        "WRITE whose tag covers the payload",
+        with_mac(write()),
+        BYTES,
+    );
+    let ping = header(DataOp::Ping, 0, 0xFFFF_FFFF_FFFF_FFFF, 0xFFFF_FFFF);
+    add("ping", "PING, any nonce, offset and length", ping, &[]);
+    add("block_read", "READ of 22 blocks", of_blocks(read()), &[]);
+    let flush = header(DataOp::Flush, SESSION_7 | 2, 0, 0);
+    add("block_flush", "FLUSH", of_blocks(flush), &[]);
+}
+
+fn answered(asked: DataHeader, status: DataStatus) -> DataHeader {
+    asked.answered(status)
+}
+
+pub(crate) fn replies(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, header: DataHeader, payload: &[u8]| {
+        let bytes = sealed(&header, payload);
+        let (lines, _) = data_plane::reply(&bytes).unwrap_or_default();
+        let name = format!("data_plane_reply_{name}");
+        good(c, &name, Kind::DataReply, about, bytes, lines);
+    };
+    let said = hello_reply().bytes();
+    add(
+        "hello",
+        "what a session may do",
+        answered(hello(), DataStatus::Ok),
+        &said,
+    );
+    let padded = [&said[..], &[0; 60]].concat();
+    let about = "as long as its request";
+    add(
+        "hello_padded",
+        about,
+        answered(hello(), DataStatus::Ok),
+        &padded,
+    );
+    let blocks = HelloReply {
+        unit: 4096,
+        read_only: true,
+        ..hello_reply()
+    };
+    let about = "a read-only lease of blocks";
+    add(
+        "block_hello",
+        about,
+        answered(of_blocks(hello()), DataStatus::Ok),
+        &blocks.bytes(),
+    );
+    add("read", "22 bytes", answered(read(), DataStatus::Ok), BYTES);
+    let about = "22 bytes that the tag covers";
+    add(
+        "read_mac",
+        about,
+        answered(with_mac(read()), DataStatus::Ok),
+        BYTES,
+    );
+    add(
+        "write",
+        "WRITE done",
+        answered(write(), DataStatus::Ok),
+        &[],
+    );
+    for status in DataStatus::ALL {
+        let name = format!("status_{}_{}", *status as u8, status.name().to_lowercase());
+        add(
+            &name,
+            "every status, to a READ",
+            answered(read(), *status),
+            &[],
+        );
+    }
+}
+
+fn hello_reply() -> HelloReply {
+    HelloReply {
+        resource_len: 0x0000_0011_1213_1415,
+        unit: 1,
+        max_read: 9_128,
+        max_write: 9_127,
+        session: 7,
+        window: 128,
+        read_only: false,
+        remaining_ms: 59_005,
+        datagram_max: 9_216,
+    }
+}
+
+/// Refused before the lease is looked at.
+pub(crate) fn bad_requests(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, bytes: Vec<u8>, word: &'static str| {
+        let name = format!("bad_data_plane_request_{name}");
+        refused(c, &name, Kind::DataRequest, about, bytes, word);
+    };
+    let whole = sealed(&write(), BYTES);
+    let with = |at: usize, byte: u8| {
+        let mut datagram = whole.clone();
+        datagram[at] = byte;
+        datagram
+    };
+    add("empty", "no bytes at all", vec![], "dropped");
+    add(
+        "cut",
+        "87 bytes",
+        sealed(&read(), &[])[..87].to_vec(),
+        "dropped",
+    );
+    add("magic", "FBMV", with(3, b'V'), "dropped");
+    add("version", "version 1", with(4, 1), "dropped");
+    let reflected = sealed(&answered(read(), DataStatus::Ok), BYTES);
+    add("reflected", "a reply, sent back", reflected, "dropped");
+    let lost = "unauthenticated";
+    add(
+        "payload_short",
+        "a byte is missing",
+        whole[..whole.len() - 1].to_vec(),
+        lost,
+    );
+    add(
+        "payload_long",
+        "a byte too many",
+        [&whole[..], &[0]].concat(),
+        lost,
+    );
+    let long = sealed(&hello(), &[0; DATA_PAYLOAD_MAX + 1]);
+    add("too_long", "9,217 bytes", long, lost);
+    add("offset_changed", "a bit of the offset", with(39, 1), lost);
+    add(
+        "tag_first",
+        "a bit of the first byte of the tag",
+        with(56, whole[56] ^ 1),
+        lost,
+    );
+    add(
+        "tag_last",
+        "a bit of the last byte of the tag",
+        with(87, whole[87] ^ 0x80),
+        lost,
+    );
+    let zero = [&whole[..56], &[0; 32], BYTES].concat();
+    add("tag_zero", "a tag of zeros", zero, lost);
+    add("payload_changed", "the CRC finds it", with(88, b'S'), lost);
+    let forged = DataHeader {
+        payload_crc: crc32c(b"Sixteen and more bytes"),
+        payload_len: 22,
+        ..with_mac(write())
+    };
+    let mac = sealed_as_told(&forged, BYTES);
+    let forged = [&mac[..88], b"S", &mac[89..]].concat();
+    add(
+        "payload_forged",
+        "the CRC fits; the tag covers the payload and does not",
+        forged,
+        lost,
+    );
+    let crc = DataHeader {
+        payload_crc: 1,
+        ..read()
+    };
+    add(
+        "crc_of_nothing",
+        "a CRC without a payload",
+        sealed_as_told(&crc, &[]),
+        lost,
+    );
+    let word = "INVALID";
+    for (name, about, header) in [
+        (
+            "status",
+            "a status in a request",
+            DataHeader {
+                status: 1,
+                ..read()
+            },
+        ),
+        (
+            "reserved",
+            "reserved is 1",
+            DataHeader {
+                reserved: 1,
+                ..read()
+            },
+        ),
+        (
+            "flag_02",
+            "an undefined flag",
+            DataHeader { flags: 2, ..read() },
+        ),
+        (
+            "flag_40",
+            "an undefined flag",
+            DataHeader {
+                flags: 0x40,
+                ..read()
+            },
+        ),
+        ("op_0", "no operation", DataHeader { op: 0, ..read() }),
+        (
+            "op_6",
+            "an unknown operation",
+            DataHeader { op: 6, ..read() },
+        ),
+        (
+            "memory_flush",
+            "FLUSH to FBMU",
+            DataHeader {
+                op: 5,
+                length: 0,
+                offset: 0,
+                ..read()
+            },
+        ),
+    ] {
+        add(name, about, sealed(&header, &[]), word);
+    }
+}
+
+/// What a client does not believe.
+pub(crate) fn bad_replies(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, bytes: Vec<u8>| {
+        let name = format!("bad_data_plane_reply_{name}");
+        refused(c, &name, Kind::DataReply, about, bytes, "ignored");
+    };
+    let whole = sealed(&answered(read(), DataStatus::Ok), BYTES);
+    let unauthenticated = answered(read(), DataStatus::Invalid).bytes();
+    let about = "INVALID with a tag of zeros: anybody could have sent it";
+    add(
+        "unauthenticated",
+        about,
+        [&unauthenticated[..], &[0; 32]].concat(),
+    );
+    add("request", "a request, sent back", sealed(&read(), &[]));
+    add(
+        "cut",
+        "a byte is missing",
+        whole[..whole.len() - 1].to_vec(),
+    );
+    let mut changed = whole.clone();
+    changed[88] ^= 1;
+    add("payload_changed", "the CRC finds it", changed);
+    let mut changed = whole;
+    changed[6] = 0x81;
+    add("flag_changed", "PAYLOAD_MAC set on its way", changed);
+}

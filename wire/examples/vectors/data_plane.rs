@@ -1,0 +1,151 @@
+//! Frames of the data plane over UDP: sealed with the key of the vectors, judged as far as that goes
+//! without knowing a lease, and told in lines.
+
+use fabricbios_wire::*;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::describe::Lines;
+
+/// 00 01 … 1f.
+pub(crate) const KEY: [u8; 32] = {
+    let mut key = [0; 32];
+    let mut at = 0;
+    while at < key.len() {
+        #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
+        let byte = at as u8;
+        key[at] = byte;
+        at += 1;
+    }
+    key
+};
+
+/// CRC-32C, bit by bit; 0 of nothing, as the field has it.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 };
+    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
+    !bytes.iter().fold(u32::MAX, byte)
+}
+
+fn tag(header: &[u8], payload: &[u8]) -> [u8; DATA_TAG_LEN] {
+    // A key shorter than a block is one with zeros behind it (RFC 2104 section 2).
+    let mut block = [0; 64];
+    block[..KEY.len()].copy_from_slice(&KEY);
+    let mut mac = Hmac::<Sha256>::new(&block.into());
+    mac.update(header);
+    mac.update(payload);
+    mac.finalize().into_bytes().into()
+}
+
+/// The payload as far as the tag covers it.
+fn covered<'a>(header: &DataHeader, payload: &'a [u8]) -> &'a [u8] {
+    if header.has_payload_mac() {
+        payload
+    } else {
+        &[]
+    }
+}
+
+/// The datagram, with the right tag over whatever the header says.
+pub(crate) fn sealed_as_told(header: &DataHeader, payload: &[u8]) -> Vec<u8> {
+    let bytes = header.bytes();
+    let tag = tag(&bytes, covered(header, payload));
+    [&bytes[..], &tag, payload].concat()
+}
+
+/// The datagram with everything right.
+pub(crate) fn sealed(header: &DataHeader, payload: &[u8]) -> Vec<u8> {
+    let header = DataHeader {
+        payload_crc: crc32c(payload),
+        payload_len: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+        ..*header
+    };
+    sealed_as_told(&header, payload)
+}
+
+/// What a server says to it before it looks at the lease (section 2, steps 1 to 3).
+pub(crate) fn request(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str> {
+    let is_reply = |header: &DataHeader| header.is_reply();
+    let frame = match DataFrame::parse(datagram) {
+        Err(NotAFrame::Foreign) => return Err("dropped"),
+        Err(NotAFrame::WrongLength(header)) if is_reply(&header) => return Err("dropped"),
+        Ok(frame) if is_reply(&frame.header) => return Err("dropped"),
+        Err(NotAFrame::WrongLength(_)) => return Err("unauthenticated"),
+        Ok(frame) => frame,
+    };
+    let header = &frame.header;
+    if !is_genuine(&frame) {
+        return Err("unauthenticated");
+    }
+    let undefined = header.flags & !data_flags::PAYLOAD_MAC;
+    let op = DataOp::from_byte(header.op).filter(|op| has(header.service, *op));
+    if (header.status, header.reserved, undefined) != (0, 0, 0) || op.is_none() {
+        return Err("INVALID");
+    }
+    Ok((lines(&frame), sealed(header, frame.payload)))
+}
+
+/// FLUSH belongs to blocks.
+fn has(service: DataService, op: DataOp) -> bool {
+    op != DataOp::Flush || service == DataService::Block
+}
+
+/// Whether a client would believe it, if it had asked for it.
+pub(crate) fn reply(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str> {
+    let frame = DataFrame::parse(datagram).or(Err("ignored"))?;
+    if !frame.header.is_reply() || !is_genuine(&frame) {
+        return Err("ignored");
+    }
+    let mut out = lines(&frame);
+    if let (1, 0, Some(it)) = (
+        frame.header.op,
+        frame.header.status,
+        HelloReply::read(frame.payload),
+    ) {
+        out.extend(hello(&it));
+    }
+    Ok((out, sealed(&frame.header, frame.payload)))
+}
+
+fn is_genuine(frame: &DataFrame<'_>) -> bool {
+    let right = tag(frame.header_bytes, covered(&frame.header, frame.payload));
+    *frame.tag == right && frame.header.payload_crc == crc32c(frame.payload)
+}
+
+fn lines(frame: &DataFrame<'_>) -> Lines {
+    let it = &frame.header;
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let mut out = vec![
+        format!("magic = {}", String::from_utf8_lossy(&it.service.magic())),
+        format!("op = {}", DataOp::from_byte(it.op).map_or("", DataOp::name)),
+        format!("flags = 0x{:02x}", it.flags),
+        format!(
+            "status = {}",
+            DataStatus::from_byte(it.status).map_or("", DataStatus::name)
+        ),
+        format!("lease_id = {}", it.lease_id),
+        format!("nonce = 0x{:016x}", it.nonce),
+        format!("offset = {}", it.offset),
+        format!("length = {}", it.length),
+        format!("payload_crc = 0x{:08x}", it.payload_crc),
+        format!("tag = {}", hex(frame.tag)),
+    ];
+    if !frame.payload.is_empty() {
+        out.push(format!("payload = {}", hex(frame.payload)));
+    }
+    out
+}
+
+fn hello(it: &HelloReply) -> Lines {
+    vec![
+        format!("hello.resource_len = {}", it.resource_len),
+        format!("hello.unit = {}", it.unit),
+        format!("hello.max_read = {}", it.max_read),
+        format!("hello.max_write = {}", it.max_write),
+        format!("hello.session = {}", it.session),
+        format!("hello.window = {}", it.window),
+        format!("hello.read_only = {}", it.read_only),
+        format!("hello.remaining_ms = {}", it.remaining_ms),
+        format!("hello.datagram_max = {}", it.datagram_max),
+    ]
+}
