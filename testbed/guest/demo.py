@@ -14,34 +14,13 @@ import time
 import fabric
 import rdma_client
 import writer
+from story import Story
 
 LEASE_BYTES, TERM_SECS, LAST_TERM_SECS = 65536, 15, 4
 TEXT = b"written by a client that fabricBIOS does not know"
 
 MEANING = {rdma_client.REMOTE_ACCESS_ERROR: "the node's device refused the key",
            rdma_client.NO_ANSWER: "the queue pair was gone when the write came; the client waited for its own retries"}
-
-
-class Story:
-    """Prints the steps and remembers whether one was not as told."""
-
-    def __init__(self):
-        self.number, self.wrong = 0, []
-
-    def step(self, title):
-        """The next step."""
-        self.number += 1
-        print(f"\n{self.number:2}. {title}", flush=True)
-
-    def shows(self, text):
-        """What it shows."""
-        print(f"      {text}", flush=True)
-
-    def must(self, holds, text):
-        """What it shows, and has to."""
-        self.shows(text if holds else f"NOT AS TOLD: {text}")
-        if not holds:
-            self.wrong.append(f"step {self.number}: {text}")
 
 
 def arguments():
@@ -180,10 +159,7 @@ def main():
         tell(story, device, asked)
     except (fabric.Refused, RuntimeError) as stopped:
         story.must(False, str(stopped))
-    for wrong in story.wrong:
-        print(f"not as told: {wrong}")
-    print("\nEverything was as told." if not story.wrong else "\nNot everything was as told.")
-    return 1 if story.wrong else 0
+    return story.end()
 
 
 if __name__ == "__main__":

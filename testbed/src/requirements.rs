@@ -57,8 +57,10 @@ const GUEST_PACKAGES: [(&str, Option<&str>); 14] = [
     ("rdmacm-utils", Some("rping")),
     ("util-linux", Some("setsid")),
 ];
-const BUILD_PACKAGES: [(&str, Option<&str>); 5] = [
+const BUILD_PACKAGES: [(&str, Option<&str>); 6] = [
     ("cmake", Some("cmake")),
+    // libFuzzer is C++.
+    ("g++", Some("g++")),
     ("gcc", Some("gcc")),
     ("libc6-dev", None),
     ("libclang-dev", None),

@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: the life of one lease, on soft-RoCE in a guest or on the host's own devices.
+//! `cargo xtask demo`: the life of a lease, over RDMA and over UDP, on soft-RoCE in a guest or on the
+//! host's own devices. Where there can be no guest, the part that needs none is shown.
 
 use crate::cargo::{self, Profile};
 use crate::lab::BootArguments;
@@ -6,8 +7,8 @@ use crate::progress::Progress;
 use crate::suites::GUEST_DIRECTORY;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fabricbios_testbed::requirements::Need;
-use fabricbios_testbed::{Echo, Job, Layout, Prelude};
+use fabricbios_testbed::requirements::{self, Need};
+use fabricbios_testbed::{Echo, Job, Lab, Layout, Prelude};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -26,24 +27,53 @@ pub(crate) struct Arguments {
     /// Use this host's own RDMA devices instead of a guest (needs root)
     #[arg(long)]
     here: bool,
+    /// Show only what needs neither RDMA, root nor a guest: memory over UDP
+    #[arg(long, conflicts_with = "here")]
+    udp: bool,
     #[command(flatten)]
     boot: BootArguments,
 }
 
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
-    let script = layout.repository().join(GUEST_DIRECTORY).join("demo.py");
+    let scripts = layout.repository().join(GUEST_DIRECTORY);
+    let script = scripts.join("demo.py");
+    let over_udp = scripts.join("demo_udp.py");
     if arguments.here {
-        here(layout, &script)
-    } else {
-        in_guest(layout, &script, &arguments.boot)
+        return here(layout, &script);
+    }
+    if arguments.udp {
+        return without_guest(layout, &over_udp, &arguments.boot);
+    }
+    let progress = Progress::start();
+    let needs = [Need::Guest, Need::Build];
+    let lab = arguments
+        .boot
+        .prepare(layout, &needs, &|step| progress.step(step));
+    match lab {
+        Ok(lab) => in_guest(layout, &script, &lab, &progress),
+        Err(why) => {
+            progress.clear();
+            println!("There is no guest with soft-RoCE here: {why:#}\n");
+            println!(
+                "Left out: RDMA keys, queue pairs and windows. Shown instead, on this host as it is: \
+                 the same leases over UDP."
+            );
+            without_guest(layout, &over_udp, &arguments.boot)
+        }
     }
 }
 
-fn in_guest(layout: &Layout, script: &Path, boot: &BootArguments) -> Result<ExitCode> {
+/// On any host, as any user.
+fn without_guest(layout: &Layout, script: &Path, boot: &BootArguments) -> Result<ExitCode> {
+    let needs = [Need::Build, Need::Python];
+    requirements::ensure(layout, &needs, boot.consent(), &crate::lab::say)?;
     let progress = Progress::start();
-    let lab = boot.prepare(layout, &[Need::Guest, Need::Build], &|step| {
-        progress.step(step);
-    })?;
+    progress.run("building", cargo::build_programs(layout, PROFILE)?)?;
+    progress.clear();
+    run_script(layout, script)
+}
+
+fn in_guest(layout: &Layout, script: &Path, lab: &Lab, progress: &Progress) -> Result<ExitCode> {
     progress.run("building", cargo::build_programs(layout, PROFILE)?)?;
     progress.step("booting the lab kernel");
     let mut job = Job::new("demo", &[PYTHON, &script.display().to_string()]);
@@ -91,6 +121,10 @@ fn here(layout: &Layout, script: &Path) -> Result<ExitCode> {
     let progress = Progress::start();
     progress.run("building", cargo::build_programs(layout, PROFILE)?)?;
     progress.clear();
+    run_script(layout, script)
+}
+
+fn run_script(layout: &Layout, script: &Path) -> Result<ExitCode> {
     let mut demo = Command::new(PYTHON);
     demo.arg(script)
         .env("FABRICBIOS_BIN", programs(layout))

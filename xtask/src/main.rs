@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod demo;
+mod fuzz;
 mod lab;
 mod progress;
 mod suites;
@@ -35,6 +36,8 @@ enum Task {
     Test(test::Arguments),
     /// Run a command, or a shell, as root under the lab kernel, with this checkout
     Lab(lab::Arguments),
+    /// Look for inputs that break a parser, the UDP engine or the lease table
+    Fuzz(fuzz::Arguments),
     /// Run the measurements
     Bench(bench::Arguments),
     /// Show what the lab and the tests need and this host lacks; install it with --yes
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Task::Demo(arguments) => demo::run(&layout, &arguments),
         Task::Test(arguments) => test::run(&layout, &arguments),
+        Task::Fuzz(arguments) => fuzz::run(&layout, &arguments),
         Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),

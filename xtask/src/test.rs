@@ -162,6 +162,18 @@ fn steps(suites: &Suites) -> Vec<Step> {
             vectors,
         ),
     ];
+    steps.push(host(
+        "no-std",
+        "the pure crates build without the standard library",
+        &[Build],
+        no_std,
+    ));
+    steps.push(host(
+        "fuzz",
+        "parsers and sequences of operations, coverage-guided, for a short time",
+        &[Build],
+        crate::fuzz::step,
+    ));
     steps.extend(
         suites
             .all()
@@ -238,6 +250,14 @@ fn doctest(layout: &Layout) -> Result<Outcome> {
 fn doc(layout: &Layout) -> Result<Outcome> {
     let mut command = cargo(layout, &["doc", "--workspace", "--no-deps"])?;
     command.env("RUSTDOCFLAGS", "-D warnings");
+    passed(command)
+}
+
+fn no_std(layout: &Layout) -> Result<Outcome> {
+    let mut command = cargo(layout, &["build", "--locked"])?;
+    command
+        .current_dir(layout.repository().join("testbed/no-std"))
+        .env("CARGO_TARGET_DIR", layout.target().join("no-std"));
     passed(command)
 }
 

@@ -1,0 +1,30 @@
+"""A story on a terminal: numbered steps, what each shows, and what had to be so and was not."""
+
+
+class Story:
+    """Prints the steps and remembers whether one was not as told."""
+
+    def __init__(self):
+        self.number, self.wrong = 0, []
+
+    def step(self, title):
+        """The next step."""
+        self.number += 1
+        print(f"\n{self.number:2}. {title}", flush=True)
+
+    def shows(self, text):
+        """What it shows."""
+        print(f"      {text}", flush=True)
+
+    def must(self, holds, text):
+        """What it shows, and has to."""
+        self.shows(text if holds else f"NOT AS TOLD: {text}")
+        if not holds:
+            self.wrong.append(f"step {self.number}: {text}")
+
+    def end(self):
+        """The verdict, and the exit status that says the same."""
+        for wrong in self.wrong:
+            print(f"not as told: {wrong}")
+        print("\nEverything was as told." if not self.wrong else "\nNot everything was as told.")
+        return 1 if self.wrong else 0

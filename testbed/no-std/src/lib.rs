@@ -1,0 +1,33 @@
+//! Built by `cargo xtask test`. This crate has a panic handler of its own. So has std; if one of the
+//! crates below brings std in, there are two, and the compiler refuses.
+#![no_std]
+
+use core::{
+    alloc::{GlobalAlloc, Layout},
+    panic::PanicInfo,
+    ptr,
+};
+
+pub use fabricbios_fallback_udp as fallback_udp;
+pub use fabricbios_lease as lease;
+pub use fabricbios_wire as wire;
+
+/// There is no memory: nothing here is ever run.
+struct Nothing;
+
+// SAFETY: null is what an allocator without memory has to return, and it is never given any back.
+unsafe impl GlobalAlloc for Nothing {
+    unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {
+        ptr::null_mut()
+    }
+
+    unsafe fn dealloc(&self, _pointer: *mut u8, _layout: Layout) {}
+}
+
+#[global_allocator]
+static ALLOCATOR: Nothing = Nothing;
+
+#[panic_handler]
+fn stop(_info: &PanicInfo<'_>) -> ! {
+    loop {}
+}
