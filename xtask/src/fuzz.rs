@@ -213,7 +213,7 @@ fn seed(vector: &str) -> Option<(&'static str, Vec<u8>)> {
         "request" => "requests",
         "answer" => "answers",
         "flat" | "structured" => "inventories",
-        "data-plane" => "data_frames",
+        "data_request" | "data_reply" => "data_frames",
         _ => return None,
     };
     let digits: String = vector
