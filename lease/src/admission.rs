@@ -9,7 +9,10 @@ use fabricbios_wire::{
     ResourceType, Transport,
 };
 
-use crate::{Extent, LeaseTable, Wanted, resource::Resource};
+use crate::{
+    Extent, LeaseTable, Wanted,
+    resource::{Resource, takes_peers},
+};
 
 /// A place for a lease.
 #[derive(Debug)]
@@ -253,7 +256,7 @@ fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transp
             ),
         );
     };
-    if !request.rdma_peers.is_empty() && !matches!(road, Transport::Rdma | Transport::Both) {
+    if !request.rdma_peers.is_empty() && !takes_peers(road) {
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,

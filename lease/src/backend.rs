@@ -133,7 +133,7 @@ pub struct Offer {
     /// Roads that leases of it can be used over, best first.
     pub transports: Vec<Transport>,
     /// Whether its bytes are still there when the process has ended: then leases over roads that a
-    /// new process can open again are adopted by it.
+    /// new process can open again are adopted by it, see [`crate::LeaseTable::restore_lease`].
     pub outlives_process: bool,
 }
 
@@ -150,7 +150,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The lease may be used until `deadline`, on the boot-time clock, and no longer: for roads
     /// that look at the clock at every request. Said when a binding has been made, before anybody
-    /// is told of it, and at every renewal. Never blocks: it is called by the driver itself.
+    /// is told of it, and at every renewal; before the first time there is no access over such a
+    /// road. The newest counts, also when it is the earlier one; a new key of the same binding has it
+    /// too. Never blocks: it is called by the driver itself.
     fn extend(&self, _tag: Tag, _deadline: BootTime) {}
 
     /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
@@ -173,6 +175,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Remediation of a fenced resource: for each of these leases, whatever is left of it is cut,
     /// released and looked for again. `Ok`: nothing of any of them is left and their bytes are
-    /// clean. Leases in use are not touched.
+    /// clean. Leases in use are not touched. Some may be of an earlier run, unknown to this process:
+    /// their bytes are scrubbed like the others'.
     fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError>;
 }

@@ -134,9 +134,8 @@ impl LeaseTable {
         let waiting = core::mem::take(&mut lease.waiting);
         let info = lease.info(now, false);
         let over = lease.over();
-        if lease.granted_at_unix_ms != 0 {
-            let ended = (lease.state == State::Releasing).then_some(lease.ending);
-            let record = lease.record().with_end(ended);
+        if lease.granted() {
+            let record = lease.record();
             self.journal(Change::PutLease(record));
         }
         for waiting in waiting {
@@ -188,10 +187,10 @@ impl LeaseTable {
             reason: reason.clone(),
             by_release: lease.fenced_by_release,
         };
-        let (record, granted) = (lease.record(), lease.granted_at_unix_ms != 0);
-        if granted {
-            self.journal(Change::PutLease(record));
-        }
+        // Also of a lease that nobody was told of: its bytes are nobody's after a crash either. Before
+        // the fence: what a crash leaves is never a fence under a lease that seems to live.
+        let record = lease.record();
+        self.journal(Change::PutLease(record));
         match before {
             State::Cutting => self.cutting -= 1,
             // Whatever still works is taken away as far as can be; that does not clear the fence.
@@ -200,6 +199,7 @@ impl LeaseTable {
             }
             _ => {}
         }
+        self.order(Order::Fenced(tag));
         self.fence_resource(fence);
         self.tell_fenced(id, waiting);
         self.arm(id);
@@ -258,21 +258,30 @@ impl LeaseTable {
             resource.free.give_back(lease.extent);
             resource.fenced_leases.remove(&id);
         }
-        if lease.granted_at_unix_ms == 0 {
+        let fenced = lease.fault.is_some();
+        if !lease.granted() {
             // Nobody was ever told of it.
             self.forget_name(&lease.tenant, id);
+            if fenced {
+                self.journal(Change::RemoveLease(id));
+            }
             return;
         }
-        let phase = if lease.fault.is_some() {
+        let phase = if fenced {
             LeasePhase::Fenced
         } else {
             lease.ending
         };
+        let ended = lease.to_ended(phase);
+        if fenced {
+            // Its bytes are not to be kept from anybody any more.
+            self.journal(Change::PutLease(ended.record(id)));
+        }
         self.note(Note::Ended {
             lease_id: id,
             phase,
         });
-        self.remember(now, id, lease.to_ended(phase));
+        self.remember(now, id, ended);
     }
 
     fn reset_is_overdue(&mut self, now: Now, id: ResourceId) {

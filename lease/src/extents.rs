@@ -54,7 +54,25 @@ impl Extents {
         })
     }
 
-    /// Gives back what [`Extents::take`] gave.
+    /// Takes exactly these positions. `false`: they are not all free, or not aligned, and nothing
+    /// changed.
+    pub(crate) fn take_this(&mut self, wanted: Extent) -> bool {
+        let Some((&offset, &length)) = self.by_offset.range(..=wanted.offset).next_back() else {
+            return false;
+        };
+        let end = offset + length;
+        let aligned =
+            wanted.offset.is_multiple_of(self.align) && wanted.length.is_multiple_of(self.align);
+        if wanted.length == 0 || !aligned || wanted.end() > end {
+            return false;
+        }
+        self.remove(offset, length);
+        self.insert(offset, wanted.offset - offset);
+        self.insert(wanted.end(), end - wanted.end());
+        true
+    }
+
+    /// Gives back what was taken.
     pub(crate) fn give_back(&mut self, extent: Extent) {
         let (mut start, mut end) = (extent.offset, extent.end());
         if let Some((&before, &its)) = self.by_offset.range(..start).next_back()

@@ -10,7 +10,7 @@ use fabricbios_wire::{
 
 use crate::{
     BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
-    config::RENEWAL_WINDOW_FRACTION, record::Ended,
+    config::RENEWAL_WINDOW_FRACTION, record::Ended, resource::takes_peers,
 };
 
 /// Who waits for what a lease is doing.
@@ -213,10 +213,39 @@ impl Lease {
         told
     }
 
+    /// As it would be found after a crash.
     pub(crate) fn record(&self) -> LeaseRecord {
-        self.to_ended(self.ending)
-            .record(self.id)
-            .with_end(matches!(self.state, State::Fenced).then_some(LeasePhase::Fenced))
+        let phase = self.phase();
+        let lives = matches!(
+            phase,
+            LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
+        );
+        LeaseRecord {
+            extent: Some(self.extent),
+            term_secs: whole_secs(self.term),
+            grace_secs: whole_secs(self.grace),
+            deadline: self.deadline,
+            ended: (!lives).then_some(phase),
+            ..self.to_ended(phase).record(self.id)
+        }
+    }
+
+    /// Whether anybody was told of it.
+    pub(crate) fn granted(&self) -> bool {
+        self.granted_at_unix_ms != 0
+    }
+
+    /// The request that gives it a key when it has none.
+    pub(crate) fn asks_for_a_key_by(&self) -> &'static str {
+        if self.takes_peers() {
+            "LEASE_BIND"
+        } else {
+            "LEASE_ROTATE"
+        }
+    }
+
+    pub(crate) fn takes_peers(&self) -> bool {
+        self.effective.transport.is_some_and(takes_peers)
     }
 
     pub(crate) fn to_ended(&self, phase: LeasePhase) -> Ended {
@@ -242,6 +271,11 @@ impl Lease {
     }
 }
 
+/// Terms and grace times come in whole seconds.
+pub(crate) fn whole_secs(span: Duration) -> u32 {
+    u32::try_from(span.as_secs()).unwrap_or(u32::MAX)
+}
+
 /// The specification's word for a phase. The three phases after the end that it does not know are
 /// told by whether the holder could have known: freed and expired are Expired, the others Revoked.
 pub(crate) fn status_of(phase: LeasePhase) -> LeaseStatus {
@@ -249,13 +283,6 @@ pub(crate) fn status_of(phase: LeasePhase) -> LeaseStatus {
         LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
         LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
         LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
-    }
-}
-
-impl LeaseRecord {
-    pub(crate) fn with_end(mut self, ended: Option<LeasePhase>) -> Self {
-        self.ended = ended;
-        self
     }
 }
 

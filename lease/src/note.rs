@@ -5,7 +5,7 @@ use core::{fmt, time::Duration};
 
 use fabricbios_wire::{Effective, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType};
 
-use crate::{StepError, Tag};
+use crate::{State, StepError, Tag};
 
 /// What a request wanted, as far as the decision was about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,13 @@ pub enum Note {
         effective: Effective,
         /// The rule that decided.
         policy: &'static str,
+    },
+    /// A lease of an earlier run goes on.
+    Adopted {
+        /// Which.
+        lease_id: LeaseId,
+        /// `Rebinding`: in use as soon as it has its new binding; `Grace`: its bytes are kept.
+        state: State,
     },
     /// A request was refused.
     Refused {

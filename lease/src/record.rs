@@ -5,7 +5,14 @@ use alloc::{string::String, sync::Arc};
 use fabricbios_wire::{Effective, Generation, LeaseId, LeasePhase, ResourceId, ResourceType};
 use serde::{Deserialize, Serialize};
 
-/// What survives of a lease: enough to answer LEASE_QUERY after it ended, nothing secret.
+use crate::{BootTime, Extent};
+
+/// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
+/// formats without names would read one shape as another.
+pub const RECORDS_VERSION: u8 = 2;
+
+/// What survives of a lease: enough to go on with it, or to answer LEASE_QUERY after it ended; nothing
+/// secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
     /// Which.
@@ -18,6 +25,8 @@ pub struct LeaseRecord {
     pub resource_type: ResourceType,
     /// How much.
     pub capacity: u64,
+    /// Which part of the resource; absent when that is anybody's again.
+    pub extent: Option<Extent>,
     /// Bindings it had.
     pub generation: Generation,
     /// Wall clock.
@@ -26,6 +35,12 @@ pub struct LeaseRecord {
     pub expires_at_unix_ms: u64,
     /// What was enforced.
     pub effective: Effective,
+    /// The current term, seconds.
+    pub term_secs: u32,
+    /// Seconds.
+    pub grace_secs: u32,
+    /// End of the term; of the boot in which it was written, and of no other.
+    pub deadline: BootTime,
     /// How it ended; absent while it lives.
     pub ended: Option<LeasePhase>,
 }
@@ -45,6 +60,21 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    pub(crate) fn of(record: &LeaseRecord, tenant: Arc<str>, phase: LeasePhase) -> Self {
+        Self {
+            tenant,
+            resource_id: record.resource_id,
+            resource_type: record.resource_type,
+            capacity: record.capacity,
+            generation: record.generation,
+            granted_at_unix_ms: record.granted_at_unix_ms,
+            expires_at_unix_ms: record.expires_at_unix_ms,
+            effective: record.effective,
+            phase,
+        }
+    }
+
+    /// Nothing is held any more, nothing falls due.
     pub(crate) fn record(&self, lease_id: LeaseId) -> LeaseRecord {
         LeaseRecord {
             lease_id,
@@ -52,10 +82,14 @@ impl Ended {
             resource_id: self.resource_id,
             resource_type: self.resource_type,
             capacity: self.capacity,
+            extent: None,
             generation: self.generation,
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,
             effective: self.effective,
+            term_secs: 0,
+            grace_secs: 0,
+            deadline: BootTime(0),
             ended: Some(self.phase),
         }
     }

@@ -7,7 +7,7 @@ use fabricbios_wire::{Binding, LeaseError, LeaseId, LeasePhase, Refusal, Refusal
 
 use crate::{
     BindError, Event, LeaseTable, Note, Now, Order, Report, State, StepError, Tag,
-    lease::{Lease, OldKey, Outstanding, Waiting},
+    lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
 };
 
 impl LeaseTable {
@@ -98,10 +98,19 @@ impl LeaseTable {
         lease.binding = Some(Box::new(binding));
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
-            lease.start_term(now, u32::try_from(lease.term.as_secs()).unwrap_or(u32::MAX));
+            lease.start_term(now, whole_secs(lease.term));
             self.note_grant(tag.lease_id);
         }
+        self.extend(tag.lease_id);
         self.settle(now, tag.lease_id);
+    }
+
+    /// Every road learns until when, before anybody is told.
+    pub(crate) fn extend(&mut self, id: LeaseId) {
+        if let Some(lease) = self.leases.get(&id) {
+            let order = Order::Extend(lease.tag(), lease.deadline);
+            self.order(order);
+        }
     }
 
     fn note_grant(&mut self, id: LeaseId) {
@@ -167,10 +176,10 @@ impl LeaseTable {
             return;
         };
         let mut refusal = bind_refusal(error);
-        if lease.granted_at_unix_ms != 0 && lease.binding.is_none() {
-            refusal
-                .message
-                .push_str("; the lease goes on without a key: LEASE_BIND gives it one");
+        if lease.granted() && lease.binding.is_none() {
+            let by = lease.asks_for_a_key_by();
+            let goes_on = alloc::format!("; the lease goes on without a key: {by} gives it one");
+            refusal.message.push_str(&goes_on);
         }
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);

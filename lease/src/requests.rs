@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use fabricbios_wire::{
     Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, RdmaPeer, Refusal,
-    RefusalClass, Reply, Request, ResourceId, RevokeOutcome, Transport,
+    RefusalClass, Reply, Request, ResourceId, RevokeOutcome,
 };
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     Wanted,
     admission::{Admitted, check_peers, wanted},
     config::OVERLAP_MS_MAX,
-    lease::{Lease, OldKey, Outstanding, Waiting},
+    lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
     standing::{busy, check_operator, invalid, not_found},
     table::Timer,
 };
@@ -80,16 +80,10 @@ impl LeaseTable {
         self.check_binds(&asked.tenant)?;
         let admitted = self.admit(request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
-        let order = BindOrder {
-            tag: lease.tag(),
-            extent: lease.extent,
-            transport: admitted.effective.transport.unwrap_or_default(),
-            peers: lease.peers.clone(),
-        };
-        let name = lease.tenant.clone();
+        let (name, order) = (lease.tenant.clone(), lease.bind_order());
         self.on_its_way(&name, lease.id);
         self.leases.insert(lease.id, lease);
-        self.order(Order::Bind(order));
+        self.order(order);
         self.arm(asked.fresh_id);
         Ok(None)
     }
@@ -136,7 +130,7 @@ impl LeaseTable {
         self.check_holder(asked, id)?;
         let lease = self.live(id)?;
         let secs = match secs {
-            0 => u32::try_from(lease.term.as_secs()).unwrap_or(u32::MAX),
+            0 => whole_secs(lease.term),
             given => given,
         };
         if lease.state == State::Active && now.boot < lease.renewable_at() {
@@ -169,22 +163,19 @@ impl LeaseTable {
             return Err(lease.busy());
         }
         lease.start_term(now, secs);
-        let (tag, rotate) = (
-            lease.tag(),
-            lease.effective.rotate_on_renew && lease.has_key(),
-        );
+        let rotate = lease.effective.rotate_on_renew && lease.has_key();
+        // Over before the next renewal can come, however short the term.
+        let (tag, overlap) = (lease.tag(), RENEWAL_OVERLAP.min(lease.term / 2));
+        if was == State::Active {
+            self.extend(id);
+        }
         match (was, rotate) {
             (State::Grace, _) => self.bind_again(now, Waiting::Renew(asked.ticket), id),
-            (_, true) => {
-                // Over before the next renewal can come, however short the term.
-                let overlap = RENEWAL_OVERLAP.min(lease.term / 2);
-                self.rotate_now(now, Waiting::Renew(asked.ticket), tag, overlap)
-            }
+            (_, true) => self.rotate_now(now, Waiting::Renew(asked.ticket), tag, overlap),
             (_, false) => {
-                let reply = Reply::Lease(lease.info(now, true));
                 self.put(id);
                 self.arm(id);
-                Ok(Some(reply))
+                Ok(Some(Reply::Lease(self.live(id)?.info(now, true))))
             }
         }
     }
@@ -251,10 +242,7 @@ impl LeaseTable {
     fn bind(&mut self, now: Now, asked: &Asked, id: LeaseId, peers: &[RdmaPeer]) -> Decision {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
-        if !matches!(
-            lease.effective.transport,
-            Some(Transport::Rdma | Transport::Both)
-        ) {
+        if !lease.takes_peers() {
             return Err(invalid(format!(
                 "lease {id} goes over {}; only RDMA leases take a queue pair",
                 lease.effective.transport.unwrap_or_default()
@@ -270,9 +258,18 @@ impl LeaseTable {
         self.bind_again(now, Waiting::Rebind(asked.ticket), id)
     }
 
-    /// A new generation towards the peer on record. The state is `Rebinding` already.
+    /// A new binding for somebody who waits for it. The state is `Rebinding` already.
     fn bind_again(&mut self, now: Now, waiting: Waiting, id: LeaseId) -> Decision {
-        let lease = self.live_mut(id)?;
+        self.live_mut(id)?.waiting.push(waiting);
+        self.bind_anew(now, id);
+        Ok(None)
+    }
+
+    /// A new generation towards the peers on record. The state is `Rebinding` already.
+    pub(crate) fn bind_anew(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         lease.generation = lease.generation.next();
         lease.since = now.boot;
         lease.old_key = None;
@@ -280,18 +277,12 @@ impl LeaseTable {
         lease.binding = None;
         lease.outstanding = Some(Outstanding::Bind);
         lease.patience_over = false;
-        lease.waiting.push(waiting);
-        let name = lease.tenant.clone();
-        let order = BindOrder {
-            tag: lease.tag(),
-            extent: lease.extent,
-            transport: lease.effective.transport.unwrap_or_default(),
-            peers: lease.peers.clone(),
-        };
+        let (name, order) = (lease.tenant.clone(), lease.bind_order());
         self.on_its_way(&name, id);
-        self.order(Order::Bind(order));
+        // Who renewed has his term, and may be told of it before the binding is there.
+        self.put(id);
+        self.order(order);
         self.arm(id);
-        Ok(None)
     }
 
     fn rotate(&mut self, now: Now, asked: &Asked, id: LeaseId, overlap_ms: u32) -> Decision {
@@ -307,7 +298,7 @@ impl LeaseTable {
                 "lease {id}: the key before still works; rotate after it"
             )));
         }
-        if lease.state == State::Active && !lease.has_key() {
+        if lease.state == State::Active && !lease.has_key() && lease.takes_peers() {
             return Err(invalid(format!(
                 "lease {id} has no key yet: LEASE_BIND gives it one"
             )));
@@ -318,6 +309,9 @@ impl LeaseTable {
             return Err(lease.busy());
         }
         let tag = lease.tag();
+        if !lease.has_key() {
+            return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
+        }
         self.rotate_now(
             now,
             Waiting::Rebind(asked.ticket),
@@ -409,12 +403,21 @@ impl LeaseTable {
 }
 
 impl Lease {
+    /// Over whatever road.
     fn has_key(&self) -> bool {
-        let rdma = self
-            .binding
-            .as_deref()
-            .and_then(|binding| binding.rdma.as_ref());
-        rdma.is_some_and(|rdma| rdma.rkey.is_some())
+        self.binding.as_deref().is_some_and(|binding| {
+            let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
+            rkey.is_some() || binding.dp_key.is_some()
+        })
+    }
+
+    fn bind_order(&self) -> Order {
+        Order::Bind(BindOrder {
+            tag: self.tag(),
+            extent: self.extent,
+            transport: self.effective.transport.unwrap_or_default(),
+            peers: self.peers.clone(),
+        })
     }
 
     /// A term of `secs` from now.

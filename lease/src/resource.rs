@@ -15,6 +15,8 @@ pub(crate) struct Resource {
     /// What of it fits the alignment: more can never be had in one lease.
     pub(crate) usable: u64,
     pub(crate) transports: Vec<Transport>,
+    /// See [`Offer::outlives_process`].
+    pub(crate) outlives_process: bool,
     pub(crate) free: Extents,
     pub(crate) fence: Option<FenceRecord>,
     /// Leases that left it fenced and were not proved clean since.
@@ -35,6 +37,7 @@ impl Resource {
             usable: free.free_total(),
             free,
             transports: offer.transports,
+            outlives_process: offer.outlives_process,
             fence: None,
             fenced_leases: BTreeSet::new(),
             resetting: None,
@@ -45,13 +48,21 @@ impl Resource {
     /// Over which road a lease would go; `None` if this resource has not the one asked for. Who
     /// names a queue pair means a road that has one.
     pub(crate) fn road(&self, wanted: Transport, has_peer: bool) -> Option<Transport> {
-        let takes_peers = |road: &&Transport| matches!(road, Transport::Rdma | Transport::Both);
         match wanted {
-            Transport::Auto if has_peer => self.transports.iter().find(takes_peers).copied(),
+            Transport::Auto if has_peer => self
+                .transports
+                .iter()
+                .copied()
+                .find(|&road| takes_peers(road)),
             Transport::Auto => self.transports.first().copied(),
             named => self.transports.contains(&named).then_some(named),
         }
     }
+}
+
+/// Whether queue pairs of the client belong to a lease over this road.
+pub(crate) fn takes_peers(road: Transport) -> bool {
+    matches!(road, Transport::Rdma | Transport::Both)
 }
 
 /// What the table says of an offered resource, for inventories.

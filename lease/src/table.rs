@@ -11,13 +11,11 @@ use alloc::{
     vec::Vec,
 };
 
-use fabricbios_wire::{
-    Answer, Fence, LeaseId, LeasePhase, Request, ResourceId, ResourceType, Role,
-};
+use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
 
 use crate::{
-    Availability, BootTime, Change, Effect, FenceRecord, LeaseRecord, Note, Now, Offer, Order,
-    Policy, State, Ticket, lease::Lease, record::Ended, resource::Resource, tenants::Tenant,
+    Availability, BootTime, Change, Effect, FenceRecord, Note, Now, Offer, Order, Policy, State,
+    Ticket, lease::Lease, record::Ended, resource::Resource, tenants::Tenant,
 };
 
 /// A request with all that the table cannot make by itself.
@@ -59,7 +57,7 @@ pub struct LeaseTable {
     effects: VecDeque<Effect>,
 }
 
-/// Starting, and what was known before.
+/// Starting.
 impl LeaseTable {
     /// An empty table.
     #[must_use]
@@ -82,45 +80,6 @@ impl LeaseTable {
     pub fn offer(&mut self, kind: ResourceType, offer: Offer) {
         self.resources
             .insert(offer.resource_id, Resource::new(kind, offer));
-    }
-
-    /// Takes up a lease of an earlier run. Access over RDMA died with the process, so one that
-    /// was alive then is reported as revoked from now on.
-    pub fn restore_lease(&mut self, now: Now, record: LeaseRecord) {
-        let phase = record.ended.unwrap_or(LeasePhase::Revoked);
-        let ended = Ended {
-            tenant: self.tenant_name(&record.tenant),
-            resource_id: record.resource_id,
-            resource_type: record.resource_type,
-            capacity: record.capacity,
-            generation: record.generation,
-            granted_at_unix_ms: record.granted_at_unix_ms,
-            expires_at_unix_ms: record.expires_at_unix_ms,
-            effective: record.effective,
-            phase,
-        };
-        if record.ended.is_none() {
-            self.journal(Change::PutLease(ended.record(record.lease_id)));
-            self.note(Note::Ended {
-                lease_id: record.lease_id,
-                phase,
-            });
-        }
-        self.remember(now, record.lease_id, ended);
-    }
-
-    /// Takes up a fence of an earlier run. With `reverify` the remediation is tried at once: the
-    /// machine was rebooted since, and only the kernel held what was fenced.
-    pub fn restore_fence(&mut self, now: Now, fence: FenceRecord, reverify: bool) {
-        let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
-            return;
-        };
-        let id = resource.id;
-        resource.fenced_leases.insert(fence.lease_id);
-        resource.fence = Some(fence);
-        if reverify {
-            self.start_reset(now, id, None);
-        }
     }
 }
 

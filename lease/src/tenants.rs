@@ -57,11 +57,16 @@ impl LeaseTable {
         ))
     }
 
-    /// A bind or rotation of a live lease has been ordered.
-    pub(crate) fn on_its_way(&mut self, name: &Arc<str>, id: LeaseId) {
+    /// The tenant has this lease.
+    pub(crate) fn lives(&mut self, name: &Arc<str>, id: LeaseId) -> &mut Tenant {
         let tenant = self.tenants.entry(name.clone()).or_default();
         tenant.live.insert(id);
-        tenant.on_their_way += 1;
+        tenant
+    }
+
+    /// A bind or rotation of a live lease has been ordered.
+    pub(crate) fn on_its_way(&mut self, name: &Arc<str>, id: LeaseId) {
+        self.lives(name, id).on_their_way += 1;
     }
 
     /// It has been reported.

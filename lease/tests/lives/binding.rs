@@ -47,13 +47,13 @@ fn a_second_bind_re_arms_and_a_failed_one_leaves_the_lease_without_access() {
     let tag = world.granted(1, 10, 0);
     let ticket = world.ask(Request::LeaseBind {
         lease_id: tag.lease_id,
-        peer: peer(),
+        peers: vec![peer()],
     });
     let order = world.bind_order();
     assert_eq!(order.tag.generation, tag.generation.next());
     let busy = world.ask(Request::LeaseBind {
         lease_id: tag.lease_id,
-        peer: peer(),
+        peers: vec![peer()],
     });
     assert_eq!(world.refusal(busy).error, LeaseError::ResourceBusy);
     world.report(Report::Bind(
@@ -68,7 +68,7 @@ fn a_second_bind_re_arms_and_a_failed_one_leaves_the_lease_without_access() {
     );
     world.ask(Request::LeaseBind {
         lease_id: tag.lease_id,
-        peer: peer(),
+        peers: vec![peer()],
     });
     let order = world.bind_order();
     world.report(Report::Bind(order.tag, Ok(binding(9))));
@@ -83,7 +83,7 @@ fn nothing_is_released_while_a_bind_is_on_its_way() {
     let tag = world.granted(1, 10, 0);
     world.ask(Request::LeaseBind {
         lease_id: tag.lease_id,
-        peer: peer(),
+        peers: vec![peer()],
     });
     let bind = world.bind_order();
     world.ask(Request::LeaseFree(tag.lease_id));
@@ -123,7 +123,7 @@ fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
     let tag = world.granted(1, 100, 0);
     let ticket = world.ask(Request::LeaseBind {
         lease_id: tag.lease_id,
-        peer: peer(),
+        peers: vec![peer()],
     });
     let bind = world.bind_order();
     world.pass_ms(30_000);

@@ -8,4 +8,7 @@ mod ending;
 mod fences;
 mod keys_and_terms;
 mod refusals;
+mod restart;
+mod roads;
 mod standing;
+mod told;

@@ -14,10 +14,12 @@ pub(crate) struct World {
     pub(crate) table: LeaseTable,
     pub(crate) now: Now,
     pub(crate) orders: Vec<Order>,
+    /// Orders that nobody reports on.
+    pub(crate) said: Vec<Order>,
     pub(crate) answers: Vec<(Ticket, Answer)>,
     pub(crate) journal: Vec<Change>,
     pub(crate) notes: Vec<Note>,
-    next: u64,
+    pub(crate) next: u64,
 }
 
 impl World {
@@ -26,8 +28,22 @@ impl World {
     }
 
     pub(crate) fn with_policy(policy: Policy) -> Self {
+        Self::of(policy, offer(ARENA, 16 * PAGE))
+    }
+
+    /// With an arena that outlives the process, over these roads.
+    pub(crate) fn lasting(transports: &[Transport]) -> Self {
+        let offer = Offer {
+            transports: transports.to_vec(),
+            outlives_process: true,
+            ..offer(ARENA, 16 * PAGE)
+        };
+        Self::of(Policy::default(), offer)
+    }
+
+    fn of(policy: Policy, offer: Offer) -> Self {
         let mut table = LeaseTable::new(policy);
-        table.offer(ResourceType::Mem, offer(ARENA, 16 * PAGE));
+        table.offer(ResourceType::Mem, offer);
         Self {
             table,
             now: Now {
@@ -35,6 +51,7 @@ impl World {
                 unix_ms: 1_700_000_000_000,
             },
             orders: Vec::new(),
+            said: Vec::new(),
             answers: Vec::new(),
             journal: Vec::new(),
             notes: Vec::new(),
@@ -85,6 +102,9 @@ impl World {
     pub(crate) fn drain(&mut self) {
         while let Some(effect) = self.table.poll_effect() {
             match effect {
+                Effect::Order(order @ (Order::Extend(..) | Order::Fenced(_))) => {
+                    self.said.push(order);
+                }
                 Effect::Order(order) => self.orders.push(order),
                 Effect::Journal(change) => self.journal.push(change),
                 Effect::Answer { ticket, answer, .. } => self.answers.push((ticket, answer)),
@@ -153,6 +173,43 @@ impl World {
         self.report(Report::Bind(order.tag, Ok(binding(7))));
         assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
         order.tag
+    }
+
+    /// A lease over `road` that is active, with the keys that the road has.
+    pub(crate) fn granted_over(&mut self, road: Transport, secs: u32, grace: u32) -> Tag {
+        let ticket = self.ask(Request::LeaseAlloc(over(road, secs, grace)));
+        let order = self.bind_order();
+        assert_eq!(order.transport, road);
+        self.report(Report::Bind(order.tag, Ok(binding_over(road, 7))));
+        assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
+        order.tag
+    }
+
+    pub(crate) fn renew(&mut self, id: LeaseId) -> Ticket {
+        self.ask(Request::LeaseRenew {
+            lease_id: id,
+            lease_secs: 0,
+        })
+    }
+
+    pub(crate) fn rotate(&mut self, id: LeaseId, overlap_ms: u32) -> Ticket {
+        self.ask(Request::LeaseRotate {
+            lease_id: id,
+            overlap_ms,
+        })
+    }
+
+    pub(crate) fn rebind(&mut self, id: LeaseId) -> Ticket {
+        self.ask(Request::LeaseBind {
+            lease_id: id,
+            peers: vec![peer()],
+        })
+    }
+
+    /// The only thing said since the last time.
+    pub(crate) fn said(&mut self) -> Order {
+        assert_eq!(self.said.len(), 1, "{:?}", self.said);
+        self.said.remove(0)
     }
 
     pub(crate) fn cut_ok(&mut self, tag: Tag) {
@@ -230,6 +287,29 @@ pub(crate) fn rotated(rkey: u32, previous: u32) -> Binding {
         });
     }
     binding
+}
+
+/// A request without queue pairs.
+pub(crate) fn over(road: Transport, secs: u32, grace: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        transport: road,
+        rdma_peers: vec![],
+        ..request(PAGE, secs, grace)
+    }
+}
+
+/// `key` stands for whatever key the road has.
+pub(crate) fn binding_over(road: Transport, key: u8) -> Binding {
+    let rdma = match road {
+        Transport::Rdma | Transport::Both => binding(key.into()).rdma,
+        _ => None,
+    };
+    let udp = matches!(road, Transport::Udp | Transport::Both);
+    Binding {
+        dp_key: udp.then(|| DpKey([key; 32])),
+        rdma,
+        ..Binding::default()
+    }
 }
 
 pub(crate) fn failed(step: &str) -> StepError {

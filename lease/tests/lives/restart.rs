@@ -1,0 +1,386 @@
+//! What becomes of leases when the daemon dies and comes back.
+
+use std::collections::BTreeMap;
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::support::*;
+
+const UDP: Transport = Transport::Udp;
+
+/// What is on record after a crash.
+fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
+    let mut known = BTreeMap::new();
+    for change in &world.journal {
+        match change {
+            Change::PutLease(record) => drop(known.insert(record.lease_id, record.clone())),
+            Change::RemoveLease(id) => drop(known.remove(id)),
+            Change::PutFence(_) | Change::RemoveFence(_) => {}
+        }
+    }
+    known
+}
+
+/// `next` takes up what is on record of `before`, at the same moment.
+fn restart_into(before: &World, mut next: World, same_boot: bool) -> World {
+    (next.now, next.next) = (before.now, before.next);
+    next.journal.clone_from(&before.journal);
+    for record in records(before).into_values() {
+        next.table.restore_lease(next.now, record, same_boot);
+    }
+    for change in &before.journal {
+        if let Change::PutFence(fence) = change {
+            next.table.restore_fence(next.now, fence.clone(), false);
+        }
+    }
+    next.drain();
+    next
+}
+
+fn restart(before: &World) -> World {
+    restart_into(before, World::lasting(&[UDP, Transport::Both]), true)
+}
+
+fn held(world: &World) -> Vec<Extent> {
+    world.table.held(ARENA).collect()
+}
+
+fn phase(world: &mut World, id: LeaseId) -> LeasePhase {
+    world.query(id).phase
+}
+
+#[test]
+fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 5);
+    let told = before.query(tag.lease_id);
+    before.pass_ms(4_000);
+    let mut after = restart(&before);
+    let order = after.bind_order();
+    assert_eq!(order.tag.generation, tag.generation.next());
+    assert_eq!((order.transport, order.peers.len()), (UDP, 0));
+    assert_eq!(held(&after), [order.extent]);
+    let waiting = after.query(tag.lease_id);
+    assert_eq!(
+        (waiting.status, waiting.remaining_ms, &waiting.binding),
+        (LeaseStatus::Active, 6_000, &Binding::default())
+    );
+    after.report(Report::Bind(order.tag, Ok(binding_over(UDP, 8))));
+    let deadline = BootTime(after.now.boot.0 + 6_000_000_000);
+    assert_eq!(after.said(), Order::Extend(order.tag, deadline));
+    let info = after.query(tag.lease_id);
+    assert_eq!(info.binding.dp_key, Some(DpKey([8; 32])));
+    let times = |info: &LeaseInfo| {
+        (
+            info.granted_at_unix_ms,
+            info.expires_at_unix_ms,
+            info.renewable_at_unix_ms,
+            info.grace_ends_unix_ms,
+        )
+    };
+    assert_eq!(times(&info), times(&told));
+    after.pass_ms(4_000);
+    let renewed = after.renew(tag.lease_id);
+    assert_eq!(after.lease(renewed).remaining_ms, 10_000);
+    after.pass_ms(10_000);
+    assert_eq!(after.cut_order(), order.tag);
+}
+
+#[test]
+fn a_lease_over_both_roads_goes_on_without_its_queue_pairs() {
+    let mut before = World::lasting(&[Transport::Both]);
+    let mut wanted = over(Transport::Both, 10, 0);
+    wanted.rdma_peers = vec![peer()];
+    before.ask(Request::LeaseAlloc(wanted));
+    let tag = before.bind_order().tag;
+    before.report(Report::Bind(tag, Ok(binding_over(Transport::Both, 7))));
+    let mut after = restart(&before);
+    let order = after.bind_order();
+    assert_eq!((order.transport, order.peers.len()), (Transport::Both, 0));
+    let mut without = binding_over(Transport::Both, 8);
+    without.rdma.as_mut().unwrap().rkey = None;
+    after.report(Report::Bind(order.tag, Ok(without)));
+    after.rebind(tag.lease_id);
+    assert_eq!(after.bind_order().peers, [peer()]);
+}
+
+#[test]
+fn a_second_crash_finds_what_the_first_restart_wrote() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 0);
+    let after = restart(&restart(&before));
+    let record = &records(&after)[&tag.lease_id];
+    assert_eq!(record.generation, tag.generation.next().next());
+    assert_eq!(record.deadline, records(&before)[&tag.lease_id].deadline);
+}
+
+#[test]
+fn in_grace_the_bytes_are_kept_and_renewal_gives_a_key() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 5);
+    before.pass_ms(10_000);
+    let cut = before.cut_order();
+    before.cut_ok(cut);
+    before.pass_ms(3_000);
+    let mut after = restart(&before);
+    assert_eq!((after.orders.len(), held(&after).len()), (0, 1));
+    assert_eq!(phase(&mut after, tag.lease_id), LeasePhase::Grace);
+    after.renew(tag.lease_id);
+    assert_eq!(after.bind_order().tag.generation, tag.generation.next());
+    let mut unrenewed = restart(&before);
+    unrenewed.pass_ms(2_000);
+    unrenewed.released();
+    assert_eq!(phase(&mut unrenewed, tag.lease_id), LeasePhase::Expired);
+}
+
+/// The daemon was dead when the term ended: nobody cut, and nobody has to.
+#[test]
+fn the_deadline_of_a_dead_daemon_is_kept() {
+    for (grace, pause, expected) in [
+        (0, 10_000, LeasePhase::Expired),
+        (5, 10_000, LeasePhase::Grace),
+        (5, 15_000, LeasePhase::Expired),
+    ] {
+        let mut before = World::lasting(&[UDP]);
+        let tag = before.granted_over(UDP, 10, grace);
+        before.now.boot = BootTime(before.now.boot.0 + pause * 1_000_000);
+        let mut after = restart(&before);
+        assert_eq!(after.orders, [], "no access");
+        assert_eq!(phase(&mut after, tag.lease_id), expected);
+        assert_eq!(
+            held(&after).len(),
+            usize::from(expected == LeasePhase::Grace)
+        );
+        let on_record = records(&after)[&tag.lease_id].ended;
+        assert_eq!(on_record.is_none(), expected == LeasePhase::Grace);
+    }
+}
+
+#[test]
+fn a_renewal_in_grace_is_on_record_before_it_is_told() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 5);
+    before.pass_ms(10_000);
+    let cut = before.cut_order();
+    before.cut_ok(cut);
+    before.ask(Request::LeaseRenew {
+        lease_id: tag.lease_id,
+        lease_secs: 100,
+    });
+    before.pass_ms(30_000);
+    let mut after = restart(&before);
+    assert_eq!(after.query(tag.lease_id).remaining_ms, 70_000);
+}
+
+#[test]
+fn what_cannot_go_on_is_revoked_and_holds_nothing() {
+    let rdma = |mut world: World| {
+        let tag = world.granted(1, 10, 5);
+        (world, tag)
+    };
+    let udp = |mut world: World| {
+        let tag = world.granted_over(UDP, 10, 5);
+        (world, tag)
+    };
+    let lasting = || World::lasting(&[UDP]);
+    let cases = [
+        (
+            "memory of the process",
+            rdma(World::new()),
+            World::new(),
+            true,
+        ),
+        (
+            "queue pairs only",
+            rdma(World::lasting(&[Transport::Rdma])),
+            World::lasting(&[Transport::Rdma]),
+            true,
+        ),
+        ("another boot", udp(lasting()), lasting(), false),
+        (
+            "no such road any more",
+            udp(lasting()),
+            World::lasting(&[Transport::Both]),
+            true,
+        ),
+        (
+            "memory does not last any more",
+            udp(lasting()),
+            World::new(),
+            true,
+        ),
+    ];
+    for (why, (before, tag), next, same_boot) in cases {
+        let mut after = restart_into(&before, next, same_boot);
+        assert_eq!(
+            phase(&mut after, tag.lease_id),
+            LeasePhase::Revoked,
+            "{why}"
+        );
+        assert_eq!((after.orders.len(), held(&after).len()), (0, 0), "{why}");
+        assert_eq!(after.available(), 16 * PAGE, "{why}");
+    }
+    let (before, tag) = udp(lasting());
+    let mut earlier = lasting();
+    earlier.now.boot = BootTime(1_000_000_000);
+    let record = records(&before)[&tag.lease_id].clone();
+    earlier.table.restore_lease(earlier.now, record, true);
+    assert_eq!(
+        phase(&mut earlier, tag.lease_id),
+        LeasePhase::Revoked,
+        "another clock"
+    );
+}
+
+#[test]
+fn bytes_that_are_not_free_are_not_adopted() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 0);
+    let record = records(&before)[&tag.lease_id].clone();
+    let at = |offset, length| Some(Extent { offset, length });
+    for extent in [
+        at(0, PAGE),
+        at(0, 0),
+        at(1, PAGE),
+        at(16 * PAGE, PAGE),
+        at(15 * PAGE, 2 * PAGE),
+        at(u64::MAX - 1, PAGE),
+        None,
+    ] {
+        let mut after = restart(&before);
+        let other = LeaseRecord {
+            lease_id: LeaseId(99),
+            extent,
+            ..record.clone()
+        };
+        after.table.restore_lease(after.now, other, true);
+        after.drain();
+        assert_eq!(
+            phase(&mut after, LeaseId(99)),
+            LeasePhase::Revoked,
+            "{extent:?}"
+        );
+        assert_eq!(held(&after), [record.extent.unwrap()]);
+    }
+}
+
+#[test]
+fn new_leases_go_around_the_adopted_one() {
+    let mut before = World::lasting(&[UDP]);
+    let first = before.granted_over(UDP, 10, 0);
+    let second = before.granted_over(UDP, 100, 0);
+    before.pass_ms(10_000);
+    before.orders.clear();
+    before.cut_ok(first);
+    before.released();
+    let mut after = restart(&before);
+    after.orders.clear();
+    assert_eq!(after.available(), 14 * PAGE);
+    for _ in 0..15 {
+        after.ask(Request::LeaseAlloc(over(UDP, 10, 0)));
+        let got = after.bind_order().extent;
+        let kept = records(&before)[&second.lease_id].extent.unwrap();
+        assert!(!got.overlaps(kept));
+    }
+    assert_eq!(after.available(), 0);
+}
+
+#[test]
+fn what_is_fenced_keeps_its_bytes_until_the_remediation_has_them() {
+    let mut before = World::lasting(&[UDP]);
+    let alive = before.granted_over(UDP, 100, 0);
+    let fenced = before.granted_over(UDP, 10, 0);
+    before.ask(Request::LeaseFree(fenced.lease_id));
+    let cut = before.cut_order();
+    before.report(Report::Cut(cut, Err(failed("close"))));
+    for same_boot in [true, false] {
+        let lasting = World::lasting(&[UDP]);
+        let mut after = restart_into(&before, lasting, same_boot);
+        after.orders.clear();
+        assert_eq!(phase(&mut after, fenced.lease_id), LeasePhase::Fenced);
+        let extent = records(&before)[&fenced.lease_id].extent.unwrap();
+        assert!(held(&after).contains(&extent));
+        assert_eq!(after.available(), 0);
+        let cleared = after.operator(Request::FenceClear(ARENA));
+        assert_eq!(
+            after.order(),
+            Order::Reset(ARENA, vec![(fenced, extent)]),
+            "nothing of {alive}"
+        );
+        after.report(Report::Reset(ARENA, Ok(())));
+        assert_eq!(after.answer(cleared), Some(&Ok(Reply::FenceCleared)));
+        assert!(!held(&after).contains(&extent));
+        assert_eq!(phase(&mut after, fenced.lease_id), LeasePhase::Fenced);
+        let again = records(&after)[&fenced.lease_id].extent;
+        assert_eq!(again, None, "the next restart keeps its bytes from nobody");
+    }
+}
+
+/// The crash came after the lease was on record as fenced, before its fence was.
+#[test]
+fn a_fenced_lease_fences_without_a_record_of_the_fence() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 0);
+    before.ask(Request::LeaseFree(tag.lease_id));
+    let cut = before.cut_order();
+    before.report(Report::Cut(cut, Err(failed("close"))));
+    before
+        .journal
+        .retain(|change| !matches!(change, Change::PutFence(_)));
+    let mut after = restart(&before);
+    assert_eq!((after.table.fences().len(), after.available()), (1, 0));
+    after.operator(Request::FenceClear(ARENA));
+    after.order();
+    after.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(after.available(), 16 * PAGE);
+}
+
+/// Nobody was told of the lease, but something of it may still reach its bytes.
+#[test]
+fn what_strands_before_it_was_granted_is_on_record_until_it_is_clean() {
+    let mut before = World::lasting(&[UDP]);
+    before.ask(Request::LeaseAlloc(over(UDP, 10, 0)));
+    let tag = before.bind_order().tag;
+    let stranded = BindError::Stranded(failed("close"));
+    before.report(Report::Bind(tag, Err(stranded)));
+    let mut after = restart(&before);
+    assert_eq!(held(&after).len(), 1);
+    after.operator(Request::FenceClear(ARENA));
+    after.order();
+    after.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!((after.available(), records(&after).len()), (16 * PAGE, 0));
+}
+
+#[test]
+fn what_lived_when_the_process_died_is_revoked_afterwards() {
+    let mut before = World::new();
+    let alive = before.granted(1, 10, 0);
+    let over = before.granted(1, 10, 0);
+    before.ask(Request::LeaseFree(over.lease_id));
+    let cut = before.cut_order();
+    before.cut_ok(cut);
+    let mut after = restart_into(&before, World::new(), true);
+    assert_eq!(after.query(alive.lease_id).status, LeaseStatus::Revoked);
+    assert_eq!(after.query(over.lease_id).phase, LeasePhase::Freed);
+    let written = after.journal.len() - before.journal.len();
+    assert_eq!(written, 1, "only what changed is written again");
+}
+
+#[test]
+fn a_restart_is_no_way_around_the_bound_on_binds() {
+    let mut before = World::lasting(&[UDP]);
+    let tag = before.granted_over(UDP, 10, 0);
+    let mut after = restart(&before);
+    let busy = after.rotate(tag.lease_id, 0);
+    assert_eq!(after.refusal(busy).error, LeaseError::ResourceBusy);
+    let order = after.bind_order();
+    let failed = BindError::Failed(failed("bind"));
+    after.report(Report::Bind(order.tag, Err(failed)));
+    assert_eq!(phase(&mut after, tag.lease_id), LeasePhase::Active);
+    after.rotate(tag.lease_id, 0);
+    assert_eq!(
+        after.bind_order().tag.generation,
+        order.tag.generation.next()
+    );
+}
