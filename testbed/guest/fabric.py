@@ -123,10 +123,11 @@ class Node:
     """A running daemon and what it said. Its state directory outlives it, so that it can be started
     again on the same state."""
 
-    def __init__(self, *more, device="rxe0", mem_bytes="16MiB", address=ADDRESS, state_dir=None, port=PORT):
+    def __init__(self, *more, device="rxe0", mem_bytes="16MiB", address=ADDRESS, state_dir=None, port=PORT, within=()):
+        """`more`: further flags. `within`: words before the daemon's own, such as `ip netns exec NAME`."""
         self.state_dir = pathlib.Path(state_dir or tempfile.mkdtemp(prefix="fabricbios-"))
         self.address = f"{address}:{port}"
-        self.command = [program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
+        self.command = [*within, program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
                         "--listen", self.address, "--mem-bytes", str(mem_bytes), "--rdma-device", device, *more]
         self.lines, self.news = [], threading.Condition()
         self.process = None
