@@ -41,14 +41,18 @@ pub(crate) enum Outcome {
     Moving,
 }
 
-/// To which queue pair of the client.
+/// To which queue pairs of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Peer {
     None,
     /// Of a port.
     Port(usize),
+    /// Several, of ports.
+    Several(usize),
     /// Of a group, or of nobody.
     Nobody(usize),
+    /// Several, of which one is nobody's.
+    Mixed(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +86,9 @@ pub(crate) enum Action {
     Stray(usize, Outcome),
     /// A release is said to move, of whatever lease.
     Moves(usize),
+    /// The daemon dies, and comes back when so much time has passed; on the same boot or not. The
+    /// number is how much of the journal a worse crash would have left.
+    Restart(Step, bool, usize),
 }
 
 const PAGE: u64 = 4096;
@@ -104,9 +111,10 @@ fn wish() -> impl Strategy<Value = Action> {
         3 => (Just(Transport::Auto), peer()),
         6 => (Just(Transport::Rdma), peer()),
         1 => (Just(Transport::Rdma), none()),
-        2 => (Just(Transport::Udp), none()),
+        4 => (Just(Transport::Udp), none()),
         1 => (Just(Transport::Udp), peer()),
-        1 => (Just(Transport::Both), peer()),
+        3 => (Just(Transport::Both), peer()),
+        2 => (Just(Transport::Both), none()),
     ];
     let arena = prop::option::weighted(0.3, 0..4usize);
     (0..3usize, bytes, secs, grace, road, any::<bool>(), arena).prop_map(
@@ -143,7 +151,9 @@ pub(crate) fn comes(number: usize) -> [Action; 2] {
 fn peer() -> impl Strategy<Value = Peer> {
     prop_oneof![
         15 => (0..64usize).prop_map(Peer::Port),
+        5 => (0..64usize).prop_map(Peer::Several),
         1 => (0..64usize).prop_map(Peer::Nobody),
+        1 => (0..64usize).prop_map(Peer::Mixed),
     ]
 }
 
@@ -168,6 +178,12 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         2 => Just(Outcome::Stranded),
         2 => Just(Outcome::Moving),
     ]
+}
+
+fn restart() -> impl Strategy<Value = Action> {
+    let same_boot = prop::bool::weighted(0.8);
+    (step(), same_boot, any::<usize>())
+        .prop_map(|(step, same, left)| Action::Restart(step, same, left))
 }
 
 pub(crate) fn action() -> impl Strategy<Value = Action> {
@@ -200,6 +216,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         3 => who().prop_map(Action::Again),
         1 => (who(), outcome()).prop_map(|(w, o)| Action::Stray(w, o)),
         2 => who().prop_map(Action::Moves),
+        3 => restart(),
     ]
 }
 

@@ -10,6 +10,24 @@ use fabricbios_wire::*;
 
 use crate::{NOBODY, PAGE};
 
+/// What a crash would leave.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    pub(crate) leases: BTreeMap<LeaseId, LeaseRecord>,
+    pub(crate) fences: BTreeMap<ResourceId, FenceRecord>,
+}
+
+impl Journal {
+    pub(crate) fn apply(&mut self, change: &Change) {
+        match change.clone() {
+            Change::PutLease(record) => drop(self.leases.insert(record.lease_id, record)),
+            Change::RemoveLease(id) => drop(self.leases.remove(&id)),
+            Change::PutFence(fence) => drop(self.fences.insert(fence.resource_id, fence)),
+            Change::RemoveFence(id) => drop(self.fences.remove(&id)),
+        }
+    }
+}
+
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -20,9 +38,14 @@ pub(crate) struct Seen {
     extents: BTreeMap<LeaseId, (ResourceId, Extent)>,
     pub(crate) asked: BTreeMap<Ticket, Option<LeaseId>>,
     pub(crate) answered: BTreeSet<Ticket>,
-    /// How each lease ended, by the journal; absent: it lives.
-    ended: BTreeMap<LeaseId, Option<LeasePhase>>,
-    fences: BTreeMap<ResourceId, LeaseId>,
+    /// Bindings that a cut was ordered for.
+    cut: BTreeSet<(LeaseId, Generation)>,
+    /// Until when the newest binding of a lease may be used, as its road was told.
+    prolonged: BTreeMap<LeaseId, (Generation, BootTime)>,
+    /// All that was ever written down.
+    pub(crate) changes: Vec<Change>,
+    /// What is on record.
+    pub(crate) journal: Journal,
 }
 
 impl Seen {
@@ -48,7 +71,22 @@ impl Seen {
                 assert_eq!(before, place, "a lease never moves");
                 self.names(bind.tag);
             }
-            Order::Rotate(tag) | Order::RetireKey(tag) | Order::Cut(tag, _) => self.names(*tag),
+            Order::Rotate(tag) | Order::RetireKey(tag) => self.names(*tag),
+            Order::Cut(tag, _) => {
+                self.names(*tag);
+                self.cut.insert((tag.lease_id, tag.generation));
+            }
+            Order::Extend(tag, deadline) => {
+                self.names(*tag);
+                self.invariant_what_is_cut_is_not_prolonged(*tag);
+                let until = (tag.generation, *deadline);
+                self.prolonged.insert(tag.lease_id, until);
+            }
+            Order::Fenced(tag) => {
+                let binding = (tag.lease_id, tag.generation);
+                let cut = self.cut.contains(&binding) || self.proved.contains(&binding);
+                assert!(cut, "{tag}: fenced before it was cut");
+            }
             Order::Release(tag, extent) => {
                 self.names(*tag);
                 assert_eq!(self.extents[&tag.lease_id], (tag.resource_id, *extent));
@@ -77,16 +115,49 @@ impl Seen {
         );
     }
 
+    fn invariant_what_is_cut_is_not_prolonged(&self, tag: Tag) {
+        let cut = self.cut.contains(&(tag.lease_id, tag.generation));
+        assert!(!cut, "{tag}: prolonged after its cut");
+    }
+
+    /// Who is told of a key can use it until when he is told.
+    fn invariant_the_road_knew_before(&self, info: &LeaseInfo, now: BootTime) {
+        if info.binding == Binding::default() {
+            return;
+        }
+        let Some(&(generation, until)) = self.prolonged.get(&info.lease_id) else {
+            panic!("the road knows nothing of {info:?}");
+        };
+        let told = (info.generation, info.remaining_ms);
+        assert_eq!(
+            (generation, (until.0 - now.0) / 1_000_000),
+            told,
+            "{info:?}"
+        );
+    }
+
+    /// The process is gone, and what only it knew. Its end has cut whatever it had bound.
+    pub(crate) fn restart(&mut self) {
+        let newest = self.newest.iter();
+        self.proved
+            .extend(newest.map(|(&id, &generation)| (id, generation)));
+        self.asked
+            .retain(|ticket, _| self.answered.contains(ticket));
+    }
+
     fn invariant_release_waits(&self, tag: Tag, open: &[Order]) {
         assert!(self.cut_is_proved(tag.lease_id), "{tag}: not proved cut");
         invariant_nothing_is_on_its_way(tag, open);
     }
 
-    pub(crate) fn answer(&mut self, ticket: Ticket, answer: &Answer) {
+    pub(crate) fn answer(&mut self, ticket: Ticket, answer: &Answer, now: BootTime) {
         self.invariant_a_ticket_is_answered_once(ticket);
         let about = self.asked[&ticket];
         match (answer, about) {
-            (Ok(Reply::Lease(info)), _) => self.invariant_ended_is_told_after_the_proof(info),
+            (Ok(Reply::Lease(info)), _) => {
+                self.invariant_ended_is_told_after_the_proof(info);
+                self.invariant_the_road_knew_before(info, now);
+            }
             (Ok(Reply::Revoked(RevokeOutcome::TornDown)), Some(id)) => {
                 assert!(self.cut_is_proved(id), "{id} is not torn down");
             }
@@ -130,21 +201,13 @@ impl Seen {
         assert!(!taken.windows(2).any(clash), "{taken:?}");
     }
 
-    pub(crate) fn journal(&mut self, change: &Change) {
-        match change {
-            Change::PutLease(record) => {
-                self.ended.insert(record.lease_id, record.ended);
-            }
-            Change::RemoveLease(id) => drop(self.ended.remove(id)),
-            Change::PutFence(fence) => {
-                self.fences.insert(fence.resource_id, fence.lease_id);
-            }
-            Change::RemoveFence(id) => drop(self.fences.remove(id)),
-        }
+    pub(crate) fn write(&mut self, change: Change) {
+        self.journal.apply(&change);
+        self.changes.push(change);
     }
 
     /// What would be known after a crash right now is what the table tells. Leases that nobody was
-    /// told of are not written down.
+    /// told of are written down only if they are fenced.
     pub(crate) fn invariant_the_journal_replays(&self, told: &[LeaseInfo], fences: &[Fence]) {
         let over = |phase: LeasePhase| {
             let alive = matches!(
@@ -153,15 +216,19 @@ impl Seen {
             );
             (!alive).then_some(phase)
         };
-        let granted = told.iter().filter(|info| info.granted_at_unix_ms != 0);
-        let told: BTreeMap<_, _> = granted
+        let known =
+            |info: &&LeaseInfo| info.granted_at_unix_ms != 0 || info.phase == LeasePhase::Fenced;
+        let known = told.iter().filter(known);
+        let told: BTreeMap<_, _> = known
             .map(|info| (info.lease_id, over(info.phase)))
             .collect();
-        assert_eq!(self.ended, told, "journal against table");
-        let fenced = { fences.iter() }
-            .map(|fence| (fence.resource_id, fence.lease_id))
+        let leases = self.journal.leases.iter();
+        let ended: BTreeMap<_, _> = leases.map(|(&id, record)| (id, record.ended)).collect();
+        assert_eq!(ended, told, "journal against table");
+        let written: Vec<Fence> = { self.journal.fences.values() }
+            .map(FenceRecord::to_wire)
             .collect();
-        assert_eq!(self.fences, fenced, "journal against fences");
+        assert_eq!(written, fences, "journal against fences");
     }
 
     pub(crate) fn invariant_every_ticket_was_answered(&self) {
@@ -193,14 +260,11 @@ fn invariant_nothing_is_on_its_way(tag: Tag, open: &[Order]) {
 }
 
 fn invariant_only_ports_are_bound(bind: &BindOrder) {
-    let gid = |peer: RdmaPeer| Ipv6Addr::from(peer.gid).to_string();
-    let nobody = bind
-        .peer
-        .map(gid)
-        .filter(|gid| NOBODY.contains(&gid.as_str()));
-    assert_eq!(nobody, None, "{bind:?}");
+    let gid = |peer: &RdmaPeer| Ipv6Addr::from(peer.gid).to_string();
+    let mut gids = bind.peers.iter().map(gid);
+    assert!(!gids.any(|gid| NOBODY.contains(&gid.as_str())), "{bind:?}");
     let takes_peers = matches!(bind.transport, Transport::Rdma | Transport::Both);
-    assert!(bind.peer.is_none() || takes_peers, "{bind:?}");
+    assert!(bind.peers.is_empty() || takes_peers, "{bind:?}");
 }
 
 /// Farewells take time, and there is little of it when many are cut at once. A cut that did not end in
@@ -214,6 +278,46 @@ pub(crate) fn invariant_few_farewells(open: &[Order], live: &[LeaseInfo]) {
     };
     let brief = open.iter().filter(brief).count();
     assert!(brief <= 32, "{brief} farewells at once");
+}
+
+/// What a restart leaves in use was in use, of the same boot, and has the time that it had.
+pub(crate) fn invariant_nothing_revives(
+    before: &[LeaseInfo],
+    after: &[LeaseInfo],
+    pause_ms: u64,
+    same_boot: bool,
+) {
+    for info in after {
+        let uses = matches!(info.phase, LeasePhase::Active | LeasePhase::Grace);
+        let known = before.iter().find(|known| known.lease_id == info.lease_id);
+        let Some(known) = known.filter(|_| uses) else {
+            assert!(!uses, "{info:?} comes from nowhere");
+            continue;
+        };
+        assert!(same_boot, "{info:?} lives on another boot");
+        assert!(info.remaining_ms <= known.remaining_ms.saturating_sub(pause_ms));
+        assert_eq!(info.expires_at_unix_ms, known.expires_at_unix_ms);
+        assert!(info.generation >= known.generation);
+        let lived = matches!(known.phase, LeasePhase::Active | LeasePhase::Grace);
+        assert!(lived, "{known:?} is {info:?}");
+    }
+}
+
+/// However little of the journal a crash left: bytes have one holder, and what is fenced is nobody's.
+pub(crate) fn invariant_bytes_have_one_holder(table: &LeaseTable, offers: &[Offer]) {
+    for (offer, arena) in offers.iter().zip(table.availability()) {
+        let mut held: Vec<Extent> = table.held(offer.resource_id).collect();
+        held.sort();
+        let clash = |pair: &[Extent]| pair[0].overlaps(pair[1]);
+        assert!(!held.windows(2).any(clash), "{held:?}");
+        let bytes: u64 = held.iter().map(|extent| extent.length).sum();
+        assert!(arena.available + bytes <= offer.capacity);
+    }
+    let fenced = table.census().contains_key(&State::Fenced);
+    assert!(
+        !fenced || !table.fences().is_empty(),
+        "a fenced lease without a fence"
+    );
 }
 
 pub(crate) fn invariant_the_deadline_is_ahead(next: Option<BootTime>, now: BootTime) {
@@ -232,7 +336,7 @@ pub(crate) fn invariant_permanent_means_never(
         let road = |offer: &&Offer| {
             let takes_peers = |road: &Transport| matches!(road, Transport::Rdma | Transport::Both);
             match wanted.transport {
-                Transport::Auto if wanted.rdma_peer.is_some() => {
+                Transport::Auto if !wanted.rdma_peers.is_empty() => {
                     offer.transports.iter().any(takes_peers)
                 }
                 Transport::Auto => true,

@@ -16,9 +16,10 @@ use actions::{Action, Asker, Outcome, Peer, Step, Wish};
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 use invariants::{
-    Seen, invariant_few_farewells, invariant_permanent_means_never, invariant_the_deadline_is_ahead,
+    Journal, Seen, invariant_bytes_have_one_holder, invariant_few_farewells,
+    invariant_nothing_revives, invariant_permanent_means_never, invariant_the_deadline_is_ahead,
 };
-use oracle::{Limits, Oracle, Said};
+use oracle::{Keys, Limits, Oracle, Said};
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
@@ -49,14 +50,14 @@ struct World {
 }
 
 impl World {
-    /// A large arena with a tail that is no page, a smaller one over one road only, and one whose
-    /// best road takes no queue pair.
+    /// A large arena with a tail that is no page, a smaller one over one road only whose bytes die with
+    /// the process, and one whose best road takes no queue pair.
     fn new(limits: Limits) -> Self {
         let (both, udp) = (Transport::Both, Transport::Udp);
         let offers = vec![
-            offer(0xa0, 16 * PAGE + 100, &[Transport::Rdma, udp]),
+            lasting(offer(0xa0, 16 * PAGE + 100, &[Transport::Rdma, udp, both])),
             offer(0xb0, 10 * PAGE, &[udp]),
-            offer(0xc0, 6 * PAGE, &[udp, both]),
+            lasting(offer(0xc0, 6 * PAGE, &[udp, both])),
         ];
         Self { offers, limits }
     }
@@ -78,6 +79,14 @@ impl World {
         }
     }
 
+    fn table(&self) -> LeaseTable {
+        let mut table = LeaseTable::new(self.policy());
+        for offer in &self.offers {
+            table.offer(ResourceType::Mem, offer.clone());
+        }
+        table
+    }
+
     fn resource(&self, arena: usize) -> ResourceId {
         let offer = self.offers.get(arena);
         offer.map_or(ResourceId(0xd0), |offer| offer.resource_id)
@@ -90,6 +99,14 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         capacity,
         align: PAGE,
         transports: transports.to_vec(),
+        outlives_process: false,
+    }
+}
+
+fn lasting(offer: Offer) -> Offer {
+    Offer {
+        outlives_process: true,
+        ..offer
     }
 }
 
@@ -110,12 +127,8 @@ struct Pair {
 
 impl Pair {
     fn new(world: World) -> Self {
-        let mut table = LeaseTable::new(world.policy());
-        for offer in &world.offers {
-            table.offer(ResourceType::Mem, offer.clone());
-        }
         Self {
-            table,
+            table: world.table(),
             oracle: Oracle::new(BOOT, &world.offers, world.limits),
             world,
             seen: Seen::default(),
@@ -147,10 +160,13 @@ impl Pair {
             }
             Action::Free(asker, who) => self.about(asker, who, Request::LeaseFree),
             Action::Bind(asker, who, to) => {
-                let Some(peer) = peer(to, self.number()) else {
-                    return;
-                };
-                self.about(asker, who, |lease_id| Request::LeaseBind { lease_id, peer });
+                let peers = peers(to, self.number());
+                if !peers.is_empty() {
+                    self.about(asker, who, |lease_id| Request::LeaseBind {
+                        lease_id,
+                        peers,
+                    });
+                }
             }
             Action::Rotate(asker, who, overlap_ms) => {
                 let ask = |lease_id| Request::LeaseRotate {
@@ -167,6 +183,7 @@ impl Pair {
             Action::Again(which) => self.report_again(which),
             Action::Stray(which, outcome) => self.report_stray(which, outcome),
             Action::Moves(who) => self.report_progress(who),
+            Action::Restart(step, same_boot, left) => self.restart(step, same_boot, left),
         }
     }
 }
@@ -236,7 +253,7 @@ impl Pair {
         match request {
             Request::LeaseRenew { lease_secs, .. } => oracle.renew(ticket, asker, *id, lease_secs),
             Request::LeaseFree(_) => oracle.free(ticket, asker, *id),
-            Request::LeaseBind { peer, .. } => oracle.bind(ticket, asker, *id, peer),
+            Request::LeaseBind { peers, .. } => oracle.bind(ticket, asker, *id, &peers),
             Request::LeaseRotate { overlap_ms, .. } => {
                 oracle.rotate(ticket, asker, *id, overlap_ms);
             }
@@ -265,9 +282,17 @@ impl Pair {
     }
 
     fn pass(&mut self, step: Step) {
+        self.set_clock(self.after(step));
+        self.table.on_tick(self.now);
+        let effects = self.effects();
+        self.oracle.pass_to(self.now.boot.0);
+        self.compare(effects);
+    }
+
+    fn after(&self, step: Step) -> u64 {
         let now = self.now.boot.0;
         let due = self.table.next_deadline().map_or(now, |at| at.0);
-        self.pass_to(match step {
+        match step {
             Step::Nanos(ns) => now + ns,
             Step::Millis(ms) => now + ms * 1_000_000,
             Step::Due => due,
@@ -275,7 +300,7 @@ impl Pair {
             Step::Renewable(who, before) => self
                 .renewable(who)
                 .map_or(now, |at| if before { at - 1 } else { at }),
-        });
+        }
     }
 
     fn renewable(&self, who: usize) -> Option<u64> {
@@ -284,15 +309,11 @@ impl Pair {
         ahead.get(who % ahead.len().max(1)).copied()
     }
 
-    fn pass_to(&mut self, boot: u64) {
+    fn set_clock(&mut self, boot: u64) {
         self.now = Now {
             boot: BootTime(boot),
             unix_ms: UNIX_MS + (boot - BOOT) / 1_000_000,
         };
-        self.table.on_tick(self.now);
-        let effects = self.effects();
-        self.oracle.pass_to(boot);
-        self.compare(effects);
     }
 
     fn report(&mut self, report: Report) {
@@ -309,34 +330,12 @@ impl Pair {
         }
         let which = which % self.open.len();
         let number = self.number();
-        let mut report = outcome_of(&self.open[which], outcome, number);
-        self.put_real_keys(&mut report);
+        let report = outcome_of(&self.open[which], outcome, number, &self.oracle);
         if !matches!(report, Report::ReleaseProgress(_)) {
             self.open.remove(which);
             self.reported.push(report.clone());
         }
         self.report(report);
-    }
-
-    /// A backend names the keys that there are: the one before a rotation, the one left after it.
-    fn put_real_keys(&self, report: &mut Report) {
-        match report {
-            Report::Rotate(tag, Ok(binding)) => {
-                let before = self.oracle.rkey(tag.lease_id);
-                if let Some(rdma) = &mut binding.rdma {
-                    rdma.previous = before.map(|rkey| PreviousKey {
-                        rkey,
-                        remaining_ms: 0,
-                    });
-                }
-            }
-            Report::RetireKey(tag, Ok(binding)) => {
-                if let Some(rdma) = &mut binding.rdma {
-                    rdma.rkey = self.oracle.rkey(tag.lease_id);
-                }
-            }
-            _ => {}
-        }
     }
 
     /// A report that comes twice changes nothing; unless it can be taken for that of an order that
@@ -360,7 +359,7 @@ impl Pair {
         let Some(order) = self.open.get(which % self.open.len().max(1)) else {
             return;
         };
-        let mut report = outcome_of(order, outcome, 0);
+        let mut report = outcome_of(order, outcome, 0, &self.oracle);
         match &mut report {
             Report::Bind(tag, _)
             | Report::Rotate(tag, _)
@@ -417,6 +416,50 @@ impl Pair {
     }
 }
 
+/// The daemon dies and comes back.
+impl Pair {
+    fn restart(&mut self, step: Step, same_boot: bool, left: usize) {
+        let before = self.list(OPERATOR, Asker::Operator, true);
+        let then = self.now.boot.0;
+        self.set_clock(self.after(step));
+        self.restart_after_a_worse_crash(same_boot, left);
+        self.seen.restart();
+        self.open.clear();
+        self.reported.clear();
+        self.table = restored(&self.world, &self.seen.journal, self.now, same_boot);
+        let effects = self.effects();
+        self.oracle.restart(self.now.boot.0, same_boot);
+        self.compare(effects);
+        let after = self.list(OPERATOR, Asker::Operator, true);
+        let pause_ms = (self.now.boot.0 - then) / 1_000_000;
+        invariant_nothing_revives(&before, &after, pause_ms, same_boot);
+        invariant_bytes_have_one_holder(&self.table, &self.world.offers);
+    }
+
+    /// The disk had only some of the changes.
+    fn restart_after_a_worse_crash(&self, same_boot: bool, left: usize) {
+        let changes = &self.seen.changes;
+        let left = left % (changes.len() + 1);
+        let mut journal = Journal::default();
+        changes[..left]
+            .iter()
+            .for_each(|change| journal.apply(change));
+        let table = restored(&self.world, &journal, self.now, same_boot);
+        invariant_bytes_have_one_holder(&table, &self.world.offers);
+    }
+}
+
+fn restored(world: &World, journal: &Journal, now: Now, same_boot: bool) -> LeaseTable {
+    let mut table = world.table();
+    for record in journal.leases.values() {
+        table.restore_lease(now, record.clone(), same_boot);
+    }
+    for fence in journal.fences.values() {
+        table.restore_fence(now, fence.clone(), !same_boot);
+    }
+    table
+}
+
 /// Comparison.
 impl Pair {
     fn effects(&mut self) -> Vec<Effect> {
@@ -450,12 +493,15 @@ impl Pair {
             match effect {
                 Effect::Order(order) => {
                     self.seen.order(&order, &self.open, &fences);
-                    self.open.push(order.clone());
+                    // Nobody reports on what is only said.
+                    if !matches!(order, Order::Extend(..) | Order::Fenced(_)) {
+                        self.open.push(order.clone());
+                    }
                     orders.push(order);
                 }
-                Effect::Journal(change) => self.seen.journal(&change),
+                Effect::Journal(change) => self.seen.write(change),
                 Effect::Answer { ticket, answer, .. } => {
-                    self.seen.answer(ticket, &answer);
+                    self.seen.answer(ticket, &answer, self.now.boot);
                     answers.push((ticket, Said::of(&answer)));
                 }
                 Effect::Note(_) => {}
@@ -531,9 +577,9 @@ impl Pair {
             };
             let rdma = holders.binding.rdma.clone();
             let previous = rdma.as_ref().and_then(|rdma| rdma.previous);
-            let (rkey, old) = lease.told();
+            let (keys, old) = lease.told();
             let old = old.map(|(rkey, until)| (rkey, (until - now) / 1_000_000));
-            assert_eq!(rdma.and_then(|rdma| rdma.rkey), rkey, "{lease:?}");
+            assert_eq!(Keys::of(&holders.binding), keys, "{lease:?}");
             let previous = previous.map(|key| (key.rkey, u64::from(key.remaining_ms)));
             assert_eq!(previous, old, "{lease:?}");
             let holders = LeaseInfo {
@@ -572,6 +618,15 @@ impl Pair {
             let expected = (arena.id, arena.available(), arena.fenced());
             assert_eq!((told.resource_id, told.available, told.fenced), expected);
         }
+        for arena in &self.oracle.arenas {
+            let mut held: Vec<Extent> = self.table.held(arena.id).collect();
+            held.sort();
+            assert_eq!(
+                held,
+                self.oracle.held(arena.id),
+                "bytes that are somebody's"
+            );
+        }
         let fences = self.table.fences();
         let told = fences.iter().map(|f| (f.resource_id, f.lease_id));
         let arenas = self.oracle.arenas.iter();
@@ -591,18 +646,23 @@ fn about(request: &Request) -> Option<LeaseId> {
     }
 }
 
-fn peer(to: Peer, number: u32) -> Option<RdmaPeer> {
-    let gid = match to {
-        Peer::None => return None,
-        Peer::Port(which) => PORTS[which % PORTS.len()],
-        Peer::Nobody(which) => NOBODY[which % NOBODY.len()],
+fn peers(to: Peer, number: u32) -> Vec<RdmaPeer> {
+    let port = |which: usize| PORTS[which % PORTS.len()];
+    let nobody = |which: usize| NOBODY[which % NOBODY.len()];
+    let gids = match to {
+        Peer::None => vec![],
+        Peer::Port(which) => vec![port(which)],
+        Peer::Several(which) => (0..which % 4 + 2).map(port).collect(),
+        Peer::Nobody(which) => vec![nobody(which)],
+        Peer::Mixed(which) => vec![port(which), nobody(which)],
     };
-    Some(RdmaPeer {
+    let peer = |gid: &str| RdmaPeer {
         qpn: number,
         psn: 3,
         gid: gid.parse::<Ipv6Addr>().unwrap().octets(),
         path_mtu: 0,
-    })
+    };
+    gids.into_iter().map(peer).collect()
 }
 
 fn wanted(wish: Wish, resource_id: Option<ResourceId>, number: u32) -> LeaseAllocRequest {
@@ -618,7 +678,7 @@ fn wanted(wish: Wish, resource_id: Option<ResourceId>, number: u32) -> LeaseAllo
         affinities: Vec::new(),
         transport: wish.road,
         rotate_on_renew: wish.rotate_on_renew,
-        rdma_peer: peer(wish.peer, number),
+        rdma_peers: peers(wish.peer, number),
     }
 }
 
@@ -637,24 +697,27 @@ fn answers(report: &Report, order: &Order) -> bool {
     }
 }
 
-fn outcome_of(order: &Order, outcome: Outcome, number: u32) -> Report {
+/// A backend names the keys that there are: new ones, and the one before a rotation.
+fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &Oracle) -> Report {
     let fine = matches!(outcome, Outcome::Fine);
     let error = || StepError::new("step", "on purpose");
     let done = || if fine { Ok(()) } else { Err(error()) };
-    let bound = |road, keyed: bool| match outcome {
-        Outcome::Fine | Outcome::Moving => Ok(binding(road, keyed.then_some(number))),
+    let bound = |binding: Binding| match outcome {
+        Outcome::Fine | Outcome::Moving => Ok(binding),
         Outcome::Failed => Err(BindError::Failed(error())),
         Outcome::Refused => Err(BindError::Refused(error())),
         Outcome::Cancelled => Err(BindError::Cancelled),
         Outcome::Stranded => Err(BindError::Stranded(error())),
     };
     match order {
-        Order::Bind(order) => Report::Bind(order.tag, bound(order.transport, order.peer.is_some())),
-        Order::Rotate(tag) => Report::Rotate(*tag, bound(Transport::Rdma, true)),
-        Order::RetireKey(tag) => Report::RetireKey(
-            *tag,
-            done().map(|()| binding(Transport::Rdma, Some(number))),
-        ),
+        Order::Bind(order) => {
+            let rkey = (!order.peers.is_empty()).then_some(number);
+            Report::Bind(order.tag, bound(binding(order.transport, rkey, number)))
+        }
+        Order::Rotate(tag) => Report::Rotate(*tag, bound(rotated(*tag, number, oracle))),
+        Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
+        // Nobody reports on these.
+        Order::Extend(..) | Order::Fenced(_) => unreachable!("{order:?} is not open"),
         Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
         Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
             Report::ReleaseProgress(*tag)
@@ -664,7 +727,25 @@ fn outcome_of(order: &Order, outcome: Outcome, number: u32) -> Report {
     }
 }
 
-fn binding(road: Transport, rkey: Option<u32>) -> Binding {
+fn rotated(tag: Tag, number: u32, oracle: &Oracle) -> Binding {
+    let (road, before) = oracle.keys(tag.lease_id);
+    let mut binding = binding(road, before.rkey.map(|_| number), number);
+    if let Some(rdma) = &mut binding.rdma {
+        rdma.previous = before.rkey.map(|rkey| PreviousKey {
+            rkey,
+            remaining_ms: 0,
+        });
+    }
+    binding
+}
+
+fn retired(tag: Tag, oracle: &Oracle) -> Binding {
+    let (road, keys) = oracle.keys(tag.lease_id);
+    binding(road, keys.rkey, keys.dp_key.unwrap_or_default())
+}
+
+/// `number`: that of the key of datagrams, on roads that have one.
+fn binding(road: Transport, rkey: Option<u32>, number: u32) -> Binding {
     let rdma = matches!(road, Transport::Rdma | Transport::Both).then_some(RdmaBinding {
         rkey,
         remote_addr: 0x1000,
@@ -679,7 +760,9 @@ fn binding(road: Transport, rkey: Option<u32>) -> Binding {
         atomics: true,
         further: Vec::new(),
     });
+    let by_datagrams = matches!(road, Transport::Udp | Transport::Both);
     Binding {
+        dp_key: by_datagrams.then(|| oracle::dp_key(number)),
         rdma,
         ..Binding::default()
     }

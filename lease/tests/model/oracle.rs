@@ -34,13 +34,41 @@ impl Limits {
     };
 }
 
+/// The keys of a lease, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Keys {
+    pub(crate) rkey: Option<u32>,
+    pub(crate) dp_key: Option<u32>,
+}
+
+impl Keys {
+    const NONE: Self = Self {
+        rkey: None,
+        dp_key: None,
+    };
+
+    pub(crate) fn of(binding: &Binding) -> Self {
+        let number = |key: &DpKey| u32::from_be_bytes(*key.0.first_chunk().unwrap());
+        Self {
+            rkey: binding.rdma.as_ref().and_then(|rdma| rdma.rkey),
+            dp_key: binding.dp_key.as_ref().map(number),
+        }
+    }
+}
+
+pub(crate) fn dp_key(number: u32) -> DpKey {
+    let mut key = [0; 32];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    DpKey(key)
+}
+
 /// What somebody is told, as far as it is compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
     Lease {
         phase: String,
         remaining_ms: u64,
-        rkey: Option<u32>,
+        keys: Keys,
     },
     Revoked(String),
     Cleared,
@@ -61,7 +89,7 @@ impl Said {
             Ok(Reply::Lease(info)) => Self::Lease {
                 phase: format!("{:?}", info.phase),
                 remaining_ms: info.remaining_ms,
-                rkey: info.binding.rdma.as_ref().and_then(|rdma| rdma.rkey),
+                keys: Keys::of(&info.binding),
             },
             Ok(Reply::Revoked(outcome)) => Self::revoked(*outcome),
             Ok(Reply::FenceCleared) => Self::Cleared,
@@ -90,7 +118,7 @@ enum Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OldKey {
     None,
-    Works { rkey: u32, until: u64 },
+    Works { rkey: Option<u32>, until: u64 },
     Dying { by: u64 },
 }
 
@@ -120,7 +148,7 @@ pub(crate) struct Held {
     life: Life,
     generation: u32,
     road: Transport,
-    peer: Option<RdmaPeer>,
+    peers: Vec<RdmaPeer>,
     rotate_on_renew: bool,
     term_secs: u32,
     grace_ns: u64,
@@ -128,7 +156,7 @@ pub(crate) struct Held {
     since: u64,
     pub(crate) granted: bool,
     ending: LeasePhase,
-    rkey: Option<u32>,
+    keys: Keys,
     old: OldKey,
     overlap_ms: u32,
     on_its_way: OnItsWay,
@@ -198,14 +226,14 @@ impl Held {
         Generation(self.generation)
     }
 
-    /// The key that the holder is told, and the one before with its end.
-    pub(crate) fn told(&self) -> (Option<u32>, Option<(u32, u64)>) {
+    /// The keys that the holder is told, and the rkey before with its end.
+    pub(crate) fn told(&self) -> (Keys, Option<(u32, u64)>) {
         match (self.life, self.old) {
             (Life::InUse | Life::NewKey, OldKey::Works { rkey, until }) => {
-                (self.rkey, Some((rkey, until)))
+                (self.keys, rkey.map(|rkey| (rkey, until)))
             }
-            (Life::InUse | Life::NewKey, _) => (self.rkey, None),
-            _ => (None, None),
+            (Life::InUse | Life::NewKey, _) => (self.keys, None),
+            _ => (Keys::NONE, None),
         }
     }
 
@@ -243,10 +271,12 @@ impl Held {
 pub(crate) struct Arena {
     pub(crate) id: ResourceId,
     pub(crate) roads: Vec<Transport>,
+    lasts: bool,
     owner: Vec<Option<LeaseId>>,
     /// Which lease it is told of, and whether only releases failed.
     fence: Option<(LeaseId, bool)>,
-    resetting: Option<(Ticket, u64)>,
+    /// Who asked for it, if somebody did, and until when.
+    resetting: Option<(Option<Ticket>, u64)>,
     /// Something was fenced since the remediation began, so it proves nothing about that.
     overtaken: bool,
 }
@@ -303,6 +333,7 @@ impl Oracle {
         let arena = |offer: &Offer| Arena {
             id: offer.resource_id,
             roads: offer.transports.clone(),
+            lasts: offer.outlives_process,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
             fence: None,
             resetting: None,
@@ -331,8 +362,20 @@ impl Oracle {
         self.leases.iter().position(|lease| lease.id == id)
     }
 
-    pub(crate) fn rkey(&self, id: LeaseId) -> Option<u32> {
-        self.leases[self.find(id)?].rkey
+    /// The road of a lease, and the keys that it has.
+    pub(crate) fn keys(&self, id: LeaseId) -> (Transport, Keys) {
+        let held = self.find(id).map(|at| &self.leases[at]);
+        held.map_or((Transport::Rdma, Keys::NONE), |lease| {
+            (lease.road, lease.keys)
+        })
+    }
+
+    /// What is somebody's of an arena, in order.
+    pub(crate) fn held(&self, id: ResourceId) -> Vec<Extent> {
+        let its = |lease: &&Held| lease.alive() && self.arenas[lease.arena].id == id;
+        let mut held: Vec<Extent> = self.leases.iter().filter(its).map(|l| l.extent).collect();
+        held.sort();
+        held
     }
 
     fn tag(&self, at: usize) -> Tag {
@@ -349,7 +392,7 @@ impl Oracle {
         Said::Lease {
             phase: format!("{:?}", lease.phase()),
             remaining_ms: lease.remaining_ms(self.boot),
-            rkey: lease.told().0.filter(|_| with_key),
+            keys: if with_key { lease.told().0 } else { Keys::NONE },
         }
     }
 }
@@ -481,6 +524,7 @@ impl Oracle {
         if works {
             self.orders.push(Order::Cut(tag, Farewell::None));
         }
+        self.orders.push(Order::Fenced(tag));
         lease.life = Life::Fenced;
         lease.ending = LeasePhase::Fenced;
         lease.only_release_failed = only_release;
@@ -505,12 +549,17 @@ impl Oracle {
         let lease = &mut self.leases[at];
         lease.life = Life::Clean;
         lease.since = self.boot;
-        let owner = &mut self.arenas[lease.arena].owner;
-        let mine = owner.iter_mut().filter(|page| **page == Some(lease.id));
-        mine.for_each(|page| *page = None);
+        let lease = lease.clone();
+        self.give_back(&lease);
         if !lease.granted {
             self.leases.remove(at);
         }
+    }
+
+    fn give_back(&mut self, lease: &Held) {
+        let owner = &mut self.arenas[lease.arena].owner;
+        let mine = owner.iter_mut().filter(|page| **page == Some(lease.id));
+        mine.for_each(|page| *page = None);
     }
 
     fn unfence(&mut self, arena: usize) {
@@ -527,11 +576,14 @@ impl Oracle {
             return;
         };
         let overtaken = std::mem::take(&mut self.arenas[arena].overtaken);
-        if clean && !overtaken {
+        let cleared = clean && !overtaken;
+        if cleared {
             self.unfence(arena);
-            self.say(ticket, Said::Cleared);
-        } else {
-            self.refuse(ticket, LeaseError::Fenced);
+        }
+        match (ticket, cleared) {
+            (Some(ticket), true) => self.say(ticket, Said::Cleared),
+            (Some(ticket), false) => self.refuse(ticket, LeaseError::Fenced),
+            (None, _) => {}
         }
     }
 }
@@ -586,9 +638,8 @@ impl Oracle {
 
     fn bound(&mut self, at: usize, binding: &Binding) {
         let now = self.boot;
-        let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
         let lease = &mut self.leases[at];
-        let before = std::mem::replace(&mut lease.rkey, rkey);
+        let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
         match lease.life {
             Life::Asked => {
                 lease.granted = true;
@@ -602,12 +653,22 @@ impl Oracle {
             }
             Life::NewKey => {
                 let until = (now + u64::from(lease.overlap_ms) * MS).min(lease.deadline);
-                let rkey = before.expect("only what has a key gets another");
+                assert_ne!(before, Keys::NONE, "only what has a key gets another");
+                let rkey = before.rkey;
                 lease.old = OldKey::Works { rkey, until };
             }
             _ => {}
         }
+        if self.leases[at].life != Life::NewKey {
+            self.prolong(at);
+        }
         self.in_use(at);
+    }
+
+    /// Roads that look at the clock learn the deadline.
+    fn prolong(&mut self, at: usize) {
+        let deadline = BootTime(self.leases[at].deadline);
+        self.orders.push(Order::Extend(self.tag(at), deadline));
     }
 
     fn in_use(&mut self, at: usize) {
@@ -629,7 +690,7 @@ impl Oracle {
         match lease.life {
             Life::Asked => self.clean(at),
             Life::NewBinding => {
-                lease.rkey = None;
+                lease.keys = Keys::NONE;
                 lease.life = Life::InUse;
             }
             _ => lease.life = Life::InUse,
@@ -724,6 +785,65 @@ impl Oracle {
     }
 }
 
+/// The daemon dies and comes back.
+impl Oracle {
+    pub(crate) fn restart(&mut self, boot: u64, same_boot: bool) {
+        self.boot = boot;
+        self.draining = false;
+        // What nobody was told of is forgotten, unless something of it may be left.
+        let known = |lease: &Held| lease.granted || lease.life == Life::Fenced;
+        let (known, unknown) = self.leases.drain(..).partition(known);
+        self.leases = known;
+        for lease in unknown {
+            self.give_back(&lease);
+        }
+        for at in 0..self.leases.len() {
+            self.leases[at].waits.clear();
+            self.leases[at].on_its_way = OnItsWay::Nothing;
+            self.leases[at].release_ordered = false;
+            self.restart_one(at, same_boot);
+        }
+        for at in 0..self.arenas.len() {
+            self.arenas[at].resetting = None;
+            // Another boot: nothing but the bytes can be left.
+            if self.arenas[at].fenced() && !same_boot {
+                self.reset(self.arenas[at].id, None);
+            }
+        }
+    }
+
+    fn restart_one(&mut self, at: usize, same_boot: bool) {
+        let lease = &self.leases[at];
+        let by_datagrams = matches!(lease.road, Transport::Udp | Transport::Both);
+        let adopted = same_boot && by_datagrams && self.arenas[lease.arena].lasts;
+        let grace_ends = lease.deadline + lease.grace_ns;
+        match lease.life {
+            Life::Fenced => self.leases[at].only_release_failed = false,
+            Life::Scrubbed | Life::Clean => self.clean(at),
+            _ if !adopted => self.end_with_the_process(at, LeasePhase::Revoked),
+            _ if self.boot < lease.deadline => {
+                self.leases[at].ending = LeasePhase::Revoked;
+                self.leases[at].peers.clear();
+                self.bind_again(at);
+            }
+            _ if self.boot < grace_ends => {
+                let lease = &mut self.leases[at];
+                lease.life = Life::Kept;
+                lease.ending = LeasePhase::Expired;
+                lease.peers.clear();
+                lease.keys = Keys::NONE;
+                lease.old = OldKey::None;
+            }
+            _ => self.end_with_the_process(at, LeasePhase::Expired),
+        }
+    }
+
+    fn end_with_the_process(&mut self, at: usize, phase: LeasePhase) {
+        self.leases[at].ending = phase;
+        self.clean(at);
+    }
+}
+
 /// Requests.
 impl Oracle {
     /// The arena that should be taken.
@@ -732,7 +852,7 @@ impl Oracle {
         if wanted.capacity == 0 || secs == 0 || secs > TERM_MAX_SECS || grace > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
-        if !wanted.rdma_peer.is_none_or(names_one_port) {
+        if !wanted.rdma_peers.iter().all(|&peer| names_one_port(peer)) {
             return Err(LeaseError::InvalidArgs);
         }
         let at = match wanted.resource_id {
@@ -746,7 +866,7 @@ impl Oracle {
         let road = self.road(at, wanted);
         if arena.fenced() {
             Err(LeaseError::Fenced)
-        } else if !road.is_some_and(|road| wanted.rdma_peer.is_none() || takes_peers(road)) {
+        } else if !road.is_some_and(|road| wanted.rdma_peers.is_empty() || takes_peers(road)) {
             Err(LeaseError::InvalidArgs)
         } else if arena.longest() < wanted.capacity {
             Err(LeaseError::CapacityExceeded)
@@ -777,7 +897,7 @@ impl Oracle {
         let roads = &self.arenas[at].roads;
         let takes_peers = |road: &Transport| takes_peers(*road);
         match wanted.transport {
-            Transport::Auto if wanted.rdma_peer.is_some() => {
+            Transport::Auto if !wanted.rdma_peers.is_empty() => {
                 roads.iter().copied().find(takes_peers)
             }
             Transport::Auto => roads.first().copied(),
@@ -816,7 +936,7 @@ impl Oracle {
             life: Life::Asked,
             generation: 1,
             road: self.road(arena, wanted).unwrap(),
-            peer: wanted.rdma_peer,
+            peers: wanted.rdma_peers.clone(),
             rotate_on_renew: wanted.rotate_on_renew,
             term_secs: wanted.lease_secs,
             grace_ns: u64::from(wanted.grace_secs) * SEC,
@@ -824,7 +944,7 @@ impl Oracle {
             since: self.boot,
             granted: false,
             ending: LeasePhase::Revoked,
-            rkey: None,
+            keys: Keys::NONE,
             old: OldKey::None,
             overlap_ms: 0,
             on_its_way: OnItsWay::Bind,
@@ -864,7 +984,7 @@ impl Oracle {
             tag,
             extent: lease.extent,
             transport: lease.road,
-            peer: lease.peer,
+            peers: lease.peers.clone(),
         }));
     }
 
@@ -903,7 +1023,8 @@ impl Oracle {
         if secs > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
-        let rotates = lease.rotate_on_renew && lease.life == Life::InUse && lease.rkey.is_some();
+        let rotates =
+            lease.rotate_on_renew && lease.life == Life::InUse && lease.keys != Keys::NONE;
         if rotates || lease.life == Life::Kept {
             let tenant = lease.tenant.clone();
             self.turn_to_bind(&tenant)?;
@@ -924,8 +1045,13 @@ impl Oracle {
             *until = lease.deadline.min(*until);
         }
         if kept {
-            self.bind_again(at, ticket, Waits::Renew);
-        } else if rotates {
+            self.leases[at].waits.push((ticket, Waits::Renew));
+            self.bind_again(at);
+            return Ok(());
+        }
+        self.prolong(at);
+        let lease = &self.leases[at];
+        if rotates {
             let half_term_ms = lease.term_secs.saturating_mul(500);
             self.new_key(
                 at,
@@ -940,15 +1066,15 @@ impl Oracle {
         Ok(())
     }
 
-    fn bind_again(&mut self, at: usize, ticket: Ticket, waits: Waits) {
+    fn bind_again(&mut self, at: usize) {
         let lease = &mut self.leases[at];
         lease.generation += 1;
         lease.life = Life::NewBinding;
         lease.since = self.boot;
+        lease.keys = Keys::NONE;
         lease.old = OldKey::None;
         lease.on_its_way = OnItsWay::Bind;
         lease.patience_over = false;
-        lease.waits.push((ticket, waits));
         self.order_bind(at);
     }
 
@@ -964,13 +1090,14 @@ impl Oracle {
         self.orders.push(Order::Rotate(tag));
     }
 
-    pub(crate) fn bind(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, peer: RdmaPeer) {
+    pub(crate) fn bind(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, peers: &[RdmaPeer]) {
         let fits = |at: usize| {
             let lease = &self.leases[at];
             if !lease.alive() {
                 return Err(lease.unfit());
             }
-            if !takes_peers(lease.road) || !names_one_port(peer) {
+            let ports = peers.iter().all(|&peer| names_one_port(peer));
+            if !takes_peers(lease.road) || !ports {
                 return Err(LeaseError::InvalidArgs);
             }
             self.turn_to_bind(&lease.tenant)?;
@@ -982,8 +1109,9 @@ impl Oracle {
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
             Ok(at) => {
-                self.leases[at].peer = Some(peer);
-                self.bind_again(at, ticket, Waits::Rebind);
+                self.leases[at].peers = peers.to_vec();
+                self.leases[at].waits.push((ticket, Waits::Rebind));
+                self.bind_again(at);
             }
         }
     }
@@ -995,7 +1123,9 @@ impl Oracle {
                 Life::Clean => Err(lease.unfit()),
                 _ if overlap_ms > OVERLAP_MS_MAX => Err(LeaseError::InvalidArgs),
                 Life::InUse if lease.old != OldKey::None => Err(LeaseError::ResourceBusy),
-                Life::InUse if lease.rkey.is_none() => Err(LeaseError::InvalidArgs),
+                Life::InUse if lease.keys == Keys::NONE && takes_peers(lease.road) => {
+                    Err(LeaseError::InvalidArgs)
+                }
                 Life::InUse => self.turn_to_bind(&lease.tenant).map(|()| at),
                 _ => Err(self
                     .turn_to_bind(&lease.tenant)
@@ -1005,6 +1135,11 @@ impl Oracle {
         };
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
+            // Nothing to rotate, and no queue pair to bind to: a binding is what gives it a key.
+            Ok(at) if self.leases[at].keys == Keys::NONE => {
+                self.leases[at].waits.push((ticket, Waits::Rebind));
+                self.bind_again(at);
+            }
             Ok(at) => self.new_key(at, ticket, Waits::Rebind, overlap_ms),
         }
     }
@@ -1056,7 +1191,6 @@ impl Oracle {
         if !matches!(asker, Asker::Operator) {
             return self.refuse(ticket, LeaseError::NotPermitted);
         }
-        let by = self.boot + RESET_NS;
         let named = self.arenas.iter().find(|arena| arena.id == id);
         let Some(arena) = named.filter(|arena| arena.fenced()) else {
             return self.refuse(ticket, LeaseError::NotFound);
@@ -1071,12 +1205,18 @@ impl Oracle {
         {
             return self.refuse(ticket, LeaseError::ResourceBusy);
         }
+        self.reset(id, Some(ticket));
+    }
+
+    fn reset(&mut self, id: ResourceId, asker: Option<Ticket>) {
+        let by = self.boot + RESET_NS;
+        let fenced = self.fenced_on(id);
         let leases = { fenced.iter() }
             .map(|lease| (self.tag(self.find(lease.id).unwrap()), lease.extent))
             .collect();
         self.orders.push(Order::Reset(id, leases));
         let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();
-        arena.resetting = Some((ticket, by));
+        arena.resetting = Some((asker, by));
         arena.overtaken = false;
     }
 
