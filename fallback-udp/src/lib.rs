@@ -4,13 +4,28 @@
 //! Without features this crate is pure: `auth` signs and checks, `engine` answers one datagram at a
 //! time, `transfer` decides what a client sends next; time is an argument. The features `server` and
 //! `client` put sockets and threads around the two halves.
-#![no_std]
+#![cfg_attr(not(any(test, feature = "server", feature = "client")), no_std)]
 #![deny(unsafe_code)]
 
 extern crate alloc;
-#[cfg(any(test, feature = "server", feature = "client"))]
-extern crate std;
 
 mod auth;
+mod desk;
+mod engine;
+mod keys;
+mod limit;
+mod replay;
+#[cfg(feature = "server")]
+mod server;
+mod sessions;
 
 pub use auth::{DataKey, crc32c};
+pub use desk::Desk;
+pub use engine::{
+    Asked, Leased, Opened, Reply, ReplyBuffer, Standing, Store, StoreFailed, answer, open,
+    unauthenticated,
+};
+pub use keys::Keys;
+pub use limit::{Rate, Sources};
+#[cfg(feature = "server")]
+pub use server::{Counters, FbmuBackend, FbmuConfig, Tally};

@@ -1,0 +1,168 @@
+//! Which requests of a session were done, and how they went.
+//!
+//! Looked at before a request is done and written after; both under the lease's lock, so that the
+//! same request on two sockets is done once.
+
+use fabricbios_wire::{DATA_TAG_LEN, DataStatus};
+
+/// Requests that a session remembers.
+pub(crate) const WINDOW: u16 = 128;
+const SLOTS: usize = WINDOW as usize;
+
+/// The first bytes of a request's tag: what tells it from another one with its nonce.
+pub(crate) type Mark = [u8; 8];
+
+/// The mark of a tag.
+#[must_use]
+pub(crate) fn mark(tag: &[u8; DATA_TAG_LEN]) -> Mark {
+    core::array::from_fn(|i| tag[i])
+}
+
+/// What is known of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing: it is new.
+    Fresh,
+    /// It was answered so.
+    Same(DataStatus),
+    /// Its counter was used by another request.
+    Other,
+    /// Its counter is behind the window.
+    TooOld,
+}
+
+/// The last counters up to the highest.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    highest: u32,
+    /// Bit `i` is the counter `highest - i`.
+    used: u128,
+    /// By counter, modulo the slots.
+    statuses: [DataStatus; SLOTS],
+    marks: [Mark; SLOTS],
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            highest: 0,
+            used: 0,
+            statuses: [DataStatus::Ok; SLOTS],
+            marks: [Mark::default(); SLOTS],
+        }
+    }
+}
+
+impl Window {
+    /// The highest counter that was used; 0: none.
+    #[must_use]
+    pub(crate) fn highest(&self) -> u32 {
+        self.highest
+    }
+
+    /// What is known of the request with this counter and mark.
+    #[must_use]
+    pub(crate) fn look(&self, counter: u32, mark: Mark) -> Seen {
+        let Some(age) = self.highest.checked_sub(counter) else {
+            return Seen::Fresh;
+        };
+        if age >= u32::from(WINDOW) {
+            return Seen::TooOld;
+        }
+        let at = slot(counter);
+        match self.used >> age & 1 {
+            0 => Seen::Fresh,
+            _ if self.marks[at] == mark => Seen::Same(self.statuses[at]),
+            _ => Seen::Other,
+        }
+    }
+
+    /// Remembers how a request went. It was [`Seen::Fresh`].
+    pub(crate) fn commit(&mut self, counter: u32, mark: Mark, status: DataStatus) {
+        if let Some(ahead @ 1..) = counter.checked_sub(self.highest) {
+            self.used = self.used.checked_shl(ahead).unwrap_or(0);
+            self.highest = counter;
+        }
+        self.used |= 1u128.checked_shl(self.highest - counter).unwrap_or(0);
+        self.statuses[slot(counter)] = status;
+        self.marks[slot(counter)] = mark;
+    }
+}
+
+fn slot(counter: u32) -> usize {
+    // The remainder is below 128 on every machine.
+    (counter % u32::from(WINDOW)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const A: Mark = *b"aaaaaaaa";
+    const B: Mark = *b"bbbbbbbb";
+
+    #[test]
+    fn a_request_that_comes_again_gets_its_answer() {
+        let mut window = Window::default();
+        assert_eq!(window.look(1, A), Seen::Fresh);
+        window.commit(1, A, DataStatus::Range);
+        assert_eq!(window.look(1, A), Seen::Same(DataStatus::Range));
+        assert_eq!(window.look(1, B), Seen::Other);
+    }
+
+    #[test]
+    fn the_window_is_128_counters_long() {
+        let mut window = Window::default();
+        window.commit(1, A, DataStatus::Ok);
+        window.commit(128, A, DataStatus::Ok);
+        assert_eq!(window.look(1, A), Seen::Same(DataStatus::Ok));
+        assert_eq!(window.look(2, A), Seen::Fresh);
+        window.commit(129, B, DataStatus::Ok);
+        assert_eq!(window.look(1, A), Seen::TooOld);
+        assert_eq!(window.look(2, A), Seen::Fresh);
+        assert_eq!(window.look(129, A), Seen::Other);
+    }
+
+    #[test]
+    fn a_jump_forgets_everything_before_it() {
+        let mut window = Window::default();
+        for counter in 1..=128 {
+            window.commit(counter, A, DataStatus::Ok);
+        }
+        window.commit(u32::MAX, A, DataStatus::Ok);
+        assert_eq!(window.look(u32::MAX - 127, A), Seen::Fresh);
+        assert_eq!(window.look(u32::MAX - 128, A), Seen::TooOld);
+        assert_eq!(window.look(u32::MAX, A), Seen::Same(DataStatus::Ok));
+    }
+
+    proptest! {
+        /// The same as a map of everything that was ever used.
+        #[test]
+        fn the_window_is_a_map_with_a_short_memory(
+            steps in prop::collection::vec((1..1000u32, 0..3u8), 1..400),
+            base in prop::sample::select(&[0, 70_000, u32::MAX - 1000][..]),
+        ) {
+            let mut window = Window::default();
+            let mut all: BTreeMap<u32, Mark> = BTreeMap::new();
+            for (counter, who) in steps {
+                let (counter, mark) = (base + counter, [who; 8]);
+                let highest = all.keys().next_back().copied().unwrap_or(0);
+                let expected = match all.get(&counter) {
+                    _ if u64::from(counter) + 128 <= u64::from(highest) => Seen::TooOld,
+                    None => Seen::Fresh,
+                    Some(used) if *used == mark => Seen::Same(DataStatus::Ok),
+                    Some(_) => Seen::Other,
+                };
+                prop_assert_eq!(window.look(counter, mark), expected);
+                if expected == Seen::Fresh {
+                    window.commit(counter, mark, DataStatus::Ok);
+                    all.insert(counter, mark);
+                }
+            }
+        }
+    }
+}

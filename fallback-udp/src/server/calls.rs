@@ -1,0 +1,254 @@
+//! The system calls that no crate in use offers as they are needed here. The only unsafe code of the
+//! crate.
+#![allow(
+    unsafe_code,
+    reason = "recvmmsg, sendmmsg and an option without a wrapper"
+)]
+
+use std::{
+    mem::{offset_of, size_of},
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr,
+};
+
+use nix::errno::Errno;
+
+/// Room for a `sockaddr_in6`, the longer of the two kinds.
+const NAME_LEN: usize = size_of::<libc::sockaddr_in6>();
+/// Room for one `IPV6_PKTINFO` or `IP_PKTINFO`.
+const CONTROL_LEN: usize = 64;
+
+/// One message: its bytes, the other side's address, and what the kernel says of our own.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    pub(super) name: Name,
+    pub(super) control: Control,
+}
+
+/// A `sockaddr_in` or `sockaddr_in6`.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub(super) struct Name {
+    pub(super) bytes: [u8; NAME_LEN],
+    pub(super) length: usize,
+}
+
+/// Control messages.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub(super) struct Control {
+    pub(super) bytes: [u8; CONTROL_LEN],
+    pub(super) length: usize,
+}
+
+impl Envelope {
+    pub(super) fn empty() -> Self {
+        Self {
+            name: Name {
+                bytes: [0; NAME_LEN],
+                length: 0,
+            },
+            control: Control {
+                bytes: [0; CONTROL_LEN],
+                length: 0,
+            },
+        }
+    }
+}
+
+/// Headers of messages, kept between calls only for their room: what they point to is set anew at
+/// every call, and not looked at after it.
+#[derive(Debug)]
+pub(super) struct Headers {
+    headers: Vec<libc::mmsghdr>,
+    buffers: Vec<libc::iovec>,
+}
+
+impl Headers {
+    pub(super) fn new(room: usize) -> Self {
+        Self {
+            headers: Vec::with_capacity(room),
+            buffers: Vec::with_capacity(room),
+        }
+    }
+
+    /// Receives what is there, without waiting, and says how long each message is.
+    pub(super) fn receive<'a>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        into: impl Iterator<Item = (&'a mut Envelope, &'a mut [u8])>,
+        mut on_each: impl FnMut(usize, Received),
+    ) -> Result<usize, Errno> {
+        self.clear();
+        for (envelope, bytes) in into {
+            let name = (envelope.name.bytes.as_mut_ptr(), NAME_LEN);
+            let control = (envelope.control.bytes.as_mut_ptr(), CONTROL_LEN);
+            self.push(name, control, (bytes.as_mut_ptr(), bytes.len()));
+        }
+        let room = self.link();
+        // SAFETY: the headers were just made: each points to a name, a control buffer and bytes with
+        // the lengths told, all borrowed for writing by `into`'s items, whose lifetime 'a outlives
+        // this call, and all distinct. `buffers` is not moved before the call returns.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                room,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let got = usize::try_from(got).map_err(|_negative| Errno::last())?;
+        for (at, header) in self.headers.iter().take(got).enumerate() {
+            on_each(at, Received::of(header));
+        }
+        Ok(got)
+    }
+
+    /// Sends, without waiting. How many were sent, at least one unless `Err`.
+    pub(super) fn send<'a>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        from: impl Iterator<Item = (&'a Envelope, &'a [u8])>,
+    ) -> Result<usize, Errno> {
+        self.clear();
+        for (envelope, bytes) in from {
+            let name = (
+                envelope.name.bytes.as_ptr().cast_mut(),
+                envelope.name.length,
+            );
+            let control = &envelope.control;
+            let control = (control.bytes.as_ptr().cast_mut(), control.length);
+            self.push(name, control, (bytes.as_ptr().cast_mut(), bytes.len()));
+        }
+        let count = self.link();
+        // SAFETY: as in `receive`, but the kernel only reads what the headers point to, so borrowing
+        // for reading is enough; it writes `msg_len` of the headers, which are ours.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        usize::try_from(sent).map_err(|_negative| Errno::last())
+    }
+
+    fn clear(&mut self) {
+        self.headers.clear();
+        self.buffers.clear();
+    }
+
+    fn push(&mut self, name: (*mut u8, usize), control: (*mut u8, usize), bytes: (*mut u8, usize)) {
+        self.buffers.push(libc::iovec {
+            iov_base: bytes.0.cast(),
+            iov_len: bytes.1,
+        });
+        // SAFETY: all zeros is a header without name, buffers and control messages.
+        let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        header.msg_hdr.msg_name = name.0.cast();
+        #[allow(clippy::cast_possible_truncation, reason = "at most NAME_LEN")]
+        let name_len = name.1 as libc::socklen_t;
+        header.msg_hdr.msg_namelen = name_len;
+        header.msg_hdr.msg_iovlen = 1;
+        if control.1 > 0 {
+            header.msg_hdr.msg_control = control.0.cast();
+            header.msg_hdr.msg_controllen = control.1 as _;
+        }
+        self.headers.push(header);
+    }
+
+    /// Points the headers to their buffers, which do not move any more, and counts them.
+    fn link(&mut self) -> u32 {
+        for (header, buffer) in self.headers.iter_mut().zip(&mut self.buffers) {
+            header.msg_hdr.msg_iov = buffer;
+        }
+        u32::try_from(self.headers.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// What the kernel wrote into a header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub(super) bytes: usize,
+    pub(super) name: usize,
+    pub(super) control: usize,
+}
+
+impl Received {
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "the type of msg_controllen differs between C libraries"
+    )]
+    fn of(header: &libc::mmsghdr) -> Self {
+        Self {
+            bytes: header.msg_len as usize,
+            name: (header.msg_hdr.msg_namelen as usize).min(NAME_LEN),
+            control: (header.msg_hdr.msg_controllen as usize).min(CONTROL_LEN),
+        }
+    }
+}
+
+/// Has a socket set DF and fragment nothing.
+pub(super) fn forbid_fragments(socket: BorrowedFd<'_>, is_v6: bool) -> Result<(), Errno> {
+    set_option(
+        socket,
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        libc::IP_PMTUDISC_DO,
+    )?;
+    if is_v6 {
+        let (option, value) = (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+        set_option(socket, libc::IPPROTO_IPV6, option, value)?;
+    }
+    Ok(())
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> Result<(), Errno> {
+    #[allow(clippy::cast_possible_truncation, reason = "4")]
+    let length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which lives until the call returns.
+    let result = unsafe {
+        let value = ptr::from_ref(&value).cast();
+        libc::setsockopt(socket.as_raw_fd(), level, option, value, length)
+    };
+    Errno::result(result).map(drop)
+}
+
+impl Name {
+    /// Where the IP address is in it, by its family.
+    pub(super) fn address_bytes(&self) -> Option<&[u8]> {
+        let family = u16::from_ne_bytes([self.bytes[0], self.bytes[1]]);
+        let (at, length) = match i32::from(family) {
+            libc::AF_INET => (offset_of!(libc::sockaddr_in, sin_addr), 4),
+            libc::AF_INET6 => (offset_of!(libc::sockaddr_in6, sin6_addr), 16),
+            _ => return None,
+        };
+        self.bytes
+            .get(at..at + length)
+            .filter(|_| at + length <= self.length)
+    }
+}
+
+impl Control {
+    /// Leaves the choice of the interface to the routes: the message says which of our addresses the
+    /// other side reached, and a reply has to leave from there, by whatever way.
+    pub(super) fn leave_interface_open(&mut self) {
+        let data = size_of::<libc::cmsghdr>();
+        let level = self.int_at(offset_of!(libc::cmsghdr, cmsg_level));
+        let within = match level {
+            libc::IPPROTO_IP => offset_of!(libc::in_pktinfo, ipi_ifindex),
+            libc::IPPROTO_IPV6 => offset_of!(libc::in6_pktinfo, ipi6_ifindex),
+            _ => return,
+        };
+        let at = data + within;
+        if at + 4 <= self.length {
+            self.bytes[at..at + 4].fill(0);
+        }
+    }
+
+    fn int_at(&self, at: usize) -> i32 {
+        i32::from_ne_bytes(std::array::from_fn(|i| self.bytes[at + i]))
+    }
+}

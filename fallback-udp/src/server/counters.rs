@@ -1,0 +1,65 @@
+//! What went through the sockets, for metrics and tests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fabricbios_wire::DataStatus;
+
+const STATUSES: usize = DataStatus::Io as usize + 1;
+
+/// Counts since start, kept by all threads together.
+#[derive(Debug, Default)]
+pub struct Counters {
+    received: AtomicU64,
+    answered: [AtomicU64; STATUSES],
+    unauthenticated: AtomicU64,
+    dropped: AtomicU64,
+    unsent: AtomicU64,
+}
+
+/// All counts at some moment, or those of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Datagrams that came.
+    pub received: u64,
+    /// Replies with a right tag, by the number of their status.
+    pub answered: [u64; STATUSES],
+    /// INVALIDs without a tag.
+    pub unauthenticated: u64,
+    /// Datagrams that got no reply: not for this service, or too many from one address.
+    pub dropped: u64,
+    /// Replies that the system did not send.
+    pub unsent: u64,
+}
+
+impl Counters {
+    /// The counts now.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Tally {
+            received: get(&self.received),
+            answered: std::array::from_fn(|status| get(&self.answered[status])),
+            unauthenticated: get(&self.unauthenticated),
+            dropped: get(&self.dropped),
+            unsent: get(&self.unsent),
+        }
+    }
+
+    pub(super) fn add(&self, tally: &Tally) {
+        let add = |count: &AtomicU64, more: u64| {
+            if more > 0 {
+                count.fetch_add(more, Ordering::Relaxed);
+            }
+        };
+        add(&self.received, tally.received);
+        for (count, more) in self.answered.iter().zip(tally.answered) {
+            add(count, more);
+        }
+        add(&self.unauthenticated, tally.unauthenticated);
+        add(&self.dropped, tally.dropped);
+    }
+
+    pub(super) fn add_unsent(&self, more: u64) {
+        self.unsent.fetch_add(more, Ordering::Relaxed);
+    }
+}

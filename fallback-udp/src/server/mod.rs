@@ -1,0 +1,19 @@
+//! The serving half: sockets, threads, and the backend of the lease table.
+
+mod backend;
+mod batch;
+mod calls;
+mod clock;
+mod counters;
+mod entry;
+mod leases;
+mod life;
+mod proof;
+mod release;
+mod serving;
+mod socket;
+mod table;
+mod worker;
+
+pub use backend::{FbmuBackend, FbmuConfig};
+pub use counters::{Counters, Tally};

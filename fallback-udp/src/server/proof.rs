@@ -1,0 +1,153 @@
+//! Ending access, and the proof: what a client would be answered now, by asking as one.
+//!
+//! The question goes the way of every datagram ([`super::serving::Serving::serve`]), so it is the
+//! server that is looked at and not a note that it keeps.
+
+use std::{mem, net::Ipv4Addr, time::Instant};
+
+use fabricbios_lease::{StepError, Tag};
+use fabricbios_wire::{
+    DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, LeaseId,
+};
+
+use super::{
+    backend::FbmuBackend,
+    clock,
+    entry::Entry,
+    life::{Life, State},
+    serving::Outcome,
+};
+use crate::DataKey;
+
+impl FbmuBackend {
+    /// Ends access, if there is any; the state is Cut or Failed then. Gives the proof.
+    pub(super) fn end(&self, life: &mut Life, tag: Tag) -> Result<String, StepError> {
+        match mem::take(&mut life.state) {
+            State::Live(entry) | State::Failed { entry, .. } => {
+                life.key = None;
+                let ended = self.prove_over(&entry, tag);
+                life.state = match &ended {
+                    Ok(proof) => State::Cut {
+                        proof: proof.clone(),
+                        entry,
+                    },
+                    Err(error) => State::Failed {
+                        error: error.clone(),
+                        entry,
+                    },
+                };
+                ended
+            }
+            other => {
+                let why = why_unreachable(&other);
+                life.state = other;
+                Ok(why)
+            }
+        }
+    }
+
+    fn prove_over(&self, entry: &Entry, tag: Tag) -> Result<String, StepError> {
+        let started = Instant::now();
+        entry.end();
+        let took_us = started.elapsed().as_micros();
+        // Copied, since the server takes the lock on the way of the question.
+        let keys = entry.keys().clone();
+        for key in keys.iter() {
+            let answered = self.ask_as_client(tag.lease_id, key);
+            if answered != Answered::Status(DataStatus::NoLease) {
+                let detail = format!("{tag}: PING under its key got {answered:?}, not NO_LEASE");
+                return Err(StepError::new("prove over", detail));
+            }
+        }
+        let count = keys.iter().count();
+        Ok(format!(
+            "FBMU: nothing in progress after {took_us} µs, NO_LEASE under its keys ({count})"
+        ))
+    }
+
+    /// Takes the key before the last rotation away, if there is one.
+    pub(super) fn prove_retired(&self, entry: &Entry) -> Result<(), StepError> {
+        let retired = entry.keys_alone().retire();
+        let Some(old) = retired else {
+            return Ok(());
+        };
+        match self.ask_as_client(entry.tag.lease_id, &old) {
+            Answered::Unauthenticated => Ok(()),
+            answered => {
+                let detail = format!("{}: PING under the old key got {answered:?}", entry.tag);
+                Err(StepError::new("prove retired", detail))
+            }
+        }
+    }
+
+    fn ask_as_client(&self, lease_id: LeaseId, key: &DataKey) -> Answered {
+        let question = ping(lease_id, key);
+        let mut reply = [0; DATAGRAM_MAX];
+        let source = Ipv4Addr::LOCALHOST.into();
+        let outcome = self
+            .serving
+            .serve(&question, source, clock::now(), &mut reply);
+        match outcome {
+            Outcome::Nothing => Answered::Nothing,
+            Outcome::Unauthenticated(_) => Answered::Unauthenticated,
+            Outcome::Reply(told) => Answered::read(&reply[..told.length], key),
+        }
+    }
+}
+
+/// What a client understands.
+#[derive(Debug, PartialEq, Eq)]
+enum Answered {
+    Nothing,
+    Unauthenticated,
+    Nonsense,
+    Status(DataStatus),
+}
+
+impl Answered {
+    fn read(reply: &[u8], key: &DataKey) -> Self {
+        let Ok(frame) = DataFrame::parse(reply) else {
+            return Self::Nonsense;
+        };
+        let is_right = frame.header.is_reply() && key.verifies(frame.header_bytes, None, frame.tag);
+        let all = [
+            DataStatus::Ok,
+            DataStatus::NoLease,
+            DataStatus::Fenced,
+            DataStatus::Busy,
+        ];
+        let status = all.into_iter().find(|it| *it as u8 == frame.header.status);
+        status
+            .filter(|_| is_right)
+            .map_or(Self::Nonsense, Self::Status)
+    }
+}
+
+fn ping(lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVERHEAD] {
+    let header = DataHeader {
+        service: DataService::Memory,
+        op: DataOp::Ping as u8,
+        flags: 0,
+        status: 0,
+        lease_id,
+        nonce: 0,
+        offset: 0,
+        length: 0,
+        payload_crc: 0,
+        payload_len: 0,
+        reserved: 0,
+    };
+    let (bytes, tag) = (header.bytes(), key.tag(&header, &[]));
+    let mut out = [0; DATA_OVERHEAD];
+    out[..bytes.len()].copy_from_slice(&bytes);
+    out[bytes.len()..].copy_from_slice(&tag);
+    out
+}
+
+fn why_unreachable(state: &State) -> String {
+    match state {
+        State::Cut { proof, .. } => proof.clone(),
+        State::Empty => "it was never bound".into(),
+        _ => "it was cut before".into(),
+    }
+}

@@ -1,0 +1,131 @@
+//! After the cut: scrub, remember that the lease is over, forget the rest. And the remediation of
+//! what could not be cut or scrubbed.
+
+use std::{
+    mem,
+    sync::{Arc, PoisonError},
+};
+
+use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
+
+use super::{
+    backend::FbmuBackend,
+    clock,
+    entry::Entry,
+    life::{Life, Slot, State},
+    table::Known,
+};
+
+/// What a release has to do.
+enum Step {
+    /// Scrub; the state is Releasing.
+    Scrub(Option<Arc<Entry>>),
+    /// Done before.
+    Done,
+}
+
+impl FbmuBackend {
+    /// [`Backend::release`] without the scrub, for bytes that another road scrubs.
+    pub fn retire(&self, tag: Tag) -> Result<(), StepError> {
+        self.give_back(tag, None)
+    }
+
+    pub(super) fn give_back(
+        &self,
+        tag: Tag,
+        scrub: Option<(Extent, &dyn Fn())>,
+    ) -> Result<(), StepError> {
+        let Some(slot) = self.table.find_or_make(tag.lease_id) else {
+            // Scrubbing again would hit whoever has the bytes now.
+            return Ok(());
+        };
+        let _turn = slot
+            .releasing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let begun = slot.lock().begin_release(tag)?;
+        let Step::Scrub(entry) = begun else {
+            return Ok(());
+        };
+        let scrubbed = scrub.map_or(Ok(()), |(extent, progress)| {
+            self.scrub(tag, extent, progress)
+        });
+        self.finish(&slot, tag, entry, scrubbed)
+    }
+
+    fn scrub(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
+        // Other bytes than were bound would leave the tenant's where they are.
+        if let Some(bound) = self.table.held_by(tag.lease_id).filter(|it| *it != extent) {
+            return Err(failed(format!(
+                "bound {bound:?}, asked to release {extent:?}"
+            )));
+        }
+        if let Some(other) = self.table.holder_besides(tag.lease_id, extent) {
+            return Err(failed(format!("the bytes belong to lease {other} by now")));
+        }
+        self.arena
+            .scrub(extent.offset, extent.length, progress)
+            .map_err(|outside| failed(outside.to_string()))
+    }
+
+    fn finish(
+        &self,
+        slot: &Slot,
+        tag: Tag,
+        entry: Option<Arc<Entry>>,
+        scrubbed: Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        let mut life = slot.lock();
+        if let Err(error) = &scrubbed {
+            life.state = State::Dirty {
+                error: error.clone(),
+                entry,
+            };
+            return scrubbed;
+        }
+        life.state = State::Gone;
+        drop(life);
+        if let Some(entry) = entry {
+            self.serving.leases.remember(entry, clock::now());
+        }
+        self.table.released(tag.lease_id);
+        Ok(())
+    }
+
+    /// Cuts and releases again, whatever state the lease was left in, and looks whether it is gone.
+    pub(super) fn remedy(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
+        self.cut(tag, Farewell::None)?;
+        self.release(tag, extent, &|| ())?;
+        match self.table.find(tag.lease_id) {
+            Known::Released | Known::No => Ok(()),
+            Known::Slot(_) => Err(StepError::new("reset", format_args!("{tag}: still there"))),
+        }
+    }
+}
+
+impl Life {
+    fn begin_release(&mut self, tag: Tag) -> Result<Step, StepError> {
+        let refuse = |why: &str| Err(StepError::new("release", format_args!("{tag}: {why}")));
+        if self.is_past(tag.generation) {
+            return refuse("the lease has moved on to a newer generation");
+        }
+        let entry = match mem::take(&mut self.state) {
+            State::Cut { entry, .. } => Some(entry),
+            // Releasing: the thread that was at it is gone, or this one would be waiting for it.
+            State::Dirty { entry, .. } | State::Releasing(entry) => entry,
+            State::Empty => None,
+            other => {
+                let step = match &other {
+                    State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
+                    State::Gone => Ok(Step::Done),
+                    _ => refuse("it is not cut"),
+                };
+                self.state = other;
+                return step;
+            }
+        };
+        self.state = State::Releasing(entry.clone());
+        Ok(Step::Scrub(entry))
+    }
+}

@@ -1,0 +1,79 @@
+//! Sockets of the service: one per thread, all on one port, among which the kernel divides the
+//! clients.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    os::fd::{AsFd, OwnedFd},
+};
+
+use fabricbios_lease::StepError;
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
+    },
+};
+
+use super::calls::forbid_fragments;
+
+/// Some milliseconds of a fast network, for when the threads do not get a processor.
+const BUFFER_BYTES: usize = 8 << 20;
+
+/// Opens `count` sockets on `listen`. With port 0 the system chooses one, the same for all.
+pub(super) fn open(listen: SocketAddr, count: usize) -> Result<Vec<UdpSocket>, StepError> {
+    let failed = |errno| StepError::new("listen for FBMU", explain(listen, errno));
+    // The first is alone on the port: if somebody else has it, also another server that would
+    // share it, this fails. Only then may the others join.
+    let first = UdpSocket::from(bound(listen, false).map_err(failed)?);
+    let address = first
+        .local_addr()
+        .map_err(|error| StepError::new("listen for FBMU", format_args!("{listen}: {error}")))?;
+    setsockopt(&first, sockopt::ReusePort, &true).map_err(failed)?;
+    let mut sockets = vec![first];
+    for _ in 1..count {
+        sockets.push(bound(address, true).map_err(failed)?.into());
+    }
+    Ok(sockets)
+}
+
+fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
+    let family = match listen.ip() {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(family, SockType::Datagram, flags, None)?;
+    if listen.is_ipv6() {
+        // The wildcard of IPv6 takes IPv4 too.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &!listen.ip().is_unspecified())?;
+        setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+    } else {
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+    }
+    forbid_fragments(socket.as_fd(), listen.is_ipv6())?;
+    enlarge_buffers(&socket)?;
+    setsockopt(&socket, sockopt::ReusePort, &join)?;
+    bind(
+        std::os::fd::AsRawFd::as_raw_fd(&socket),
+        &SockaddrStorage::from(listen),
+    )?;
+    Ok(socket)
+}
+
+/// Beyond the system's limit where we may, else up to it.
+fn enlarge_buffers(socket: &OwnedFd) -> Result<(), Errno> {
+    setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES)
+        .or_else(|_not_permitted| setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES))?;
+    setsockopt(socket, sockopt::SndBufForce, &BUFFER_BYTES)
+        .or_else(|_not_permitted| setsockopt(socket, sockopt::SndBuf, &BUFFER_BYTES))
+}
+
+fn explain(listen: SocketAddr, errno: Errno) -> String {
+    let hint = match errno {
+        Errno::EADDRINUSE => "; another program has the port: stop it or configure another port",
+        Errno::EADDRNOTAVAIL => "; the address is on no interface of this machine",
+        Errno::EACCES => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+        _ => "",
+    };
+    format!("UDP {listen}: {errno}{hint}")
+}

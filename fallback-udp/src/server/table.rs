@@ -1,0 +1,177 @@
+//! Which leases this backend has orders for, and which bytes they hold.
+//!
+//! Its lock is held for look-ups only, never while a slot's lock is wanted: no lease waits here for
+//! another.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fabricbios_lease::Extent;
+use fabricbios_wire::LeaseId;
+
+use super::life::Slot;
+
+/// Released leases that are remembered. An order for one of them is a straggler from before its
+/// release and does nothing; this many releases later no thread still carries such an order.
+const RELEASED: usize = 16_384;
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    slots: HashMap<LeaseId, (Arc<Slot>, Option<Extent>)>,
+    released: HashSet<LeaseId>,
+    released_order: VecDeque<LeaseId>,
+}
+
+/// What is known of a lease.
+#[derive(Debug)]
+pub(super) enum Known {
+    /// Bound or cut here, and not released.
+    Slot(Arc<Slot>),
+    /// Released before.
+    Released,
+    /// Never heard of.
+    No,
+}
+
+/// Why a lease cannot have some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotFree {
+    /// This lease has some of them.
+    HeldBy(LeaseId),
+    /// The lease was bound to other bytes before.
+    HasOthers,
+}
+
+impl Table {
+    pub(super) fn find(&self, lease: LeaseId) -> Known {
+        let inner = self.lock();
+        match inner.slots.get(&lease) {
+            Some((slot, _)) => Known::Slot(Arc::clone(slot)),
+            None if inner.released.contains(&lease) => Known::Released,
+            None => Known::No,
+        }
+    }
+
+    /// The slot of a lease, made if need be. `None`: it was released before.
+    pub(super) fn find_or_make(&self, lease: LeaseId) -> Option<Arc<Slot>> {
+        let mut inner = self.lock();
+        if inner.released.contains(&lease) {
+            return None;
+        }
+        Some(Arc::clone(&inner.slots.entry(lease).or_default().0))
+    }
+
+    /// The slot of a lease, made if need be, which holds these bytes from now on. `None`: it was
+    /// released before. `Err` says why it cannot have the bytes.
+    pub(super) fn claim(
+        &self,
+        lease: LeaseId,
+        extent: Extent,
+    ) -> Result<Option<Arc<Slot>>, NotFree> {
+        let mut inner = self.lock();
+        if inner.released.contains(&lease) {
+            return Ok(None);
+        }
+        if let Some(other) = inner.holder_besides(lease, extent) {
+            return Err(NotFree::HeldBy(other));
+        }
+        let (slot, held) = inner.slots.entry(lease).or_default();
+        if *held.get_or_insert(extent) != extent {
+            return Err(NotFree::HasOthers);
+        }
+        Ok(Some(Arc::clone(slot)))
+    }
+
+    /// Which bytes a lease holds.
+    pub(super) fn held_by(&self, lease: LeaseId) -> Option<Extent> {
+        self.lock().slots.get(&lease).and_then(|(_, held)| *held)
+    }
+
+    /// Another lease that holds some of the bytes.
+    pub(super) fn holder_besides(&self, lease: LeaseId, extent: Extent) -> Option<LeaseId> {
+        self.lock().holder_besides(lease, extent)
+    }
+
+    /// Takes out a lease that is over.
+    pub(super) fn released(&self, lease: LeaseId) {
+        let mut inner = self.lock();
+        inner.slots.remove(&lease);
+        if inner.released.insert(lease) {
+            inner.released_order.push_back(lease);
+        }
+        if inner.released_order.len() > RELEASED
+            && let Some(oldest) = inner.released_order.pop_front()
+        {
+            inner.released.remove(&oldest);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn holder_besides(&self, lease: LeaseId, extent: Extent) -> Option<LeaseId> {
+        let mut others = self.slots.iter().filter(|(other, _)| **other != lease);
+        let overlaps = |held: &Option<Extent>| held.is_some_and(|held| held.overlaps(extent));
+        others
+            .find(|(_, (_, held))| overlaps(held))
+            .map(|(other, _)| *other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LeaseId = LeaseId(1);
+    const B: LeaseId = LeaseId(2);
+
+    fn page(number: u64) -> Extent {
+        Extent {
+            offset: number * 4096,
+            length: 4096,
+        }
+    }
+
+    #[test]
+    fn bytes_belong_to_one_lease_until_it_is_released() {
+        let table = Table::default();
+        assert!(table.claim(A, page(0)).unwrap().is_some());
+        assert!(table.claim(A, page(0)).unwrap().is_some(), "again");
+        assert_eq!(table.claim(A, page(1)).err(), Some(NotFree::HasOthers));
+        assert_eq!(table.claim(B, page(0)).err(), Some(NotFree::HeldBy(A)));
+        assert!(matches!(table.find(B), Known::No), "nothing is left of it");
+        table.released(A);
+        assert!(table.claim(B, page(0)).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_released_lease_does_not_come_back() {
+        let table = Table::default();
+        assert!(table.find_or_make(A).is_some());
+        table.released(A);
+        assert!(table.find_or_make(A).is_none());
+        assert!(table.claim(A, page(0)).unwrap().is_none());
+        assert!(matches!(table.find(A), Known::Released));
+    }
+
+    #[test]
+    fn what_is_remembered_of_released_leases_is_bounded() {
+        let table = Table::default();
+        for lease in 0..RELEASED as u128 + 10 {
+            table.released(LeaseId(lease));
+        }
+        assert_eq!(table.lock().released.len(), RELEASED);
+        assert!(matches!(table.find(LeaseId(0)), Known::No));
+        assert!(matches!(table.find(LeaseId(10)), Known::Released));
+    }
+}

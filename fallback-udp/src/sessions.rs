@@ -1,0 +1,223 @@
+//! The sessions of a lease: programs that use it, each with its window.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::{net::IpAddr, time::Duration};
+
+use fabricbios_wire::DataStatus;
+
+use crate::replay::Window;
+
+/// Sessions that were used.
+const USED: usize = 16;
+/// Sessions that were only opened.
+const OPENED: usize = 4;
+/// After this long without a new request a session gives way.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// One program's use of a lease.
+#[derive(Debug)]
+pub(crate) struct Session {
+    number: u32,
+    /// Nonce of the HELLO that opened it.
+    hello: u64,
+    /// Every request has PAYLOAD_MAC.
+    pub(crate) payload_mac: bool,
+    /// Where the newest request came from.
+    pub(crate) source: IpAddr,
+    /// When a new request came last.
+    pub(crate) heard: Duration,
+    pub(crate) window: Box<Window>,
+}
+
+/// A HELLO, as far as sessions go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hello {
+    pub(crate) nonce: u64,
+    /// The session that the client gives up; no session has a number above 32 bits.
+    pub(crate) gives_up: u64,
+    pub(crate) payload_mac: bool,
+    pub(crate) source: IpAddr,
+    pub(crate) now: Duration,
+}
+
+/// All sessions of a lease.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    /// The number given last.
+    last: u32,
+    used: Vec<Session>,
+    /// Oldest first.
+    opened: Vec<Session>,
+}
+
+impl Sessions {
+    /// Opens a session and gives its number. `None`: there is no room.
+    pub(crate) fn hello(&mut self, hello: Hello) -> Option<u32> {
+        self.close(hello.gives_up);
+        if let Some(session) = self.opened.iter().find(|session| session.is_from(&hello)) {
+            return Some(session.number);
+        }
+        if self.used.len() >= USED && self.most_silent(hello.now).is_none() {
+            return None;
+        }
+        self.last = self.last.checked_add(1)?;
+        if self.opened.len() >= OPENED {
+            self.opened.remove(0);
+        }
+        self.opened.push(Session::new(self.last, &hello));
+        Some(self.last)
+    }
+
+    /// A session that is open.
+    pub(crate) fn find(&self, number: u32) -> Option<&Session> {
+        let mut all = self.used.iter().chain(&self.opened);
+        all.find(|session| session.number == number)
+    }
+
+    /// A session, for a request that makes sense: it counts as used from now on. A session that is
+    /// used makes room for another only here, since this request cannot be an old one that somebody
+    /// sends again.
+    pub(crate) fn enter(&mut self, number: u32, now: Duration) -> Result<&mut Session, DataStatus> {
+        let is_it = |session: &Session| session.number == number;
+        if let Some(at) = self.used.iter().position(is_it) {
+            return Ok(&mut self.used[at]);
+        }
+        let at = self.opened.iter().position(is_it);
+        let at = at.ok_or(DataStatus::TooOld)?;
+        if self.used.len() >= USED {
+            let silent = self.most_silent(now).ok_or(DataStatus::Busy)?;
+            self.used.swap_remove(silent);
+        }
+        self.used.push(self.opened.remove(at));
+        self.used.last_mut().ok_or(DataStatus::TooOld)
+    }
+
+    fn close(&mut self, number: u64) {
+        let stays = |session: &Session| u64::from(session.number) != number;
+        self.used.retain(stays);
+        self.opened.retain(stays);
+    }
+
+    /// Where the used session is that gives way, if one does.
+    fn most_silent(&self, now: Duration) -> Option<usize> {
+        let all = self.used.iter().enumerate();
+        let (at, session) = all.min_by_key(|(_, session)| session.heard)?;
+        (now.saturating_sub(session.heard) >= SILENCE).then_some(at)
+    }
+}
+
+impl Session {
+    fn new(number: u32, hello: &Hello) -> Self {
+        Self {
+            number,
+            hello: hello.nonce,
+            payload_mac: hello.payload_mac,
+            source: hello.source,
+            heard: hello.now,
+            window: Box::default(),
+        }
+    }
+
+    fn is_from(&self, hello: &Hello) -> bool {
+        self.hello == hello.nonce && self.payload_mac == hello.payload_mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    const START: Duration = Duration::from_secs(1000);
+
+    fn hello(nonce: u64) -> Hello {
+        Hello {
+            nonce,
+            gives_up: 0,
+            payload_mac: false,
+            source: Ipv4Addr::LOCALHOST.into(),
+            now: START,
+        }
+    }
+
+    /// 16 sessions in use: 1 to 16.
+    fn full() -> Sessions {
+        let mut sessions = Sessions::default();
+        for number in 1..=16 {
+            assert_eq!(sessions.hello(hello(number.into())), Some(number));
+            sessions.enter(number, START).unwrap();
+        }
+        sessions
+    }
+
+    #[test]
+    fn numbers_go_up_and_a_hello_that_comes_again_gets_its_own() {
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.hello(hello(77)), Some(1));
+        assert_eq!(sessions.hello(hello(78)), Some(2));
+        assert_eq!(sessions.hello(hello(77)), Some(1));
+        sessions.enter(1, START).unwrap();
+        assert_eq!(sessions.hello(hello(77)), Some(3), "1 is in use");
+    }
+
+    #[test]
+    fn the_session_that_is_given_up_is_closed_first() {
+        let mut sessions = full();
+        let gives_up = Hello {
+            gives_up: 5,
+            ..hello(99)
+        };
+        assert_eq!(sessions.hello(gives_up), Some(17));
+        assert!(sessions.find(5).is_none());
+        assert!(sessions.enter(17, START).is_ok());
+        let nobody = Hello {
+            gives_up: 1 << 32 | 6,
+            ..hello(99)
+        };
+        assert_eq!(sessions.hello(nobody), None, "no such session");
+        assert!(sessions.find(6).is_some());
+    }
+
+    #[test]
+    fn an_opened_session_gives_way_to_a_newer_one() {
+        let mut sessions = Sessions::default();
+        for nonce in 1..=5 {
+            sessions.hello(hello(nonce));
+        }
+        assert!(sessions.find(1).is_none());
+        assert!(sessions.find(2).is_some());
+        assert!(matches!(sessions.enter(1, START), Err(DataStatus::TooOld)));
+    }
+
+    #[test]
+    fn used_sessions_stay_until_they_are_silent() {
+        let mut sessions = full();
+        assert_eq!(sessions.hello(hello(99)), None);
+        let later = START + SILENCE;
+        sessions.enter(1, later).unwrap().heard = later;
+        let latecomer = Hello {
+            now: later,
+            ..hello(99)
+        };
+        assert_eq!(sessions.hello(latecomer), Some(17));
+        assert_eq!(sessions.used.len(), 16, "a HELLO alone ends nobody");
+        sessions.enter(17, later).unwrap();
+        assert_eq!(sessions.used.len(), 16);
+        assert!(sessions.find(1).is_some() && sessions.find(17).is_some());
+    }
+
+    #[test]
+    fn the_seventeenth_in_use_waits() {
+        let mut sessions = Sessions::default();
+        for number in 1..=15 {
+            sessions.hello(hello(number.into()));
+            sessions.enter(number, START).unwrap();
+        }
+        sessions.hello(hello(16));
+        sessions.hello(hello(17));
+        assert!(sessions.enter(16, START).is_ok());
+        assert!(matches!(sessions.enter(17, START), Err(DataStatus::Busy)));
+        assert!(sessions.enter(17, START + SILENCE).is_ok());
+    }
+}

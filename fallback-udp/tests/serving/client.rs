@@ -1,0 +1,189 @@
+//! The smallest client: one request at a time, written from the specification.
+
+use std::{
+    io::ErrorKind,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use fabricbios_fallback_udp::{DataKey, crc32c};
+use fabricbios_wire::{
+    Binding, DATA_OVERHEAD, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey,
+    HelloReply, LeaseId,
+};
+
+/// Longer than any answer takes on one machine, however busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Client {
+    pub(crate) socket: UdpSocket,
+    pub(crate) lease: LeaseId,
+    pub(crate) key: DataKey,
+    pub(crate) session: u32,
+    pub(crate) counter: u32,
+    hellos: u64,
+}
+
+/// A reply that was understood.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Got {
+    pub(crate) status: u8,
+    pub(crate) payload: Vec<u8>,
+    /// Its tag was right.
+    pub(crate) authentic: bool,
+    /// Of the request that it answers.
+    pub(crate) nonce: u64,
+}
+
+impl Client {
+    pub(crate) fn new(server: SocketAddr, lease: LeaseId, binding: &Binding) -> Self {
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).unwrap();
+        socket.connect(server).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            socket,
+            lease,
+            key: key_of(binding),
+            session: 0,
+            counter: 0,
+            hellos: 0,
+        }
+    }
+
+    /// The same lease and session, another key.
+    pub(crate) fn set_key(&mut self, binding: &Binding) {
+        self.key = key_of(binding);
+    }
+
+    pub(crate) fn header(&self, op: DataOp, offset: u64, length: u32) -> DataHeader {
+        DataHeader {
+            service: DataService::Memory,
+            op: op as u8,
+            flags: 0,
+            status: 0,
+            lease_id: self.lease,
+            nonce: 0,
+            offset,
+            length,
+            payload_crc: 0,
+            payload_len: 0,
+            reserved: 0,
+        }
+    }
+
+    pub(crate) fn frame(&self, mut header: DataHeader, payload: &[u8]) -> Vec<u8> {
+        header.payload_crc = crc32c(payload);
+        header.payload_len = payload.len() as u32;
+        let tag = self.key.tag(&header, payload);
+        [&header.bytes()[..], &tag, payload].concat()
+    }
+
+    pub(crate) fn exchange(&self, datagram: &[u8]) -> Got {
+        self.socket.send(datagram).unwrap();
+        self.receive().expect("a reply")
+    }
+
+    /// `None`: nothing came for long.
+    pub(crate) fn receive(&self) -> Option<Got> {
+        let mut buffer = [0; 10_000];
+        let length = match self.socket.recv(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+            Err(error) => panic!("{error}"),
+        };
+        let frame = DataFrame::parse(&buffer[..length]).unwrap();
+        assert!(frame.header.is_reply());
+        let payload = frame.header.has_payload_mac().then_some(frame.payload);
+        Some(Got {
+            status: frame.header.status,
+            payload: frame.payload.to_vec(),
+            authentic: self.key.verifies(frame.header_bytes, payload, frame.tag)
+                && crc32c(frame.payload) == frame.header.payload_crc,
+            nonce: frame.header.nonce,
+        })
+    }
+
+    /// An authentic status.
+    pub(crate) fn ask(&self, datagram: &[u8]) -> (u8, Vec<u8>) {
+        let got = self.exchange(datagram);
+        assert!(got.authentic, "{got:?}");
+        (got.status, got.payload)
+    }
+
+    pub(crate) fn ping(&self) -> Got {
+        self.exchange(&self.frame(self.header(DataOp::Ping, 0, 0), &[]))
+    }
+
+    /// PING, past whatever else comes back.
+    pub(crate) fn ping_through(&self) -> Got {
+        let mut got = self.ping();
+        while !got.authentic {
+            got = self.receive().expect("a reply");
+        }
+        got
+    }
+
+    pub(crate) fn hello(&mut self) -> HelloReply {
+        self.hellos += 1;
+        let header = DataHeader {
+            nonce: self.hellos << 32 | u64::from(self.socket.local_addr().unwrap().port()),
+            ..self.header(DataOp::Hello, self.session.into(), 0)
+        };
+        let (status, payload) = self.ask(&self.frame(header, &[0; 40]));
+        assert_eq!(status, DataStatus::Ok as u8);
+        let reply = HelloReply::read(&payload).unwrap();
+        (self.session, self.counter) = (reply.session, 0);
+        reply
+    }
+
+    pub(crate) fn next(&mut self, op: DataOp, offset: u64, length: u32) -> DataHeader {
+        self.counter += 1;
+        DataHeader {
+            nonce: self.nonce(),
+            ..self.header(op, offset, length)
+        }
+    }
+
+    /// Of the newest request.
+    pub(crate) fn nonce(&self) -> u64 {
+        u64::from(self.session) << 32 | u64::from(self.counter)
+    }
+
+    pub(crate) fn write_frame(&mut self, offset: u64, bytes: &[u8]) -> Vec<u8> {
+        let header = self.next(DataOp::Write, offset, bytes.len() as u32);
+        self.frame(header, bytes)
+    }
+
+    pub(crate) fn read_frame(&mut self, offset: u64, length: u32) -> Vec<u8> {
+        let header = self.next(DataOp::Read, offset, length);
+        self.frame(header, &[])
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> u8 {
+        let frame = self.write_frame(offset, bytes);
+        self.ask(&frame).0
+    }
+
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> (u8, Vec<u8>) {
+        let frame = self.read_frame(offset, length);
+        self.ask(&frame)
+    }
+}
+
+/// INVALID that proves nothing: 88 bytes.
+pub(crate) fn is_unauthenticated(got: &Got) -> bool {
+    !got.authentic && got.status == DataStatus::Invalid as u8 && got.payload.is_empty()
+}
+
+pub(crate) const SHORTEST: usize = DATA_OVERHEAD;
+pub(crate) const OK: u8 = DataStatus::Ok as u8;
+pub(crate) const NO_LEASE: u8 = DataStatus::NoLease as u8;
+
+fn key_of(binding: &Binding) -> DataKey {
+    let DpKey(bytes) = binding.dp_key.as_ref().expect("a key");
+    DataKey::new(&DpKey(*bytes))
+}

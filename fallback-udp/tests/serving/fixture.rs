@@ -1,0 +1,122 @@
+//! A backend with an arena, on a port of its own.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
+    sync::Arc,
+    time::Duration,
+};
+
+use fabricbios_arena::{Arena, Source};
+use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::client::Client;
+
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const ARENA: u64 = 64 * PAGE;
+pub(crate) const RESOURCE: ResourceId = ResourceId(7);
+
+pub(crate) struct Fixture {
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) backend: FbmuBackend,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        Self::over(Arc::new(Arena::open(&Source::default(), ARENA).unwrap()))
+    }
+
+    /// Another process over the same bytes.
+    pub(crate) fn over(arena: Arc<Arena>) -> Self {
+        Self::with(config(arena))
+    }
+
+    pub(crate) fn with(config: FbmuConfig) -> Self {
+        let arena = Arc::clone(&config.arena);
+        let backend = FbmuBackend::open(config).unwrap();
+        Self { arena, backend }
+    }
+
+    /// A lease that has a minute.
+    pub(crate) fn lease(&self, number: u128) -> Binding {
+        let binding = self.backend.bind(&order(number, 1)).unwrap();
+        self.backend.extend(tag(number, 1), in_a_minute());
+        binding
+    }
+
+    /// A client of a lease, without a session.
+    pub(crate) fn client(&self, number: u128, binding: &Binding) -> Client {
+        Client::new(self.backend.local_addr(), LeaseId(number), binding)
+    }
+
+    /// A client of a new lease, with a session.
+    pub(crate) fn leased(&self, number: u128) -> Client {
+        let mut client = self.client(number, &self.lease(number));
+        client.hello();
+        client
+    }
+
+    pub(crate) fn cut(&self, number: u128) -> String {
+        self.backend.cut(tag(number, 1), Farewell::None).unwrap()
+    }
+
+    pub(crate) fn release(&self, number: u128) {
+        self.backend
+            .release(tag(number, 1), extent(number), &|| ())
+            .unwrap();
+    }
+
+    pub(crate) fn bytes(&self, number: u128) -> Vec<u8> {
+        let extent = extent(number);
+        let mut bytes = vec![0; extent.length as usize];
+        self.arena.read(extent.offset, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+pub(crate) fn config(arena: Arc<Arena>) -> FbmuConfig {
+    FbmuConfig {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        workers: NonZeroUsize::new(2),
+        resource_id: RESOURCE,
+        arena,
+        ops_per_second: FbmuConfig::OPS_PER_SECOND,
+    }
+}
+
+pub(crate) fn tag(number: u128, generation: u32) -> Tag {
+    Tag {
+        lease_id: LeaseId(number),
+        generation: Generation(generation),
+        resource_id: RESOURCE,
+    }
+}
+
+/// Four pages; leases lie next to each other.
+pub(crate) fn extent(number: u128) -> Extent {
+    Extent {
+        offset: number as u64 * 4 * PAGE,
+        length: 4 * PAGE,
+    }
+}
+
+pub(crate) fn order(number: u128, generation: u32) -> BindOrder {
+    BindOrder {
+        tag: tag(number, generation),
+        extent: extent(number),
+        transport: Transport::Udp,
+        peers: Vec::new(),
+    }
+}
+
+pub(crate) fn now() -> BootTime {
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap());
+    BootTime(now.as_nanos() as u64)
+}
+
+pub(crate) fn in_a_minute() -> BootTime {
+    now() + Duration::from_secs(60)
+}

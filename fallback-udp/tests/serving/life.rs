@@ -1,0 +1,285 @@
+//! From the bind to the release, order by order.
+
+use std::time::Duration;
+
+use fabricbios_lease::{Backend, BindError, BootTime, Extent, Farewell};
+use fabricbios_wire::{DataStatus, ResourceId, Transport};
+
+use crate::{
+    client::{NO_LEASE, OK, is_unauthenticated},
+    fixture::{ARENA, Fixture, PAGE, RESOURCE, extent, in_a_minute, now, order, tag},
+};
+
+#[test]
+fn what_is_written_is_read_and_lies_in_the_arena() {
+    let fixture = Fixture::new();
+    let mut client = fixture.leased(1);
+    assert_eq!(client.write(5, b"hello"), OK);
+    assert_eq!(client.read(4, 7), (OK, b"\0hello\0".to_vec()));
+    assert_eq!(&fixture.bytes(1)[5..10], b"hello");
+    assert_eq!(client.write(0, &[0xAB; 9128]), OK);
+    assert_eq!(client.read(0, 9128), (OK, vec![0xAB; 9128]));
+}
+
+#[test]
+fn hello_tells_what_there_is() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client(1, &fixture.lease(1));
+    let told = client.hello();
+    assert_eq!((told.resource_len, told.unit), (4 * PAGE, 1));
+    assert_eq!((told.max_read, told.max_write), (9128, 9128));
+    assert_eq!((told.session, told.window, told.read_only), (1, 128, false));
+    assert!((1..=60_000).contains(&told.remaining_ms));
+    assert_eq!(client.hello().session, 2);
+}
+
+#[test]
+fn a_binding_says_where_and_how_much() {
+    let fixture = Fixture::new();
+    let binding = fixture.lease(1);
+    let endpoint = binding.udp_endpoint.unwrap();
+    assert_eq!(endpoint.port, fixture.backend.local_addr().port());
+    let limits = binding.limits.unwrap();
+    assert_eq!((limits.offset, limits.length), (0, 4 * PAGE));
+    assert!(binding.dp_key.is_some() && binding.rdma.is_none());
+    assert_ne!(binding.dp_key, fixture.lease(2).dp_key);
+}
+
+#[test]
+fn nothing_is_served_before_the_first_deadline_is_told() {
+    let fixture = Fixture::new();
+    let binding = fixture.backend.bind(&order(1, 1)).unwrap();
+    let client = fixture.client(1, &binding);
+    let got = client.ping();
+    assert_eq!((got.status, got.authentic), (NO_LEASE, true));
+    fixture.backend.extend(tag(1, 1), in_a_minute());
+    assert_eq!(client.ping().status, OK);
+}
+
+#[test]
+fn the_deadline_ends_a_lease_without_anybodys_order_and_a_renewal_prolongs_it() {
+    let fixture = Fixture::new();
+    let mut client = fixture.leased(1);
+    fixture
+        .backend
+        .extend(tag(1, 1), now() + Duration::from_millis(50));
+    let mut written = 0;
+    while client.write(0, &[written; 64]) == OK {
+        written = written.wrapping_add(1);
+    }
+    let after = fixture.bytes(1);
+    assert_eq!(client.write(0, &[0xEE; 64]), NO_LEASE);
+    assert_eq!(fixture.bytes(1), after);
+    fixture.backend.extend(tag(1, 1), in_a_minute());
+    assert_eq!(client.write(0, &[0xEE; 64]), OK);
+}
+
+#[test]
+fn an_older_orders_deadline_does_not_reach_a_newer_binding() {
+    let fixture = Fixture::new();
+    fixture.lease(1);
+    let binding = fixture.backend.bind(&order(1, 2)).unwrap();
+    fixture.backend.extend(tag(1, 1), in_a_minute());
+    let client = fixture.client(1, &binding);
+    assert_eq!(client.ping().status, NO_LEASE);
+    fixture.backend.extend(tag(1, 2), BootTime(u64::MAX));
+    assert_eq!(client.ping().status, OK);
+    fixture.backend.fenced(tag(1, 1));
+    assert_eq!(client.ping().status, OK);
+}
+
+#[test]
+fn neighbours_do_not_reach_each_other() {
+    let fixture = Fixture::new();
+    let (mut one, mut two) = (fixture.leased(1), fixture.leased(2));
+    assert_eq!(one.write(0, &[1; 64]), OK);
+    assert_eq!(two.write(0, &[2; 64]), OK);
+    assert_eq!(one.write(4 * PAGE - 1, &[3; 2]), DataStatus::Range as u8);
+    assert_eq!(one.read(4 * PAGE, 1).0, DataStatus::Range as u8);
+    assert_eq!(one.read(u64::MAX, 2).0, DataStatus::Range as u8);
+    assert_eq!(&fixture.bytes(2)[..64], &[2; 64]);
+    two.lease = one.lease;
+    assert!(is_unauthenticated(&two.ping()), "with the other's key");
+}
+
+#[test]
+fn a_released_lease_is_remembered_as_over_and_its_bytes_are_clean() {
+    let fixture = Fixture::new();
+    let mut client = fixture.leased(1);
+    assert_eq!(client.write(0, &[0xAA; 4096]), OK);
+    assert!(fixture.cut(1).contains("NO_LEASE"));
+    assert_eq!(client.write(0, &[0xBB; 4096]), NO_LEASE);
+    assert_eq!(
+        &fixture.bytes(1)[..4096],
+        &[0xAA; 4096],
+        "a cut touches nothing"
+    );
+    fixture.release(1);
+    assert!(fixture.bytes(1).iter().all(|byte| *byte == 0));
+    let got = client.ping();
+    assert_eq!((got.status, got.authentic), (NO_LEASE, true));
+}
+
+#[test]
+fn a_second_release_touches_no_bytes() {
+    let fixture = Fixture::new();
+    fixture.lease(1);
+    fixture.cut(1);
+    fixture.release(1);
+    let mut next = order(9, 1);
+    next.extent = extent(1);
+    let binding = fixture.backend.bind(&next).unwrap();
+    fixture.backend.extend(tag(9, 1), in_a_minute());
+    let mut client = fixture.client(9, &binding);
+    client.hello();
+    assert_eq!(client.write(0, b"next tenant"), OK);
+    fixture.release(1);
+    fixture.backend.retire(tag(1, 1)).unwrap();
+    assert_eq!(client.read(0, 11), (OK, b"next tenant".to_vec()));
+    assert!(matches!(
+        fixture.backend.bind(&order(1, 2)),
+        Err(BindError::Cancelled)
+    ));
+}
+
+#[test]
+fn retiring_leaves_the_scrub_to_the_other_road() {
+    let fixture = Fixture::new();
+    let mut client = fixture.leased(1);
+    assert_eq!(client.write(0, b"left"), OK);
+    assert!(fixture.backend.retire(tag(1, 1)).is_err(), "not cut yet");
+    fixture.cut(1);
+    fixture.backend.retire(tag(1, 1)).unwrap();
+    assert_eq!(&fixture.bytes(1)[..4], b"left");
+    assert_eq!(client.ping().status, NO_LEASE);
+}
+
+#[test]
+fn a_release_says_that_it_moves_and_refuses_what_is_not_cut() {
+    let fixture = Fixture::new();
+    fixture.lease(1);
+    let calls = std::cell::Cell::new(0);
+    let count = || calls.set(calls.get() + 1);
+    let release = |extent| fixture.backend.release(tag(1, 1), extent, &count);
+    assert!(release(extent(1)).is_err(), "it is in use");
+    fixture.cut(1);
+    assert!(release(extent(2)).is_err(), "other bytes");
+    assert!(
+        release(Extent {
+            offset: ARENA,
+            length: 1
+        })
+        .is_err()
+    );
+    release(extent(1)).unwrap();
+    assert!(calls.get() > 0);
+}
+
+#[test]
+fn nothing_opens_after_a_cut_of_the_same_generation() {
+    let fixture = Fixture::new();
+    fixture.backend.cut(tag(1, 2), Farewell::None).unwrap();
+    for generation in [1, 2] {
+        let bound = fixture.backend.bind(&order(1, generation));
+        assert!(matches!(bound, Err(BindError::Cancelled)), "{bound:?}");
+    }
+    assert!(fixture.backend.bind(&order(1, 3)).is_ok());
+}
+
+#[test]
+fn an_older_order_never_touches_a_newer_binding() {
+    let fixture = Fixture::new();
+    fixture.lease(1);
+    let binding = fixture.backend.bind(&order(1, 2)).unwrap();
+    fixture.backend.extend(tag(1, 2), in_a_minute());
+    assert!(fixture.cut(1).contains("moved on"));
+    let release = fixture.backend.release(tag(1, 1), extent(1), &|| ());
+    assert!(release.is_err());
+    assert!(fixture.backend.rotate(tag(1, 1)).is_err());
+    assert!(matches!(
+        fixture.backend.bind(&order(1, 1)),
+        Err(BindError::Cancelled)
+    ));
+    assert_eq!(fixture.client(1, &binding).ping().status, OK);
+}
+
+#[test]
+fn a_new_binding_has_a_new_key_and_no_sessions_and_keeps_the_bytes() {
+    let fixture = Fixture::new();
+    let mut client = fixture.leased(1);
+    assert_eq!(client.write(0, b"stays"), OK);
+    let binding = fixture.backend.bind(&order(1, 2)).unwrap();
+    fixture.backend.extend(tag(1, 2), in_a_minute());
+    assert!(is_unauthenticated(&client.ping()), "the old key is dead");
+    client.set_key(&binding);
+    assert_eq!(client.read(0, 5).0, DataStatus::TooOld as u8);
+    client.hello();
+    assert_eq!(client.read(0, 5), (OK, b"stays".to_vec()));
+}
+
+#[test]
+fn orders_that_make_no_sense_are_refused() {
+    let fixture = Fixture::new();
+    fixture.lease(1);
+    assert!(matches!(
+        fixture.backend.bind(&order(1, 1)),
+        Err(BindError::Failed(_))
+    ));
+    let mut overlapping = order(2, 1);
+    overlapping.extent.offset -= PAGE;
+    let mut foreign = order(3, 1);
+    foreign.transport = Transport::Rdma;
+    let mut outside = order(4, 1);
+    outside.extent.offset = ARENA;
+    for order in [overlapping, foreign, outside] {
+        assert!(fixture.backend.bind(&order).is_err(), "{order:?}");
+    }
+    assert!(fixture.backend.rotate(tag(5, 1)).is_err());
+    assert!(fixture.backend.retire_key(tag(5, 1)).is_err());
+}
+
+#[test]
+fn a_lease_whose_end_was_not_proved_says_so_until_it_is_remedied() {
+    let fixture = Fixture::new();
+    let mut client = fixture.leased(1);
+    assert_eq!(client.write(0, b"left"), OK);
+    fixture.backend.fenced(tag(1, 1));
+    let got = client.ping();
+    assert_eq!(
+        (got.status, got.authentic),
+        (DataStatus::Fenced as u8, true)
+    );
+    assert_eq!(client.write(0, b"more"), DataStatus::Fenced as u8);
+    let leases = [(tag(1, 1), extent(1))];
+    assert!(fixture.backend.reset(ResourceId(8), &leases).is_err());
+    fixture.backend.reset(RESOURCE, &leases).unwrap();
+    assert!(fixture.bytes(1).iter().all(|byte| *byte == 0));
+    assert_eq!(client.ping().status, NO_LEASE);
+}
+
+#[test]
+fn another_process_serves_the_same_bytes_under_new_keys() {
+    let first = Fixture::new();
+    let mut client = first.leased(1);
+    assert_eq!(client.write(0, b"kept"), OK);
+    let arena = std::sync::Arc::clone(&first.arena);
+    first.backend.close();
+    let second = Fixture::over(arena);
+    let binding = second.lease(1);
+    let mut again = second.client(1, &binding);
+    again.key = client.key;
+    assert!(is_unauthenticated(&again.ping()), "the old key is dead");
+    again.set_key(&binding);
+    again.hello();
+    assert_eq!(again.read(0, 4), (OK, b"kept".to_vec()));
+}
+
+#[test]
+fn the_offer_is_the_arena_over_udp() {
+    let fixture = Fixture::new();
+    let offers = fixture.backend.probe().unwrap();
+    assert_eq!(offers.len(), 1);
+    assert_eq!(offers[0].capacity, ARENA);
+    assert_eq!(offers[0].transports, [Transport::Udp]);
+    assert!(!offers[0].outlives_process);
+}

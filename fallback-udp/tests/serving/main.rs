@@ -1,0 +1,15 @@
+//! The server as a client sees it: frames over sockets of this machine.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that cannot go on has failed; numbers are small"
+)]
+
+mod client;
+mod cutting;
+mod fixture;
+mod floods;
+mod keys;
+mod life;
+mod sockets;
