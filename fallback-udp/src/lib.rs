@@ -10,6 +10,8 @@
 extern crate alloc;
 
 mod auth;
+#[cfg(feature = "client")]
+mod client;
 mod desk;
 mod engine;
 mod keys;
@@ -18,8 +20,11 @@ mod replay;
 #[cfg(feature = "server")]
 mod server;
 mod sessions;
+pub mod transfer;
 
 pub use auth::{DataKey, crc32c};
+#[cfg(feature = "client")]
+pub use client::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
 pub use desk::Desk;
 pub use engine::{
     Asked, Leased, Opened, Reply, ReplyBuffer, Standing, Store, StoreFailed, answer, open,

@@ -1,0 +1,154 @@
+//! How a call can end, and whose turn it is then.
+
+use std::{io, net::SocketAddr, string::String, time::Duration};
+
+use fabricbios_wire::{DataStatus, LeaseId};
+
+/// Why a call did not do all that was asked. Each says how much of it was `confirmed`: bytes of the call
+/// whose answers came, not always its first ones.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The lease is over: expired, freed or revoked.
+    #[error("lease {lease_id} is over ({confirmed} bytes were confirmed); LEASE_QUERY tells why")]
+    NoLease {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// See above.
+        confirmed: u64,
+    },
+    /// The lease ended and could not be proved clean.
+    #[error(
+        "lease {lease_id} has ended and its memory is fenced ({confirmed} bytes were confirmed); \
+         ask the node's operator, and for another lease"
+    )]
+    Fenced {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// See above.
+        confirmed: u64,
+    },
+    /// Not all of it is within the lease; if nothing was confirmed, nothing was done.
+    #[error(
+        "{length} bytes at {offset} are not within the {resource_len} bytes of lease {lease_id}"
+    )]
+    OutOfRange {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        length: u64,
+        /// Bytes of the lease.
+        resource_len: u64,
+        /// See above.
+        confirmed: u64,
+    },
+    /// Nobody who holds the key answers.
+    #[error(
+        "no answer for lease {lease_id} from {endpoint} (UDP) in {} s ({confirmed} bytes were \
+         confirmed): {hint}",
+        after.as_secs()
+    )]
+    Unreachable {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// Who was asked.
+        endpoint: SocketAddr,
+        /// For how long nothing was done.
+        after: Duration,
+        /// What was seen instead, and what to look at.
+        hint: String,
+        /// See above.
+        confirmed: u64,
+    },
+    /// The server answered, and did not do it.
+    #[error(
+        "{endpoint} did not do what was asked of lease {lease_id} ({confirmed} bytes were \
+         confirmed): {}",
+        status_text(*status)
+    )]
+    Refused {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// Who was asked.
+        endpoint: SocketAddr,
+        /// `DataStatus` as a number.
+        status: u8,
+        /// See above.
+        confirmed: u64,
+    },
+    /// The server holds the key and says what makes no sense.
+    #[error(
+        "{endpoint} answered HELLO for lease {lease_id} with something that makes no sense; do the \
+         versions match?"
+    )]
+    Protocol {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// Who was asked.
+        endpoint: SocketAddr,
+        /// See above.
+        confirmed: u64,
+    },
+    /// This machine cannot do what is needed to ask at all.
+    #[error("this machine cannot {what} for {endpoint}: {source}")]
+    Local {
+        /// What was tried.
+        what: &'static str,
+        /// Who was to be asked.
+        endpoint: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+        /// See above.
+        confirmed: u64,
+    },
+}
+
+impl ClientError {
+    /// Bytes of the call whose answers came. Not always its first ones.
+    #[must_use]
+    pub fn confirmed(&self) -> u64 {
+        match self {
+            Self::NoLease { confirmed, .. }
+            | Self::Fenced { confirmed, .. }
+            | Self::OutOfRange { confirmed, .. }
+            | Self::Unreachable { confirmed, .. }
+            | Self::Refused { confirmed, .. }
+            | Self::Protocol { confirmed, .. }
+            | Self::Local { confirmed, .. } => *confirmed,
+        }
+    }
+}
+
+/// A status that has no error of its own, in words.
+fn status_text(status: u8) -> String {
+    let known = [
+        (
+            DataStatus::Invalid,
+            "INVALID: it does not understand the request; do the versions match?",
+        ),
+        (
+            DataStatus::Replay,
+            "REPLAY: the sessions are confused; does a NAT change this machine's address?",
+        ),
+        (
+            DataStatus::TooOld,
+            "TOO_OLD: every session is closed at once; do too many programs use the lease?",
+        ),
+        (
+            DataStatus::Busy,
+            "BUSY: too many requests or sessions; try again later",
+        ),
+        (DataStatus::ReadOnly, "the lease is read-only"),
+        (
+            DataStatus::Io,
+            "IO: its storage failed; ask the node's operator",
+        ),
+    ];
+    let text = known.iter().find(|(known, _)| *known as u8 == status);
+    text.map_or_else(
+        || std::format!("status {status}, which this client does not know; do the versions match?"),
+        |(_, text)| (*text).into(),
+    )
+}

@@ -1,0 +1,289 @@
+//! Memory of a lease over UDP, for programs: one socket, calls that block.
+
+mod error;
+mod link;
+mod socket;
+
+use core::fmt;
+use std::{
+    boxed::Box,
+    io,
+    net::SocketAddr,
+    string::{String, ToString},
+    time::Duration,
+};
+
+use fabricbios_wire::{DpKey, LeaseId};
+
+pub use error::ClientError;
+
+use crate::{
+    DataKey,
+    transfer::{Failure, Requester, Setup, Statistics, Work},
+};
+use link::Link;
+
+/// Where a lease's memory is, from LEASE_ALLOC or LEASE_QUERY. The key is never printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coordinates {
+    /// Which lease.
+    pub lease_id: LeaseId,
+    /// TLV 0x0102.
+    pub dp_key: DpKey,
+    /// TLV 0x0103.
+    pub endpoint: SocketAddr,
+}
+
+/// How to behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// Tags cover the payloads too: against somebody who changes datagrams on their way.
+    pub payload_mac: bool,
+    /// A call ends when nothing of it was done for this long.
+    pub give_up: Duration,
+    /// Longest packet in bytes, IP header included; `None`: what the route takes.
+    pub mtu_max: Option<usize>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            payload_mac: false,
+            give_up: Duration::from_secs(30),
+            mtu_max: None,
+        }
+    }
+}
+
+/// Asks the node what is valid now (LEASE_QUERY). Called, from within a call of the client, when nothing
+/// answers or the key does not seem to be valid any more; once a second at most.
+pub trait Refresh: Send {
+    /// The coordinates of the lease, or why there are none: that is told if the call fails.
+    fn refresh(&mut self) -> Result<Coordinates, String>;
+}
+
+/// A lease's memory over UDP. One call at a time; programs that want more open more of them, and take
+/// care themselves of who writes what when.
+pub struct MemoryClient {
+    link: Link,
+    requester: Requester,
+    resource_len: u64,
+}
+
+impl MemoryClient {
+    /// Opens a session.
+    pub fn connect(coordinates: Coordinates, options: ClientOptions) -> Result<Self, ClientError> {
+        Self::start(coordinates, options, None)
+    }
+
+    /// Opens a session, with somebody who can be asked for fresh coordinates already then.
+    pub fn connect_with_refresh(
+        coordinates: Coordinates,
+        options: ClientOptions,
+        refresh: Box<dyn Refresh>,
+    ) -> Result<Self, ClientError> {
+        Self::start(coordinates, options, Some(refresh))
+    }
+
+    fn start(
+        coordinates: Coordinates,
+        options: ClientOptions,
+        refresh: Option<Box<dyn Refresh>>,
+    ) -> Result<Self, ClientError> {
+        let endpoint = coordinates.endpoint;
+        let parts = parts(coordinates, options);
+        let (mut link, requester) = parts.map_err(|source| ClientError::Local {
+            what: "open a UDP socket",
+            endpoint,
+            source,
+            confirmed: 0,
+        })?;
+        link.refresh = refresh;
+        let mut client = Self {
+            link,
+            requester,
+            resource_len: 0,
+        };
+        client.run(Work::Hello, &mut |_| ())?;
+        Ok(client)
+    }
+
+    /// Somebody who can be asked for fresh coordinates.
+    #[must_use]
+    pub fn with_refresh(mut self, refresh: Box<dyn Refresh>) -> Self {
+        self.link.refresh = Some(refresh);
+        self
+    }
+
+    /// What is valid from the next call on: after a rotation, a renewal, a restart of the node. It costs
+    /// one round trip if it is new. Coordinates of another lease are ignored: they need another client.
+    pub fn set_coordinates(&mut self, coordinates: Coordinates) {
+        if self.link.is_news(&coordinates) {
+            let key = DataKey::new(&coordinates.dp_key);
+            self.requester.set_key(key, self.link.now());
+            self.link.coordinates = coordinates;
+        }
+    }
+
+    /// What is used now.
+    #[must_use]
+    pub fn coordinates(&self) -> &Coordinates {
+        &self.link.coordinates
+    }
+
+    /// Bytes of the lease.
+    #[must_use]
+    pub fn resource_len(&self) -> u64 {
+        self.resource_len
+    }
+
+    /// Bytes that a packet on this path may have, IP header included; `None`: being found out again.
+    #[must_use]
+    pub fn path_mtu(&self) -> Option<usize> {
+        self.requester.path_mtu()
+    }
+
+    /// What was done so far, and the pace.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.requester.statistics()
+    }
+
+    /// Reads as many bytes as `into` has; `progress` gets the number of those that are there. After an
+    /// error some are new and some are not.
+    pub fn read(
+        &mut self,
+        offset: u64,
+        into: &mut [u8],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), ClientError> {
+        self.run(Work::Read { offset, into }, progress)
+    }
+
+    /// Writes; `progress` gets the number of bytes confirmed. When it returns all is in the lease's memory.
+    /// After an error any part of it may be, and what is still on its way then is not done any more once
+    /// another call of this client has succeeded that needed a session.
+    pub fn write(
+        &mut self,
+        offset: u64,
+        from: &[u8],
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), ClientError> {
+        self.run(Work::Write { offset, from }, progress)
+    }
+
+    /// Gets an answer: how long that took, retries included.
+    pub fn ping(&mut self) -> Result<Duration, ClientError> {
+        let begin = self.link.now();
+        self.run(Work::Ping, &mut |_| ())?;
+        Ok(self.link.now() - begin)
+    }
+
+    fn run(&mut self, work: Work<'_>, progress: &mut dyn FnMut(u64)) -> Result<(), ClientError> {
+        let (offset, length) = match &work {
+            Work::Read { offset, into } => (*offset, into.len()),
+            Work::Write { offset, from } => (*offset, from.len()),
+            _ => (0, 0),
+        };
+        let mut transfer = self.requester.transfer(work, self.link.now());
+        let driven = self.link.drive(&mut transfer, progress);
+        let confirmed = transfer.confirmed();
+        if let Some(told) = self.requester.session_told() {
+            self.resource_len = told.resource_len;
+        }
+        let failed = Failed {
+            offset,
+            length: length as u64,
+            confirmed,
+        };
+        match driven {
+            Ok(outcome) => outcome.map_err(|failure| self.explain(failure, failed)),
+            Err(source) => Err(ClientError::Local {
+                what: "exchange datagrams",
+                endpoint: self.link.coordinates.endpoint,
+                source,
+                confirmed,
+            }),
+        }
+    }
+
+    fn explain(&self, failure: Failure, failed: Failed) -> ClientError {
+        let Failed {
+            offset,
+            length,
+            confirmed,
+        } = failed;
+        let Coordinates {
+            lease_id, endpoint, ..
+        } = self.link.coordinates;
+        match failure {
+            Failure::NoLease => ClientError::NoLease {
+                lease_id,
+                confirmed,
+            },
+            Failure::Fenced => ClientError::Fenced {
+                lease_id,
+                confirmed,
+            },
+            Failure::OutOfRange { resource_len } => ClientError::OutOfRange {
+                lease_id,
+                offset,
+                length,
+                resource_len,
+                confirmed,
+            },
+            Failure::Refused { status } => ClientError::Refused {
+                lease_id,
+                endpoint,
+                status,
+                confirmed,
+            },
+            Failure::Nonsense => ClientError::Protocol {
+                lease_id,
+                endpoint,
+                confirmed,
+            },
+            Failure::Silent { doubtful } => ClientError::Unreachable {
+                lease_id,
+                endpoint,
+                after: self.link.give_up(),
+                hint: self.link.hint(doubtful),
+                confirmed,
+            },
+        }
+    }
+}
+
+/// What did not end well.
+#[derive(Clone, Copy)]
+struct Failed {
+    offset: u64,
+    length: u64,
+    confirmed: u64,
+}
+
+fn parts(coordinates: Coordinates, options: ClientOptions) -> io::Result<(Link, Requester)> {
+    let (lease_id, key) = (coordinates.lease_id, DataKey::new(&coordinates.dp_key));
+    let link = Link::open(coordinates, options)?;
+    let (route_mtu, ip_header) = link.route()?;
+    let setup = Setup {
+        lease_id,
+        key,
+        payload_mac: options.payload_mac,
+        give_up: options.give_up,
+        seed: getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?,
+        route_mtu,
+        ip_header,
+    };
+    Ok((link, Requester::new(setup)))
+}
+
+impl fmt::Debug for MemoryClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryClient")
+            .field("coordinates", &self.link.coordinates)
+            .field("resource_len", &self.resource_len)
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}

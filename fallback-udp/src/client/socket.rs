@@ -1,0 +1,277 @@
+//! One connected UDP socket that never fragments, and many datagrams with one call.
+#![allow(
+    unsafe_code,
+    reason = "sendmmsg, recvmmsg and the MTU options have no safe form that fits"
+)]
+
+use std::{
+    io,
+    mem::size_of,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::{AsFd, AsRawFd},
+    ptr,
+    time::Duration,
+    vec::Vec,
+};
+
+use fabricbios_wire::DATAGRAM_MAX;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::transfer::Transmit;
+
+/// Most datagrams of one call.
+pub(super) const BATCH: usize = 32;
+#[allow(clippy::cast_possible_truncation, reason = "small constants")]
+const BATCH_COUNT: libc::c_uint = BATCH as libc::c_uint;
+#[allow(clippy::cast_possible_truncation, reason = "small constants")]
+const INT_LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
+/// Room for the answers to a whole window, if the system allows it.
+const RECEIVE_BUFFER: libc::c_int = 2 << 20;
+
+/// What became of datagrams, or of the waiting for them.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// How many came.
+    pub(super) came: usize,
+    /// The route takes shorter ones only.
+    pub(super) too_long: bool,
+    /// Something that may pass: nobody listens there, no route. The datagram counts as lost.
+    pub(super) trouble: Option<io::Error>,
+}
+
+/// Room for what arrives.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Vec<[u8; DATAGRAM_MAX]>,
+    lengths: [usize; BATCH],
+}
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    socket: UdpSocket,
+    peer: SocketAddr,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: std::vec![[0; DATAGRAM_MAX]; BATCH],
+            lengths: [0; BATCH],
+        }
+    }
+
+    /// The first `came` datagrams.
+    pub(super) fn datagrams(&self, came: usize) -> impl Iterator<Item = &[u8]> {
+        let lengths = self.lengths.iter().take(came);
+        self.bytes
+            .iter()
+            .zip(lengths)
+            .map(|(bytes, length)| &bytes[..*length])
+    }
+}
+
+impl Socket {
+    /// A socket that hears only `peer`, and sets DF.
+    pub(super) fn connect(peer: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = match peer {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        let this = Self { socket, peer };
+        match peer {
+            SocketAddr::V4(_) => this.set(
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_DO,
+            )?,
+            SocketAddr::V6(_) => this.set(
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_DO,
+            )?,
+        }
+        // Beyond the system's limit only for who may; then within it. Neither is needed to work.
+        if this
+            .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
+            .is_err()
+        {
+            this.set(libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
+        }
+        this.socket.connect(peer)?;
+        Ok(this)
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Bytes of the IP header.
+    pub(super) fn ip_header(&self) -> usize {
+        if self.peer.is_ipv4() { 20 } else { 40 }
+    }
+
+    /// Bytes that the route takes, as the kernel knows it now, IP header included.
+    pub(super) fn mtu(&self) -> io::Result<usize> {
+        let mtu = match self.peer {
+            SocketAddr::V4(_) => self.get(libc::IPPROTO_IP, libc::IP_MTU)?,
+            SocketAddr::V6(_) => self.get(libc::IPPROTO_IPV6, libc::IPV6_MTU)?,
+        };
+        // It is never negative.
+        Ok(usize::try_from(mtu).unwrap_or_default())
+    }
+
+    /// Sends as many as [`BATCH`]; what does not get out counts as lost.
+    pub(super) fn send(&self, datagrams: &[Transmit<'_>]) -> io::Result<Seen> {
+        let mut seen = Seen::default();
+        let mut left = datagrams;
+        while !left.is_empty() {
+            match self.send_some(left) {
+                Ok(sent) => left = &left[sent..],
+                Err(error) => {
+                    // An error of an earlier datagram is told to a later one, which was not sent then.
+                    let belated =
+                        error.kind() == io::ErrorKind::ConnectionRefused && seen.trouble.is_none();
+                    if seen.pass(error)? && !belated {
+                        left = &left[1..];
+                    }
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    fn send_some(&self, datagrams: &[Transmit<'_>]) -> io::Result<usize> {
+        let mut parts = [[io_slice(&[]); 2]; BATCH];
+        let mut headers = [EMPTY; BATCH];
+        let filled = parts.iter_mut().zip(&mut headers).zip(datagrams);
+        let mut count = 0;
+        for ((parts, header), datagram) in filled {
+            *parts = [io_slice(&datagram.prefix), io_slice(datagram.payload)];
+            header.msg_hdr.msg_iov = parts.as_mut_ptr();
+            header.msg_hdr.msg_iovlen = parts.len();
+            count += 1;
+        }
+        // SAFETY: the first `count` headers point to parts which point to datagrams; all of them outlive
+        // the call, and the kernel only reads what the parts point to.
+        let sent =
+            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), headers.as_mut_ptr(), count, 0) };
+        counted(sent)
+    }
+
+    /// Waits for at most `timeout`, then takes what has come.
+    pub(super) fn receive(&self, inbox: &mut Inbox, timeout: Duration) -> io::Result<Seen> {
+        let mut seen = Seen::default();
+        // Rounded up: earlier there would be nothing to do.
+        let timeout = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        let mut wanted = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut wanted, timeout) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(seen),
+            Ok(_) => (),
+            Err(error) => return Err(error.into()),
+        }
+        match self.receive_some(inbox) {
+            Ok(came) => seen.came = came,
+            Err(error) => {
+                seen.pass(error)?;
+            }
+        }
+        Ok(seen)
+    }
+
+    fn receive_some(&self, inbox: &mut Inbox) -> io::Result<usize> {
+        let mut parts = [io_slice(&[]); BATCH];
+        let mut headers = [EMPTY; BATCH];
+        for ((part, header), bytes) in parts.iter_mut().zip(&mut headers).zip(&mut inbox.bytes) {
+            part.iov_base = bytes.as_mut_ptr().cast();
+            part.iov_len = bytes.len();
+            header.msg_hdr.msg_iov = part;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: every header points to one part, and that to as many bytes as it says, each for one
+        // datagram; all of them outlive the call. No time-out is given.
+        let came = unsafe {
+            let flags = libc::MSG_DONTWAIT;
+            let (fd, headers) = (self.socket.as_raw_fd(), headers.as_mut_ptr());
+            libc::recvmmsg(fd, headers, BATCH_COUNT, flags, ptr::null_mut())
+        };
+        let came = counted(came)?;
+        for (length, header) in inbox.lengths.iter_mut().zip(&headers).take(came) {
+            // One that was cut off is none.
+            let cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            *length = if cut { 0 } else { header.msg_len as usize };
+        }
+        Ok(came)
+    }
+
+    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        // SAFETY: the kernel reads as many bytes as an int has.
+        let rc = unsafe {
+            let value = ptr::from_ref(&value).cast();
+            libc::setsockopt(self.socket.as_raw_fd(), level, name, value, INT_LEN)
+        };
+        nix::errno::Errno::result(rc)?;
+        Ok(())
+    }
+
+    fn get(&self, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
+        let mut value: libc::c_int = 0;
+        let mut length = INT_LEN;
+        // SAFETY: the kernel writes as many bytes as an int has, and how many.
+        let rc = unsafe {
+            let value = ptr::from_mut(&mut value).cast();
+            libc::getsockopt(self.socket.as_raw_fd(), level, name, value, &mut length)
+        };
+        nix::errno::Errno::result(rc)?;
+        Ok(value)
+    }
+}
+
+impl Seen {
+    /// Whether an error is one of those that may pass, and that cost the datagram; all others come back.
+    fn pass(&mut self, error: io::Error) -> io::Result<bool> {
+        match error.raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => return Ok(false),
+            Some(libc::EMSGSIZE) => self.too_long = true,
+            Some(
+                libc::ECONNREFUSED
+                | libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENETDOWN
+                | libc::EHOSTDOWN
+                | libc::ENOBUFS
+                | libc::EPERM
+                | libc::EACCES,
+            ) => self.trouble = Some(error),
+            _ => return Err(error),
+        }
+        Ok(true)
+    }
+}
+
+/// What a call counted, or why it did not.
+fn counted(result: libc::c_int) -> io::Result<usize> {
+    let count = nix::errno::Errno::result(result)?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+fn io_slice(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+const EMPTY: libc::mmsghdr = libc::mmsghdr {
+    msg_hdr: libc::msghdr {
+        msg_name: ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: ptr::null_mut(),
+        msg_iovlen: 0,
+        msg_control: ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    },
+    msg_len: 0,
+};

@@ -1,0 +1,228 @@
+//! The asking half without sockets or clocks: what to send next, and what an answer means
+//! (`docs/spec/data-plane-over-udp.md`, sections 4 to 7).
+//!
+//! Time is an argument: how long it is since some moment that never changes. A [`Requester`] is one
+//! client of one lease; it has one [`Transfer`] at a time, whose requests name no byte twice. That, and
+//! a session that is given up by name before what it left unanswered is asked again, is why a WRITE
+//! that was delayed on its way never undoes a later one.
+
+mod answer;
+mod flow;
+mod hello;
+mod left;
+mod requester;
+mod requests;
+mod work;
+
+use core::time::Duration;
+
+use fabricbios_wire::{DATA_OVERHEAD, DataOp, LeaseId};
+
+pub use requester::Requester;
+pub use work::Work;
+
+use crate::DataKey;
+use requests::Request;
+
+/// Time-outs in a row of one request after which the path, its length and the session are in doubt.
+const SILENT_MAX: u32 = 5;
+
+/// What a client is told at its start.
+#[derive(Debug)]
+pub struct Setup {
+    /// Whose bytes.
+    pub lease_id: LeaseId,
+    /// The lease's key.
+    pub key: DataKey,
+    /// Tags cover payloads too.
+    pub payload_mac: bool,
+    /// A transfer ends when nothing of it was done for this long.
+    pub give_up: Duration,
+    /// Random; no two clients may have the same.
+    pub seed: u64,
+    /// Bytes that the route to the server takes, IP header included.
+    pub route_mtu: usize,
+    /// Bytes of the IP header: 20 or 40.
+    pub ip_header: usize,
+}
+
+/// A datagram to send: one part after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<'a> {
+    /// Header and tag.
+    pub prefix: [u8; DATA_OVERHEAD],
+    /// What follows them.
+    pub payload: &'a [u8],
+}
+
+/// Why a transfer ended early. All but `Silent` were said by somebody who holds the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The lease is over.
+    NoLease,
+    /// The lease ended and could not be proved clean.
+    Fenced,
+    /// It is not all within the lease.
+    OutOfRange {
+        /// Bytes of the lease.
+        resource_len: u64,
+    },
+    /// Any other status (`DataStatus` as a number): at once, or again and again until the time was over.
+    Refused {
+        /// As in the frame.
+        status: u8,
+    },
+    /// The answer to HELLO makes no sense.
+    Nonsense,
+    /// No answer that counts. `doubtful`: there were some that anybody could have sent, which say that the
+    /// key is not valid.
+    Silent {
+        /// Whether there were.
+        doubtful: bool,
+    },
+}
+
+/// What a client has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Datagrams sent, retries and HELLOs included.
+    pub sent: u64,
+    /// Retries among them.
+    pub retried: u64,
+    /// Answers that counted.
+    pub answered: u64,
+    /// Sessions opened.
+    pub sessions: u64,
+    /// Estimated round trip.
+    pub round_trip: Option<Duration>,
+    /// Requests that may be in flight now.
+    pub window: usize,
+}
+
+/// One transfer. Drive it: send what [`poll_transmit`](Self::poll_transmit) gives until it gives nothing,
+/// look at [`outcome`](Self::outcome), hand in what arrives until
+/// [`next_timeout`](Self::next_timeout), and again. It may be dropped at any time; what it left
+/// unanswered is closed with its session before the next one.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    requester: &'a mut Requester,
+    work: Work<'a>,
+    confirmed: u64,
+    outcome: Option<Result<(), Failure>>,
+}
+
+impl<'a> Transfer<'a> {
+    fn new(requester: &'a mut Requester, work: Work<'a>) -> Self {
+        Self {
+            requester,
+            work,
+            confirmed: 0,
+            outcome: None,
+        }
+    }
+
+    /// The next datagram that may be sent now.
+    pub fn poll_transmit(&mut self, now: Duration) -> Option<Transmit<'a>> {
+        self.expire(now);
+        self.look_at_lease();
+        if self.outcome.is_some() {
+            return None;
+        }
+        let transmit = if self.work.needs_session() && !self.requester.has_session() {
+            self.requester.say_hello(now)
+        } else {
+            self.send_again(now).or_else(|| self.send_fresh(now))
+        };
+        self.requester.statistics.sent += u64::from(transmit.is_some());
+        transmit
+    }
+
+    /// When to call [`poll_transmit`](Self::poll_transmit) again if nothing arrives.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let end = self.requester.ends_at();
+        let next = self.requester.due(self.work.needs_session());
+        Some(next.map_or(end, |next| next.min(end)))
+    }
+
+    /// How it went, once it is over.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Result<(), Failure>> {
+        let done = self.requester.is_idle()
+            && (!self.work.needs_session() || self.confirmed > 0 || self.requester.has_session());
+        self.outcome.or_else(|| done.then_some(Ok(())))
+    }
+
+    /// Bytes whose answers came. Not always the first ones of the transfer.
+    #[must_use]
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
+    /// From when on it is worth asking whether the coordinates are still right; moves on with every
+    /// authenticated answer.
+    #[must_use]
+    pub fn doubtful_at(&self) -> Duration {
+        self.requester.doubtful_at()
+    }
+
+    /// Another key: what is unanswered is asked again, in a session under it.
+    pub fn set_key(&mut self, key: DataKey, now: Duration) {
+        self.requester.set_key(key, now);
+    }
+
+    /// Another route, or news about it, as in [`Setup`].
+    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
+        self.requester.set_route(mtu, ip_header, now);
+    }
+
+    fn end(&mut self, failure: Failure) {
+        self.outcome.get_or_insert(Err(failure));
+    }
+
+    fn expire(&mut self, now: Duration) {
+        if now >= self.requester.ends_at() {
+            let failure = self.requester.silence();
+            self.end(failure);
+        }
+        let silent = self.requester.expire(now);
+        if silent >= SILENT_MAX && self.work.needs_session() && self.requester.has_session() {
+            self.requester.reopen(now);
+        }
+    }
+
+    /// What HELLO said about the lease has to allow all of it.
+    fn look_at_lease(&mut self) {
+        if let Some(told) = self.requester.session_told()
+            && let Err(failure) = self.work.is_allowed(told)
+        {
+            self.end(failure);
+        }
+    }
+
+    fn send_again(&mut self, now: Duration) -> Option<Transmit<'a>> {
+        let request = self.requester.take_lost()?;
+        Some(self.send(request, now))
+    }
+
+    fn send_fresh(&mut self, now: Duration) -> Option<Transmit<'a>> {
+        let (nonce, range) = match self.work.op() {
+            DataOp::Ping => self.requester.next_ping()?,
+            op => self.requester.next_segment(op, now)?,
+        };
+        let header = self.requester.header(self.work.header(nonce, &range));
+        let payload = self.work.payload(&range);
+        let request = self.requester.sign(header, payload, range);
+        Some(self.send(request, now))
+    }
+
+    fn send(&mut self, request: Request, now: Duration) -> Transmit<'a> {
+        Transmit {
+            payload: self.work.payload(&request.range),
+            prefix: self.requester.send(request, now),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! What a client keeps between transfers: its session, the path, the pace.
+
+use core::{ops::Range, time::Duration};
+
+use fabricbios_wire::{
+    DATA_OVERHEAD, DataFrame, DataHeader, DataOp, HelloReply, LeaseId, data_flags,
+};
+
+use super::{
+    Failure, Setup, Statistics, Transfer, Transmit, Work,
+    flow::Flow,
+    hello::{Hello, Opening, Path, ZEROS},
+    left::Left,
+    requests::{Request, Requests},
+};
+use crate::{DataKey, crc32c};
+
+/// An unauthenticated INVALID is worth a question only if nothing better comes for this long.
+const DOUBT: Duration = Duration::from_millis(50);
+/// No answer at all is, after this long.
+const SILENCE: Duration = Duration::from_secs(3);
+/// First pause between sessions that led to nothing.
+const REOPEN_PAUSE: Duration = Duration::from_millis(25);
+
+/// A session that is open.
+#[derive(Debug)]
+struct Session {
+    told: HelloReply,
+    /// The next request's counter; `None`: all are used.
+    next: Option<u32>,
+    /// Longest payloads, by the path and by the server.
+    max_read: usize,
+    max_write: usize,
+}
+
+/// One client of one lease.
+#[derive(Debug)]
+pub struct Requester {
+    lease_id: LeaseId,
+    key: DataKey,
+    flags: u8,
+    give_up: Duration,
+    random: u64,
+    path: Path,
+    session: Option<Session>,
+    /// The session that the next HELLO gives up; 0: none.
+    forsaken: u32,
+    pub(super) hello: Option<Hello>,
+    /// HELLOs that were answered since something was done.
+    openings: u32,
+    pub(super) requests: Requests,
+    left: Left,
+    pub(super) flow: Flow,
+    /// When something was done.
+    done: Duration,
+    /// When an authenticated answer came.
+    authentic: Duration,
+    /// Something unauthenticated said since then that the key is not valid.
+    doubt: bool,
+    /// The last status that let the transfer go on.
+    pub(super) refusal: Option<u8>,
+    pub(super) statistics: Statistics,
+}
+
+impl Requester {
+    /// A client that has not sent anything yet.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            lease_id: setup.lease_id,
+            key: setup.key,
+            flags: if setup.payload_mac {
+                data_flags::PAYLOAD_MAC
+            } else {
+                0
+            },
+            give_up: setup.give_up,
+            random: setup.seed,
+            path: Path::new(setup.route_mtu, setup.ip_header),
+            session: None,
+            forsaken: 0,
+            hello: None,
+            openings: 0,
+            requests: Requests::default(),
+            left: Left::default(),
+            flow: Flow::new(),
+            done: Duration::ZERO,
+            authentic: Duration::ZERO,
+            doubt: false,
+            refusal: None,
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// Begins a transfer. What the last one left unanswered may still be on its way, so its session is
+    /// given up.
+    pub fn transfer<'a>(&'a mut self, work: Work<'a>, now: Duration) -> Transfer<'a> {
+        if !self.requests.is_empty() {
+            self.forsake();
+            self.requests.drain().for_each(drop);
+        }
+        self.left = Left::all(work.len());
+        self.openings = 0;
+        self.done = now;
+        self.authentic = now;
+        self.doubt = false;
+        self.refusal = None;
+        Transfer::new(self, work)
+    }
+
+    /// What the last HELLO said about the lease.
+    #[must_use]
+    pub fn session_told(&self) -> Option<&HelloReply> {
+        self.session.as_ref().map(|session| &session.told)
+    }
+
+    /// Bytes that a packet may have, IP header included, as far as it is proved.
+    #[must_use]
+    pub fn path_mtu(&self) -> Option<usize> {
+        self.path.mtu()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            round_trip: self.flow.round_trip(),
+            window: self.flow.window(),
+            ..self.statistics
+        }
+    }
+
+    /// Another key. The session may have survived it or not (a rotation, a restart of the node); one HELLO
+    /// that gives it up is right in both cases, because either it closes the session or the old key,
+    /// with all that is on its way under it, is dead.
+    pub fn set_key(&mut self, key: DataKey, now: Duration) {
+        self.key = key;
+        self.forsake();
+        self.put_back();
+        self.doubt = false;
+        self.authentic = now;
+        self.openings = 0;
+    }
+
+    /// What the route takes now, as in [`Setup`].
+    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
+        if self.path.set_route(mtu, ip_header) {
+            self.reopen(now);
+        }
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Nothing left to send, nothing to wait for.
+    pub(super) fn is_idle(&self) -> bool {
+        self.left.is_empty() && self.requests.is_empty()
+    }
+
+    pub(super) fn ends_at(&self) -> Duration {
+        self.done + self.give_up
+    }
+
+    pub(super) fn doubtful_at(&self) -> Duration {
+        self.authentic + if self.doubt { DOUBT } else { SILENCE }
+    }
+
+    /// Why nothing was done for so long.
+    pub(super) fn silence(&self) -> Failure {
+        let doubtful = self.doubt;
+        let silent = Failure::Silent { doubtful };
+        self.refusal
+            .map_or(silent, |status| Failure::Refused { status })
+    }
+
+    /// The next time at which something is to be sent.
+    pub(super) fn due(&self, needs_session: bool) -> Option<Duration> {
+        if needs_session && self.session.is_none() {
+            self.hello.as_ref().map(|hello| hello.due)
+        } else {
+            self.requests.due()
+        }
+    }
+
+    /// Finds out what was lost; the longest row of time-outs of one request.
+    pub(super) fn expire(&mut self, now: Duration) -> u32 {
+        let Some((newest, silent)) = self.requests.expire(now) else {
+            return 0;
+        };
+        self.flow.timed_out(newest, self.requests.next);
+        silent
+    }
+
+    /// The session is not to be used any more, and the next HELLO says so.
+    fn forsake(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.forsaken = session.told.session;
+        }
+        self.hello = None;
+    }
+
+    /// Nothing of this is outstanding any more; it will be asked again.
+    fn put_back(&mut self) {
+        for request in self.requests.drain() {
+            self.left.put_back(request.range);
+        }
+    }
+
+    /// Opens another session. What is outstanding stays so until that is open: late answers count.
+    pub(super) fn reopen(&mut self, now: Duration) {
+        self.forsake();
+        let wait = match self.openings {
+            0 | 1 => Duration::ZERO,
+            more => REOPEN_PAUSE * (1 << more.min(6)),
+        };
+        self.start_hello(now + wait);
+    }
+
+    fn start_hello(&mut self, at: Duration) -> &mut Hello {
+        let opening = Opening {
+            lease_id: self.lease_id,
+            flags: self.flags,
+            forsaken: self.forsaken,
+        };
+        let pause = self.flow.estimate();
+        self.hello
+            .insert(Hello::new(opening, &self.path, at, pause))
+    }
+
+    pub(super) fn say_hello<'a>(&mut self, now: Duration) -> Option<Transmit<'a>> {
+        if self.hello.is_none() {
+            self.start_hello(now);
+        }
+        let random = &mut self.random;
+        let hello = self.hello.as_mut()?;
+        let (prefix, length) = hello.poll(now, &self.key, &mut || next_random(random))?;
+        let payload = &ZEROS[..length];
+        Some(Transmit { prefix, payload })
+    }
+
+    /// A session, by a HELLO whose datagram was `datagram` bytes long.
+    pub(super) fn opened(&mut self, told: HelloReply, datagram: usize) {
+        let path = datagram - DATA_OVERHEAD;
+        let most = |told: u32| usize::try_from(told).map_or(path, |told| told.min(path));
+        self.path.prove(datagram);
+        self.flow.limit(told.window);
+        self.put_back();
+        self.hello = None;
+        self.forsaken = 0;
+        self.openings += 1;
+        self.statistics.sessions += 1;
+        self.session = Some(Session {
+            max_read: most(told.max_read),
+            max_write: most(told.max_write),
+            next: Some(1),
+            told,
+        });
+    }
+
+    /// The session of this request is closed or confused: nothing is known of the request.
+    pub(super) fn session_lost(&mut self, request: &DataHeader, now: Duration) {
+        let open = self.session_told().map(|told| told.session);
+        if open == Some(request.session()) {
+            self.reopen(now);
+        }
+    }
+
+    /// Something was done.
+    pub(super) fn progressed(&mut self, now: Duration) {
+        self.done = now;
+        self.openings = 0;
+        self.refusal = None;
+    }
+
+    /// Request number `at` was answered, with a sample of the round trip if it was sent once only.
+    pub(super) fn on_done(&mut self, at: usize, sample: Option<Duration>) {
+        if sample.is_some()
+            && let Some(lost) = self.requests.passed(at)
+        {
+            self.flow.lost(lost, self.requests.next);
+        }
+        self.requests.take(at);
+        self.flow.answered(sample);
+    }
+
+    /// Request number `at` was not done for want of room: the same again, later and slower.
+    pub(super) fn on_busy(&mut self, at: usize, now: Duration) {
+        let next = self.requests.next;
+        let Some(request) = self.requests.get_mut(at) else {
+            return;
+        };
+        self.flow.lost(request.transmission, next);
+        request.silent = 0;
+        let due = now + self.flow.timeout(request.tries + 1);
+        self.requests.postpone(at, due);
+    }
+
+    /// HELLO is a clean sample if there was only one.
+    pub(super) fn sample_hello(&mut self, now: Duration) {
+        let sent = self.hello.as_ref().and_then(|hello| hello.sent_once);
+        if let Some(sent) = sent {
+            self.flow.answered(Some(now.saturating_sub(sent)));
+        }
+    }
+
+    /// A lost request, if there is room to send it again.
+    pub(super) fn take_lost(&mut self) -> Option<Request> {
+        if self.requests.in_flight() >= self.flow.window() {
+            return None;
+        }
+        let mut request = self.requests.take_lost()?;
+        request.tries += 1;
+        self.statistics.retried += 1;
+        Some(request)
+    }
+
+    /// Nonce and bytes of a new request, if there is room for one.
+    pub(super) fn next_segment(
+        &mut self,
+        op: DataOp,
+        now: Duration,
+    ) -> Option<(u64, Range<usize>)> {
+        if self.requests.in_flight() >= self.flow.window() || self.left.is_empty() {
+            return None;
+        }
+        let session = self.session.as_mut()?;
+        let Some(counter) = session.next else {
+            self.reopen(now);
+            return None;
+        };
+        let window = u32::from(session.told.window);
+        if !self.requests.within(counter, window) {
+            return None;
+        }
+        let most = match op {
+            DataOp::Write => session.max_write,
+            _ => session.max_read,
+        };
+        let range = self.left.take(most)?;
+        session.next = counter.checked_add(1);
+        let nonce = u64::from(session.told.session) << 32 | u64::from(counter);
+        Some((nonce, range))
+    }
+
+    pub(super) fn next_ping(&mut self) -> Option<(u64, Range<usize>)> {
+        let range = self.left.take(1)?;
+        Some((next_random(&mut self.random), range))
+    }
+
+    pub(super) fn header(&self, header: DataHeader) -> DataHeader {
+        DataHeader {
+            lease_id: self.lease_id,
+            flags: self.flags,
+            ..header
+        }
+    }
+
+    pub(super) fn sign(&self, header: DataHeader, payload: &[u8], range: Range<usize>) -> Request {
+        Request::new(header, &self.key, payload, range)
+    }
+
+    pub(super) fn send(&mut self, request: Request, now: Duration) -> [u8; DATA_OVERHEAD] {
+        let due = now + self.flow.timeout(request.tries);
+        self.requests.send(request, now, due).prefix
+    }
+
+    /// Whether a reply to something outstanding was made by who holds the key, and arrived whole. If
+    /// not, it may be a hint.
+    pub(super) fn is_authentic(&mut self, frame: &DataFrame<'_>, now: Duration) -> bool {
+        let header = &frame.header;
+        let payload = header.has_payload_mac().then_some(frame.payload);
+        if self.key.verifies(frame.header_bytes, payload, frame.tag) {
+            let whole = crc32c(frame.payload) == header.payload_crc;
+            if whole {
+                self.authentic = now;
+                self.doubt = false;
+            }
+            return whole;
+        }
+        self.doubt |= frame.tag.iter().all(|byte| *byte == 0);
+        false
+    }
+}
+
+/// SplitMix64: as many different numbers as there are.
+fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
