@@ -501,6 +501,7 @@ fn a_device_asked_for_by_name_must_be_there() {
         device: Some("nosuch0".into()),
         arena: Arc::new(Arena::open(&Source::default(), PAGE).unwrap()),
         resource_id: lab::RESOURCE,
+        strategy: fabricbios_premium::rdma::Strategy::Auto,
     };
     let error = fabricbios_premium::rdma::RdmaBackend::open(config).unwrap_err();
     assert!(error.to_string().contains("nosuch0"), "{error}");

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
-use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
+use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
 use super::{
-    connect::{Hardware, Parts},
-    device::{Device, Found},
+    device::{Device, Found, close},
+    hardware::Hardware,
     life::CutStep,
-    memory,
+    parts::Parts,
     permits::Permits,
     slot::Slot,
+    strategy::{Shared, Strategy},
     table::{Known, Table},
-    verbs::ProtectionDomain,
 };
 
 /// What to lease, and over which device.
@@ -29,6 +29,8 @@ pub struct RdmaConfig {
     pub arena: Arc<Arena>,
     /// The resource that the arena is.
     pub resource_id: ResourceId,
+    /// How leases are given out.
+    pub strategy: Strategy,
 }
 
 /// What came of opening.
@@ -57,14 +59,17 @@ pub struct RdmaInventory {
     pub message_bytes: u32,
     /// Whether windows of type 2B exist.
     pub has_type_2b: bool,
+    /// What leases are: windows, or regions.
+    pub strategy: RdmaStrategy,
     /// Whether keys allow atomics.
     pub atomics: bool,
-    /// Whether the device keeps a window's holder to the window. Where it does not, every lease
-    /// has a region of its own under its window, which costs a registration per grant.
+    /// Whether leases are windows and the device keeps a window's holder to the window. Where it does
+    /// not, every lease has a region of its own under its windows, which costs a registration per
+    /// grant.
     pub windows_have_bounds: bool,
 }
 
-/// Leases of memory over RDMA: a queue pair and a type 2B window each.
+/// Leases of memory over RDMA.
 #[derive(Debug)]
 pub struct RdmaBackend {
     pub(super) hardware: Hardware,
@@ -74,21 +79,21 @@ pub struct RdmaBackend {
 }
 
 impl RdmaBackend {
-    /// Opens the device, registers the arena and checks that the kernel's resource tracker can be
-    /// asked. `Err` when a device named is absent or unfit, or the arena cannot be registered.
+    /// Opens the device, registers the arena if leases are to be windows, and checks that the kernel's
+    /// resource tracker can be asked. `Err` when a device named is absent or unfit, or the arena
+    /// cannot be registered.
     pub fn open(config: RdmaConfig) -> Result<RdmaOpened, StepError> {
-        let device = match Device::find(config.device.as_deref())? {
+        let device = match Device::find(config.device.as_deref(), config.strategy.needs_windows())?
+        {
             Found::Device(device) => *device,
             Found::Nothing(reason) => return Ok(RdmaOpened::Absent(reason)),
         };
-        let domain = ProtectionDomain::alloc(&device.context).map_err(|errno| {
-            StepError::new("alloc_pd", format_args!("{}: {errno}", device.name()))
-        })?;
-        let region = memory::register_all(&domain, &config.arena)?;
-        let mut hardware = Hardware::new(device, config.arena, domain, region);
+        let strategy = config.strategy.on(device.limits.has_type_2b);
+        let shared = Shared::open(&device, &config.arena, strategy)?;
+        let mut hardware = Hardware::new(device, config.arena, shared);
         let tag = own_tag(config.resource_id);
         hardware.check_tracker(tag)?;
-        hardware.windows_have_bounds = hardware.windows_have_bounds(tag)?;
+        hardware.try_bounds(tag)?;
         Ok(RdmaOpened::Ready(Box::new(Self {
             hardware,
             resource_id: config.resource_id,
@@ -108,13 +113,14 @@ impl RdmaBackend {
             mtu_bytes: device.state.mtu_bytes,
             message_bytes: device.state.message_bytes,
             has_type_2b: device.limits.has_type_2b,
+            strategy: self.hardware.shared.strategy(),
             atomics: device.limits.atomics,
-            windows_have_bounds: self.hardware.windows_have_bounds,
+            windows_have_bounds: self.hardware.windows_have_bounds(),
         }
     }
 
-    /// Makes the next of each of these steps fail: `local_inv`, `dealloc_mw`, `destroy_qp` or
-    /// `restrack`.
+    /// Makes the next of each of these steps fail: `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's
+    /// own region), `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired.
     #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn fail_next(&self, steps: &[&'static str]) {
@@ -132,27 +138,9 @@ impl RdmaBackend {
             };
             self.cut(tag, Farewell::None)?;
         }
-        let Hardware {
-            device,
-            domain,
-            region,
-            ..
-        } = self.hardware;
-        let failed = |step: &str, errno| StepError::new(step, errno);
-        region
-            .dereg()
-            .map_err(|(_, errno)| failed("dereg_mr arena", errno))?;
-        if let Some(domain) = Arc::into_inner(domain) {
-            domain
-                .dealloc()
-                .map_err(|(_, errno)| failed("dealloc_pd", errno))?;
-        }
-        match Arc::into_inner(device.context) {
-            Some(context) => context
-                .close()
-                .map_err(|(_, errno)| failed("close_device", errno)),
-            None => Ok(()),
-        }
+        let Hardware { device, shared, .. } = self.hardware;
+        shared.close()?;
+        close(device.context)
     }
 
     /// The slot of a lease that is bound here.

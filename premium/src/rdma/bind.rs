@@ -10,9 +10,9 @@ use fabricbios_wire::{Binding, Transport};
 
 use super::{
     RdmaBackend,
-    connect::Parts,
     life::{BindStep, Life, State},
     memory,
+    parts::Parts,
     slot::Slot,
     table::Known,
 };
@@ -21,7 +21,7 @@ impl RdmaBackend {
     pub(super) fn carry_out(&self, order: &BindOrder) -> Result<Binding, BindError> {
         self.check_order(order).map_err(BindError::Refused)?;
         let slot = self.claim(order)?;
-        let parts = self.queue_pair_for(&slot, order);
+        let parts = self.queue_pairs_for(&slot, order);
         let result = parts.and_then(|parts| self.establish(&slot, order, parts));
         if result.is_err() {
             self.forget_if_nothing(&slot, order);
@@ -62,8 +62,8 @@ impl RdmaBackend {
         Ok(slot)
     }
 
-    /// Until the slot is Connecting and this thread owns a queue pair in INIT.
-    fn queue_pair_for(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
+    /// Until the slot is Connecting and this thread owns queue pairs in INIT.
+    fn queue_pairs_for(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
         let tag = order.tag;
         loop {
             match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
@@ -87,21 +87,11 @@ impl RdmaBackend {
 
     fn fresh(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
         self.hardware
-            .prepare(order.tag, order.extent)
-            .map_err(|(left, error)| {
-                let why = BindError::Failed(error);
-                if let Some(parts) = left {
-                    return self.undo(slot, parts, order.tag, why);
-                }
-                slot.set(State::Cut {
-                    proof: "nothing was made".into(),
-                    leftover: None,
-                });
-                why
-            })
+            .prepare(order.tag, order.extent, order.peers.len().max(1))
+            .map_err(|(parts, error)| self.undo(slot, parts, order.tag, BindError::Failed(error)))
     }
 
-    /// From a queue pair in INIT to what the order asks for.
+    /// From queue pairs in INIT to what the order asks for.
     fn establish(
         &self,
         slot: &Slot<Parts>,
@@ -133,34 +123,38 @@ impl RdmaBackend {
         }
     }
 
-    /// Brings the queue pair up towards the peer, if there is one, and makes its window.
+    /// Brings the queue pairs up towards their peers, if there are any, and makes their windows.
     fn connect(
         &self,
         slot: &Slot<Parts>,
         order: &BindOrder,
         parts: &mut Parts,
     ) -> Result<(), BindError> {
-        let Some(peer) = order.peers.first() else {
+        let (tag, peers) = (order.tag, &order.peers);
+        if peers.is_empty() {
             return Ok(());
-        };
+        }
+        let added = self.hardware.add_pairs(parts, tag, peers.len());
+        added.map_err(BindError::Failed)?;
         let permit = self
             .bring_ups
             .acquire(|| slot.is_cancelled())
             .ok_or(BindError::Cancelled)?;
-        self.hardware.bring_up(parts, order.tag, peer)?;
+        let give_up = || slot.is_cancelled();
+        self.hardware.bring_up(parts, tag, peers, give_up)?;
         drop(permit);
-        let window = self
-            .hardware
-            .new_window(order.tag)
-            .map_err(BindError::Failed)?;
-        parts.windows.push(window);
+        let windows = self.hardware.new_windows(peers.len(), tag);
+        let windows = windows.map_err(BindError::Failed)?;
+        for (pair, window) in parts.pairs.iter_mut().zip(windows) {
+            pair.windows.push(window);
+        }
         Ok(())
     }
 
     fn open_access(&self, order: &BindOrder, parts: &mut Parts) -> Result<Binding, BindError> {
         if !order.peers.is_empty() {
             self.hardware
-                .bind_newest(parts, order.tag)
+                .open_access(parts, order.tag)
                 .map_err(BindError::Failed)?;
         }
         Ok(self.hardware.binding(parts))

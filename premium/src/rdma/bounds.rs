@@ -10,8 +10,10 @@ use fabricbios_arena::ALIGN;
 use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
 
 use super::{
-    connect::{Hardware, Parts},
+    hardware::Hardware,
+    parts::Parts,
     request::{RdmaRequester, RequestError},
+    strategy::Shared,
 };
 
 /// Bound by the window of the question.
@@ -24,14 +26,28 @@ const INSIDE: Extent = Extent {
 const READ_BYTES: usize = 8;
 
 impl Hardware {
+    /// Whether a window bound to part of the arena keeps its holder to that part.
+    pub(super) fn windows_have_bounds(&self) -> bool {
+        matches!(&self.shared, Shared::Windows { have_bounds, .. } if *have_bounds)
+    }
+
+    /// Finds out, where leases are windows.
+    pub(super) fn try_bounds(&mut self, tag: Tag) -> Result<(), StepError> {
+        if !self.windows_have_bounds() {
+            return Ok(());
+        }
+        let answer = self.arena.bytes() >= 2 * ALIGN && self.try_read(tag)?;
+        if let Shared::Windows { have_bounds, .. } = &mut self.shared {
+            *have_bounds = answer;
+        }
+        Ok(())
+    }
+
     /// Reads through a window of the first page: inside, which must work for the answer to mean
     /// anything, and behind its end.
-    pub(super) fn windows_have_bounds(&self, tag: Tag) -> Result<bool, StepError> {
-        if self.arena.bytes() < 2 * ALIGN {
-            return Ok(false);
-        }
+    fn try_read(&self, tag: Tag) -> Result<bool, StepError> {
         let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
-        let mut parts = self.prepare(tag, INSIDE).map_err(|(_, error)| error)?;
+        let mut parts = self.prepare(tag, INSIDE, 1).map_err(|(_, error)| error)?;
         let answer = self.ask(&mut parts, &mut client, tag);
         self.dismantle(parts, tag, Farewell::None)
             .map_err(|(_, error)| error)?;
@@ -48,13 +64,15 @@ impl Hardware {
         client: &mut RdmaRequester,
         tag: Tag,
     ) -> Result<bool, StepError> {
-        match self.bring_up(parts, tag, &client.peer()) {
+        match self.bring_up(parts, tag, &[client.peer()], || false) {
             Ok(()) => {}
             Err(BindError::Refused(error) | BindError::Failed(error)) => return Err(error),
             Err(other) => return Err(StepError::new("connect", format_args!("{other:?}"))),
         }
-        parts.windows.push(self.new_window(tag)?);
-        self.bind_newest(parts, tag)?;
+        for (pair, window) in parts.pairs.iter_mut().zip(self.new_windows(1, tag)?) {
+            pair.windows.push(window);
+        }
+        self.open_access(parts, tag)?;
         let binding = self.binding(parts).rdma;
         let binding = binding.ok_or_else(|| StepError::new("try window", "no binding"))?;
         let rkey = binding.rkey.unwrap_or_default();

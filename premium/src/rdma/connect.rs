@@ -1,32 +1,25 @@
-//! Making access: queue pair, connection, window.
+//! Making queue pairs and connecting them.
 //!
-//! The window is allocated after its queue pair and bound last, so whatever fails or is cancelled
-//! before that leaves nothing that could be reached.
+//! Nothing can be reached through what is made here: windows are bound later, and queue pairs over
+//! a lease's own region let nobody do anything until they are opened. Whatever fails or is
+//! cancelled before that only has to be taken down.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    net::Ipv6Addr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::Ipv6Addr, sync::Arc};
 
-use fabricbios_arena::Arena;
 use fabricbios_lease::{BindError, Extent, StepError, Tag};
-use fabricbios_wire::{Binding, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaPeer, RdmaStrategy};
+use fabricbios_wire::RdmaPeer;
 use nix::errno::Errno;
 
 use super::{
-    device::{Device, gid_text},
-    faults::Faults,
-    keys::{KeyHistory, random_byte, random_psn},
+    device::gid_text,
+    hardware::Hardware,
+    keys::random_psn,
     memory,
+    parts::{BindingParts, Pair, Parts},
+    strategy::Shared,
     verbs::{
-        Access, CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain, QueuePair,
-        QueueSizes, Remote, Window, WorkError,
+        Access, CompletionQueue, Connection, Local, ProtectionDomain, QueuePair, QueueSizes,
+        Remote, Rights,
     },
 };
 
@@ -35,127 +28,101 @@ const SIZES: QueueSizes = QueueSizes {
     send: 4,
     receive: 1,
 };
-const COMPLETIONS: u8 = 8;
-
-/// A bind is done by the local device alone and takes microseconds; an emulated one milliseconds.
-pub(super) const BIND_LIMIT: Duration = Duration::from_secs(2);
-
-/// More reads in flight than this gain nothing and cost memory per queue pair.
-const RESPONDER_READS: u8 = 16;
-
-/// The device, the bytes and what is remembered about them.
-#[derive(Debug)]
-pub(crate) struct Hardware {
-    pub(crate) device: Device,
-    pub(crate) arena: Arc<Arena>,
-    pub(crate) domain: Arc<ProtectionDomain>,
-    /// All of the arena.
-    pub(crate) region: MemoryRegion,
-    /// Whether a window bound to part of the arena keeps its holder to that part.
-    pub(super) windows_have_bounds: bool,
-    pub(crate) keys: Mutex<KeyHistory>,
-    /// Queue pair numbers in use by leases: the kernel gives numbers again, and a restrack entry
-    /// of a number that another lease has by now is no leak.
-    pub(super) numbers: Mutex<HashSet<u32>>,
-    pub(super) work: AtomicU64,
-    pub(super) faults: Faults,
-}
-
-/// Boxed, since it travels through results and states.
-pub(crate) type Parts = Box<BindingParts>;
-
-/// The verbs objects of one binding.
-#[derive(Debug)]
-pub(crate) struct BindingParts {
-    pub(super) queue_pair: Option<QueuePair>,
-    pub(super) completions: Option<CompletionQueue>,
-    /// Oldest first; the last one has the current key.
-    pub(super) windows: Vec<Window>,
-    /// Never bound, and the kernel would not take them away yet.
-    pub(super) doomed: Vec<Window>,
-    /// What windows are bound to, where the arena would let them reach too far.
-    pub(super) region: Option<MemoryRegion>,
-    pub(super) extent: Extent,
-    pub(super) number: u32,
-    /// Whether the kernel has confirmed that the queue pair is gone.
-    pub(super) proven_gone: bool,
-    psn: u32,
-    mtu_bytes: u16,
-}
+/// For all queue pairs of a lease; only one of them has work outstanding.
+const COMPLETIONS: u8 = 32;
 
 impl Hardware {
-    pub(crate) fn new(
-        device: Device,
-        arena: Arc<Arena>,
-        domain: Arc<ProtectionDomain>,
-        region: MemoryRegion,
-    ) -> Self {
-        Self {
-            device,
-            arena,
-            domain,
-            region,
-            windows_have_bounds: true,
-            keys: Mutex::default(),
-            numbers: Mutex::default(),
-            work: AtomicU64::new(1),
-            faults: Faults::default(),
-        }
-    }
-
-    /// A queue pair in INIT, waiting for its peer. On failure nothing is left, except when the
-    /// parts come back with the error.
+    /// Queue pairs in INIT, waiting for their peers. What a failure leaves comes back with the error.
     pub(super) fn prepare(
         &self,
         tag: Tag,
         extent: Extent,
-    ) -> Result<Parts, (Option<Parts>, StepError)> {
-        let mut parts = self.queues(tag, extent).map_err(|error| (None, error))?;
-        match self.make_queue_pair(&mut parts) {
+        count: usize,
+    ) -> Result<Parts, (Parts, StepError)> {
+        let mut parts = BindingParts::new(extent, self.device.state.mtu_bytes);
+        let made = self.make_ground(&mut parts, tag);
+        match made.and_then(|()| self.add_pairs(&mut parts, tag, count)) {
             Ok(()) => Ok(parts),
-            Err((step, errno)) => Err((Some(parts), self.error(step, tag, errno))),
+            Err(error) => Err((parts, error)),
         }
     }
 
-    fn queues(&self, tag: Tag, extent: Extent) -> Result<Parts, StepError> {
-        let psn = random_psn()?;
+    /// Regions come before queue pairs, and windows after: the kernel takes a dead process's objects
+    /// newest first, and in that order none of them holds up another.
+    fn make_ground(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        match &self.shared {
+            Shared::Windows {
+                domain,
+                have_bounds: false,
+                ..
+            } => {
+                let region =
+                    memory::register(domain, &self.arena, parts.extent, Access::UnderWindows);
+                let region = region.map_err(|errno| self.not_registered(tag, errno))?;
+                parts.beneath = Some(region);
+            }
+            Shared::Windows { .. } => {}
+            Shared::Regions => {
+                let domain = ProtectionDomain::alloc(&self.device.context)
+                    .map_err(|errno| self.error("alloc_pd", tag, errno))?;
+                let domain = parts.domain.insert(domain);
+                self.register_key(domain, parts.extent, tag, &mut parts.regions)?;
+            }
+        }
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
             .map_err(|errno| self.error("create_cq", tag, errno))?;
-        Ok(Box::new(BindingParts {
-            queue_pair: None,
-            completions: Some(completions),
-            windows: Vec::new(),
-            doomed: Vec::new(),
-            region: None,
-            extent,
-            number: 0,
-            proven_gone: true,
-            psn,
-            mtu_bytes: self.device.state.mtu_bytes,
-        }))
+        parts.completions = Some(completions);
+        Ok(())
     }
 
-    /// Region, queue pair, and later windows: the kernel takes a dead process's objects newest
-    /// first, and in that order none of them holds up another.
-    fn make_queue_pair(&self, parts: &mut BindingParts) -> Result<(), (&'static str, Errno)> {
-        if !self.windows_have_bounds {
-            let (domain, arena) = (&self.domain, &self.arena);
-            let region = memory::register(domain, arena, parts.extent, Access::UnderWindows);
-            parts.region = Some(region.map_err(|errno| ("reg_mr extent", errno))?);
+    /// As many queue pairs as are missing to `count`.
+    pub(super) fn add_pairs(
+        &self,
+        parts: &mut BindingParts,
+        tag: Tag,
+        count: usize,
+    ) -> Result<(), StepError> {
+        while parts.pairs.len() < count {
+            self.add_pair(parts, tag)?;
         }
-        let completions = parts
-            .completions
-            .as_ref()
-            .ok_or(("create_qp", Errno::EINVAL))?;
-        let queue_pair = QueuePair::create(&self.domain, completions, SIZES)
-            .map_err(|errno| ("create_qp", errno))?;
-        parts.number = queue_pair.number();
-        parts.proven_gone = false;
-        self.numbers().insert(parts.number);
-        let queue_pair = parts.queue_pair.insert(queue_pair);
-        queue_pair
-            .init(self.device.port, true, self.device.limits.atomics)
-            .map_err(|errno| ("modify_qp INIT", errno))
+        Ok(())
+    }
+
+    fn add_pair(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        let failed = |step: &'static str| move |errno: Errno| self.error(step, tag, errno);
+        let psn = random_psn()?;
+        let (Some(domain), Some(completions)) = (self.domain_of(parts), &parts.completions) else {
+            return Err(failed("create_qp")(Errno::EINVAL));
+        };
+        let queue_pair =
+            QueuePair::create(domain, completions, SIZES).map_err(failed("create_qp"))?;
+        let number = queue_pair.number();
+        let made = queue_pair.init(self.device.port, self.first_rights());
+        self.numbers().insert(number);
+        parts.pairs.push(Pair {
+            queue_pair: Some(queue_pair),
+            windows: Vec::new(),
+            doomed: Vec::new(),
+            number,
+            proven_gone: false,
+            psn,
+        });
+        made.map_err(failed("modify_qp INIT"))
+    }
+
+    fn domain_of<'a>(&'a self, parts: &'a BindingParts) -> Option<&'a Arc<ProtectionDomain>> {
+        match &self.shared {
+            Shared::Windows { domain, .. } => Some(domain),
+            Shared::Regions => parts.domain.as_ref(),
+        }
+    }
+
+    /// Windows are bound when access opens; a region is there before, and its queue pairs are shut.
+    fn first_rights(&self) -> Rights {
+        match &self.shared {
+            Shared::Windows { .. } => self.rights(),
+            Shared::Regions => Rights::Nothing,
+        }
     }
 
     /// Whether a peer is one that could be connected at all.
@@ -182,17 +149,39 @@ impl Hardware {
         }
     }
 
-    /// To RTS. May sit in the kernel for seconds, so it is called without any lock.
+    /// Every queue pair to RTS, towards its peer. May sit in the kernel for seconds, so it is called
+    /// without any lock; `give_up` is asked before each.
     pub(super) fn bring_up(
         &self,
-        parts: &mut Parts,
+        parts: &mut BindingParts,
+        tag: Tag,
+        peers: &[RdmaPeer],
+        give_up: impl Fn() -> bool,
+    ) -> Result<(), BindError> {
+        let port_bytes = self.device.state.mtu_bytes;
+        let wishes = peers
+            .iter()
+            .filter_map(|peer| choose_mtu(port_bytes, peer.path_mtu));
+        parts.mtu_bytes = wishes.min().unwrap_or(port_bytes);
+        for (pair, peer) in parts.pairs.iter().zip(peers) {
+            if give_up() {
+                return Err(BindError::Cancelled);
+            }
+            self.connect_pair(pair, parts.mtu_bytes, tag, peer)?;
+        }
+        Ok(())
+    }
+
+    fn connect_pair(
+        &self,
+        pair: &Pair,
+        mtu_bytes: u16,
         tag: Tag,
         peer: &RdmaPeer,
     ) -> Result<(), BindError> {
-        parts.mtu_bytes = choose_mtu(self.device.state.mtu_bytes, peer.path_mtu).unwrap_or(256);
-        let connection = self.connection(parts, peer);
+        let connection = self.connection(pair, mtu_bytes, peer);
         let failed = |step, errno| BindError::Failed(self.error(step, tag, errno));
-        let queue_pair = parts
+        let queue_pair = pair
             .queue_pair
             .as_ref()
             .ok_or_else(|| failed("modify_qp RTR", Errno::EINVAL))?;
@@ -204,26 +193,22 @@ impl Hardware {
             .map_err(|errno| failed("modify_qp RTS", errno))
     }
 
-    fn connection(&self, parts: &Parts, peer: &RdmaPeer) -> Connection {
+    fn connection(&self, pair: &Pair, mtu_bytes: u16, peer: &RdmaPeer) -> Connection {
         Connection {
             local: Local {
                 port: self.device.port,
                 gid_index: self.device.gid.index,
-                psn: parts.psn,
+                psn: pair.psn,
             },
             remote: Remote {
                 qp_num: peer.qpn,
                 psn: peer.psn,
                 gid: peer.gid,
             },
-            mtu_bytes: parts.mtu_bytes,
+            mtu_bytes,
             responder_reads: self.responder_reads(),
             initiator_reads: 1,
         }
-    }
-
-    fn responder_reads(&self) -> u8 {
-        self.device.limits.responder_reads.min(RESPONDER_READS)
     }
 
     /// Explains the kernel's refusal of an address; anything else is not the client's fault.
@@ -245,96 +230,10 @@ impl Hardware {
         }
     }
 
-    /// A window that is not bound yet.
-    pub(super) fn new_window(&self, tag: Tag) -> Result<Window, StepError> {
-        Window::alloc(&self.domain).map_err(|errno| self.error("alloc_mw", tag, errno))
-    }
-
-    /// Gives the newest window a new key to the extent and waits until it works. The only place
-    /// where access opens; the caller holds the slot's lock and has looked for a cut.
-    pub(super) fn bind_newest(&self, parts: &mut Parts, tag: Tag) -> Result<(), StepError> {
-        let failed = |detail: &dyn fmt::Display| self.error("bind_mw", tag, detail);
-        let (Some(queue_pair), Some(completions), Some(window)) = (
-            &parts.queue_pair,
-            &parts.completions,
-            parts.windows.last_mut(),
-        ) else {
-            return Err(failed(&"the binding has no window"));
-        };
-        let rkey = self.choose_key(tag.lease_id, parts.extent, window)?;
-        let region = parts.region.as_ref().unwrap_or(&self.region);
-        let range = (
-            memory::address(&self.arena, parts.extent),
-            parts.extent.length,
-        );
-        let id = self.work.fetch_add(1, Ordering::Relaxed);
-        queue_pair
-            .post_bind(id, window, rkey, region, range, self.device.limits.atomics)
-            .map_err(WorkError::Post)
-            .and_then(|()| completions.wait(id, BIND_LIMIT))
-            .map_err(|error| failed(&error))?;
-        window.set_rkey(rkey);
-        Ok(())
-    }
-
-    fn choose_key(
-        &self,
-        lease: LeaseId,
-        extent: Extent,
-        window: &Window,
-    ) -> Result<u32, StepError> {
-        let random = random_byte()?;
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.choose(lease, extent, window.rkey(), random)
-            .ok_or_else(|| StepError::new("choose rkey", "all 256 keys of the window are retired"))
-    }
-
-    /// What the client needs to know.
-    pub(super) fn binding(&self, parts: &Parts) -> Binding {
-        let key = |window: &Window| window.rkey();
-        let current = parts.windows.last().map(key);
-        let before = parts
-            .windows
-            .len()
-            .checked_sub(2)
-            .map(|at| key(&parts.windows[at]));
-        Binding {
-            limits: Some(Limits {
-                offset: 0,
-                length: parts.extent.length,
-            }),
-            rdma: Some(RdmaBinding {
-                rkey: current,
-                remote_addr: memory::address(&self.arena, parts.extent),
-                qp_num: parts.number,
-                gid: self.device.gid.bytes,
-                port: self.device.port,
-                psn: parts.psn,
-                path_mtu: parts.mtu_bytes,
-                strategy: RdmaStrategy::Window,
-                // How long it lives is for the lease table to say.
-                previous: before.map(|rkey| PreviousKey {
-                    rkey,
-                    remaining_ms: 0,
-                }),
-                max_rd_atomic: self.responder_reads(),
-                atomics: self.device.limits.atomics,
-                further: Vec::new(),
-            }),
-            ..Binding::default()
-        }
-    }
-
-    /// An error that says on which device and for which lease.
-    pub(super) fn error(&self, step: &str, tag: Tag, what: impl fmt::Display) -> StepError {
-        StepError::new(
-            step,
-            format_args!("{tag} on {}: {what}", self.device.name()),
-        )
-    }
-
-    pub(super) fn numbers(&self) -> MutexGuard<'_, HashSet<u32>> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Says what an operator can do about it.
+    pub(super) fn not_registered(&self, tag: Tag, errno: Errno) -> StepError {
+        let hint = memory::hint(errno);
+        self.error("reg_mr extent", tag, format_args!("{errno}{hint}"))
     }
 }
 

@@ -41,10 +41,10 @@ pub(crate) enum Found {
 }
 
 impl Device {
-    /// The device named, or the first that can carry leases. Without a name it is no error that
-    /// there is none.
-    pub(crate) fn find(name: Option<&str>) -> Result<Found, StepError> {
-        match (search(name), name) {
+    /// The device named, or the first that will do. Without a name it is no error that there is
+    /// none.
+    pub(crate) fn find(name: Option<&str>, needs_windows: bool) -> Result<Found, StepError> {
+        match (search(name, needs_windows), name) {
             (Ok(device), _) => Ok(Found::Device(Box::new(device))),
             (Err(reason), None) => Ok(Found::Nothing(reason)),
             (Err(reason), Some(name)) => Err(StepError::new(
@@ -65,7 +65,7 @@ impl Device {
     }
 }
 
-fn search(wanted: Option<&str>) -> Result<Device, String> {
+fn search(wanted: Option<&str>, needs_windows: bool) -> Result<Device, String> {
     let list = DeviceList::get().map_err(no_list)?;
     let names = list.names();
     if names.is_empty() {
@@ -76,7 +76,7 @@ fn search(wanted: Option<&str>) -> Result<Device, String> {
         .iter()
         .filter(|name| wanted.is_none_or(|wanted| wanted == *name))
     {
-        match consider(&list, name) {
+        match consider(&list, name, needs_windows) {
             Ok(device) => return Ok(device),
             Err(reason) => reasons.push(format!("{name}: {reason}")),
         }
@@ -96,12 +96,12 @@ fn no_list(errno: Errno) -> String {
     }
 }
 
-fn consider(list: &DeviceList, name: &str) -> Result<Device, String> {
+fn consider(list: &DeviceList, name: &str, needs_windows: bool) -> Result<Device, String> {
     let context = list
         .open(name)
         .map_err(|errno| format!("cannot be opened: {errno}"))?;
     let index = restrack::device_index(name).map_err(|error| error.to_string());
-    match index.and_then(|index| Ok((index, usable_port(&context)?))) {
+    match index.and_then(|index| Ok((index, usable_port(&context, needs_windows)?))) {
         Ok((index, (limits, port, state, gid))) => Ok(Device {
             context,
             index,
@@ -111,18 +111,24 @@ fn consider(list: &DeviceList, name: &str) -> Result<Device, String> {
             gid,
         }),
         Err(reason) => {
-            close(context);
+            close_unused(context);
             Err(reason)
         }
     }
 }
 
-fn usable_port(context: &Context) -> Result<(DeviceLimits, u8, PortState, Gid), String> {
+fn usable_port(
+    context: &Context,
+    needs_windows: bool,
+) -> Result<(DeviceLimits, u8, PortState, Gid), String> {
     let limits = context
         .limits()
         .map_err(|errno| format!("does not say what it can: {errno}"))?;
-    if !limits.has_type_2b {
-        return Err("has no memory windows of type 2B".into());
+    if needs_windows && !limits.has_type_2b {
+        return Err(
+            "has no memory windows of type 2B; the strategies `auto` and `region` do without"
+                .into(),
+        );
     }
     let mut reasons = Vec::new();
     for port in 1..=limits.ports {
@@ -147,10 +153,37 @@ fn port_and_gid(context: &Context, port: u8) -> Result<(PortState, Gid), String>
     Ok((state, gid))
 }
 
-fn close(context: Arc<Context>) {
-    let closed = Arc::into_inner(context).map(Context::close);
-    if let Some(Err((context, errno))) = closed {
-        tracing::warn!(device = context.name(), %errno, "unused RDMA device was not closed");
+/// Gives a device back, unless somebody still uses it.
+pub(crate) fn close(context: Arc<Context>) -> Result<(), StepError> {
+    match Arc::into_inner(context).map(Context::close) {
+        Some(Err((context, errno))) => {
+            let detail = format_args!("{}: {errno}", context.name());
+            Err(StepError::new("close_device", detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The NUMA node that a device is at: the one named, or the first that can carry leases. `None`
+/// without such a device, or where the host does not say.
+pub fn numa_node(device: Option<&str>) -> Option<u32> {
+    let Ok(Found::Device(device)) = Device::find(device, false) else {
+        return None;
+    };
+    let node = node_of(Path::new(SYSFS), device.name());
+    close_unused(device.context);
+    node
+}
+
+/// The kernel writes -1 for none.
+fn node_of(root: &Path, device: &str) -> Option<u32> {
+    let text = fs::read_to_string(root.join(device).join("device/numa_node")).ok()?;
+    text.trim().parse().ok()
+}
+
+fn close_unused(context: Arc<Context>) {
+    if let Err(error) = close(context) {
+        tracing::warn!(%error, "unused RDMA device was not closed");
     }
 }
 
@@ -223,6 +256,19 @@ mod tests {
     fn the_lowest_index_wins_among_equals() {
         let first = gid(1, "::ffff:10.0.0.1");
         assert_eq!(choose_gid(&[first, gid(3, "::ffff:10.0.0.2")]), Some(first));
+    }
+
+    #[test]
+    fn a_device_without_a_node_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        for (device, text) in [("near", "1\n"), ("nowhere", "-1\n")] {
+            let directory = root.path().join(device).join("device");
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("numa_node"), text).unwrap();
+        }
+        assert_eq!(node_of(root.path(), "near"), Some(1));
+        assert_eq!(node_of(root.path(), "nowhere"), None);
+        assert_eq!(node_of(root.path(), "absent"), None);
     }
 
     #[test]

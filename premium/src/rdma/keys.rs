@@ -1,7 +1,7 @@
 //! Which key a window gets, and which PSN a queue pair starts from.
 //!
 //! Hardware gives a window the upper 24 bits of its key; the lower 8 are ours and come from the
-//! random source. A key that worked for the last lease of a byte must not work for the next one,
+//! random source. A region's key is all the kernel's, and is refused if it will not do. A key that worked for the last lease of a byte must not work for the next one,
 //! so every byte remembers the keys of its last holder.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use fabricbios_lease::{Extent, StepError};
 use fabricbios_wire::LeaseId;
 
-/// Keys remembered per holder. A lease that rotates more often than this has had so many windows
-/// that the oldest keys were retired 64 rotations ago; 255 values of the low byte always leave a
-/// choice beside them.
+/// Keys remembered per holder. A lease that has had more was given 64 others since the oldest was
+/// retired; 255 values of the low byte always leave a choice beside them.
 const KEYS_PER_HOLDER: usize = 64;
 
 /// The keys of the last holder of every byte.
@@ -46,6 +45,16 @@ impl KeyHistory {
         let key = candidates(window_rkey, random).find(free)?;
         self.remember(holder, extent, key);
         Some(key)
+    }
+
+    /// Whether a key that somebody else chose may be used: neither the last holder of any byte of
+    /// `extent` nor this lease ever had it. Then it is remembered.
+    pub(crate) fn accept(&mut self, holder: LeaseId, extent: Extent, key: u32) -> bool {
+        let free = !self.knows(extent, key);
+        if free {
+            self.remember(holder, extent, key);
+        }
+        free
     }
 
     fn knows(&self, extent: Extent, key: u32) -> bool {
@@ -163,6 +172,15 @@ mod tests {
         assert_ne!(first, second);
         // The first three pages still remember A, the fourth B.
         assert_eq!(history.choose(C, pages(0, 5), 0x100, 7), Some(0x109));
+    }
+
+    #[test]
+    fn a_key_of_the_last_holder_is_not_accepted_from_the_kernel_either() {
+        let mut history = KeyHistory::default();
+        assert!(history.accept(A, pages(0, 2), 0x100));
+        assert!(!history.accept(B, pages(1, 1), 0x100));
+        assert!(history.accept(B, pages(1, 1), 0x101));
+        assert!(history.accept(C, pages(1, 1), 0x100), "two holders ago");
     }
 
     #[test]

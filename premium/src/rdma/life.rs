@@ -10,8 +10,8 @@
 //!
 //! While a state holds objects (`P`), the lock guards them; in Connecting, Cutting and Releasing
 //! one thread has taken them out and works without the lock. A cut never waits for Connecting:
-//! nothing can be reached before the window is bound, and that happens under the lock, after a
-//! look at `cut_through`. Pure: no verbs, no lock, no clock; `P` is anything.
+//! nothing can be reached before access opens, and that happens under the lock, after a look at
+//! `cut_through`. Pure: no verbs, no lock, no clock; `P` is anything.
 
 use fabricbios_lease::{Extent, StepError};
 use fabricbios_wire::Generation;
@@ -24,6 +24,9 @@ pub(crate) struct Life<P> {
     /// Bindings up to this one must not open access any more.
     pub(crate) cut_through: Option<Generation>,
     pub(crate) extent: Option<Extent>,
+    /// A thread makes a further key, beside the state and without the lock. Cuts do not wait for it;
+    /// what would miss or disturb its objects does.
+    pub(crate) changing: bool,
     pub(crate) state: State<P>,
 }
 
@@ -33,7 +36,7 @@ pub(crate) enum State<P> {
     Empty,
     /// A thread is making the binding.
     Connecting,
-    /// A queue pair without peer, window and access.
+    /// Queue pairs without peer and access.
     Prepared(P),
     /// In use.
     Live(P),
@@ -115,6 +118,9 @@ impl<P> Life<P> {
         {
             return BindStep::Cancelled;
         }
+        if self.changing {
+            return BindStep::Wait;
+        }
         let same = self.generation == generation;
         match std::mem::replace(&mut self.state, State::Cutting) {
             State::Empty | State::Cut { leftover: None, .. } => {
@@ -180,6 +186,9 @@ impl<P> Life<P> {
             let newer = self.generation.0;
             return ReleaseStep::Refuse(format!("the lease has moved on to generation {newer}"));
         }
+        if self.changing {
+            return ReleaseStep::Wait;
+        }
         let refuse = |why: &str| ReleaseStep::Refuse(why.into());
         match std::mem::replace(&mut self.state, State::Releasing) {
             State::Cut { leftover, .. } | State::Dirty { leftover, .. } => {
@@ -204,7 +213,7 @@ impl<P> Life<P> {
 fn why_unreachable<P>(state: &State<P>) -> String {
     match state {
         State::Cut { proof, .. } => proof.clone(),
-        State::Connecting => "no window is bound yet, and none will be".into(),
+        State::Connecting => "access is not open yet, and will not be".into(),
         State::Empty => "it was never bound".into(),
         _ => "it was cut before".into(),
     }

@@ -4,9 +4,9 @@ use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
 
 use super::{
     RdmaBackend,
-    connect::Parts,
     life::{ReleaseStep, State},
     memory,
+    parts::Parts,
     slot::Slot,
     table::Known,
 };

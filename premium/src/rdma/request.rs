@@ -10,11 +10,11 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
 
 use super::{
-    device::{Device, Found},
+    device::{Device, Found, close},
     keys::random_psn,
     verbs::{
         Access, Completion, CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain,
-        QueuePair, QueueSizes, Remote, WorkError,
+        QueuePair, QueueSizes, Remote, Rights, WorkError,
     },
 };
 
@@ -56,7 +56,7 @@ pub enum RequestError {
 impl RdmaRequester {
     /// A queue pair that waits for its peer, with a buffer for requests of up to `buffer_bytes`.
     pub fn open(device: Option<&str>, buffer_bytes: usize) -> Result<Self, StepError> {
-        let device = match Device::find(device)? {
+        let device = match Device::find(device, false)? {
             Found::Device(device) => *device,
             Found::Nothing(reason) => return Err(StepError::new("open RDMA device", reason)),
         };
@@ -68,7 +68,7 @@ impl RdmaRequester {
         let queue_pair =
             QueuePair::create(&domain, &completions, SIZES).map_err(failed("create_qp"))?;
         queue_pair
-            .init(device.port, false, false)
+            .init(device.port, Rights::Nothing)
             .map_err(failed("modify_qp INIT"))?;
         let psn = random_psn()?;
         Ok(Self {
@@ -166,12 +166,7 @@ impl RdmaRequester {
                 .dealloc()
                 .map_err(|(_, errno)| failed("dealloc_pd", errno))?;
         }
-        match Arc::into_inner(device.context) {
-            Some(context) => context
-                .close()
-                .map_err(|(_, errno)| failed("close_device", errno)),
-            None => Ok(()),
-        }
+        close(device.context)
     }
 
     fn next_id(&mut self) -> u64 {

@@ -29,6 +29,7 @@ impl<P> Slot<P> {
             generation: Generation(0),
             cut_through: None,
             extent: None,
+            changing: false,
             state: State::Empty,
         };
         Self {
@@ -78,6 +79,21 @@ impl<P> Slot<P> {
         step.unwrap_or_else(|| {
             ReleaseStep::Refuse("another order for the lease does not end".into())
         })
+    }
+
+    /// Begins a change that works beside the state, when no other one does and `check` says what it
+    /// is. Whoever ends it clears `changing` and wakes.
+    pub(crate) fn begin_change<T>(
+        &self,
+        check: impl Fn(&mut Life<P>) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        let attempt = |life: &mut Life<P>| {
+            let checked = (!life.changing).then(|| check(life))?;
+            life.changing = checked.is_ok();
+            Some(checked)
+        };
+        let begun = self.repeat(attempt, Option::is_none).flatten();
+        begun.unwrap_or_else(|| Err(StepError::new("change", "an earlier one does not end")))
     }
 
     /// Records how a cut ended.
@@ -249,6 +265,26 @@ mod tests {
         slot.set(State::Gone);
         assert_eq!(slot.begin_release(G1), ReleaseStep::Done);
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
+    }
+
+    #[test]
+    fn a_cut_does_not_wait_for_a_rotation_and_the_release_after_it_does() {
+        let slot = live();
+        slot.begin_change(|_| Ok(())).unwrap();
+        assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        slot.finish_cut(Ok(("proof".into(), None))).unwrap();
+        assert_eq!(slot.lock().begin_release(G1), ReleaseStep::Wait);
+        assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
+        slot.lock().changing = false;
+        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(None));
+    }
+
+    #[test]
+    fn a_change_that_is_refused_is_over() {
+        let slot = live();
+        let refused: Result<(), _> = slot.begin_change(|_| Err(error()));
+        assert_eq!(refused, Err(error()));
+        assert!(!slot.lock().changing);
     }
 
     #[test]

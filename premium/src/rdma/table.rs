@@ -4,14 +4,14 @@
 //! for another.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use fabricbios_lease::Extent;
 use fabricbios_wire::LeaseId;
 
-use super::{connect::Parts, slot::Slot};
+use super::{parts::Parts, slot::Slot};
 
 /// Released leases that are remembered. An order for one of them is a straggler from before its
 /// release and does nothing; this many releases later no thread still carries such an order.
@@ -25,6 +25,8 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Inner {
     slots: HashMap<LeaseId, Entry>,
+    /// What leases hold, by first byte; no two of them overlap.
+    held: BTreeMap<u64, (Extent, LeaseId)>,
     released: HashSet<LeaseId>,
     released_order: VecDeque<LeaseId>,
 }
@@ -74,8 +76,10 @@ impl Table {
     pub(super) fn claim(&self, lease: LeaseId, extent: Extent) -> Result<(), LeaseId> {
         let mut inner = self.lock();
         inner.holder_besides(lease, extent).map_or(Ok(()), Err)?;
+        inner.give_up(lease);
         if let Some(entry) = inner.slots.get_mut(&lease) {
             entry.extent = Some(extent);
+            inner.held.insert(extent.offset, (extent, lease));
         }
         Ok(())
     }
@@ -87,12 +91,15 @@ impl Table {
 
     /// Takes out the slot of a lease whose bind came to nothing.
     pub(super) fn forget(&self, lease: LeaseId) {
-        self.lock().slots.remove(&lease);
+        let mut inner = self.lock();
+        inner.give_up(lease);
+        inner.slots.remove(&lease);
     }
 
     /// Takes out a lease that is over.
     pub(super) fn released(&self, lease: LeaseId) {
         let mut inner = self.lock();
+        inner.give_up(lease);
         inner.slots.remove(&lease);
         if inner.released.insert(lease) {
             inner.released_order.push_back(lease);
@@ -119,12 +126,24 @@ impl Table {
 }
 
 impl Inner {
+    /// Extents that do not overlap end in the order in which they start.
     fn holder_besides(&self, lease: LeaseId, extent: Extent) -> Option<LeaseId> {
-        let overlaps = |entry: &Entry| entry.extent.is_some_and(|held| held.overlaps(extent));
-        let mut others = self.slots.iter().filter(|(other, _)| **other != lease);
-        others
-            .find(|(_, entry)| overlaps(entry))
-            .map(|(other, _)| *other)
+        let before_end = self.held.range(..extent.end()).rev();
+        before_end
+            .map(|(_, held)| held)
+            .take_while(|(held, _)| held.overlaps(extent))
+            .find(|(_, holder)| *holder != lease)
+            .map(|(_, holder)| *holder)
+    }
+
+    fn give_up(&mut self, lease: LeaseId) {
+        if let Some(extent) = self
+            .slots
+            .get_mut(&lease)
+            .and_then(|entry| entry.extent.take())
+        {
+            self.held.remove(&extent.offset);
+        }
     }
 }
 
@@ -154,6 +173,30 @@ mod tests {
         assert_eq!(table.claim(B, page(1)), Ok(()));
         table.released(A);
         assert_eq!(table.claim(B, page(0)), Ok(()));
+    }
+
+    #[test]
+    fn every_overlap_is_found_and_no_neighbour() {
+        let table = Table::default();
+        let pages = |first: u64, count: u64| Extent {
+            offset: first * 4096,
+            length: count * 4096,
+        };
+        for (lease, extent) in [(A, pages(2, 4)), (B, pages(8, 1))] {
+            table.find_or_make(lease);
+            assert_eq!(table.claim(lease, extent), Ok(()));
+        }
+        let holder = |extent| table.holder_besides(LeaseId(9), extent);
+        for inside in [pages(0, 3), pages(3, 1), pages(5, 2), pages(0, 7)] {
+            assert_eq!(holder(inside), Some(A), "{inside:?}");
+        }
+        assert_eq!(holder(pages(0, 9)), Some(B));
+        for outside in [pages(0, 2), pages(6, 2), pages(9, 9)] {
+            assert_eq!(holder(outside), None, "{outside:?}");
+        }
+        assert_eq!(table.holder_besides(A, pages(2, 4)), None, "its own");
+        assert_eq!(table.claim(A, pages(0, 1)), Ok(()), "it moves");
+        assert_eq!(holder(pages(2, 4)), None);
     }
 
     #[test]

@@ -15,6 +15,19 @@ pub enum Access {
     UnderWindows,
     /// Only this process's own requests: the buffer of a client.
     LocalBuffer,
+    /// Remote peers, as far as their queue pairs here are open: the region of a lease.
+    Remote(Rights),
+}
+
+/// What a remote peer may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Nothing.
+    Nothing,
+    /// RDMA READ and RDMA WRITE.
+    ReadWrite,
+    /// Those and atomics.
+    ReadWriteAtomic,
 }
 
 /// Keeps the objects of one user of a device apart from those of others.
@@ -117,12 +130,19 @@ impl MemoryRegion {
         unsafe { (*self.as_ptr()).lkey }
     }
 
+    /// The key for remote peers, if they have rights.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.as_ptr()).rkey }
+    }
+
     /// The memory that it is of.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Takes it away. Only for the end of everything: never a way to revoke, and never a probe.
+    /// Takes it away. Of a region under windows only at the end of everything: never a way to
+    /// revoke, and never a probe.
     pub fn dereg(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the region exists; the kernel refuses while windows are bound to it.
         match check(unsafe { ffi::ibv_dereg_mr(self.as_ptr()) }) {
@@ -184,12 +204,33 @@ impl Window {
 
 impl Access {
     fn flags(self) -> i32 {
-        let write = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        let write = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
         let flags = match self {
-            Self::UnderWindows => write | ffi::ibv_access_flags::IBV_ACCESS_MW_BIND,
+            Self::UnderWindows => write | ffi::ibv_access_flags::IBV_ACCESS_MW_BIND.0,
             Self::LocalBuffer => write,
+            Self::Remote(rights) => write | rights.flags(),
         };
-        flags.0.cast_signed()
+        flags.cast_signed()
+    }
+}
+
+impl Rights {
+    /// Everything but atomics, and those if the device has them.
+    pub fn all(atomics: bool) -> Self {
+        match atomics {
+            true => Self::ReadWriteAtomic,
+            false => Self::ReadWrite,
+        }
+    }
+
+    pub(super) fn flags(self) -> u32 {
+        use ffi::ibv_access_flags as access;
+        let read_write = access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
+        match self {
+            Self::Nothing => 0,
+            Self::ReadWrite => read_write.0,
+            Self::ReadWriteAtomic => (read_write | access::IBV_ACCESS_REMOTE_ATOMIC).0,
+        }
     }
 }
 

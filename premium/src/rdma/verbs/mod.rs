@@ -19,7 +19,7 @@ use std::{
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-pub use memory::{Access, MemoryRegion, ProtectionDomain, Window};
+pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window};
 pub use pair::{Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote};
 pub use queue::{Completion, CompletionQueue, WorkError};
 

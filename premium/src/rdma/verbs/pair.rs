@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
 use super::{
-    CompletionQueue, MemoryRegion, ProtectionDomain, Refused, Window, check, forgotten, last_errno,
-    pointer,
+    CompletionQueue, MemoryRegion, ProtectionDomain, Refused, Rights, Window, check, forgotten,
+    last_errno, pointer,
 };
 
 // SAFETY: libibverbs documents its objects as usable from any thread.
@@ -113,18 +113,13 @@ impl QueuePair {
         self.number
     }
 
-    /// RESET to INIT: on a port, and open to what windows allow when `remote` is given.
-    pub fn init(&self, port: u8, remote: bool, atomics: bool) -> Result<(), Errno> {
-        use ffi::ibv_access_flags as access;
+    /// RESET to INIT: on a port, and as open as `rights` say.
+    pub fn init(&self, port: u8, rights: Rights) -> Result<(), Errno> {
         use ffi::ibv_qp_attr_mask as mask;
         let mut attr = blank();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_INIT;
         attr.port_num = port;
-        attr.qp_access_flags = match (remote, atomics) {
-            (false, _) => 0,
-            (true, false) => (access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE).0,
-            (true, true) => window_access(true),
-        };
+        attr.qp_access_flags = rights.flags();
         self.modify(
             &mut attr,
             mask::IBV_QP_STATE
@@ -208,6 +203,16 @@ impl QueuePair {
         })
     }
 
+    /// RTS to RTS: from now on the peer may do what `rights` say, whatever keys it has. Done by the
+    /// local device alone.
+    pub fn open_to(&self, rights: Rights) -> Result<(), Errno> {
+        use ffi::ibv_qp_attr_mask as mask;
+        let mut attr = blank();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RTS;
+        attr.qp_access_flags = rights.flags();
+        self.modify(&mut attr, mask::IBV_QP_STATE | mask::IBV_QP_ACCESS_FLAGS)
+    }
+
     /// Posts BIND_MW: gives `window` the key `rkey` to `bytes` bytes of `region` at `address`.
     pub fn post_bind(
         &self,
@@ -216,7 +221,7 @@ impl QueuePair {
         rkey: u32,
         region: &MemoryRegion,
         (address, bytes): (u64, u64),
-        atomics: bool,
+        rights: Rights,
     ) -> Result<(), Errno> {
         let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_BIND_MW);
         work.bind_mw_tso_union.bind_mw = ffi::bind_mw_t {
@@ -226,7 +231,7 @@ impl QueuePair {
                 mr: region.as_ptr(),
                 addr: address,
                 length: bytes,
-                mw_access_flags: window_access(atomics),
+                mw_access_flags: rights.flags(),
             },
         };
         self.post(&mut work)
@@ -324,16 +329,6 @@ pub(super) fn mtu_bytes(code: ffi::ibv_mtu::Type) -> u16 {
 
 fn mtu_code(bytes: u16) -> Option<ffi::ibv_mtu::Type> {
     (1..=5).find(|code| mtu_bytes(*code) == bytes)
-}
-
-fn window_access(atomics: bool) -> u32 {
-    use ffi::ibv_access_flags as access;
-    let flags = access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
-    if atomics {
-        (flags | access::IBV_ACCESS_REMOTE_ATOMIC).0
-    } else {
-        flags.0
-    }
 }
 
 fn init_attributes(queue: &CompletionQueue, sizes: QueueSizes) -> ffi::ibv_qp_init_attr {

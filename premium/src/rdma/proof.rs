@@ -1,0 +1,70 @@
+//! Whether the kernel still knows a queue pair: the proof that a cut ends with.
+
+use std::time::Duration;
+
+use fabricbios_arena::ALIGN;
+use fabricbios_lease::{Extent, Farewell, StepError, Tag};
+
+use super::{
+    hardware::Hardware,
+    parts::Pair,
+    restrack::{self, Presence},
+    steps::Steps,
+};
+
+/// Between making a queue pair and noting its number another lease's thread may need a moment.
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+
+impl Hardware {
+    pub(super) fn prove_gone(
+        &self,
+        pair: &mut Pair,
+        steps: &mut Steps,
+    ) -> Result<(), (&'static str, String)> {
+        if pair.proven_gone {
+            return Ok(());
+        }
+        let step = || self.look_for(pair.number);
+        steps
+            .run("restrack", step, |_| "not gone".into())
+            .map_err(|error| ("restrack", error.detail))?;
+        pair.proven_gone = true;
+        Ok(())
+    }
+
+    /// `Ok`: the kernel has no queue pair of that number, or it is somebody else's by now.
+    fn look_for(&self, number: u32) -> Result<(), StepError> {
+        if self.faults.strike("restrack") {
+            return Err(StepError::new("restrack", "made to fail"));
+        }
+        for _ in 0..LOOKS {
+            match restrack::queue_pair(self.device.index, self.device.port, number)? {
+                Presence::Gone => return Ok(()),
+                Presence::Present(Some(owner)) if owner != std::process::id() => return Ok(()),
+                Presence::Present(_) if self.numbers().contains(&number) => return Ok(()),
+                Presence::Present(_) => std::thread::sleep(BETWEEN_LOOKS),
+            }
+        }
+        let detail = format!("queue pair {number} was destroyed and the kernel still tracks it");
+        Err(StepError::new("restrack", detail))
+    }
+
+    /// Shows once that the tracker sees queue pairs of this process, and sees them go: without
+    /// that its silence would prove nothing.
+    pub(super) fn check_tracker(&self, tag: Tag) -> Result<(), StepError> {
+        let page = Extent {
+            offset: 0,
+            length: ALIGN,
+        };
+        let parts = self.prepare(tag, page, 1).map_err(|(_, error)| error)?;
+        let number = parts.pairs.first().map_or(0, |pair| pair.number);
+        let seen = restrack::queue_pair(self.device.index, self.device.port, number);
+        self.dismantle(parts, tag, Farewell::None)
+            .map_err(|(_, error)| error)?;
+        match seen? {
+            Presence::Present(_) => Ok(()),
+            Presence::Gone => Err(self.error("restrack", tag, "does not see a live queue pair")),
+        }
+    }
+}
