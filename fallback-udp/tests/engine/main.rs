@@ -1,0 +1,16 @@
+//! The engine, one datagram at a time: no sockets, no threads, time as it is told.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that cannot go on has failed; numbers are small"
+)]
+
+mod blocks;
+mod keys;
+mod random;
+mod replays;
+mod sessions;
+mod statuses;
+mod tampering;
+mod world;
