@@ -1,0 +1,116 @@
+//! A node as far as one lease needs it, and a path to it that is not good.
+
+mod proxy;
+
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
+
+use fabricbios_arena::{Arena, Source};
+use fabricbios_fallback_udp::{Coordinates, FbmuBackend, FbmuConfig};
+use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
+
+pub(crate) use proxy::Proxy;
+
+const RESOURCE_ID: ResourceId = ResourceId(7);
+const LEASE_ID: LeaseId = LeaseId(0x1ea5e);
+
+pub(crate) struct Node {
+    arena: Arc<Arena>,
+    backend: Option<FbmuBackend>,
+    binding: Binding,
+    generation: Generation,
+    address: SocketAddr,
+}
+
+impl Node {
+    /// One lease of so many bytes.
+    pub(crate) fn start(bytes: u64) -> Self {
+        let mut node = Self {
+            arena: Arc::new(Arena::open(&Source::default(), bytes).unwrap()),
+            backend: None,
+            binding: Binding::default(),
+            generation: Generation(1),
+            address: "127.0.0.1:0".parse().unwrap(),
+        };
+        node.serve();
+        node
+    }
+
+    fn serve(&mut self) {
+        let config = FbmuConfig {
+            listen: self.address,
+            workers: NonZeroUsize::new(1),
+            resource_id: RESOURCE_ID,
+            arena: Arc::clone(&self.arena),
+            ops_per_second: FbmuConfig::OPS_PER_SECOND,
+        };
+        let backend = FbmuBackend::open(config).unwrap();
+        self.address = backend.local_addr();
+        let order = BindOrder {
+            tag: self.tag(),
+            extent: Extent {
+                offset: 0,
+                length: self.arena.bytes(),
+            },
+            transport: Transport::Udp,
+            peers: Vec::new(),
+        };
+        self.binding = backend.bind(&order).unwrap();
+        backend.extend(self.tag(), BootTime(u64::MAX));
+        self.backend = Some(backend);
+    }
+
+    fn tag(&self) -> Tag {
+        Tag {
+            lease_id: LEASE_ID,
+            generation: self.generation,
+            resource_id: RESOURCE_ID,
+        }
+    }
+
+    fn backend(&self) -> &FbmuBackend {
+        self.backend.as_ref().unwrap()
+    }
+
+    pub(crate) fn coordinates(&self) -> Coordinates {
+        self.of(&self.binding)
+    }
+
+    fn of(&self, binding: &Binding) -> Coordinates {
+        Coordinates {
+            lease_id: LEASE_ID,
+            dp_key: binding.dp_key.clone().unwrap(),
+            endpoint: self.address,
+        }
+    }
+
+    pub(crate) fn memory(&self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.arena.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.backend.take().unwrap().close();
+    }
+
+    /// The bytes and the address stay.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.generation = self.generation.next();
+        self.serve();
+    }
+
+    pub(crate) fn rotate(&self) -> Coordinates {
+        let binding = self.backend().rotate(self.tag()).unwrap();
+        self.of(&binding)
+    }
+
+    pub(crate) fn retire(&self) {
+        self.backend().retire_key(self.tag()).unwrap();
+    }
+
+    pub(crate) fn cut(&self) {
+        self.backend().cut(self.tag(), Farewell::None).unwrap();
+    }
+}
