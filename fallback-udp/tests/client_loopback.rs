@@ -62,7 +62,7 @@ fn what_is_written_is_read_in_any_piece() {
 #[test]
 fn sixty_four_mebibytes_each_way_over_a_path_that_loses_repeats_and_reorders() {
     let node = Node::start(64 << 20);
-    let proxy = Proxy::start(node.coordinates().endpoint, 0.05);
+    let proxy = Proxy::start(node.coordinates().endpoint, 5);
     let coordinates = Coordinates {
         endpoint: proxy.endpoint(),
         ..node.coordinates()

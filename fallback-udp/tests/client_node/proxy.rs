@@ -23,8 +23,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// To `server`, losing `loss` of the datagrams and repeating and holding back as many.
-    pub(crate) fn start(server: SocketAddr, loss: f64) -> Self {
+    /// To `server`, losing `percent` of the datagrams and repeating and holding back as many.
+    pub(crate) fn start(server: SocketAddr, percent: u16) -> Self {
         let front = UdpSocket::bind(ANY).unwrap();
         let back = UdpSocket::bind(ANY).unwrap();
         back.connect(server).unwrap();
@@ -34,7 +34,7 @@ impl Proxy {
             front,
             back,
             client: None,
-            share: (loss * f64::from(u16::MAX)) as u16,
+            share: u16::MAX / 100 * percent,
             random: 1,
             held: Vec::new(),
         };
