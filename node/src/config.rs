@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-use crate::size::Size;
+use crate::{size::Size, udp_listen::UdpListen};
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -63,6 +63,20 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE")]
     pub mem_bytes: Option<Size>,
 
+    /// File that holds the memory on offer, such as one in tmpfs or hugetlbfs. Leases over UDP then
+    /// outlive a restart of the daemon; without it memory ends with the process.
+    #[arg(long, value_name = "PATH")]
+    pub mem_file: Option<PathBuf>,
+
+    /// Address of the data plane over UDP, or `none` [default: the IP of --listen, port 5702].
+    #[arg(long, value_name = "IP:PORT")]
+    pub fbmu_listen: Option<UdpListen>,
+
+    /// Most requests a second of one lease over UDP; more are answered BUSY
+    /// [default: 1000000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub fbmu_ops_max: Option<u32>,
+
     /// RDMA device that serves memory leases: a name, `auto` or `none` [default: auto].
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
@@ -96,11 +110,13 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum RdmaStrategy {
-    /// Whatever the device can: windows.
+    /// Windows where the device has them, else regions.
     #[default]
     Auto,
-    /// A type 2B memory window per lease.
+    /// A type 2B memory window per queue pair, all over one registered arena.
     Window,
+    /// A protection domain and a memory region per lease, for devices without windows.
+    Region,
 }
 
 /// Whether a GPU may be shared (000, "Share Modes").
@@ -169,6 +185,14 @@ impl Settings {
             (None, Some(name)) if !matches!(name, "auto" | "none") => refuse(format!(
                 "--rdma-device {name} without --mem-bytes SIZE: there is no memory for it to serve"
             )),
+            (None, _) if self.mem_file.is_some() => {
+                refuse("--mem-file without --mem-bytes SIZE: say how much of it to offer".into())
+            }
+            (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
+                "--mem-bytes with --rdma-device none and --fbmu-listen none: no road leads to the \
+                 memory"
+                    .into(),
+            ),
             _ => Ok(()),
         }
     }
@@ -194,6 +218,9 @@ impl Settings {
             listen: self.listen.or(file.listen),
             advertise: self.advertise.or(file.advertise),
             mem_bytes: self.mem_bytes.or(file.mem_bytes),
+            mem_file: self.mem_file.or(file.mem_file),
+            fbmu_listen: self.fbmu_listen.or(file.fbmu_listen),
+            fbmu_ops_max: self.fbmu_ops_max.or(file.fbmu_ops_max),
             rdma_device: self.rdma_device.or(file.rdma_device),
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
@@ -219,6 +246,16 @@ impl Settings {
             .unwrap_or_else(|| SocketAddr::from(([0; 8], DEFAULT_PORT)))
     }
 
+    /// Where the data plane over UDP listens; `None` for not at all.
+    #[must_use]
+    pub fn fbmu_listen(&self) -> Option<SocketAddr> {
+        match self.fbmu_listen {
+            Some(UdpListen::Off) => None,
+            Some(UdpListen::At(address)) => Some(address),
+            None => Some(SocketAddr::new(self.listen().ip(), FBMU_PORT)),
+        }
+    }
+
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
     #[must_use]
     pub fn rdma_device(&self) -> Option<Option<String>> {
@@ -235,6 +272,9 @@ const PAGE_BYTES: u64 = 4096;
 
 /// The control plane's port (published facts §3).
 pub const DEFAULT_PORT: u16 = 5701;
+
+/// The port of FBMU (published facts §3).
+pub const FBMU_PORT: u16 = 5702;
 
 #[cfg(test)]
 mod tests {

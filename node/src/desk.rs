@@ -51,6 +51,7 @@ impl Desk {
         driver.ask(Input::Asked {
             tenant: asked.principal.tenant.into(),
             role: asked.principal.role,
+            reached: self.advertise.or(asked.local_ip),
             request: asked.request,
             reply: asked.reply,
         })

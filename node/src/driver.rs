@@ -7,6 +7,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -21,11 +22,12 @@ use tokio::sync::oneshot;
 
 use crate::{
     backends::Backends,
-    clock,
+    clock, endpoint,
     inventory::Inventory,
     journal::{Change, CommitError, Journal, Seq},
     lanes, log_note,
     mailbox::Mailbox,
+    records,
 };
 
 /// What can happen to the driver.
@@ -37,6 +39,8 @@ pub enum Input {
         tenant: Arc<str>,
         /// From its certificate.
         role: Role,
+        /// What endpoints say where the node listens on a wildcard.
+        reached: Option<IpAddr>,
         /// What.
         request: Request,
         /// Where the answer goes.
@@ -60,6 +64,13 @@ pub enum Input {
 /// How long a drain may take: cuts and scrubs that have not ended by then never may.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Who waits for an answer.
+#[derive(Debug)]
+struct Asker {
+    reached: Option<IpAddr>,
+    reply: oneshot::Sender<Answer>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Driver {
@@ -68,7 +79,7 @@ pub struct Driver {
     journal: Journal,
     inventory: Inventory,
     mailbox: Mailbox<Input>,
-    askers: HashMap<Ticket, oneshot::Sender<Answer>>,
+    askers: HashMap<Ticket, Asker>,
     next_ticket: u64,
     /// Changes of the turn that is being done.
     batch: Vec<Change>,
@@ -185,11 +196,10 @@ impl Driver {
             Input::Asked {
                 tenant,
                 role,
+                reached,
                 request,
                 reply,
-            } => {
-                self.asked(tenant, role, request, reply);
-            }
+            } => self.asked(tenant, role, request, Asker { reached, reply }),
             Input::Report { at, report } => {
                 let at = self.done_at(at);
                 self.table.on_report(at, report);
@@ -205,31 +215,20 @@ impl Driver {
         }
     }
 
-    fn asked(
-        &mut self,
-        tenant: Arc<str>,
-        role: Role,
-        request: Request,
-        reply: oneshot::Sender<Answer>,
-    ) {
+    fn asked(&mut self, tenant: Arc<str>, role: Role, request: Request, asker: Asker) {
         if let Some(refusal) = self.not_now(&request) {
-            tell(reply, Err(refusal));
-            return;
+            return asker.tell(Err(refusal));
         }
         if let Request::GetInventory(form) = request {
-            tell(reply, Ok(self.inventory_now(form)));
-            return;
+            return asker.tell(Ok(self.inventory_now(form)));
         }
         let Some(fresh_id) = fresh_lease_id() else {
-            tell(
-                reply,
-                Err(unavailable("the system has no randomness for a lease id")),
-            );
-            return;
+            let why = "the system has no randomness for a lease id";
+            return asker.tell(Err(unavailable(why)));
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.askers.insert(ticket, reply);
+        self.askers.insert(ticket, asker);
         let asked = Asked {
             ticket,
             tenant,
@@ -323,16 +322,22 @@ impl Driver {
     }
 
     fn tell(&mut self, ticket: Ticket, answer: Answer) {
-        if let Some(reply) = self.askers.remove(&ticket) {
-            tell(reply, answer);
+        if let Some(asker) = self.askers.remove(&ticket) {
+            asker.tell(answer);
         }
     }
 }
 
-/// An asker that has gone away needs no answer: its lease, if any, is listed and runs out.
-fn tell(reply: oneshot::Sender<Answer>, answer: Answer) {
-    if reply.send(answer).is_err() {
-        tracing::debug!("an asker went away before its answer");
+impl Asker {
+    /// One that has gone away needs no answer: its lease, if any, is listed and runs out.
+    fn tell(self, answer: Answer) {
+        if self
+            .reply
+            .send(endpoint::reachable(answer, self.reached))
+            .is_err()
+        {
+            tracing::debug!("an asker went away before its answer");
+        }
     }
 }
 
@@ -351,11 +356,11 @@ fn fresh_lease_id() -> Option<LeaseId> {
 fn encode(change: TableChange) -> Option<Change> {
     let encoded = match change {
         TableChange::PutLease(record) => {
-            postcard::to_allocvec(&record).map(|bytes| Change::PutLease(record.lease_id, bytes))
+            records::encode(&record).map(|bytes| Change::PutLease(record.lease_id, bytes))
         }
         TableChange::RemoveLease(id) => Ok(Change::RemoveLease(id)),
         TableChange::PutFence(record) => {
-            postcard::to_allocvec(&record).map(|bytes| Change::PutFence(record.resource_id, bytes))
+            records::encode(&record).map(|bytes| Change::PutFence(record.resource_id, bytes))
         }
         TableChange::RemoveFence(id) => Ok(Change::RemoveFence(id)),
     };

@@ -19,6 +19,9 @@ pub(crate) fn log(note: &Note) {
                 %policy, "granted"
             );
         }
+        Note::Adopted { lease_id, state } => {
+            tracing::info!(%lease_id, ?state, "adopted: a lease of an earlier run goes on");
+        }
         Note::Refused {
             tenant,
             wanted,

@@ -1,13 +1,20 @@
-//! The memory that the operator offers, and the road over which it is reached.
+//! The memory that the operator offers: its bytes, and the roads over which they are reached.
 
 use std::{fmt, net::Ipv6Addr, sync::Arc};
 
-use anyhow::bail;
-use fabricbios_lease::{Backend, Offer};
-use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened};
-use fabricbios_wire::{NodeId, ResourceType};
+use anyhow::{Context, bail};
+use fabricbios_arena::{Arena, Source};
+use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_lease::{Backend, Extent, Offer, StepError, Tag};
+use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
+use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType};
 
-use crate::{config::Settings, detect::resource_id, inventory::OfferedArena};
+use crate::{
+    config::{RdmaStrategy, Settings},
+    detect::resource_id,
+    inventory::OfferedArena,
+    roads::{Guest, Roads},
+};
 
 /// Memory on offer.
 pub struct OfferedMemory {
@@ -17,6 +24,8 @@ pub struct OfferedMemory {
     pub arena: OfferedArena,
     /// What makes its leases real.
     pub backend: Arc<dyn Backend>,
+    /// The bytes, where an earlier run may have left something in them.
+    pub used_before: Option<Arc<Arena>>,
 }
 
 impl OfferedMemory {
@@ -36,7 +45,28 @@ impl OfferedMemory {
             offer,
             arena,
             backend,
+            used_before: None,
         })
+    }
+
+    /// Overwrites everything that no lease holds: what an earlier run did not get to.
+    pub fn scrub_unheld(&self, held: &[Extent]) -> anyhow::Result<()> {
+        let Some(arena) = &self.used_before else {
+            return Ok(());
+        };
+        let unheld = gaps(held, arena.bytes());
+        let bytes: u64 = unheld.iter().map(|gap| gap.length).sum();
+        tracing::info!(
+            bytes,
+            leases = held.len(),
+            "scrubbing what no lease of before holds"
+        );
+        for gap in unheld {
+            arena
+                .scrub(gap.offset, gap.length, &|| ())
+                .context("scrub the memory on offer")?;
+        }
+        Ok(())
     }
 }
 
@@ -48,35 +78,104 @@ impl fmt::Debug for OfferedMemory {
     }
 }
 
+/// What of `0..end` lies in none of the extents, which may come in any order.
+fn gaps(held: &[Extent], end: u64) -> Vec<Extent> {
+    let mut held = held.to_vec();
+    held.sort_unstable();
+    held.push(Extent {
+        offset: end,
+        length: 0,
+    });
+    let mut from = 0;
+    let mut gaps = Vec::new();
+    for extent in held {
+        if extent.offset > from {
+            gaps.push(Extent {
+                offset: from,
+                length: extent.offset - from,
+            });
+        }
+        from = from.max(extent.end());
+    }
+    gaps
+}
+
 /// Name of the one memory resource of a node, detected or offered.
 const NAME: &str = "mem0";
 
-/// Opens what `--mem-bytes` and `--rdma-device` ask for. A node without RDMA is a normal node that
-/// offers less; it says so once.
-pub(crate) fn open(
+/// The roads that are open, to be given back when the node has stopped.
+#[derive(Debug, Default)]
+pub struct OpenRoads {
+    rdma: Option<Arc<RdmaBackend>>,
+    udp: Option<Arc<FbmuBackend>>,
+}
+
+impl Guest for FbmuBackend {
+    fn retire(&self, tag: Tag) -> Result<(), StepError> {
+        Self::retire(self, tag)
+    }
+}
+
+/// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a
+/// normal node that offers less; it says so once.
+pub fn open(
     settings: &Settings,
     node_id: NodeId,
-) -> anyhow::Result<Option<(OfferedMemory, Arc<RdmaBackend>)>> {
-    let Some(arena_bytes) = settings.mem_bytes else {
+) -> anyhow::Result<(Option<OfferedMemory>, OpenRoads)> {
+    let Some(bytes) = settings.mem_bytes else {
         tracing::info!("no memory is offered for lease; --mem-bytes SIZE offers some");
-        return Ok(None);
-    };
-    let Some(device) = settings.rdma_device() else {
-        tracing::warn!("--mem-bytes without an RDMA device: memory is not leasable on this node");
-        return Ok(None);
+        return Ok((None, OpenRoads::default()));
     };
     let resource_id = resource_id(&node_id, ResourceType::Mem, NAME);
+    let arena = Arc::new(open_arena(settings, bytes.0)?);
+    let roads = OpenRoads {
+        rdma: open_rdma(settings, &arena, resource_id)?,
+        udp: open_udp(settings, &arena, resource_id)?,
+    };
+    let Some(backend) = roads.backend() else {
+        tracing::warn!("memory is not leasable on this node: no road leads to it");
+        return Ok((None, roads));
+    };
+    let used_before = arena.backing().outlives_process.then_some(arena);
+    let offered = OfferedMemory {
+        used_before,
+        ..OfferedMemory::of(backend, roads.message_bytes_max())?
+    };
+    Ok((Some(offered), roads))
+}
+
+fn open_arena(settings: &Settings, bytes: u64) -> anyhow::Result<Arena> {
+    tracing::info!(bytes, file = ?settings.mem_file, "preparing the memory on offer");
+    let source = Source {
+        file: settings.mem_file.clone(),
+        numa_node: settings
+            .rdma_device()
+            .and_then(|device| numa_node(device.as_deref())),
+    };
+    Arena::open(&source, bytes).with_context(|| match &settings.mem_file {
+        Some(path) => format!("--mem-file {}: {bytes} bytes of memory", path.display()),
+        None => format!("--mem-bytes {bytes}: that much memory"),
+    })
+}
+
+fn open_rdma(
+    settings: &Settings,
+    arena: &Arc<Arena>,
+    resource_id: ResourceId,
+) -> anyhow::Result<Option<Arc<RdmaBackend>>> {
+    let Some(device) = settings.rdma_device() else {
+        return Ok(None);
+    };
     let config = RdmaConfig {
         device,
-        arena_bytes: arena_bytes.0,
+        arena: arena.clone(),
         resource_id,
-        arena_file: None,
+        strategy: strategy(settings.rdma_strategy.unwrap_or_default()),
     };
-    tracing::info!(arena_bytes = arena_bytes.0, "preparing the arena");
     let backend = match RdmaBackend::open(config)? {
         RdmaOpened::Ready(backend) => backend,
         RdmaOpened::Absent(why) => {
-            tracing::warn!("memory is not leasable on this node: {why}");
+            tracing::warn!("no memory is leased over RDMA on this node: {why}");
             return Ok(None);
         }
     };
@@ -87,22 +186,100 @@ pub(crate) fn open(
         gid = %Ipv6Addr::from(facts.gid),
         mtu_bytes = facts.mtu_bytes,
         atomics = facts.atomics,
-        arena_bytes = arena_bytes.0,
+        strategy = %facts.strategy,
         "memory is leased over RDMA"
     );
-    let backend: Arc<RdmaBackend> = Arc::from(backend);
-    let offered = OfferedMemory::of(backend.clone(), facts.message_bytes)?;
-    Ok(Some((offered, backend)))
+    Ok(Some(Arc::from(backend)))
 }
 
-/// Gives the device back, when the node has stopped and nobody else uses it.
-pub(crate) fn close(backend: Arc<RdmaBackend>) {
+fn strategy(wanted: RdmaStrategy) -> Strategy {
+    match wanted {
+        RdmaStrategy::Auto => Strategy::Auto,
+        RdmaStrategy::Window => Strategy::Window,
+        RdmaStrategy::Region => Strategy::Region,
+    }
+}
+
+fn open_udp(
+    settings: &Settings,
+    arena: &Arc<Arena>,
+    resource_id: ResourceId,
+) -> anyhow::Result<Option<Arc<FbmuBackend>>> {
+    let Some(listen) = settings.fbmu_listen() else {
+        return Ok(None);
+    };
+    let config = FbmuConfig {
+        listen,
+        workers: None,
+        resource_id,
+        arena: arena.clone(),
+        ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
+    };
+    let backend = FbmuBackend::open(config).with_context(|| {
+        format!("--fbmu-listen {listen}; choose another address, or `none` for no such road")
+    })?;
+    tracing::info!(listen = %backend.local_addr(), "memory is leased over UDP");
+    Ok(Some(Arc::new(backend)))
+}
+
+impl OpenRoads {
+    fn backend(&self) -> Option<Arc<dyn Backend>> {
+        match (self.rdma.clone(), self.udp.clone()) {
+            (Some(rdma), Some(udp)) => Some(Arc::new(Roads::new(rdma, udp))),
+            (Some(rdma), None) => Some(rdma),
+            (None, Some(udp)) => Some(udp),
+            (None, None) => None,
+        }
+    }
+
+    fn message_bytes_max(&self) -> u32 {
+        let rdma = self
+            .rdma
+            .as_ref()
+            .map(|rdma| rdma.inventory().message_bytes);
+        rdma.unwrap_or(u32::try_from(DATA_PAYLOAD_MAX).unwrap_or(u32::MAX))
+    }
+
+    /// Gives socket and device back, when the node has stopped and nobody else uses them.
+    pub fn close(self) {
+        if let Some(udp) = self.udp {
+            close(udp, "UDP socket", |udp| {
+                udp.close();
+                Ok(())
+            });
+        }
+        if let Some(rdma) = self.rdma {
+            close(rdma, "RDMA device", RdmaBackend::close);
+        }
+    }
+}
+
+fn close<B>(backend: Arc<B>, what: &str, close: impl FnOnce(B) -> Result<(), StepError>) {
     let Some(backend) = Arc::into_inner(backend) else {
         // A call that is stuck in the kernel still holds it; the end of the process takes it.
-        tracing::warn!("the RDMA device is still in use; it is left to the end of the process");
+        tracing::warn!("the {what} is still in use; it is left to the end of the process");
         return;
     };
-    if let Err(error) = backend.close() {
-        tracing::warn!(%error, "the RDMA device could not be given back");
+    if let Err(error) = close(backend) {
+        tracing::warn!(%error, "the {what} could not be given back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, length: u64) -> Extent {
+        Extent { offset, length }
+    }
+
+    #[test]
+    fn what_no_lease_holds_lies_between_those_that_do() {
+        assert_eq!(gaps(&[], 9), [extent(0, 9)]);
+        assert_eq!(gaps(&[extent(0, 9)], 9), []);
+        let held = [extent(6, 1), extent(0, 2), extent(2, 1)];
+        assert_eq!(gaps(&held, 9), [extent(3, 3), extent(7, 2)]);
+        // A lease of a larger arena of before.
+        assert_eq!(gaps(&[extent(8, 8)], 9), [extent(0, 8)]);
     }
 }

@@ -19,7 +19,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let settings = settings.with_file()?;
     let _lock = lock_state_dir(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
-    let (memory, rdma) = memory::open(&settings, fabric.node_id())?.unzip();
+    let (memory, roads) = memory::open(&settings, fabric.node_id())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -36,8 +36,8 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         }
         anyhow::Ok(told_to)
     })?;
-    if let (Told::Drain, Some(rdma)) = (told_to, rdma) {
-        memory::close(rdma);
+    if matches!(told_to, Told::Drain) {
+        roads.close();
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use crate::{
     journal::{Journal, Recovered},
     mailbox::{Mailbox, Sender},
     memory::OfferedMemory,
+    records,
 };
 
 /// Requests between the control plane and the driver; more wait on their streams.
@@ -151,12 +152,16 @@ fn prepare(
         });
     }));
     let mut table = LeaseTable::new(policy(settings, &inventory));
-    if let Some(offered) = memory {
-        backends.add(offered.offer.resource_id, offered.backend);
-        table.offer(ResourceType::Mem, offered.offer);
-        inventory.arenas.push(offered.arena);
+    if let Some(offered) = &memory {
+        table.offer(ResourceType::Mem, offered.offer.clone());
     }
     restore(&mut table, recovered)?;
+    if let Some(offered) = memory {
+        let resource_id = offered.offer.resource_id;
+        offered.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
+        backends.add(resource_id, offered.backend);
+        inventory.arenas.push(offered.arena);
+    }
     Ok((table, backends, inventory))
 }
 
@@ -176,19 +181,16 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
 
 fn restore(table: &mut LeaseTable, recovered: Recovered) -> anyhow::Result<()> {
     let now = clock::now();
-    let damaged =
-        "the journal holds a record that this version cannot read; move it away to start anew";
+    let same_boot = recovered.last_boot_id == Some(clock::boot_id());
     for (id, bytes) in recovered.leases {
-        let record: LeaseRecord =
-            postcard::from_bytes(&bytes).with_context(|| format!("lease {id}: {damaged}"))?;
-        table.restore_lease(now, record);
+        let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
+        table.restore_lease(now, record, same_boot);
     }
-    let rebooted = recovered
-        .last_boot_id
-        .is_some_and(|last| last != clock::boot_id());
+    // At the first start there is neither a boot before nor a fence.
+    let rebooted = recovered.last_boot_id.is_some() && !same_boot;
     for (id, bytes) in recovered.fences {
         let fence: FenceRecord =
-            postcard::from_bytes(&bytes).with_context(|| format!("fence of {id}: {damaged}"))?;
+            records::decode(&bytes).with_context(|| format!("fence of {id}"))?;
         tracing::warn!(resource_id = %id, reason = %fence.reason, rebooted, "fenced since before");
         table.restore_fence(now, fence, rebooted);
     }

@@ -4,8 +4,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTran
 
 use super::{Group, Key};
 
-/// Of the tables below; the caller's values have versions of their own.
-pub(super) const FORMAT: u64 = 1;
+/// Of the tables below. Format 1 held values without versions of their own.
+pub(super) const FORMAT: u64 = 2;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");

@@ -1,4 +1,5 @@
-//! A memory backend without hardware: for step order and fault injection.
+//! A memory backend without hardware: for step order and fault injection. It stands for the RDMA
+//! road or for the one over UDP.
 //!
 //! It carries the refusals that the RDMA backend and its kernel have: an extent outside the arena,
 //! an address that does not resolve, a bind after a cut of the same generation. The lab suites run
@@ -11,8 +12,8 @@ use std::{
 
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
 use fabricbios_wire::{
-    Binding, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaStrategy, ResourceId,
-    Transport,
+    Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
+    RdmaStrategy, ResourceId, Transport,
 };
 
 /// A peer with this queue pair number stands for an address that does not resolve.
@@ -36,6 +37,7 @@ pub enum Step {
 pub struct FakeMemory {
     resource_id: ResourceId,
     arena_bytes: u64,
+    road: Transport,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -50,21 +52,30 @@ struct State {
     log: Vec<(Step, LeaseId)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Bound {
     generation: Generation,
     extent: Extent,
-    rkey: Option<u32>,
+    /// One for each queue pair of the client; one over UDP.
+    keys: Vec<u32>,
     previous: Option<u32>,
 }
 
 impl FakeMemory {
-    /// An arena of `arena_bytes`.
+    /// An arena of `arena_bytes`, reached over RDMA.
     #[must_use]
     pub fn new(resource_id: ResourceId, arena_bytes: u64) -> Self {
+        Self::over(Transport::Rdma, resource_id, arena_bytes)
+    }
+
+    /// An arena of `arena_bytes`, reached over `road`: RDMA, or UDP with bytes that outlive the
+    /// process.
+    #[must_use]
+    pub fn over(road: Transport, resource_id: ResourceId, arena_bytes: u64) -> Self {
         Self {
             resource_id,
             arena_bytes,
+            road,
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -91,13 +102,12 @@ impl FakeMemory {
         }
     }
 
-    /// Whether `rkey` opens anything: what a client on the wire would find out.
-    pub fn opens(&self, rkey: u32) -> bool {
+    /// Whether `rkey`, or the number that a data-plane key begins with, opens anything: what a
+    /// client on the wire would find out.
+    pub fn opens(&self, key: u32) -> bool {
         let state = self.lock();
-        state
-            .bound
-            .values()
-            .any(|b| b.rkey == Some(rkey) || b.previous == Some(rkey))
+        let opens = |bound: &Bound| bound.keys.contains(&key) || bound.previous == Some(key);
+        state.bound.values().any(opens)
     }
 
     /// Waits until `step` has begun for `count` leases.
@@ -142,36 +152,70 @@ impl State {
         self.next_key << 8
     }
 
-    fn binding(&self, lease: LeaseId) -> Binding {
+    fn binding(&self, lease: LeaseId, road: Transport) -> Binding {
         let Some(bound) = self.bound.get(&lease) else {
             return Binding::default();
         };
-        let rdma = RdmaBinding {
-            rkey: bound.rkey,
-            remote_addr: 0x7f00_0000_0000 + bound.extent.offset,
-            qp_num: 100 + bound.generation.0,
-            gid: [0xfe; 16],
-            port: 1,
-            psn: 7,
-            path_mtu: 1024,
-            strategy: RdmaStrategy::Window,
-            previous: bound.previous.map(|rkey| PreviousKey {
-                rkey,
-                remaining_ms: 0,
-            }),
-            max_rd_atomic: 16,
-            atomics: true,
-            further: Vec::new(),
-        };
-        let limits = Limits {
-            offset: 0,
-            length: bound.extent.length,
-        };
-        Binding {
-            rdma: Some(rdma),
-            limits: Some(limits),
-            ..Binding::default()
+        match road {
+            Transport::Udp => over_udp(bound),
+            _ => over_rdma(bound),
         }
+    }
+}
+
+fn over_udp(bound: &Bound) -> Binding {
+    let mut key = [0; 32];
+    if let (Some(first), Some(number)) = (key.first_chunk_mut(), bound.keys.first()) {
+        *first = number.to_be_bytes();
+    }
+    Binding {
+        dp_key: Some(DpKey(key)),
+        udp_endpoint: Some(Endpoint {
+            addr: [0; 16],
+            port: 5702,
+        }),
+        limits: Some(limits(bound)),
+        rdma: None,
+    }
+}
+
+fn over_rdma(bound: &Bound) -> Binding {
+    let qp_num = 100 + 10 * bound.generation.0;
+    let further = bound.keys.iter().zip(qp_num..).skip(1);
+    let rdma = RdmaBinding {
+        rkey: bound.keys.first().copied(),
+        remote_addr: 0x7f00_0000_0000 + bound.extent.offset,
+        qp_num,
+        gid: [0xfe; 16],
+        port: 1,
+        psn: 7,
+        path_mtu: 1024,
+        strategy: RdmaStrategy::Window,
+        previous: bound.previous.map(|rkey| PreviousKey {
+            rkey,
+            remaining_ms: 0,
+        }),
+        max_rd_atomic: 16,
+        atomics: true,
+        further: further
+            .map(|(&rkey, qp_num)| RdmaQueuePair {
+                qp_num,
+                psn: 7,
+                rkey,
+            })
+            .collect(),
+    };
+    Binding {
+        rdma: Some(rdma),
+        limits: Some(limits(bound)),
+        ..Binding::default()
+    }
+}
+
+fn limits(bound: &Bound) -> Limits {
+    Limits {
+        offset: 0,
+        length: bound.extent.length,
     }
 }
 
@@ -181,8 +225,8 @@ impl Backend for FakeMemory {
             resource_id: self.resource_id,
             capacity: self.arena_bytes,
             align: 4096,
-            transports: vec![Transport::Rdma],
-            outlives_process: false,
+            transports: vec![self.road],
+            outlives_process: self.road == Transport::Udp,
         }])
     }
 
@@ -193,10 +237,8 @@ impl Backend for FakeMemory {
             return Err(BindError::Cancelled);
         }
         if order.extent.length == 0 || order.extent.end() > self.arena_bytes {
-            return Err(BindError::Failed(StepError::new(
-                "bind_mw",
-                "outside the arena",
-            )));
+            let error = StepError::new("bind", "outside the arena");
+            return Err(BindError::Failed(error));
         }
         if order.peers.iter().any(|peer| peer.qpn == UNREACHABLE_QPN) {
             return Err(BindError::Refused(StepError::new(
@@ -204,15 +246,18 @@ impl Backend for FakeMemory {
                 "cannot be reached",
             )));
         }
-        let rkey = order.peers.first().map(|_| state.fresh_key());
+        let keys = match self.road {
+            Transport::Udp => 1,
+            _ => order.peers.len(),
+        };
         let bound = Bound {
             generation,
             extent: order.extent,
-            rkey,
+            keys: (0..keys).map(|_| state.fresh_key()).collect(),
             previous: None,
         };
         state.bound.insert(lease, bound);
-        Ok(state.binding(lease))
+        Ok(state.binding(lease, self.road))
     }
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
@@ -221,8 +266,11 @@ impl Backend for FakeMemory {
         let Some(bound) = state.bound.get_mut(&tag.lease_id) else {
             return Err(BindError::Cancelled);
         };
-        bound.previous = bound.rkey.replace(rkey);
-        Ok(state.binding(tag.lease_id))
+        bound.previous = bound
+            .keys
+            .first_mut()
+            .map(|key| std::mem::replace(key, rkey));
+        Ok(state.binding(tag.lease_id, self.road))
     }
 
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
@@ -230,7 +278,7 @@ impl Backend for FakeMemory {
         if let Some(bound) = state.bound.get_mut(&tag.lease_id) {
             bound.previous = None;
         }
-        Ok(state.binding(tag.lease_id))
+        Ok(state.binding(tag.lease_id, self.road))
     }
 
     fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {

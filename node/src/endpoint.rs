@@ -1,0 +1,65 @@
+//! What an answer says where to send: an address that the asker can reach.
+
+use std::net::{IpAddr, SocketAddr};
+
+use fabricbios_wire::{Answer, Endpoint, Reply};
+
+/// Puts `ip`, the advertised address or the one that the asker reached, in the place of a wildcard
+/// in an answer. An endpoint that names no place is left out: no client would take the answer.
+pub(crate) fn reachable(mut answer: Answer, ip: Option<IpAddr>) -> Answer {
+    if let Ok(Reply::Lease(info)) = &mut answer
+        && let Some(bound) = info.binding.udp_endpoint
+    {
+        info.binding.udp_endpoint = place(bound, ip);
+        if info.binding.udp_endpoint.is_none() {
+            tracing::warn!(
+                lease_id = %info.lease_id, %bound,
+                "told without its UDP endpoint: what address clients reach is not known; \
+                 --advertise IP says it"
+            );
+        }
+    }
+    answer
+}
+
+/// `None`: there is no place to name, also where a socket for IPv4 was reached over IPv6.
+fn place(bound: Endpoint, ip: Option<IpAddr>) -> Option<Endpoint> {
+    if !bound.is_wildcard() {
+        return Some(bound);
+    }
+    let bound = SocketAddr::from(bound);
+    let ip = ip.map(|ip| ip.to_canonical())?;
+    let served = bound.is_ipv6() || ip.is_ipv4();
+    let place = Endpoint::from(SocketAddr::new(ip, bound.port()));
+    Some(place).filter(|place| served && !place.is_wildcard())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(text: &str) -> Endpoint {
+        text.parse::<SocketAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn a_wildcard_becomes_what_the_asker_reached_or_nothing() {
+        for (bound, reached, told) in [
+            ("10.0.0.1:5702", Some("10.9.9.9"), Some("10.0.0.1:5702")),
+            ("10.0.0.1:5702", None, Some("10.0.0.1:5702")),
+            ("0.0.0.0:5702", Some("10.9.9.9"), Some("10.9.9.9:5702")),
+            ("[2001:db8::1]:1", None, Some("[2001:db8::1]:1")),
+            (
+                "0.0.0.0:5702",
+                Some("::ffff:10.9.9.9"),
+                Some("10.9.9.9:5702"),
+            ),
+            ("0.0.0.0:5702", Some("2001:db8::2"), None),
+            ("0.0.0.0:5702", None, None),
+        ] {
+            let reached = reached.map(|ip| ip.parse().unwrap());
+            let told = told.map(endpoint);
+            assert_eq!(place(endpoint(bound), reached), told, "{bound} {reached:?}");
+        }
+    }
+}
