@@ -195,7 +195,12 @@ impl From<Error> for Failure {
             Error::Protocol { .. } => (Exit::Other, Permanent, "Protocol"),
             _ => (Exit::Other, Permanent, "Local"),
         };
-        Self::new(exit, class, code, refusal.to_string())
+        // What the node would have said.
+        let refused = matches!(refusal, Error::Ended { .. }).then_some(LeaseError::Expired);
+        Self {
+            refused,
+            ..Self::new(exit, class, code, refusal.to_string())
+        }
     }
 }
 

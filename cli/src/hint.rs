@@ -20,7 +20,7 @@ impl From<&Command> for Topic {
     fn from(command: &Command) -> Self {
         match command {
             Command::Lease(Lease::Alloc(_)) => Self::NewLease,
-            Command::Lease(_) => Self::Lease,
+            Command::Lease(_) | Command::Mem(_) => Self::Lease,
             Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
             Command::Ping | Command::Inventory | Command::Identity(_) => Self::Other,
         }
@@ -28,7 +28,8 @@ impl From<&Command> for Topic {
 }
 
 /// Words with which a node says what to do.
-const ADVICE: [&str; 13] = [
+const ADVICE: [&str; 14] = [
+    "a renewal opens",
     "again",
     "ask for ",
     "at least",

@@ -72,6 +72,17 @@ struct RdmaJson {
     atomics: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<PreviousJson>,
+    /// All of several; the fields above are the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    qps: Vec<QueuePairJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct QueuePairJson {
+    qp_num: u32,
+    psn: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rkey: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -159,8 +170,27 @@ impl From<&RdmaBinding> for RdmaJson {
                 rkey: old.rkey,
                 remaining_ms: old.remaining_ms,
             }),
+            qps: queue_pairs(rdma),
         }
     }
+}
+
+/// None where there is just one, which is told already.
+fn queue_pairs(rdma: &RdmaBinding) -> Vec<QueuePairJson> {
+    if rdma.further.is_empty() {
+        return Vec::new();
+    }
+    let first = QueuePairJson {
+        qp_num: rdma.qp_num,
+        psn: rdma.psn,
+        rkey: rdma.rkey,
+    };
+    let further = rdma.further.iter().map(|pair| QueuePairJson {
+        qp_num: pair.qp_num,
+        psn: pair.psn,
+        rkey: Some(pair.rkey),
+    });
+    std::iter::once(first).chain(further).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -112,7 +112,10 @@ fn binding(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
         ));
     }
     if let Some(endpoint) = binding.udp_endpoint {
-        rows.push(row("udp", format!("{endpoint}; its key is in --json")));
+        rows.push(row(
+            "udp",
+            format!("{endpoint}; its key is shown by --json only"),
+        ));
     }
     if let Some(rdma) = &binding.rdma {
         rdma_rows(rdma, rows);
@@ -133,6 +136,13 @@ fn rdma_rows(rdma: &RdmaBinding, rows: &mut Vec<Vec<String>>) {
         rdma.port
     );
     rows.push(row("", peer));
+    for pair in &rdma.further {
+        let further = format!(
+            "qp {} psn {} rkey {:#010x}",
+            pair.qp_num, pair.psn, pair.rkey
+        );
+        rows.push(row("", further));
+    }
     let atomics = if rdma.atomics {
         "atomics"
     } else {

@@ -12,6 +12,7 @@ mod hint;
 mod lease_json;
 mod lease_text;
 mod output;
+mod progress;
 mod time_text;
 mod usage;
 mod values;

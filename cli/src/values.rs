@@ -1,8 +1,9 @@
 //! Values as people write them. Every error says what was wrong and what would be right.
 
+use fabricbios_client::Road;
 use fabricbios_wire::{KvCacheIntent, RdmaPeer, is_tenant_name};
 
-use crate::gid;
+use crate::{args::RoadChoice, gid};
 
 const UNITS: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
 const U24_MAX: u32 = (1 << 24) - 1;
@@ -11,6 +12,14 @@ const HOW_SIZES: &str = "write a whole number of bytes, or one with B, KiB, MiB,
 
 /// A size in bytes, not zero.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
+    match offset(text)? {
+        0 => Err("zero bytes; ask for at least one".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A place, as a number of bytes before it.
+pub(crate) fn offset(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));
     let (digits, shift) = match unit {
         Some((unit, shift)) => (text[..text.len() - unit.len()].trim_end(), *shift),
@@ -23,10 +32,16 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .parse::<u64>()
         .ok()
         .and_then(|n| n.checked_mul(1 << shift));
-    match bytes {
-        None => Err("more than 16 EiB; ask for less".into()),
-        Some(0) => Err("zero bytes; ask for at least one".into()),
-        Some(bytes) => Ok(bytes),
+    bytes.ok_or_else(|| "more than 16 EiB; ask for less".into())
+}
+
+/// `auto`, `rdma` or `udp`.
+pub(crate) fn road(text: &str) -> Result<RoadChoice, String> {
+    match text {
+        "auto" => Ok(RoadChoice(None)),
+        "rdma" => Ok(RoadChoice(Some(Road::Rdma))),
+        "udp" => Ok(RoadChoice(Some(Road::Udp))),
+        _ => Err("write auto, rdma or udp".into()),
     }
 }
 

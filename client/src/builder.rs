@@ -4,7 +4,7 @@ use fabricbios_wire::{
     KvCacheIntent, LeaseAllocRequest, RdmaPeer, ResourceId, ResourceType, Transport,
 };
 
-use crate::{Error, Identity, MemLease, Node, runtime::wait};
+use crate::{Error, Identity, MemLease, Node, Transfers, lease::Care, runtime::wait};
 
 /// Term of a lease unless told otherwise.
 const LEASE_SECS: u32 = 60;
@@ -20,6 +20,7 @@ pub struct MemBuilder {
     node: NodeChoice,
     identity: Option<Identity>,
     auto_renew: bool,
+    transfers: Transfers,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +44,7 @@ impl MemBuilder {
             node: NodeChoice::Default,
             identity: None,
             auto_renew: true,
+            transfers: Transfers::default(),
         }
     }
 
@@ -100,6 +102,12 @@ impl MemBuilder {
         self
     }
 
+    /// How [`MemLease::read`] and [`MemLease::write`] go.
+    pub fn transfers(mut self, transfers: Transfers) -> Self {
+        self.transfers = transfers;
+        self
+    }
+
     /// Which node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
     pub fn node(mut self, address: impl Into<String>) -> Self {
         self.node = NodeChoice::Address(address.into());
@@ -131,11 +139,21 @@ impl MemBuilder {
             node,
             identity,
             auto_renew,
+            transfers,
         } = self;
         let node = connected(node, identity).await?;
-        let lease_secs = request.lease_secs;
+        let (lease_secs, has_peers) = (request.lease_secs, !request.rdma_peers.is_empty());
         let info = node.alloc(request).await?;
-        MemLease::new(node, info, lease_secs, auto_renew)
+        let care = match auto_renew {
+            true => Care::Renewed,
+            false => Care::Callers,
+        };
+        let lease = MemLease::new(node, info, lease_secs, care)?;
+        if has_peers {
+            lease.shared.has_callers_peers();
+        }
+        lease.set_transfers(transfers);
+        Ok(lease)
     }
 
     fn check(&self) -> Result<(), Error> {

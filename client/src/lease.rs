@@ -1,14 +1,21 @@
 //! A lease in the caller's hand.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use fabricbios_wire::{Binding, LeaseError, LeaseId, LeaseInfo, LeasePhase, RdmaPeer, Request};
 use tokio::task::AbortHandle;
 
-use crate::{Error, Node, renewal, runtime, runtime::wait};
+use crate::{
+    Error, Node, Road, Transfers, renewal, runtime,
+    runtime::wait,
+    transfer::{self, Channel},
+};
 
 /// Leased memory. [`MemLease::free`] gives it back; dropped without that, it runs out by itself at
 /// the end of its term.
@@ -16,7 +23,8 @@ use crate::{Error, Node, renewal, runtime, runtime::wait};
 pub struct MemLease {
     pub(crate) shared: Arc<Shared>,
     renewing: Option<AbortHandle>,
-    freed: bool,
+    /// Dropping it is nothing to warn of: it was freed, or somebody else looks after it.
+    may_be_dropped: bool,
 }
 
 /// How a lease's renewals go.
@@ -36,6 +44,12 @@ pub(crate) struct Shared {
     pub(crate) node: Node,
     pub(crate) lease_id: LeaseId,
     pub(crate) lease_secs: u32,
+    /// For what the lease has and needs the lease.
+    pub(crate) me: Weak<Shared>,
+    /// The connection to its bytes; locked for as long as a transfer takes.
+    pub(crate) channel: Mutex<Option<Channel>>,
+    /// The lease is connected to queue pairs of the caller's.
+    callers: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -45,6 +59,19 @@ struct State {
     /// When `info` came; its `remaining_ms` counts from then.
     told_at: Instant,
     health: Health,
+    transfers: Transfers,
+    road: Option<Road>,
+}
+
+/// Who looks after a lease that is handed out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Care {
+    /// The SDK renews it.
+    Renewed,
+    /// Its caller.
+    Callers,
+    /// Somebody else: it was only looked up.
+    Others,
 }
 
 impl MemLease {
@@ -52,21 +79,26 @@ impl MemLease {
         node: Node,
         info: LeaseInfo,
         lease_secs: u32,
-        auto_renew: bool,
+        care: Care,
     ) -> Result<Self, Error> {
         let lease_id = info.lease_id;
         let state = State {
             info,
             told_at: Instant::now(),
             health: Health::Good,
+            transfers: Transfers::default(),
+            road: None,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|me| Shared {
             node,
             lease_id,
             lease_secs,
+            me: me.clone(),
+            channel: Mutex::new(None),
+            callers: AtomicBool::new(false),
             state: Mutex::new(state),
         });
-        let renewing = if auto_renew {
+        let renewing = if matches!(care, Care::Renewed) {
             let renewing = runtime::background()?.spawn(renewal::keep(Arc::clone(&shared)));
             Some(renewing.abort_handle())
         } else {
@@ -75,8 +107,24 @@ impl MemLease {
         Ok(Self {
             shared,
             renewing,
-            freed: false,
+            may_be_dropped: matches!(care, Care::Others),
         })
+    }
+
+    /// A lease that was granted before, to this program or another one of the same tenant. It is not
+    /// renewed by itself, and dropping it changes nothing.
+    pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
+        let info = node.lease(Request::LeaseQuery(lease_id)).await?;
+        if let Some(error) = transfer::over(&info) {
+            return Err(error);
+        }
+        // 0: at a renewal the node takes the last term again.
+        Self::new(node.clone(), info, 0, Care::Others)
+    }
+
+    /// A lease that was granted before, blocking; see [`MemLease::open_async`].
+    pub fn open(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
+        wait(Self::open_async(node, lease_id))
     }
 
     /// Which lease.
@@ -86,7 +134,7 @@ impl MemLease {
 
     /// All that the node said last.
     pub fn info(&self) -> LeaseInfo {
-        self.shared.state().info.clone()
+        self.shared.info()
     }
 
     /// The coordinates of the data plane, as of the last answer.
@@ -109,8 +157,10 @@ impl MemLease {
         self.shared.state().health.clone()
     }
 
-    /// Connects the lease to queue pairs, or again after an access fault.
+    /// Connects the lease to queue pairs of the caller's, or again after an access fault. From then on
+    /// [`MemLease::read`] and [`MemLease::write`] leave RDMA to the caller.
     pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
+        self.shared.has_callers_peers();
         self.ask(Request::LeaseBind {
             lease_id: self.lease_id(),
             peers: peers.to_vec(),
@@ -161,7 +211,7 @@ impl MemLease {
     /// out by itself: it is not renewed any more.
     pub async fn free_async(mut self) -> Result<LeaseInfo, Error> {
         self.stop_renewing();
-        self.freed = true;
+        self.may_be_dropped = true;
         self.shared
             .node
             .lease(Request::LeaseFree(self.lease_id()))
@@ -173,16 +223,9 @@ impl MemLease {
         wait(self.free_async())
     }
 
-    /// A lease that is known to be lost says so before it bothers the node.
     async fn ask(&self, request: Request) -> Result<LeaseInfo, Error> {
-        if let Health::Lost(error) = self.health()
-            && is_over(&error)
-            && !matches!(request, Request::LeaseQuery(_))
-        {
-            return Err(Error::Ended {
-                lease_id: self.lease_id(),
-                why: error.to_string(),
-            });
+        if !matches!(request, Request::LeaseQuery(_)) {
+            self.shared.check_not_lost()?;
         }
         let info = self.shared.node.lease(request).await?;
         self.shared.told(info.clone());
@@ -199,7 +242,7 @@ impl MemLease {
 impl Drop for MemLease {
     fn drop(&mut self) {
         self.stop_renewing();
-        if !self.freed {
+        if !self.may_be_dropped {
             let (lease_id, left) = (self.lease_id(), self.remaining());
             tracing::warn!(%lease_id, ?left, "lease dropped without free(): it runs out by itself");
         }
@@ -207,6 +250,45 @@ impl Drop for MemLease {
 }
 
 impl Shared {
+    /// A lease that is known to be lost says so before it bothers the node.
+    pub(crate) fn check_not_lost(&self) -> Result<(), Error> {
+        let lost = match &self.state().health {
+            Health::Lost(error) if is_over(error) => Some(error.to_string()),
+            _ => None,
+        };
+        let lease_id = self.lease_id;
+        lost.map_or(Ok(()), |why| Err(Error::Ended { lease_id, why }))
+    }
+
+    pub(crate) fn info(&self) -> LeaseInfo {
+        self.state().info.clone()
+    }
+
+    pub(crate) fn transfers(&self) -> Transfers {
+        self.state().transfers
+    }
+
+    pub(crate) fn set_transfers(&self, transfers: Transfers) {
+        self.state().transfers = transfers;
+    }
+
+    pub(crate) fn road(&self) -> Option<Road> {
+        self.state().road
+    }
+
+    pub(crate) fn set_road(&self, road: Road) {
+        self.state().road = Some(road);
+    }
+
+    /// Whether the lease is connected to queue pairs of the caller's.
+    pub(crate) fn is_callers(&self) -> bool {
+        self.callers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_callers_peers(&self) {
+        self.callers.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn renewal(&self) -> Request {
         Request::LeaseRenew {
             lease_id: self.lease_id,

@@ -6,7 +6,10 @@
 //! # fn main() -> Result<(), fabricbios_client::Error> {
 //! // The node and the identity come from FABRICBIOS_NODE and FABRICBIOS_IDENTITY.
 //! let lease = MemBuilder::new().bytes(1 << 20).lease_secs(60).acquire()?;
-//! println!("{:?}", lease.binding().rdma);
+//! lease.write(0, b"over RDMA where both ends can, else over UDP")?;
+//! let mut bytes = [0; 9];
+//! lease.read(0, &mut bytes)?;
+//! assert_eq!(&bytes, b"over RDMA");
 //! lease.free()?;
 //! # Ok(())
 //! # }
@@ -24,9 +27,14 @@
 //! ```
 //!
 //! Every call has a blocking and an async form; both work with and without a tokio runtime around
-//! them, because the connection lives on a thread of its own. This crate never reads certificates'
-//! private keys for anything but TLS and never moves lease data; the frames are those of
-//! `docs/spec/fabricbios-wire-encoding-v0.md`.
+//! them, because the connection lives on a thread of its own. Programs that bring RDMA queue pairs of
+//! their own give them to [`MemBuilder::rdma_peer`] or [`MemLease::bind`] and find the coordinates in
+//! [`MemLease::binding`]; everybody else reads and writes with [`MemLease::read`] and
+//! [`MemLease::write`]. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md` and
+//! `docs/spec/data-plane-over-udp.md`.
+//!
+//! The feature `rdma`, on by default, adds the road over RDMA; the library that it needs is looked for
+//! when it is used first, and a machine without it uses UDP.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -39,6 +47,7 @@ mod link;
 mod node;
 mod renewal;
 mod runtime;
+mod transfer;
 
 pub use builder::MemBuilder;
 pub use error::Error;
@@ -46,6 +55,7 @@ pub use fabricbios_wire as wire;
 pub use identity::Identity;
 pub use lease::{Health, MemLease};
 pub use node::{Node, unmet};
+pub use transfer::{Road, Transfers};
 
 /// The node to ask unless told otherwise: `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
 pub const ENV_NODE: &str = "FABRICBIOS_NODE";

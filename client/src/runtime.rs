@@ -9,7 +9,10 @@ use std::{
     thread::{self, Thread},
 };
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinError,
+};
 
 use crate::Error;
 
@@ -39,13 +42,25 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    match background()?.spawn(future).await {
-        Ok(result) => result,
-        Err(error) => Err(Error::Local {
+    finished(background()?.spawn(future).await)
+}
+
+/// Runs what blocks in the background; see [`run`].
+pub(crate) async fn blocking<T, F>(work: F) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T, Error> + Send + 'static,
+{
+    finished(background()?.spawn_blocking(work).await)
+}
+
+fn finished<T>(joined: Result<Result<T, Error>, JoinError>) -> Result<T, Error> {
+    joined.unwrap_or_else(|error| {
+        Err(Error::Local {
             what: "finish a background task",
             why: error.to_string(),
-        }),
-    }
+        })
+    })
 }
 
 /// Waits on this thread. Unlike `Runtime::block_on` this is allowed inside a runtime, where it

@@ -5,6 +5,7 @@ mod fence;
 mod identity;
 mod inventory;
 mod lease;
+mod mem;
 mod watch;
 
 use std::time::Instant;
@@ -47,6 +48,7 @@ fn dispatch(node: &Node, command: Command, output: Output) -> Result<(), Failure
         Command::Ping => ping(node, output),
         Command::Inventory => inventory::show(node, output),
         Command::Lease(command) => lease::run(node, command, output),
+        Command::Mem(command) => mem::run(node, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, command, output),
     }

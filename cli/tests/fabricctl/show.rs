@@ -153,7 +153,7 @@ fn help_is_help_and_later_commands_are_not_promised() {
         help.contains("inventory") && help.contains("Exit status"),
         "{help}"
     );
-    assert!(!help.contains("mem ") && !help.contains("attach"), "{help}");
+    assert!(!help.contains("block ") && !help.contains("attach"), "{help}");
     assert!(text_of(&node, "--version").starts_with("fabricctl "));
     assert_eq!(run(&node, "lease").status.code(), Some(2));
 }

@@ -1,0 +1,30 @@
+//! Without the feature `rdma`: there is no such road.
+
+use super::{Failed, Job};
+use crate::{Error, lease::Shared};
+
+/// None of these is ever made.
+#[derive(Debug)]
+pub(crate) enum Connection {}
+
+impl Connection {
+    pub(super) fn open(_shared: &Shared) -> Result<Self, Error> {
+        Err(Error::Local {
+            what: "use RDMA",
+            why: "this program was built without it".to_owned(),
+        })
+    }
+
+    pub(super) fn is_ours(&self, _shared: &Shared) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        _shared: &Shared,
+        _job: &mut Job<'_>,
+        _progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Failed> {
+        match *self {}
+    }
+}

@@ -1,0 +1,120 @@
+//! Over RDMA: a queue pair of the SDK's, connected to the lease with LEASE_BIND.
+
+use std::fmt;
+
+use fabricbios_premium::rdma::{RdmaRequester, RequestError};
+use fabricbios_wire::{RdmaBinding, Request};
+
+use super::{Failed, Job};
+use crate::{Error, lease::Shared, runtime::wait};
+
+/// Bytes of one request, and of the buffer that is registered with the device.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// See the module.
+pub(crate) struct Connection {
+    requester: RdmaRequester,
+    /// The node's queue pair at the other end: a later binding has another one.
+    qp_num: u32,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("qp_num", &self.qp_num)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Looks for a device before it touches the lease's binding.
+    pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
+        let requester = RdmaRequester::open(None, BUFFER_BYTES).map_err(cannot)?;
+        let bound = wait(shared.node.lease(Request::LeaseBind {
+            lease_id: shared.lease_id,
+            peers: vec![requester.peer()],
+        }))?;
+        shared.told(bound.clone());
+        let Some(binding) = bound.binding.rdma.filter(|rdma| rdma.rkey.is_some()) else {
+            return Err(Error::Protocol {
+                node: shared.node.address().to_owned(),
+                why: "it bound the lease to a queue pair and told no key".to_owned(),
+            });
+        };
+        requester.connect(&binding).map_err(cannot)?;
+        Ok(Self {
+            requester,
+            qp_num: binding.qp_num,
+        })
+    }
+
+    /// Whether the lease is still connected to this.
+    pub(super) fn is_ours(&self, shared: &Shared) -> bool {
+        self.binding(shared).is_some()
+    }
+
+    fn binding(&self, shared: &Shared) -> Option<RdmaBinding> {
+        let binding = shared.info().binding.rdma;
+        binding.filter(|binding| binding.qp_num == self.qp_num)
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        shared: &Shared,
+        job: &mut Job<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Failed> {
+        let mut done = 0;
+        while done < job.length() {
+            let moved = self.move_piece(shared, job, done);
+            done += moved.map_err(|error| broken(shared, job, &error))?;
+            progress(done);
+        }
+        Ok(())
+    }
+
+    /// One request, with the newest key; the number of its bytes.
+    fn move_piece(
+        &mut self,
+        shared: &Shared,
+        job: &mut Job<'_>,
+        done: u64,
+    ) -> Result<u64, RequestError> {
+        let known = self.binding(shared);
+        let key = known.and_then(|binding| Some((binding.rkey?, binding.remote_addr)));
+        let (rkey, start) = key.ok_or(RequestError::Disconnected)?;
+        let address = start + job.offset() + done;
+        let from = usize::try_from(done).unwrap_or(usize::MAX);
+        let moved = match job {
+            Job::Read(_, into) => {
+                let rest = into.get_mut(from..).unwrap_or_default();
+                let piece = rest.len().min(BUFFER_BYTES);
+                self.requester.read(rkey, address, &mut rest[..piece])?;
+                piece
+            }
+            Job::Write(_, bytes) => {
+                let rest = bytes.get(from..).unwrap_or_default();
+                let piece = &rest[..rest.len().min(BUFFER_BYTES)];
+                self.requester.write(rkey, address, piece)?;
+                piece.len()
+            }
+        };
+        Ok(moved as u64)
+    }
+}
+
+fn cannot(error: impl fmt::Display) -> Error {
+    Error::Local {
+        what: "use RDMA",
+        why: error.to_string(),
+    }
+}
+
+/// Any failure takes the queue pair with it.
+fn broken(shared: &Shared, job: &Job<'_>, error: &RequestError) -> Failed {
+    Failed::Broken(Error::Unreachable {
+        node: shared.node.address().to_owned(),
+        why: format!("over RDMA: {error}"),
+        may_have_happened: job.changes(),
+    })
+}

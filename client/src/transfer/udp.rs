@@ -1,0 +1,155 @@
+//! Over UDP: the client of the data plane, with the control plane to ask when keys change.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
+use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass};
+
+use super::{Failed, Job, over};
+use crate::{Error, lease::Shared};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    client: MemoryClient,
+    over: Over,
+    pub(super) payload_mac: bool,
+}
+
+/// How the lease ended, if the node said so while somebody waited for datagrams.
+type Over = Arc<Mutex<Option<Error>>>;
+
+impl Connection {
+    pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
+        let payload_mac = shared.transfers().payload_mac;
+        let options = ClientOptions {
+            payload_mac,
+            ..ClientOptions::default()
+        };
+        let over = Over::default();
+        let asker = Asker {
+            shared: shared.me.clone(),
+            over: Arc::clone(&over),
+        };
+        // An answer of before may be without keys: those of a lease that was being bound then.
+        let coordinates = match coordinates(shared.lease_id, &shared.info().binding) {
+            Some(coordinates) => coordinates,
+            None => fresh(shared)?,
+        };
+        let connected = MemoryClient::connect_with_refresh(coordinates, options, Box::new(asker));
+        match connected {
+            Ok(client) => Ok(Self {
+                client,
+                over,
+                payload_mac,
+            }),
+            Err(error) => Err(explain(shared, &over, error, false)),
+        }
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        shared: &Shared,
+        job: &mut Job<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Failed> {
+        if let Some(news) = coordinates(shared.lease_id, &shared.info().binding) {
+            self.client.set_coordinates(news);
+        }
+        let done = match job {
+            Job::Read(offset, into) => self.client.read(*offset, into, progress),
+            Job::Write(offset, from) => self.client.write(*offset, from, progress),
+        };
+        done.map_err(|error| Failed::For(explain(shared, &self.over, error, job.changes())))
+    }
+}
+
+/// Asks LEASE_QUERY on behalf of the client.
+struct Asker {
+    /// The lease has the client, so the client has the lease only weakly.
+    shared: Weak<Shared>,
+    over: Over,
+}
+
+impl Refresh for Asker {
+    fn refresh(&mut self) -> Result<Coordinates, String> {
+        let shared = self.shared.upgrade().ok_or("the lease was given up")?;
+        fresh(&shared).map_err(|error| {
+            let text = error.to_string();
+            *self.over.lock().unwrap_or_else(PoisonError::into_inner) = ended(error);
+            text
+        })
+    }
+}
+
+/// What is valid now.
+fn fresh(shared: &Shared) -> Result<Coordinates, Error> {
+    let info = shared.ask_blocking()?;
+    if let Some(error) = over(&info) {
+        return Err(error);
+    }
+    coordinates(info.lease_id, &info.binding).ok_or_else(|| Error::Protocol {
+        node: shared.node.address().to_owned(),
+        why: format!(
+            "lease {} has no coordinates over UDP at the moment: it is being bound, or the node \
+             does not know its own address and needs --advertise",
+            info.lease_id
+        ),
+    })
+}
+
+fn coordinates(lease_id: LeaseId, binding: &Binding) -> Option<Coordinates> {
+    Some(Coordinates {
+        lease_id,
+        dp_key: binding.dp_key.clone()?,
+        endpoint: binding.udp_endpoint?.into(),
+    })
+}
+
+/// Only what is final.
+fn ended(error: Error) -> Option<Error> {
+    matches!(error, Error::Ended { .. } | Error::Refused(_)).then_some(error)
+}
+
+/// The data plane's error in the SDK's words. What became of a lease that is over is asked of the
+/// node.
+fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> Error {
+    let lease_id = shared.lease_id;
+    if let Some(error) = known.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return error;
+    }
+    let why = error.to_string();
+    match error {
+        ClientError::NoLease { .. } => shared.check_alive().err().unwrap_or(Error::Ended {
+            lease_id,
+            why: "its node serves it no more".to_owned(),
+        }),
+        ClientError::Fenced { .. } => refusal(LeaseError::Fenced, RefusalClass::Permanent, why),
+        ClientError::OutOfRange { .. } => Error::Usage(why),
+        ClientError::Unreachable {
+            endpoint,
+            after,
+            hint,
+            ..
+        } => Error::Unreachable {
+            node: endpoint.to_string(),
+            why: format!("no answer in {} s: {hint}", after.as_secs()),
+            may_have_happened: changes,
+        },
+        ClientError::Refused { status, .. } if status == DataStatus::Busy as u8 => {
+            refusal(LeaseError::Unavailable, RefusalClass::Transient, why)
+        }
+        ClientError::Local { what, source, .. } => Error::Local {
+            what,
+            why: source.to_string(),
+        },
+        other => Error::Protocol {
+            node: shared.node.address().to_owned(),
+            why: other.to_string(),
+        },
+    }
+}
+
+fn refusal(error: LeaseError, class: RefusalClass, message: String) -> Error {
+    Error::Refused(Refusal::new(error, class, message))
+}
