@@ -164,11 +164,15 @@ impl Hardware {
     }
 
     fn end_regions(&self, parts: &mut BindingParts, steps: &mut Steps) -> Result<(), Errno> {
-        if parts.regions.is_empty() {
-            return Ok(());
+        let mut result = Ok(());
+        for region in std::mem::take(&mut parts.regions) {
+            let step = || self.dereg(region);
+            if let Err((region, errno)) = steps.run("dereg_mr", step, refusal) {
+                parts.regions.push(region);
+                result = Err(errno);
+            }
         }
-        let step = || self.dereg_all(&mut parts.regions);
-        steps.run("dereg_mr", step, Errno::to_string)
+        result
     }
 
     /// Ends the keys before the last rotation; the newer ones go on.

@@ -13,7 +13,8 @@ use super::{
     parts::BindingParts,
     strategy::Shared,
     verbs::{
-        Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Window, WorkError,
+        Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Refused, Window,
+        WorkError,
     },
 };
 
@@ -161,16 +162,19 @@ impl Hardware {
     pub(super) fn dereg_all(&self, regions: &mut Vec<MemoryRegion>) -> Result<(), Errno> {
         let mut result = Ok(());
         for region in std::mem::take(regions) {
-            let done = match self.faults.strike("dereg_mr") {
-                true => Err((region, Errno::EIO)),
-                false => region.dereg(),
-            };
-            if let Err((region, errno)) = done {
+            if let Err((region, errno)) = self.dereg(region) {
                 regions.push(region);
                 result = Err(errno);
             }
         }
         result
+    }
+
+    pub(super) fn dereg(&self, region: MemoryRegion) -> Result<(), Refused<MemoryRegion>> {
+        match self.faults.strike("dereg_mr") {
+            true => Err((region, Errno::EIO)),
+            false => region.dereg(),
+        }
     }
 
     fn is_fresh(&self, lease: LeaseId, extent: Extent, key: u32) -> bool {

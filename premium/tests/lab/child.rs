@@ -5,6 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use fabricbios_lease::Backend;
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
 
 use super::{Lab, pages, tag};
@@ -16,7 +17,7 @@ pub(crate) fn serve_in_child(peer: RdmaPeer, like: &RdmaBinding) -> (Child, Rdma
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "serves_one_lease_as_a_child",
+            "lives::crash::serves_one_lease_as_a_child",
             "--include-ignored",
             "--nocapture",
         ])
@@ -63,6 +64,7 @@ pub(crate) fn serve() {
         path_mtu: 0,
     };
     let rdma = lab.bind(tag(1, 1), pages(0, 16), Some(peer)).unwrap();
+    lab.backend.rotate(tag(1, 1)).unwrap();
     println!(
         "bound: {} {} {} {}",
         rdma.rkey.unwrap(),

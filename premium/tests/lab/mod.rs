@@ -8,7 +8,7 @@ use std::{
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
-use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
 
 pub(crate) mod child;
@@ -43,7 +43,7 @@ impl Lab {
             device: None,
             arena: Arc::clone(&arena),
             resource_id: RESOURCE,
-            strategy: Strategy::Auto,
+            strategy: crate::STRATEGY,
         };
         let backend = match RdmaBackend::open(config).unwrap() {
             RdmaOpened::Ready(backend) => *backend,
