@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use fabricbios_wire::{
-    LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
+    LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, RevokeOutcome,
 };
 
 use crate::{
-    Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
+    Change, Event, Farewell, LeaseTable, Note, Now, Order, State, StepError,
     config::FAREWELLS_AT_ONCE,
     lease::{OldKey, Waiting},
     table::Timer,
@@ -53,7 +53,7 @@ impl LeaseTable {
         }
     }
 
-    fn not_done_within(&self, limit: Duration) -> alloc::string::String {
+    pub(crate) fn not_done_within(&self, limit: Duration) -> alloc::string::String {
         alloc::format!("no outcome within {} ms", limit.as_millis())
     }
 
@@ -164,88 +164,6 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones.
-    pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        let waiting = lease.waiting.clone();
-        let (before, tag) = (lease.state, lease.tag());
-        // What is stranded is graver than a release that failed, also when that came first.
-        let graver = lease.state == State::Fenced && event == Event::Stranded;
-        if !graver && !lease.step(event) {
-            return;
-        }
-        lease.fenced_by_release = event == Event::ReleaseFailed;
-        lease.fault = Some(reason.clone().into());
-        lease.binding = None;
-        let fence = FenceRecord {
-            resource_id: lease.resource_id,
-            resource_type: lease.kind,
-            lease_id: id,
-            since_unix_ms: now.unix_ms,
-            reason: reason.clone(),
-            by_release: lease.fenced_by_release,
-        };
-        // Also of a lease that nobody was told of: its bytes are nobody's after a crash either. Before
-        // the fence: what a crash leaves is never a fence under a lease that seems to live.
-        let record = lease.record();
-        self.journal(Change::PutLease(record));
-        match before {
-            State::Cutting => self.cutting -= 1,
-            // Whatever still works is taken away as far as can be; that does not clear the fence.
-            State::Binding | State::Active | State::Rebinding => {
-                self.order(Order::Cut(tag, Farewell::None));
-            }
-            _ => {}
-        }
-        self.order(Order::Fenced(tag));
-        self.fence_resource(fence);
-        self.tell_fenced(id, waiting);
-        self.arm(id);
-    }
-
-    fn fence_resource(&mut self, fence: FenceRecord) {
-        let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
-            return;
-        };
-        resource.fenced_leases.insert(fence.lease_id);
-        resource.fenced_again = resource.resetting.is_some();
-        let note = Note::Fenced {
-            resource_id: fence.resource_id,
-            lease_id: fence.lease_id,
-            reason: fence.reason.clone(),
-        };
-        // The first reason stands, except that a failed cut is graver than a failed release.
-        let graver = resource
-            .fence
-            .as_ref()
-            .is_none_or(|old| old.by_release && !fence.by_release);
-        if graver {
-            resource.fence = Some(fence.clone());
-            self.journal(Change::PutFence(fence));
-        }
-        self.note(note);
-    }
-
-    fn tell_fenced(&mut self, id: LeaseId, waiting: alloc::vec::Vec<Waiting>) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        lease.waiting.clear();
-        let over = lease.over();
-        for waiting in waiting {
-            let (ticket, answer) = match waiting {
-                Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::Fenced))),
-                Waiting::Grant(ticket)
-                | Waiting::Rebind(ticket)
-                | Waiting::Renew(ticket)
-                | Waiting::Free(ticket) => (ticket, Err(over.clone())),
-            };
-            self.answer(ticket, answer);
-        }
-    }
-
     /// Clean: the bytes are anybody's again and a record remains. The state is `Ended` already.
     pub(crate) fn finish(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.remove(&id) else {
@@ -282,66 +200,6 @@ impl LeaseTable {
             phase,
         });
         self.remember(now, id, ended);
-    }
-
-    fn reset_is_overdue(&mut self, now: Now, id: ResourceId) {
-        let limit = self.not_done_within(self.policy.reset_within);
-        self.reset_done(now, id, Err(StepError::new("reset", limit)));
-    }
-
-    /// A remediation came to an end: only a verified one clears the fence.
-    pub(crate) fn reset_done(&mut self, now: Now, id: ResourceId, outcome: Result<(), StepError>) {
-        let Some(resource) = self.resources.get_mut(&id) else {
-            return;
-        };
-        let Some((asker, by)) = resource.resetting.take() else {
-            return;
-        };
-        self.timers.remove(&(by, Timer::Reset(id)));
-        // It began before that and proves nothing about it.
-        let outcome = match outcome {
-            Ok(()) if resource.fenced_again => Err(StepError::new(
-                "reset",
-                "another lease was fenced meanwhile; clear the fence once more",
-            )),
-            outcome => outcome,
-        };
-        let answer = match outcome {
-            Ok(()) => {
-                self.unfence(now, id, Event::Remedied, "remediation");
-                Ok(Reply::FenceCleared)
-            }
-            Err(error) => Err(Refusal::new(
-                LeaseError::Fenced,
-                RefusalClass::Transient,
-                alloc::format!("resource {id} stays fenced: {error}"),
-            )),
-        };
-        if let Some(ticket) = asker {
-            self.answer(ticket, answer);
-        }
-    }
-
-    /// Takes a fence away; every lease that it kept is over, clean.
-    pub(crate) fn unfence(&mut self, now: Now, id: ResourceId, event: Event, by: &'static str) {
-        let Some(resource) = self.resources.get_mut(&id) else {
-            return;
-        };
-        resource.fence = None;
-        for lease_id in core::mem::take(&mut resource.fenced_leases) {
-            let stepped = self
-                .leases
-                .get_mut(&lease_id)
-                .is_some_and(|lease| lease.step(event));
-            if stepped {
-                self.finish(now, lease_id);
-            }
-        }
-        self.journal(Change::RemoveFence(id));
-        self.note(Note::Unfenced {
-            resource_id: id,
-            by,
-        });
     }
 }
 

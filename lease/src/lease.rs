@@ -10,7 +10,7 @@ use fabricbios_wire::{
 
 use crate::{
     BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
-    config::RENEWAL_WINDOW_FRACTION, record::Ended, resource::takes_peers,
+    config::RENEWAL_WINDOW_FRACTION, record::Ended,
 };
 
 /// Who waits for what a lease is doing.
@@ -233,19 +233,6 @@ impl Lease {
     /// Whether anybody was told of it.
     pub(crate) fn granted(&self) -> bool {
         self.granted_at_unix_ms != 0
-    }
-
-    /// The request that gives it a key when it has none.
-    pub(crate) fn asks_for_a_key_by(&self) -> &'static str {
-        if self.takes_peers() {
-            "LEASE_BIND"
-        } else {
-            "LEASE_ROTATE"
-        }
-    }
-
-    pub(crate) fn takes_peers(&self) -> bool {
-        self.effective.transport.is_some_and(takes_peers)
     }
 
     pub(crate) fn to_ended(&self, phase: LeasePhase) -> Ended {

@@ -16,6 +16,8 @@ mod config;
 mod effect;
 mod ending;
 mod extents;
+mod fencing;
+mod keys;
 mod lease;
 mod life;
 mod list;

@@ -7,7 +7,7 @@ use fabricbios_wire::{Binding, LeaseError, LeaseId, LeasePhase, Refusal, Refusal
 
 use crate::{
     BindError, Event, LeaseTable, Note, Now, Order, Report, State, StepError, Tag,
-    lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
+    lease::{Lease, Outstanding, Waiting, whole_secs},
 };
 
 impl LeaseTable {
@@ -34,7 +34,7 @@ impl LeaseTable {
     }
 
     /// The lease that the report is about, if it is in one of the states that wait for it.
-    fn waiting_for(
+    pub(crate) fn waiting_for(
         &mut self,
         tag: Tag,
         what: &'static str,
@@ -68,7 +68,7 @@ impl LeaseTable {
     }
 
     /// Nothing is on its way for this lease any more: a release that waited for that can start.
-    fn release_if_waiting(&mut self, now: Now, tag: Tag) {
+    pub(crate) fn release_if_waiting(&mut self, now: Now, tag: Tag) {
         let lease = self.leases.get(&tag.lease_id);
         if lease.is_some_and(|lease| lease.state == State::Releasing) {
             self.start_release(now, tag.lease_id);
@@ -132,7 +132,7 @@ impl LeaseTable {
     }
 
     /// Active with what it now has: written down, told to who waited for it.
-    fn settle(&mut self, now: Now, id: LeaseId) {
+    pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
         self.put(id);
         self.arm(id);
         let Some(lease) = self.leases.get_mut(&id) else {
@@ -171,7 +171,7 @@ impl LeaseTable {
     }
 
     /// Tells who waited for a binding or key that there is none.
-    fn refuse_binding(&mut self, now: Now, tag: Tag, error: &BindError) {
+    pub(crate) fn refuse_binding(&mut self, now: Now, tag: Tag, error: &BindError) {
         let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
             return;
         };
@@ -210,74 +210,6 @@ impl LeaseTable {
                     self.answer(ticket, Ok(Reply::Lease(renewed.clone())));
                 }
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
-            }
-        }
-    }
-
-    fn rotate_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
-        match outcome {
-            Err(BindError::Stranded(error)) => {
-                return self.fence(now, tag.lease_id, Event::Stranded, error);
-            }
-            Ok(binding) => self.rotated(now, tag, binding),
-            Err(error) => self.not_rotated(now, tag, &error),
-        }
-        self.release_if_waiting(now, tag);
-    }
-
-    /// The old key is as it was.
-    fn not_rotated(&mut self, now: Now, tag: Tag, error: &BindError) {
-        let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
-            return;
-        };
-        if lease.step(Event::NotBound) {
-            self.refuse_binding(now, tag, error);
-            self.arm(tag.lease_id);
-        }
-    }
-
-    fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
-        let by = now.boot + self.policy.cut_within;
-        let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else {
-            return;
-        };
-        lease.binding = Some(Box::new(binding));
-        if lease.overlap.is_zero() {
-            // Told when the old key is dead, not before.
-            lease.old_key = Some(OldKey::Retiring { by });
-            self.order(Order::RetireKey(tag));
-            self.arm(tag.lease_id);
-            return;
-        }
-        let until = (now.boot + lease.overlap).min(lease.deadline);
-        lease.old_key = Some(OldKey::Until(until));
-        if lease.step(Event::Bound) {
-            self.settle(now, tag.lease_id);
-        }
-    }
-
-    fn retire_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, StepError>) {
-        let expected = [State::Active, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "key retired", &expected) else {
-            return;
-        };
-        if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
-            self.note(Note::Stale(tag, "key retired"));
-            return;
-        }
-        match outcome {
-            Ok(binding) => {
-                lease.old_key = None;
-                lease.binding = Some(Box::new(binding));
-                if lease.state == State::Rebinding && !lease.step(Event::Bound) {
-                    return;
-                }
-                self.settle(now, tag.lease_id);
-            }
-            // A key that does not die takes the lease with it: the cut has more ways to kill it.
-            Err(error) => {
-                self.note(Note::KeyNotRetired(tag, error));
-                self.end(now, tag.lease_id, Event::Revoke, LeasePhase::Revoked);
             }
         }
     }

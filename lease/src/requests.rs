@@ -4,18 +4,15 @@ use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, RdmaPeer, Refusal,
-    RefusalClass, Reply, Request, ResourceId, RevokeOutcome,
+    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply,
+    Request, RevokeOutcome,
 };
 
 use crate::{
-    Asked, BindOrder, BootTime, Change, Event, LeaseTable, Note, Now, Order, State, Tag, Ticket,
-    Wanted,
-    admission::{Admitted, check_peers, wanted},
-    config::OVERLAP_MS_MAX,
+    Asked, BootTime, Change, Event, LeaseTable, Note, Now, State, Wanted,
+    admission::{Admitted, wanted},
     lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
-    standing::{busy, check_operator, invalid, not_found},
-    table::Timer,
+    standing::{busy, check_operator},
 };
 
 /// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
@@ -23,7 +20,7 @@ use crate::{
 const RENEWAL_OVERLAP: Duration = Duration::from_secs(5);
 
 /// `Ok(Some)`: answer at once. `Ok(None)`: somebody will be told when it is done.
-type Decision = Result<Option<Reply>, Refusal>;
+pub(crate) type Decision = Result<Option<Reply>, Refusal>;
 
 impl LeaseTable {
     /// Decides a request. Whatever fell due before `now` has happened before it.
@@ -238,137 +235,6 @@ impl LeaseTable {
         }
         Ok(None)
     }
-
-    fn bind(&mut self, now: Now, asked: &Asked, id: LeaseId, peers: &[RdmaPeer]) -> Decision {
-        self.check_holder(asked, id)?;
-        let lease = self.live_mut(id)?;
-        if !lease.takes_peers() {
-            return Err(invalid(format!(
-                "lease {id} goes over {}; only RDMA leases take a queue pair",
-                lease.effective.transport.unwrap_or_default()
-            )));
-        }
-        check_peers(peers)?;
-        self.check_binds(&asked.tenant)?;
-        let lease = self.live_mut(id)?;
-        if !lease.step(Event::Rebind) {
-            return Err(lease.busy());
-        }
-        lease.peers = peers.to_vec();
-        self.bind_again(now, Waiting::Rebind(asked.ticket), id)
-    }
-
-    /// A new binding for somebody who waits for it. The state is `Rebinding` already.
-    fn bind_again(&mut self, now: Now, waiting: Waiting, id: LeaseId) -> Decision {
-        self.live_mut(id)?.waiting.push(waiting);
-        self.bind_anew(now, id);
-        Ok(None)
-    }
-
-    /// A new generation towards the peers on record. The state is `Rebinding` already.
-    pub(crate) fn bind_anew(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        lease.generation = lease.generation.next();
-        lease.since = now.boot;
-        lease.old_key = None;
-        // What was before is cut first: nobody is told of it any more.
-        lease.binding = None;
-        lease.outstanding = Some(Outstanding::Bind);
-        lease.patience_over = false;
-        let (name, order) = (lease.tenant.clone(), lease.bind_order());
-        self.on_its_way(&name, id);
-        // Who renewed has his term, and may be told of it before the binding is there.
-        self.put(id);
-        self.order(order);
-        self.arm(id);
-    }
-
-    fn rotate(&mut self, now: Now, asked: &Asked, id: LeaseId, overlap_ms: u32) -> Decision {
-        self.check_holder(asked, id)?;
-        let lease = self.live_mut(id)?;
-        if overlap_ms > OVERLAP_MS_MAX {
-            return Err(invalid(format!(
-                "overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}"
-            )));
-        }
-        if lease.old_key.is_some() {
-            return Err(busy(format!(
-                "lease {id}: the key before still works; rotate after it"
-            )));
-        }
-        if lease.state == State::Active && !lease.has_key() && lease.takes_peers() {
-            return Err(invalid(format!(
-                "lease {id} has no key yet: LEASE_BIND gives it one"
-            )));
-        }
-        self.check_binds(&asked.tenant)?;
-        let lease = self.live_mut(id)?;
-        if !lease.step(Event::Rebind) {
-            return Err(lease.busy());
-        }
-        let tag = lease.tag();
-        if !lease.has_key() {
-            return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
-        }
-        self.rotate_now(
-            now,
-            Waiting::Rebind(asked.ticket),
-            tag,
-            Duration::from_millis(overlap_ms.into()),
-        )
-    }
-
-    fn rotate_now(&mut self, now: Now, waiting: Waiting, tag: Tag, overlap: Duration) -> Decision {
-        let lease = self.live_mut(tag.lease_id)?;
-        if lease.state == State::Active && !lease.step(Event::Rebind) {
-            return Err(lease.busy());
-        }
-        lease.since = now.boot;
-        lease.overlap = overlap;
-        lease.outstanding = Some(Outstanding::Rotation);
-        lease.patience_over = false;
-        lease.waiting.push(waiting);
-        let name = lease.tenant.clone();
-        self.on_its_way(&name, tag.lease_id);
-        self.put(tag.lease_id);
-        self.order(Order::Rotate(tag));
-        self.arm(tag.lease_id);
-        Ok(None)
-    }
-
-    fn clear_fence(&mut self, now: Now, asked: &Asked, id: ResourceId) -> Decision {
-        check_operator(asked, "clear a fence")?;
-        let Some(resource) = self.resources.get(&id).filter(|r| r.fence.is_some()) else {
-            return Err(not_found(format!("no fenced resource {id}")));
-        };
-        if resource.resetting.is_some() {
-            return Err(busy(format!("resource {id} is being remediated already")));
-        }
-        let on_its_way = |id| self.leases.get(id).is_some_and(|l| l.outstanding.is_some());
-        if resource.fenced_leases.iter().any(on_its_way) {
-            return Err(busy(format!(
-                "a binding on resource {id} has not come back yet; ask again when it has"
-            )));
-        }
-        self.start_reset(now, id, Some(asked.ticket));
-        Ok(None)
-    }
-
-    pub(crate) fn start_reset(&mut self, now: Now, id: ResourceId, asker: Option<Ticket>) {
-        let Some(resource) = self.resources.get_mut(&id) else {
-            return;
-        };
-        let by = now.boot + self.policy.reset_within;
-        resource.resetting = Some((asker, by));
-        resource.fenced_again = false;
-        let fenced = resource.fenced_leases.iter();
-        let fenced = fenced.filter_map(|id| self.leases.get(id));
-        let fenced = fenced.map(|lease| (lease.tag(), lease.extent)).collect();
-        self.timers.insert((by, Timer::Reset(id)));
-        self.order(Order::Reset(id, fenced));
-    }
 }
 
 /// What requests leave behind.
@@ -403,23 +269,6 @@ impl LeaseTable {
 }
 
 impl Lease {
-    /// Over whatever road.
-    fn has_key(&self) -> bool {
-        self.binding.as_deref().is_some_and(|binding| {
-            let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
-            rkey.is_some() || binding.dp_key.is_some()
-        })
-    }
-
-    fn bind_order(&self) -> Order {
-        Order::Bind(BindOrder {
-            tag: self.tag(),
-            extent: self.extent,
-            transport: self.effective.transport.unwrap_or_default(),
-            peers: self.peers.clone(),
-        })
-    }
-
     /// A term of `secs` from now.
     pub(crate) fn start_term(&mut self, now: Now, secs: u32) {
         self.term = Duration::from_secs(secs.into());

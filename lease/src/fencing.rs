@@ -1,0 +1,196 @@
+//! What could not be proved clean, and what clears it.
+
+use alloc::{format, vec::Vec};
+
+use fabricbios_wire::{
+    LeaseError, LeaseId, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
+};
+
+use crate::{
+    Asked, Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
+    Ticket,
+    lease::Waiting,
+    requests::Decision,
+    standing::{busy, check_operator, not_found},
+    table::Timer,
+};
+
+/// Fencing.
+impl LeaseTable {
+    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones.
+    pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let waiting = lease.waiting.clone();
+        let (before, tag) = (lease.state, lease.tag());
+        // What is stranded is graver than a release that failed, also when that came first.
+        let graver = lease.state == State::Fenced && event == Event::Stranded;
+        if !graver && !lease.step(event) {
+            return;
+        }
+        lease.fenced_by_release = event == Event::ReleaseFailed;
+        lease.fault = Some(reason.clone().into());
+        lease.binding = None;
+        let fence = FenceRecord {
+            resource_id: lease.resource_id,
+            resource_type: lease.kind,
+            lease_id: id,
+            since_unix_ms: now.unix_ms,
+            reason: reason.clone(),
+            by_release: lease.fenced_by_release,
+        };
+        // Also of a lease that nobody was told of: its bytes are nobody's after a crash either. Before
+        // the fence: what a crash leaves is never a fence under a lease that seems to live.
+        let record = lease.record();
+        self.journal(Change::PutLease(record));
+        match before {
+            State::Cutting => self.cutting -= 1,
+            // Whatever still works is taken away as far as can be; that does not clear the fence.
+            State::Binding | State::Active | State::Rebinding => {
+                self.order(Order::Cut(tag, Farewell::None));
+            }
+            _ => {}
+        }
+        self.order(Order::Fenced(tag));
+        self.fence_resource(fence);
+        self.tell_fenced(id, waiting);
+        self.arm(id);
+    }
+
+    fn fence_resource(&mut self, fence: FenceRecord) {
+        let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
+            return;
+        };
+        resource.fenced_leases.insert(fence.lease_id);
+        resource.fenced_again = resource.resetting.is_some();
+        let note = Note::Fenced {
+            resource_id: fence.resource_id,
+            lease_id: fence.lease_id,
+            reason: fence.reason.clone(),
+        };
+        // The first reason stands, except that a failed cut is graver than a failed release.
+        let graver = resource
+            .fence
+            .as_ref()
+            .is_none_or(|old| old.by_release && !fence.by_release);
+        if graver {
+            resource.fence = Some(fence.clone());
+            self.journal(Change::PutFence(fence));
+        }
+        self.note(note);
+    }
+
+    fn tell_fenced(&mut self, id: LeaseId, waiting: Vec<Waiting>) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.waiting.clear();
+        let over = lease.over();
+        for waiting in waiting {
+            let (ticket, answer) = match waiting {
+                Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::Fenced))),
+                Waiting::Grant(ticket)
+                | Waiting::Rebind(ticket)
+                | Waiting::Renew(ticket)
+                | Waiting::Free(ticket) => (ticket, Err(over.clone())),
+            };
+            self.answer(ticket, answer);
+        }
+    }
+}
+
+/// Remediation.
+impl LeaseTable {
+    pub(crate) fn clear_fence(&mut self, now: Now, asked: &Asked, id: ResourceId) -> Decision {
+        check_operator(asked, "clear a fence")?;
+        let Some(resource) = self.resources.get(&id).filter(|r| r.fence.is_some()) else {
+            return Err(not_found(format!("no fenced resource {id}")));
+        };
+        if resource.resetting.is_some() {
+            return Err(busy(format!("resource {id} is being remediated already")));
+        }
+        let on_its_way = |id| self.leases.get(id).is_some_and(|l| l.outstanding.is_some());
+        if resource.fenced_leases.iter().any(on_its_way) {
+            return Err(busy(format!(
+                "a binding on resource {id} has not come back yet; ask again when it has"
+            )));
+        }
+        self.start_reset(now, id, Some(asked.ticket));
+        Ok(None)
+    }
+
+    pub(crate) fn start_reset(&mut self, now: Now, id: ResourceId, asker: Option<Ticket>) {
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return;
+        };
+        let by = now.boot + self.policy.reset_within;
+        resource.resetting = Some((asker, by));
+        resource.fenced_again = false;
+        let fenced = resource.fenced_leases.iter();
+        let fenced = fenced.filter_map(|id| self.leases.get(id));
+        let fenced = fenced.map(|lease| (lease.tag(), lease.extent)).collect();
+        self.timers.insert((by, Timer::Reset(id)));
+        self.order(Order::Reset(id, fenced));
+    }
+
+    pub(crate) fn reset_is_overdue(&mut self, now: Now, id: ResourceId) {
+        let limit = self.not_done_within(self.policy.reset_within);
+        self.reset_done(now, id, Err(StepError::new("reset", limit)));
+    }
+
+    /// A remediation came to an end: only a verified one clears the fence.
+    pub(crate) fn reset_done(&mut self, now: Now, id: ResourceId, outcome: Result<(), StepError>) {
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return;
+        };
+        let Some((asker, by)) = resource.resetting.take() else {
+            return;
+        };
+        self.timers.remove(&(by, Timer::Reset(id)));
+        // It began before that and proves nothing about it.
+        let outcome = match outcome {
+            Ok(()) if resource.fenced_again => Err(StepError::new(
+                "reset",
+                "another lease was fenced meanwhile; clear the fence once more",
+            )),
+            outcome => outcome,
+        };
+        let answer = match outcome {
+            Ok(()) => {
+                self.unfence(now, id, Event::Remedied, "remediation");
+                Ok(Reply::FenceCleared)
+            }
+            Err(error) => Err(Refusal::new(
+                LeaseError::Fenced,
+                RefusalClass::Transient,
+                format!("resource {id} stays fenced: {error}"),
+            )),
+        };
+        if let Some(ticket) = asker {
+            self.answer(ticket, answer);
+        }
+    }
+
+    /// Takes a fence away; every lease that it kept is over, clean.
+    pub(crate) fn unfence(&mut self, now: Now, id: ResourceId, event: Event, by: &'static str) {
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return;
+        };
+        resource.fence = None;
+        for lease_id in core::mem::take(&mut resource.fenced_leases) {
+            let stepped = self
+                .leases
+                .get_mut(&lease_id)
+                .is_some_and(|lease| lease.step(event));
+            if stepped {
+                self.finish(now, lease_id);
+            }
+        }
+        self.journal(Change::RemoveFence(id));
+        self.note(Note::Unfenced {
+            resource_id: id,
+            by,
+        });
+    }
+}

@@ -1,0 +1,248 @@
+//! New bindings and new keys: who gets which when, and what a lease without one is told.
+
+use alloc::{boxed::Box, format};
+use core::time::Duration;
+
+use fabricbios_wire::{Binding, LeaseId, LeasePhase, RdmaPeer};
+
+use crate::{
+    Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
+    admission::check_peers,
+    config::OVERLAP_MS_MAX,
+    lease::{Lease, OldKey, Outstanding, Waiting},
+    requests::Decision,
+    resource::takes_peers,
+    standing::{busy, invalid},
+};
+
+impl LeaseTable {
+    pub(crate) fn bind(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        id: LeaseId,
+        peers: &[RdmaPeer],
+    ) -> Decision {
+        self.check_holder(asked, id)?;
+        let lease = self.live_mut(id)?;
+        if !lease.takes_peers() {
+            return Err(invalid(format!(
+                "lease {id} goes over {}; only RDMA leases take a queue pair",
+                lease.effective.transport.unwrap_or_default()
+            )));
+        }
+        check_peers(peers)?;
+        self.check_binds(&asked.tenant)?;
+        let lease = self.live_mut(id)?;
+        if !lease.step(Event::Rebind) {
+            return Err(lease.busy());
+        }
+        lease.peers = peers.to_vec();
+        self.bind_again(now, Waiting::Rebind(asked.ticket), id)
+    }
+
+    /// A new binding for somebody who waits for it. The state is `Rebinding` already.
+    pub(crate) fn bind_again(&mut self, now: Now, waiting: Waiting, id: LeaseId) -> Decision {
+        self.live_mut(id)?.waiting.push(waiting);
+        self.bind_anew(now, id);
+        Ok(None)
+    }
+
+    /// A new generation towards the peers on record. The state is `Rebinding` already.
+    pub(crate) fn bind_anew(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.generation = lease.generation.next();
+        lease.since = now.boot;
+        lease.old_key = None;
+        // What was before is cut first: nobody is told of it any more.
+        lease.binding = None;
+        lease.outstanding = Some(Outstanding::Bind);
+        lease.patience_over = false;
+        let (name, order) = (lease.tenant.clone(), lease.bind_order());
+        self.on_its_way(&name, id);
+        // Who renewed has his term, and may be told of it before the binding is there.
+        self.put(id);
+        self.order(order);
+        self.arm(id);
+    }
+
+    pub(crate) fn rotate(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        id: LeaseId,
+        overlap_ms: u32,
+    ) -> Decision {
+        self.check_holder(asked, id)?;
+        let lease = self.live_mut(id)?;
+        if overlap_ms > OVERLAP_MS_MAX {
+            return Err(invalid(format!(
+                "overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}"
+            )));
+        }
+        if lease.old_key.is_some() {
+            return Err(busy(format!(
+                "lease {id}: the key before still works; rotate after it"
+            )));
+        }
+        if lease.state == State::Active && !lease.has_key() && lease.takes_peers() {
+            return Err(invalid(format!(
+                "lease {id} has no key yet: LEASE_BIND gives it one"
+            )));
+        }
+        self.check_binds(&asked.tenant)?;
+        let lease = self.live_mut(id)?;
+        if !lease.step(Event::Rebind) {
+            return Err(lease.busy());
+        }
+        let tag = lease.tag();
+        if !lease.has_key() {
+            return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
+        }
+        self.rotate_now(
+            now,
+            Waiting::Rebind(asked.ticket),
+            tag,
+            Duration::from_millis(overlap_ms.into()),
+        )
+    }
+
+    pub(crate) fn rotate_now(
+        &mut self,
+        now: Now,
+        waiting: Waiting,
+        tag: Tag,
+        overlap: Duration,
+    ) -> Decision {
+        let lease = self.live_mut(tag.lease_id)?;
+        if lease.state == State::Active && !lease.step(Event::Rebind) {
+            return Err(lease.busy());
+        }
+        lease.since = now.boot;
+        lease.overlap = overlap;
+        lease.outstanding = Some(Outstanding::Rotation);
+        lease.patience_over = false;
+        lease.waiting.push(waiting);
+        let name = lease.tenant.clone();
+        self.on_its_way(&name, tag.lease_id);
+        self.put(tag.lease_id);
+        self.order(Order::Rotate(tag));
+        self.arm(tag.lease_id);
+        Ok(None)
+    }
+}
+
+/// What came of rotations.
+impl LeaseTable {
+    pub(crate) fn rotate_reported(
+        &mut self,
+        now: Now,
+        tag: Tag,
+        outcome: Result<Binding, BindError>,
+    ) {
+        match outcome {
+            Err(BindError::Stranded(error)) => {
+                return self.fence(now, tag.lease_id, Event::Stranded, error);
+            }
+            Ok(binding) => self.rotated(now, tag, binding),
+            Err(error) => self.not_rotated(now, tag, &error),
+        }
+        self.release_if_waiting(now, tag);
+    }
+
+    /// The old key is as it was.
+    fn not_rotated(&mut self, now: Now, tag: Tag, error: &BindError) {
+        let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
+            return;
+        };
+        if lease.step(Event::NotBound) {
+            self.refuse_binding(now, tag, error);
+            self.arm(tag.lease_id);
+        }
+    }
+
+    fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
+        let by = now.boot + self.policy.cut_within;
+        let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else {
+            return;
+        };
+        lease.binding = Some(Box::new(binding));
+        if lease.overlap.is_zero() {
+            // Told when the old key is dead, not before.
+            lease.old_key = Some(OldKey::Retiring { by });
+            self.order(Order::RetireKey(tag));
+            self.arm(tag.lease_id);
+            return;
+        }
+        let until = (now.boot + lease.overlap).min(lease.deadline);
+        lease.old_key = Some(OldKey::Until(until));
+        if lease.step(Event::Bound) {
+            self.settle(now, tag.lease_id);
+        }
+    }
+
+    pub(crate) fn retire_reported(
+        &mut self,
+        now: Now,
+        tag: Tag,
+        outcome: Result<Binding, StepError>,
+    ) {
+        let expected = [State::Active, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "key retired", &expected) else {
+            return;
+        };
+        if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
+            self.note(Note::Stale(tag, "key retired"));
+            return;
+        }
+        match outcome {
+            Ok(binding) => {
+                lease.old_key = None;
+                lease.binding = Some(Box::new(binding));
+                if lease.state == State::Rebinding && !lease.step(Event::Bound) {
+                    return;
+                }
+                self.settle(now, tag.lease_id);
+            }
+            // A key that does not die takes the lease with it: the cut has more ways to kill it.
+            Err(error) => {
+                self.note(Note::KeyNotRetired(tag, error));
+                self.end(now, tag.lease_id, Event::Revoke, LeasePhase::Revoked);
+            }
+        }
+    }
+}
+
+impl Lease {
+    /// Over whatever road.
+    pub(crate) fn has_key(&self) -> bool {
+        self.binding.as_deref().is_some_and(|binding| {
+            let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
+            rkey.is_some() || binding.dp_key.is_some()
+        })
+    }
+
+    pub(crate) fn bind_order(&self) -> Order {
+        Order::Bind(BindOrder {
+            tag: self.tag(),
+            extent: self.extent,
+            transport: self.effective.transport.unwrap_or_default(),
+            peers: self.peers.clone(),
+        })
+    }
+
+    /// The request that gives it a key when it has none.
+    pub(crate) fn asks_for_a_key_by(&self) -> &'static str {
+        if self.takes_peers() {
+            "LEASE_BIND"
+        } else {
+            "LEASE_ROTATE"
+        }
+    }
+
+    pub(crate) fn takes_peers(&self) -> bool {
+        self.effective.transport.is_some_and(takes_peers)
+    }
+}
