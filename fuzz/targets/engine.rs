@@ -1,0 +1,274 @@
+//! Sequences of datagrams, time and key changes on the engine of the UDP road.
+//!
+//! Whatever comes in which order: nothing outside the lease is touched, one WRITE is done at most once,
+//! nothing is done without a valid key or after the end, and who has shown no key never gets more bytes
+//! than he sent.
+#![no_main]
+
+mod script;
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    net::IpAddr,
+    time::Duration,
+};
+
+use fabricbios_fallback_udp::{
+    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, ReplyBuffer, Standing, Store, StoreFailed,
+    answer, crc32c, open, unauthenticated,
+};
+use fabricbios_wire::{
+    DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey,
+    LeaseId, data_flags,
+};
+use libfuzzer_sys::fuzz_target;
+use script::Script;
+
+const LEASE: LeaseId = LeaseId(7);
+const UNITS: u64 = 256;
+
+/// The lease's bytes; a place outside of it is a defect, not an error.
+struct Bytes {
+    bytes: RefCell<[u8; UNITS as usize]>,
+    writes: Cell<usize>,
+}
+
+impl Bytes {
+    fn range(offset: u64, length: usize) -> std::ops::Range<usize> {
+        let start = usize::try_from(offset).expect("within the lease");
+        assert!(start + length <= UNITS as usize, "outside of the lease");
+        start..start + length
+    }
+}
+
+impl Store for Bytes {
+    fn units(&self) -> u64 {
+        UNITS
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed> {
+        let range = Self::range(offset, into.len());
+        into.copy_from_slice(&self.bytes.borrow()[range]);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), StoreFailed> {
+        let range = Self::range(offset, from.len());
+        self.bytes.borrow_mut()[range].copy_from_slice(from);
+        self.writes.set(self.writes.get() + 1);
+        Ok(())
+    }
+}
+
+struct Lease {
+    standing: Standing,
+    deadline: Duration,
+    bytes: Bytes,
+    desk: RefCell<Desk>,
+}
+
+impl Leased for Lease {
+    type Store = Bytes;
+
+    fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn store(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
+        work(&mut self.desk.borrow_mut())
+    }
+}
+
+struct World {
+    lease: Lease,
+    keys: Keys,
+    /// Every key there was; the last is the current one.
+    made: Vec<DataKey>,
+    now: Duration,
+    sent: Vec<Vec<u8>>,
+    /// Distinct WRITEs under a key of the lease: the most that may have been done.
+    writes: BTreeSet<Vec<u8>>,
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut script = Script(bytes);
+    let mut world = World::new();
+    while let Some(step) = script.byte() {
+        world.take(step, &mut script);
+    }
+});
+
+impl World {
+    fn new() -> Self {
+        let key = DataKey::new(&DpKey([0; 32]));
+        Self {
+            lease: Lease {
+                standing: Standing::Live,
+                deadline: Duration::from_secs(60),
+                bytes: Bytes {
+                    bytes: RefCell::new([0; UNITS as usize]),
+                    writes: Cell::new(0),
+                },
+                desk: RefCell::new(Desk::new(Rate::new(1000, 200))),
+            },
+            keys: Keys::new(key.clone()),
+            made: vec![key],
+            now: Duration::ZERO,
+            sent: Vec::new(),
+            writes: BTreeSet::new(),
+        }
+    }
+
+    fn take(&mut self, step: u8, script: &mut Script<'_>) {
+        match step % 16 {
+            0..=5 => self.send_request(script),
+            6 | 7 => self.send_again(script),
+            8 | 9 => self.send_damaged(script),
+            10 => self.deliver(&script.rest(usize::from(step)), 1),
+            11 => self.now += Duration::from_millis(script.number()),
+            12 => self.now += Duration::from_nanos(script.number()),
+            13 if self.keys.has_previous() => drop(self.keys.retire()),
+            13 => self.rotate(),
+            14 => self.lease.deadline = self.now + Duration::from_millis(script.number()),
+            _ => self.stand(script),
+        }
+    }
+
+    fn rotate(&mut self) {
+        let number = u8::try_from(self.made.len()).unwrap_or(u8::MAX);
+        let key = DataKey::new(&DpKey([number; 32]));
+        self.keys.rotate(key.clone());
+        self.made.push(key);
+    }
+
+    /// An end is for ever.
+    fn stand(&mut self, script: &mut Script<'_>) {
+        if self.lease.standing == Standing::Live {
+            self.lease.standing = match script.byte() {
+                Some(255) => Standing::Over,
+                Some(254) => Standing::Fenced,
+                _ => Standing::Live,
+            };
+        }
+    }
+
+    /// A frame under some key of the lease, with fields from the script.
+    fn send_request(&mut self, script: &mut Script<'_>) {
+        let op = script.byte().unwrap_or(0) % 7;
+        let shape = script.byte().unwrap_or(0);
+        let (session, counter) = (script.small(), script.small());
+        let (offset, length) = (script.number(), script.small());
+        let payload = match op {
+            1 => vec![0; 40 + usize::from(script.byte().unwrap_or(0))],
+            3 => script.rest(length as usize % 64),
+            _ => Vec::new(),
+        };
+        let length = match (op, shape & 1) {
+            (1, _) => 0,
+            (3, 0) => payload.len() as u32,
+            _ => length,
+        };
+        let header = DataHeader {
+            service: DataService::Memory,
+            op,
+            flags: if shape & 2 != 0 {
+                data_flags::PAYLOAD_MAC
+            } else {
+                0
+            },
+            status: u8::from(shape & 0xf0 == 0xf0),
+            lease_id: LEASE,
+            nonce: u64::from(session) << 32 | u64::from(counter),
+            offset,
+            length,
+            payload_crc: crc32c(&payload),
+            payload_len: payload.len() as u32,
+            reserved: 0,
+        };
+        let key = &self.made[usize::from(shape >> 2 & 3).min(self.made.len() - 1)];
+        let tag = key.tag(&header, &payload);
+        let datagram = [&header.bytes()[..], &tag, &payload].concat();
+        if op == DataOp::Write as u8 {
+            self.writes.insert(datagram[..DATA_OVERHEAD].to_vec());
+        }
+        self.deliver(&datagram, script.byte().unwrap_or(1));
+        self.sent.push(datagram);
+    }
+
+    fn send_again(&mut self, script: &mut Script<'_>) {
+        let which = usize::from(script.byte().unwrap_or(0));
+        let source = script.byte().unwrap_or(1);
+        if let Some(datagram) = self.sent.iter().rev().nth(which).cloned() {
+            self.deliver(&datagram, source);
+        }
+    }
+
+    /// What was changed on its way changes nothing.
+    fn send_damaged(&mut self, script: &mut Script<'_>) {
+        let (at, bits) = (script.small() as usize, script.byte().unwrap_or(1).max(1));
+        let Some(mut datagram) = self.sent.last().cloned() else {
+            return;
+        };
+        let at = at % datagram.len();
+        datagram[at] ^= bits;
+        let (before, writes) = (
+            *self.lease.bytes.bytes.borrow(),
+            self.lease.bytes.writes.get(),
+        );
+        self.deliver(&datagram, 1);
+        assert_eq!(before, *self.lease.bytes.bytes.borrow());
+        assert_eq!(writes, self.lease.bytes.writes.get());
+    }
+
+    fn deliver(&mut self, datagram: &[u8], source: u8) {
+        let mut reply: ReplyBuffer = [0; DATAGRAM_MAX];
+        let before = *self.lease.bytes.bytes.borrow();
+        let over = self.lease.standing != Standing::Live || self.lease.deadline <= self.now;
+        match open(DataService::Memory, datagram) {
+            Opened::Nothing => {}
+            Opened::Refused(header) => {
+                assert!(unauthenticated(&header, &mut reply) <= datagram.len());
+            }
+            Opened::Frame(frame) => self.answer(&frame, source, &mut reply),
+        }
+        if over {
+            assert_eq!(before, *self.lease.bytes.bytes.borrow(), "after the end");
+        }
+        assert!(
+            self.lease.bytes.writes.get() <= self.writes.len(),
+            "done twice"
+        );
+    }
+
+    fn answer(&self, frame: &DataFrame<'_>, source: u8, reply: &mut ReplyBuffer) {
+        let asked = Asked {
+            frame,
+            source: IpAddr::from([10, 0, 0, source % 3]),
+            now: self.now,
+        };
+        let payload = frame.header.has_payload_mac().then_some(frame.payload);
+        let mut keys = self.keys.iter();
+        let genuine = keys.any(|key| key.verifies(frame.header_bytes, payload, frame.tag));
+        let Some(answered) = answer(&self.lease, &self.keys, asked, reply) else {
+            assert!(unauthenticated(&frame.header, reply) <= DATA_OVERHEAD);
+            return;
+        };
+        assert!(genuine, "answered without a key");
+        let told = DataFrame::parse(&reply[..answered.length]).expect("a reply is a frame");
+        assert!(told.header.is_reply() && told.header.nonce == frame.header.nonce);
+        assert_eq!(told.header.status, answered.status as u8);
+        assert_eq!(told.header.payload_crc, crc32c(told.payload));
+        if answered.status != DataStatus::Ok {
+            assert!(told.payload.is_empty());
+        }
+    }
+}
