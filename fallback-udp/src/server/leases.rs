@@ -88,3 +88,87 @@ fn shard_of(lease: LeaseId) -> usize {
     let at = (lease.0 % SHARDS as u128) as usize;
     at
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use fabricbios_arena::{Arena, Source};
+    use fabricbios_lease::Extent;
+    use fabricbios_wire::{DpKey, Generation, ResourceId};
+
+    use super::*;
+    use crate::{DataKey, Keys, Leased, Rate, server::entry::Bytes};
+
+    const START: Duration = Duration::from_secs(1000);
+
+    static ARENA: LazyLock<Arc<Arena>> =
+        LazyLock::new(|| Arc::new(Arena::open(&Source::default(), 4096).unwrap()));
+    static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(DataKey::new(&DpKey([1; 32]))));
+
+    fn tag(lease: u128, generation: u32) -> Tag {
+        Tag {
+            lease_id: LeaseId(lease),
+            generation: Generation(generation),
+            resource_id: ResourceId(1),
+        }
+    }
+
+    fn entry(lease: u128, generation: u32) -> Arc<Entry> {
+        let extent = Extent {
+            offset: 0,
+            length: 4096,
+        };
+        let arena = Arc::clone(&ARENA);
+        let bytes = Bytes { arena, extent };
+        let (tag, rate) = (tag(lease, generation), Rate::new(1, 1));
+        Arc::new(Entry::new(tag, KEYS.clone(), bytes, rate))
+    }
+
+    fn over(leases: &Leases, lease: u128, at: Duration) {
+        let entry = entry(lease, 1);
+        leases.serve(Arc::clone(&entry));
+        leases.remember(entry, at);
+    }
+
+    #[test]
+    fn a_lease_that_is_over_is_remembered_for_ten_minutes_at_least() {
+        let leases = Leases::default();
+        over(&leases, 1, START);
+        leases.forget_old(START + Duration::from_secs(600));
+        let entry = leases.find(LeaseId(1)).unwrap();
+        assert_eq!(entry.standing(), Standing::Over);
+        leases.forget_old(START + REMEMBERED);
+        assert!(leases.find(LeaseId(1)).is_none());
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_there_is_room_for() {
+        let leases = Leases::default();
+        let all = REMEMBERED_AT_MOST as u128 + 10;
+        for lease in 0..all {
+            over(&leases, lease, START);
+        }
+        assert!(leases.find(LeaseId(9)).is_none());
+        assert!(leases.find(LeaseId(10)).is_some());
+        assert!(leases.find(LeaseId(all - 1)).is_some());
+    }
+
+    #[test]
+    fn what_is_forgotten_is_the_old_binding_and_not_a_newer_one() {
+        let leases = Leases::default();
+        over(&leases, 1, START);
+        leases.serve(entry(1, 2));
+        leases.forget_old(START + REMEMBERED);
+        assert_eq!(leases.find(LeaseId(1)).unwrap().tag, tag(1, 2));
+    }
+
+    #[test]
+    fn an_order_finds_no_binding_that_is_newer_than_itself() {
+        let leases = Leases::default();
+        leases.serve(entry(1, 2));
+        assert!(leases.of(tag(1, 1)).is_none());
+        assert!(leases.of(tag(1, 2)).is_some());
+        assert!(leases.of(tag(1, 3)).is_some());
+    }
+}

@@ -15,6 +15,7 @@ use super::{
     life::{Life, Slot, State},
     table::Known,
 };
+use crate::Standing;
 
 /// What a release has to do.
 enum Step {
@@ -36,7 +37,11 @@ impl FbmuBackend {
         scrub: Option<(Extent, &dyn Fn())>,
     ) -> Result<(), StepError> {
         let Some(slot) = self.table.find_or_make(tag.lease_id) else {
-            // Scrubbing again would hit whoever has the bytes now.
+            // Scrubbing again would hit whoever has the bytes now. The lease may have been fenced
+            // meanwhile for what another road left, and that is remedied when this is asked again.
+            if let Some(entry) = self.serving.leases.of(tag) {
+                entry.set(Standing::Over);
+            }
             return Ok(());
         };
         let _turn = slot

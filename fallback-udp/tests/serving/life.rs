@@ -258,6 +258,19 @@ fn a_lease_whose_end_was_not_proved_says_so_until_it_is_remedied() {
 }
 
 #[test]
+fn a_fence_that_another_road_caused_is_told_until_that_is_remedied() {
+    let fixture = Fixture::new();
+    let client = fixture.leased(1);
+    fixture.cut(1);
+    fixture.backend.retire(tag(1, 1)).unwrap();
+    fixture.backend.fenced(tag(1, 1));
+    assert_eq!(client.ping().status, DataStatus::Fenced as u8);
+    fixture.cut(1);
+    fixture.backend.retire(tag(1, 1)).unwrap();
+    assert_eq!(client.ping().status, NO_LEASE);
+}
+
+#[test]
 fn another_process_serves_the_same_bytes_under_new_keys() {
     let first = Fixture::new();
     let mut client = first.leased(1);
