@@ -80,6 +80,11 @@ impl Refresh for Asker {
             text
         })
     }
+
+    fn is_over(&self) -> bool {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        over.is_some()
+    }
 }
 
 /// What is valid now.

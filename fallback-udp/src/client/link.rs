@@ -98,6 +98,13 @@ impl Link {
                 progress(told);
             }
             self.ask(transfer)?;
+            if self
+                .refresh
+                .as_ref()
+                .is_some_and(|refresh| refresh.is_over())
+            {
+                return Ok(Err(Failure::NoLease));
+            }
         }
     }
 

@@ -60,6 +60,11 @@ impl Default for ClientOptions {
 pub trait Refresh: Send {
     /// The coordinates of the lease, or why there are none: that is told if the call fails.
     fn refresh(&mut self) -> Result<Coordinates, String>;
+
+    /// Whether the node has said that the lease is over: the call then ends at once with `NoLease`.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// A lease's memory over UDP. One call at a time; programs that want more open more of them, and take
@@ -161,8 +166,9 @@ impl MemoryClient {
     }
 
     /// Writes; `progress` gets the number of bytes confirmed. When it returns all is in the lease's memory.
-    /// After an error any part of it may be, and what is still on its way then is not done any more once
-    /// another call of this client has succeeded that needed a session.
+    ///
+    /// After an error any part of it may be, and the rest may still be on its way. The next call of this
+    /// client sees to it that nothing of that is done later; another client would not know of it.
     pub fn write(
         &mut self,
         offset: u64,
