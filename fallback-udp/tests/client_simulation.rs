@@ -133,6 +133,22 @@ fn a_shorter_path_is_found_out_and_followed() {
 }
 
 #[test]
+fn what_is_lost_does_not_fall_out_of_the_servers_window() {
+    let network = Network {
+        loss: 0.05,
+        mtu: 1500,
+        ..Network::GOOD
+    };
+    for seed in 0..5 {
+        let mut world = World::new(seed, 4 << 20, network);
+        let bytes = vec![seed as u8; 4 << 20];
+        world.write(0, &bytes).unwrap();
+        assert_eq!(world.memory(), bytes);
+        assert_eq!(world.requester.statistics().sessions, 1);
+    }
+}
+
+#[test]
 fn a_write_that_was_given_up_is_never_done_after_a_later_one() {
     for seed in 0..SEEDS {
         let held = Network {
