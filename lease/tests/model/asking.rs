@@ -1,0 +1,149 @@
+//! Requests, as they are made of both.
+
+use super::*;
+
+/// Requests.
+impl Pair {
+    pub(super) fn ask(
+        &mut self,
+        tenant: &str,
+        asker: Asker,
+        fresh_id: LeaseId,
+        request: Request,
+    ) -> Ticket {
+        let ticket = Ticket(self.number().into());
+        self.seen.asked.insert(ticket, about(&request));
+        let role = match asker {
+            Asker::Operator => Role::Operator,
+            _ => Role::Tenant,
+        };
+        let asked = Asked {
+            ticket,
+            tenant: Arc::from(tenant),
+            role,
+            fresh_id,
+            request,
+        };
+        self.table.on_request(self.now, &asked);
+        ticket
+    }
+
+    pub(super) fn alloc(&mut self, wish: Wish) {
+        let tenant = TENANTS[wish.tenant];
+        // Ids are random: their order is not the order of time.
+        let id = LeaseId(u128::from(self.number().reverse_bits()));
+        let named = wish.arena.map(|arena| self.world.resource(arena));
+        let wanted = wanted(wish, named, self.numbers);
+        let request = Request::LeaseAlloc(wanted.clone());
+        self.ids.push((id, tenant));
+        let ticket = self.ask(tenant, Asker::Holder, id, request);
+        let effects = self.effects();
+        let extent = effects.iter().find_map(|effect| match effect {
+            Effect::Order(Order::Bind(order)) if order.tag.lease_id == id => Some(order.extent),
+            _ => None,
+        });
+        for effect in &effects {
+            if let Effect::Answer { answer, .. } = effect {
+                invariant_permanent_means_never(answer, &wanted, &self.world.offers);
+            }
+        }
+        self.oracle.alloc(ticket, tenant, id, &wanted, extent);
+        self.compare(effects);
+    }
+
+    pub(super) fn about(
+        &mut self,
+        asker: Asker,
+        who: usize,
+        request: impl FnOnce(LeaseId) -> Request,
+    ) {
+        // Mostly about what is on record, so that most requests have something to do.
+        let known: Vec<_> = { self.oracle.leases.iter() }
+            .map(|lease| (lease.id, lease.tenant.clone()))
+            .collect();
+        let ids = self.ids.iter().map(|&(id, tenant)| (id, tenant.to_owned()));
+        let all: Vec<_> = known.into_iter().chain(ids).collect();
+        let Some((id, holder)) = all.get(who % all.len().max(1)) else {
+            return;
+        };
+        let tenant = match asker {
+            Asker::Holder => holder,
+            Asker::Stranger => STRANGER,
+            Asker::Operator => OPERATOR,
+        };
+        let request = request(*id);
+        let ticket = self.ask(tenant, asker, LeaseId(0), request.clone());
+        let effects = self.effects();
+        let oracle = &mut self.oracle;
+        match request {
+            Request::LeaseRenew { lease_secs, .. } => oracle.renew(ticket, asker, *id, lease_secs),
+            Request::LeaseFree(_) => oracle.free(ticket, asker, *id),
+            Request::LeaseBind { peers, .. } => oracle.bind(ticket, asker, *id, &peers),
+            Request::LeaseRotate { overlap_ms, .. } => {
+                oracle.rotate(ticket, asker, *id, overlap_ms);
+            }
+            _ => oracle.revoke(ticket, asker, *id),
+        }
+        self.compare(effects);
+    }
+
+    pub(super) fn clear_fence(&mut self, asker: Asker, arena: usize) {
+        let id = self.world.resource(arena);
+        let request = Request::FenceClear(id);
+        let ticket = self.ask(OPERATOR, asker, LeaseId(0), request);
+        let effects = self.effects();
+        self.oracle.clear_fence(ticket, asker, id);
+        self.compare(effects);
+    }
+}
+
+pub(super) fn about(request: &Request) -> Option<LeaseId> {
+    match request {
+        Request::LeaseRenew { lease_id, .. }
+        | Request::LeaseBind { lease_id, .. }
+        | Request::LeaseRotate { lease_id, .. }
+        | Request::LeaseFree(lease_id)
+        | Request::LeaseRevoke(lease_id) => Some(*lease_id),
+        _ => None,
+    }
+}
+
+pub(super) fn peers(to: Peer, number: u32) -> Vec<RdmaPeer> {
+    let port = |which: usize| PORTS[which % PORTS.len()];
+    let nobody = |which: usize| NOBODY[which % NOBODY.len()];
+    let gids = match to {
+        Peer::None => vec![],
+        Peer::Port(which) => vec![port(which)],
+        Peer::Several(which) => (0..which % 4 + 2).map(port).collect(),
+        Peer::Nobody(which) => vec![nobody(which)],
+        Peer::Mixed(which) => vec![port(which), nobody(which)],
+    };
+    let peer = |gid: &str| RdmaPeer {
+        qpn: number,
+        psn: 3,
+        gid: gid.parse::<Ipv6Addr>().unwrap().octets(),
+        path_mtu: 0,
+    };
+    gids.into_iter().map(peer).collect()
+}
+
+pub(super) fn wanted(
+    wish: Wish,
+    resource_id: Option<ResourceId>,
+    number: u32,
+) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_type: ResourceType::Mem,
+        resource_id,
+        capacity: wish.bytes,
+        lease_secs: wish.secs,
+        grace_secs: wish.grace,
+        kv_cache_intent: None,
+        cpu_isolation: None,
+        gpu_exclusivity: None,
+        affinities: Vec::new(),
+        transport: wish.road,
+        rotate_on_renew: wish.rotate_on_renew,
+        rdma_peers: peers(wish.peer, number),
+    }
+}

@@ -1,0 +1,277 @@
+//! Time passes, backends report, the daemon dies.
+
+use super::*;
+
+/// Time and reports.
+impl Pair {
+    pub(super) fn drain(&mut self) {
+        self.table.on_drain(self.now);
+        let effects = self.effects();
+        self.oracle.drain();
+        self.compare(effects);
+    }
+
+    pub(super) fn pass(&mut self, step: Step) {
+        self.set_clock(self.after(step));
+        self.table.on_tick(self.now);
+        let effects = self.effects();
+        self.oracle.pass_to(self.now.boot.0);
+        self.compare(effects);
+    }
+
+    pub(super) fn after(&self, step: Step) -> u64 {
+        let now = self.now.boot.0;
+        let due = self.table.next_deadline().map_or(now, |at| at.0);
+        match step {
+            Step::Nanos(ns) => now + ns,
+            Step::Millis(ms) => now + ms * 1_000_000,
+            Step::Due => due,
+            Step::AlmostDue => (due - 1).max(now),
+            Step::Renewable(who, before) => self
+                .renewable(who)
+                .map_or(now, |at| if before { at - 1 } else { at }),
+        }
+    }
+
+    pub(super) fn renewable(&self, who: usize) -> Option<u64> {
+        let at = self.oracle.leases.iter().map(oracle::Held::renewable_at);
+        let ahead: Vec<u64> = at.filter(|&at| at > self.now.boot.0).collect();
+        ahead.get(who % ahead.len().max(1)).copied()
+    }
+
+    pub(super) fn set_clock(&mut self, boot: u64) {
+        self.now = Now {
+            boot: BootTime(boot),
+            unix_ms: UNIX_MS + (boot - BOOT) / 1_000_000,
+        };
+    }
+
+    pub(super) fn report(&mut self, report: Report) {
+        self.table.on_report(self.now, report.clone());
+        let effects = self.effects();
+        self.seen.report(&report);
+        self.oracle.report(&report);
+        self.compare(effects);
+    }
+
+    pub(super) fn report_open(&mut self, which: usize, outcome: Outcome) {
+        if self.open.is_empty() {
+            return;
+        }
+        let which = which % self.open.len();
+        let number = self.number();
+        let report = outcome_of(&self.open[which], outcome, number, &self.oracle);
+        if !matches!(report, Report::ReleaseProgress(_)) {
+            self.open.remove(which);
+            self.reported.push(report.clone());
+        }
+        self.report(report);
+    }
+
+    /// A report that comes twice changes nothing; unless it can be taken for that of an order that
+    /// has not been reported yet, which nobody could tell.
+    pub(super) fn report_again(&mut self, which: usize) {
+        let Some(report) = self
+            .reported
+            .get(which % self.reported.len().max(1))
+            .cloned()
+        else {
+            return;
+        };
+        if !self.open.iter().any(|order| answers(&report, order)) {
+            self.table.on_report(self.now, report);
+            let effects = self.effects();
+            self.compare(effects);
+        }
+    }
+
+    pub(super) fn report_stray(&mut self, which: usize, outcome: Outcome) {
+        let Some(order) = self.open.get(which % self.open.len().max(1)) else {
+            return;
+        };
+        let mut report = outcome_of(order, outcome, 0, &self.oracle);
+        match &mut report {
+            Report::Bind(tag, _)
+            | Report::Rotate(tag, _)
+            | Report::RetireKey(tag, _)
+            | Report::Cut(tag, _)
+            | Report::ReleaseProgress(tag)
+            | Report::Release(tag, _) => {
+                let Generation(right) = tag.generation;
+                tag.generation = Generation(if which < 32 { right - 1 } else { right + 1 });
+            }
+            Report::Reset(id, _) => id.0 += 7,
+        }
+        self.table.on_report(self.now, report);
+        let effects = self.effects();
+        self.compare(effects);
+    }
+
+    pub(super) fn report_progress(&mut self, who: usize) {
+        let leases = &self.oracle.leases;
+        let Some(lease) = leases.get(who % leases.len().max(1)) else {
+            return;
+        };
+        let tag = Tag {
+            lease_id: lease.id,
+            generation: lease.generation(),
+            resource_id: self.oracle.arenas[lease.arena].id,
+        };
+        self.report(Report::ReleaseProgress(tag));
+    }
+
+    /// Everything is reported, every fence is cleared, all time passes.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..1_000 {
+            if !self.open.is_empty() {
+                self.report_open(0, Outcome::Fine);
+            } else if !self.table.fences().is_empty() {
+                let fenced = |arena: &usize| self.oracle.arenas[*arena].fenced();
+                self.clear_fence(Asker::Operator, (0..3).find(fenced).unwrap());
+            } else if self.table.next_deadline().is_some() {
+                self.pass(Step::Due);
+            } else {
+                return self.nothing_is_left();
+            }
+        }
+        panic!("it never settles: {:#?}", self.oracle);
+    }
+
+    pub(super) fn nothing_is_left(&mut self) {
+        self.seen.invariant_every_ticket_was_answered();
+        assert_eq!((self.table.records(), self.oracle.leases.len()), (0, 0));
+        for (arena, offer) in self.table.availability().zip(&self.world.offers) {
+            assert_eq!(arena.available, offer.capacity / PAGE * PAGE);
+        }
+    }
+}
+
+/// The daemon dies and comes back.
+impl Pair {
+    pub(super) fn restart(&mut self, step: Step, same_boot: bool, left: usize) {
+        let before = self.list(OPERATOR, Asker::Operator, true);
+        let then = self.now.boot.0;
+        self.set_clock(self.after(step));
+        self.restart_after_a_worse_crash(same_boot, left);
+        self.seen.restart();
+        self.open.clear();
+        self.reported.clear();
+        self.table = restored(&self.world, &self.seen.journal, self.now, same_boot);
+        let effects = self.effects();
+        self.oracle.restart(self.now.boot.0, same_boot);
+        self.compare(effects);
+        let after = self.list(OPERATOR, Asker::Operator, true);
+        let pause_ms = (self.now.boot.0 - then) / 1_000_000;
+        invariant_nothing_revives(&before, &after, pause_ms, same_boot);
+        invariant_bytes_have_one_holder(&self.table, &self.world.offers);
+    }
+
+    /// The disk had only some of the changes.
+    pub(super) fn restart_after_a_worse_crash(&self, same_boot: bool, left: usize) {
+        let changes = &self.seen.changes;
+        let left = left % (changes.len() + 1);
+        let mut journal = Journal::default();
+        changes[..left]
+            .iter()
+            .for_each(|change| journal.apply(change));
+        let table = restored(&self.world, &journal, self.now, same_boot);
+        invariant_bytes_have_one_holder(&table, &self.world.offers);
+    }
+}
+
+pub(super) fn restored(world: &World, journal: &Journal, now: Now, same_boot: bool) -> LeaseTable {
+    let mut table = world.table();
+    for record in journal.leases.values() {
+        table.restore_lease(now, record.clone(), same_boot);
+    }
+    for fence in journal.fences.values() {
+        table.restore_fence(now, fence.clone(), !same_boot);
+    }
+    table
+}
+
+/// Whether this is a report of such an order.
+pub(super) fn answers(report: &Report, order: &Order) -> bool {
+    match (report, order) {
+        (Report::Bind(tag, _), Order::Bind(order)) => *tag == order.tag,
+        (Report::Rotate(tag, _), Order::Rotate(of))
+        | (Report::RetireKey(tag, _), Order::RetireKey(of))
+        | (Report::Cut(tag, _), Order::Cut(of, _))
+        | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
+            tag == of
+        }
+        (Report::Reset(id, _), Order::Reset(of, _)) => id == of,
+        _ => false,
+    }
+}
+
+/// A backend names the keys that there are: new ones, and the one before a rotation.
+pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &Oracle) -> Report {
+    let fine = matches!(outcome, Outcome::Fine);
+    let error = || StepError::new("step", "on purpose");
+    let done = || if fine { Ok(()) } else { Err(error()) };
+    let bound = |binding: Binding| match outcome {
+        Outcome::Fine | Outcome::Moving => Ok(binding),
+        Outcome::Failed => Err(BindError::Failed(error())),
+        Outcome::Refused => Err(BindError::Refused(error())),
+        Outcome::Cancelled => Err(BindError::Cancelled),
+        Outcome::Stranded => Err(BindError::Stranded(error())),
+    };
+    match order {
+        Order::Bind(order) => {
+            let rkey = (!order.peers.is_empty()).then_some(number);
+            Report::Bind(order.tag, bound(binding(order.transport, rkey, number)))
+        }
+        Order::Rotate(tag) => Report::Rotate(*tag, bound(rotated(*tag, number, oracle))),
+        Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
+        // Nobody reports on these.
+        Order::Extend(..) | Order::Fenced(_) => unreachable!("{order:?} is not open"),
+        Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
+        Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
+            Report::ReleaseProgress(*tag)
+        }
+        Order::Release(tag, _) => Report::Release(*tag, done()),
+        Order::Reset(id, _) => Report::Reset(*id, done()),
+    }
+}
+
+pub(super) fn rotated(tag: Tag, number: u32, oracle: &Oracle) -> Binding {
+    let (road, before) = oracle.keys(tag.lease_id);
+    let mut binding = binding(road, before.rkey.map(|_| number), number);
+    if let Some(rdma) = &mut binding.rdma {
+        rdma.previous = before.rkey.map(|rkey| PreviousKey {
+            rkey,
+            remaining_ms: 0,
+        });
+    }
+    binding
+}
+
+pub(super) fn retired(tag: Tag, oracle: &Oracle) -> Binding {
+    let (road, keys) = oracle.keys(tag.lease_id);
+    binding(road, keys.rkey, keys.dp_key.unwrap_or_default())
+}
+
+/// `number`: that of the key of datagrams, on roads that have one.
+pub(super) fn binding(road: Transport, rkey: Option<u32>, number: u32) -> Binding {
+    let rdma = matches!(road, Transport::Rdma | Transport::Both).then_some(RdmaBinding {
+        rkey,
+        remote_addr: 0x1000,
+        qp_num: 18,
+        gid: [2; 16],
+        port: 1,
+        psn: 4,
+        path_mtu: 1024,
+        strategy: RdmaStrategy::Window,
+        previous: None,
+        max_rd_atomic: 16,
+        atomics: true,
+        further: Vec::new(),
+    });
+    let by_datagrams = matches!(road, Transport::Udp | Transport::Both);
+    Binding {
+        dp_key: by_datagrams.then(|| oracle::dp_key(number)),
+        rdma,
+        ..Binding::default()
+    }
+}

@@ -1,0 +1,403 @@
+//! The lease table once more, slow and simple: a list, scanned from end to end for everything. Written from the
+//! documentation, so that it agrees with the table only where the table does what is documented.
+
+mod ends;
+mod reports;
+mod requests;
+mod restart;
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::{PAGE, actions::Asker};
+
+const MS: u64 = 1_000_000;
+const SEC: u64 = 1_000 * MS;
+const TERM_MAX_SECS: u32 = 3600;
+const CUT_NS: u64 = SEC;
+const BIND_NS: u64 = 30 * SEC;
+const STALL_NS: u64 = 10 * SEC;
+const RESET_NS: u64 = 30 * SEC;
+const KEEP_NS: u64 = 15 * 60 * SEC;
+const OVERLAP_MS_MAX: u32 = 60_000;
+const RENEWAL_OVERLAP_MS: u32 = 5_000;
+const FAREWELLS_AT_ONCE: usize = 32;
+
+/// How much there may be, of which the operator decides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) records: usize,
+    pub(crate) tenant_records: usize,
+    pub(crate) tenant_binds: usize,
+}
+
+impl Limits {
+    pub(crate) const PLENTY: Self = Self {
+        records: 1_000,
+        tenant_records: 1_000,
+        tenant_binds: 1_000,
+    };
+}
+
+/// The keys of a lease, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Keys {
+    pub(crate) rkey: Option<u32>,
+    pub(crate) dp_key: Option<u32>,
+}
+
+impl Keys {
+    const NONE: Self = Self {
+        rkey: None,
+        dp_key: None,
+    };
+
+    pub(crate) fn of(binding: &Binding) -> Self {
+        let number = |key: &DpKey| u32::from_be_bytes(*key.0.first_chunk().unwrap());
+        Self {
+            rkey: binding.rdma.as_ref().and_then(|rdma| rdma.rkey),
+            dp_key: binding.dp_key.as_ref().map(number),
+        }
+    }
+}
+
+pub(crate) fn dp_key(number: u32) -> DpKey {
+    let mut key = [0; 32];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    DpKey(key)
+}
+
+/// What somebody is told, as far as it is compared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Said {
+    Lease {
+        phase: String,
+        remaining_ms: u64,
+        keys: Keys,
+    },
+    Revoked(String),
+    Cleared,
+    No(String),
+}
+
+impl Said {
+    fn no(error: LeaseError) -> Self {
+        Self::No(format!("{error:?}"))
+    }
+
+    fn revoked(outcome: RevokeOutcome) -> Self {
+        Self::Revoked(format!("{outcome:?}"))
+    }
+
+    pub(crate) fn of(answer: &Answer) -> Self {
+        match answer {
+            Ok(Reply::Lease(info)) => Self::Lease {
+                phase: format!("{:?}", info.phase),
+                remaining_ms: info.remaining_ms,
+                keys: Keys::of(&info.binding),
+            },
+            Ok(Reply::Revoked(outcome)) => Self::revoked(*outcome),
+            Ok(Reply::FenceCleared) => Self::Cleared,
+            Ok(other) => panic!("nobody asked for {other:?}"),
+            Err(refusal) => Self::no(refusal.error),
+        }
+    }
+}
+
+/// Where a lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Asked,
+    InUse,
+    /// A new binding is being made; what was before is being taken away.
+    NewBinding,
+    /// A new key is being made, or the old one is being ended before the new one is told.
+    NewKey,
+    BeingCut,
+    Kept,
+    Scrubbed,
+    Clean,
+    Fenced,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OldKey {
+    None,
+    Works { rkey: Option<u32>, until: u64 },
+    Dying { by: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Grant,
+    Rebind,
+    Renew,
+    Free,
+    Revoke,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnItsWay {
+    Nothing,
+    Bind,
+    Rotate,
+}
+
+/// A lease on record.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) id: LeaseId,
+    pub(crate) tenant: String,
+    pub(crate) arena: usize,
+    pub(crate) extent: Extent,
+    life: Life,
+    generation: u32,
+    road: Transport,
+    peers: Vec<RdmaPeer>,
+    rotate_on_renew: bool,
+    term_secs: u32,
+    grace_ns: u64,
+    deadline: u64,
+    since: u64,
+    pub(crate) granted: bool,
+    ending: LeasePhase,
+    keys: Keys,
+    old: OldKey,
+    overlap_ms: u32,
+    on_its_way: OnItsWay,
+    /// Who waited for that was told that it takes long.
+    patience_over: bool,
+    release_ordered: bool,
+    /// It has been heard of.
+    release_moves: bool,
+    /// It is fenced, and all that failed is its release.
+    only_release_failed: bool,
+    waits: Vec<(Ticket, Waits)>,
+}
+
+impl Held {
+    fn alarm(&self) -> Option<u64> {
+        let mut at = vec![];
+        if matches!(self.life, Life::InUse | Life::NewBinding | Life::NewKey) {
+            at.push(self.deadline);
+            match self.old {
+                OldKey::None => {}
+                OldKey::Works { until, .. } => at.push(until),
+                OldKey::Dying { by } => at.push(by),
+            }
+        }
+        match self.life {
+            Life::NewBinding | Life::NewKey if self.patience_over => {}
+            Life::Asked | Life::NewBinding | Life::NewKey => at.push(self.since + BIND_NS),
+            Life::BeingCut => at.push(self.since + CUT_NS),
+            Life::Kept => at.push(self.deadline + self.grace_ns),
+            Life::Scrubbed if self.release_moves => at.push(self.since + STALL_NS),
+            Life::Clean => at.push(self.since + KEEP_NS),
+            // What waits for its turn is not stuck.
+            Life::Scrubbed | Life::InUse | Life::Fenced => {}
+        }
+        at.into_iter().min()
+    }
+
+    /// The last fifth of the term begins.
+    pub(crate) fn renewable_at(&self) -> u64 {
+        let window = u64::from(self.term_secs) * SEC / 5;
+        self.deadline.saturating_sub(window)
+    }
+
+    pub(crate) fn phase(&self) -> LeasePhase {
+        match self.life {
+            Life::Asked => LeasePhase::Binding,
+            Life::InUse | Life::NewBinding | Life::NewKey | Life::BeingCut => LeasePhase::Active,
+            Life::Kept => LeasePhase::Grace,
+            Life::Scrubbed | Life::Clean => self.ending,
+            Life::Fenced => LeasePhase::Fenced,
+        }
+    }
+
+    pub(crate) fn status(&self) -> LeaseStatus {
+        match self.phase() {
+            LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
+            LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
+            LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
+        }
+    }
+
+    pub(crate) fn alive(&self) -> bool {
+        self.life != Life::Clean
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        Generation(self.generation)
+    }
+
+    /// The keys that the holder is told, and the rkey before with its end.
+    pub(crate) fn told(&self) -> (Keys, Option<(u32, u64)>) {
+        match (self.life, self.old) {
+            (Life::InUse | Life::NewKey, OldKey::Works { rkey, until }) => {
+                (self.keys, rkey.map(|rkey| (rkey, until)))
+            }
+            (Life::InUse | Life::NewKey, _) => (self.keys, None),
+            _ => (Keys::NONE, None),
+        }
+    }
+
+    pub(crate) fn remaining_ms(&self, now: u64) -> u64 {
+        match self.phase() {
+            LeasePhase::Active => self.deadline.saturating_sub(now) / MS,
+            _ => 0,
+        }
+    }
+
+    /// Why a request about a lease in this state cannot be met.
+    fn unfit(&self) -> LeaseError {
+        match self.life {
+            Life::Kept if self.on_its_way == OnItsWay::Nothing => LeaseError::Expired,
+            Life::Fenced => LeaseError::Fenced,
+            Life::Scrubbed | Life::Clean => match self.ending {
+                LeasePhase::Revoked => LeaseError::Revoked,
+                LeasePhase::Fenced => LeaseError::Fenced,
+                _ => LeaseError::Expired,
+            },
+            _ => LeaseError::ResourceBusy,
+        }
+    }
+
+    fn over(&self) -> LeaseError {
+        match self.phase() {
+            LeasePhase::Revoked => LeaseError::Revoked,
+            LeasePhase::Fenced => LeaseError::Fenced,
+            _ => LeaseError::Expired,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Arena {
+    pub(crate) id: ResourceId,
+    pub(crate) roads: Vec<Transport>,
+    lasts: bool,
+    owner: Vec<Option<LeaseId>>,
+    /// Which lease it is told of, and whether only releases failed.
+    fence: Option<(LeaseId, bool)>,
+    /// Who asked for it, if somebody did, and until when.
+    resetting: Option<(Option<Ticket>, u64)>,
+    /// Something was fenced since the remediation began, so it proves nothing about that.
+    overtaken: bool,
+}
+
+impl Arena {
+    pub(crate) fn longest(&self) -> u64 {
+        let runs = self.owner.split(Option::is_some);
+        runs.map(|run| run.len() as u64 * PAGE).max().unwrap_or(0)
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        if self.fence.is_some() {
+            0
+        } else {
+            self.longest()
+        }
+    }
+
+    pub(crate) fn fenced(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    /// The lease that its fence names.
+    pub(crate) fn culprit(&self) -> Option<LeaseId> {
+        self.fence.map(|(id, _)| id)
+    }
+
+    /// What whole pages can be had of it.
+    pub(crate) fn usable(&self) -> u64 {
+        self.owner.len() as u64 * PAGE
+    }
+
+    fn pages(extent: Extent) -> std::ops::Range<usize> {
+        let first = extent.offset / PAGE;
+        let end = (extent.offset + extent.length).div_ceil(PAGE);
+        usize::try_from(first).unwrap()..usize::try_from(end).unwrap()
+    }
+}
+
+/// All there is.
+#[derive(Clone, Debug)]
+pub(crate) struct Oracle {
+    pub(crate) boot: u64,
+    limits: Limits,
+    draining: bool,
+    pub(crate) arenas: Vec<Arena>,
+    pub(crate) leases: Vec<Held>,
+    pub(crate) orders: Vec<Order>,
+    pub(crate) answers: Vec<(Ticket, Said)>,
+}
+
+impl Oracle {
+    pub(crate) fn new(boot: u64, offers: &[Offer], limits: Limits) -> Self {
+        let arena = |offer: &Offer| Arena {
+            id: offer.resource_id,
+            roads: offer.transports.clone(),
+            lasts: offer.outlives_process,
+            owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
+            fence: None,
+            resetting: None,
+            overtaken: false,
+        };
+        Self {
+            boot,
+            limits,
+            draining: false,
+            arenas: offers.iter().map(arena).collect(),
+            leases: vec![],
+            orders: vec![],
+            answers: vec![],
+        }
+    }
+
+    fn say(&mut self, ticket: Ticket, said: Said) {
+        self.answers.push((ticket, said));
+    }
+
+    fn refuse(&mut self, ticket: Ticket, error: LeaseError) {
+        self.say(ticket, Said::no(error));
+    }
+
+    fn find(&self, id: LeaseId) -> Option<usize> {
+        self.leases.iter().position(|lease| lease.id == id)
+    }
+
+    /// The road of a lease, and the keys that it has.
+    pub(crate) fn keys(&self, id: LeaseId) -> (Transport, Keys) {
+        let held = self.find(id).map(|at| &self.leases[at]);
+        held.map_or((Transport::Rdma, Keys::NONE), |lease| {
+            (lease.road, lease.keys)
+        })
+    }
+
+    /// What is somebody's of an arena, in order.
+    pub(crate) fn held(&self, id: ResourceId) -> Vec<Extent> {
+        let its = |lease: &&Held| lease.alive() && self.arenas[lease.arena].id == id;
+        let mut held: Vec<Extent> = self.leases.iter().filter(its).map(|l| l.extent).collect();
+        held.sort();
+        held
+    }
+
+    fn tag(&self, at: usize) -> Tag {
+        let lease = &self.leases[at];
+        Tag {
+            lease_id: lease.id,
+            generation: lease.generation(),
+            resource_id: self.arenas[lease.arena].id,
+        }
+    }
+
+    fn lease_said(&self, at: usize, with_key: bool) -> Said {
+        let lease = &self.leases[at];
+        Said::Lease {
+            phase: format!("{:?}", lease.phase()),
+            remaining_ms: lease.remaining_ms(self.boot),
+            keys: if with_key { lease.told().0 } else { Keys::NONE },
+        }
+    }
+}

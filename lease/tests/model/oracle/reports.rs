@@ -1,0 +1,210 @@
+//! What the backends report.
+
+use super::*;
+
+/// Reports.
+impl Oracle {
+    pub(crate) fn report(&mut self, report: &Report) {
+        match report {
+            Report::Bind(tag, outcome) => self.returned(*tag, OnItsWay::Bind, outcome),
+            Report::Rotate(tag, outcome) => self.returned(*tag, OnItsWay::Rotate, outcome),
+            Report::RetireKey(tag, outcome) => self.retired(*tag, outcome.is_ok()),
+            Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
+            Report::ReleaseProgress(tag) => {
+                let now = self.boot;
+                let cleaned = |lease: &&mut Held| lease.life == Life::Scrubbed;
+                if let Some(at) = self.at(*tag)
+                    && let Some(lease) = Some(&mut self.leases[at]).filter(cleaned)
+                    && lease.release_ordered
+                {
+                    lease.since = now;
+                    lease.release_moves = true;
+                }
+            }
+            Report::Release(tag, outcome) => self.released(*tag, outcome.is_ok()),
+            Report::Reset(id, outcome) => self.reset_over(*id, outcome.is_ok()),
+        }
+    }
+
+    pub(super) fn at(&self, tag: Tag) -> Option<usize> {
+        self.find(tag.lease_id).filter(|&at| self.tag(at) == tag)
+    }
+
+    pub(super) fn returned(
+        &mut self,
+        tag: Tag,
+        what: OnItsWay,
+        outcome: &Result<Binding, BindError>,
+    ) {
+        let Some(at) = self
+            .at(tag)
+            .filter(|&at| self.leases[at].on_its_way == what)
+        else {
+            return;
+        };
+        self.leases[at].on_its_way = OnItsWay::Nothing;
+        let life = self.leases[at].life;
+        match (life, outcome) {
+            (_, Err(BindError::Stranded(_))) => self.fence(at, false),
+            (Life::Asked | Life::NewBinding | Life::NewKey, Ok(binding)) => self.bound(at, binding),
+            (Life::Asked | Life::NewBinding | Life::NewKey, Err(error)) => {
+                self.not_bound(at, error);
+            }
+            (Life::Scrubbed, _) => self.scrub(at),
+            _ => {}
+        }
+    }
+
+    pub(super) fn bound(&mut self, at: usize, binding: &Binding) {
+        let now = self.boot;
+        let lease = &mut self.leases[at];
+        let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
+        match lease.life {
+            Life::Asked => {
+                lease.granted = true;
+                lease.deadline = now + u64::from(lease.term_secs) * SEC;
+            }
+            Life::NewKey if lease.overlap_ms == 0 => {
+                // Told when the old key is dead.
+                lease.old = OldKey::Dying { by: now + CUT_NS };
+                let tag = self.tag(at);
+                return self.orders.push(Order::RetireKey(tag));
+            }
+            Life::NewKey => {
+                let until = (now + u64::from(lease.overlap_ms) * MS).min(lease.deadline);
+                assert_ne!(before, Keys::NONE, "only what has a key gets another");
+                let rkey = before.rkey;
+                lease.old = OldKey::Works { rkey, until };
+            }
+            _ => {}
+        }
+        if self.leases[at].life != Life::NewKey {
+            self.prolong(at);
+        }
+        self.in_use(at);
+    }
+
+    /// Roads that look at the clock learn the deadline.
+    pub(super) fn prolong(&mut self, at: usize) {
+        let deadline = BootTime(self.leases[at].deadline);
+        self.orders.push(Order::Extend(self.tag(at), deadline));
+    }
+
+    pub(super) fn in_use(&mut self, at: usize) {
+        self.leases[at].life = Life::InUse;
+        let said = self.lease_said(at, true);
+        for (ticket, _) in std::mem::take(&mut self.leases[at].waits) {
+            self.say(ticket, said.clone());
+        }
+    }
+
+    pub(super) fn not_bound(&mut self, at: usize, error: &BindError) {
+        let error = match error {
+            BindError::Refused(_) => LeaseError::InvalidArgs,
+            BindError::Cancelled => LeaseError::Unavailable,
+            _ => LeaseError::Internal,
+        };
+        let lease = &mut self.leases[at];
+        let waits = std::mem::take(&mut lease.waits);
+        match lease.life {
+            Life::Asked => self.clean(at),
+            Life::NewBinding => {
+                lease.keys = Keys::NONE;
+                lease.life = Life::InUse;
+            }
+            _ => lease.life = Life::InUse,
+        }
+        self.tell_without(at, waits, error);
+    }
+
+    /// Who renewed has the term, if not the key.
+    pub(super) fn tell_without(
+        &mut self,
+        at: usize,
+        waits: Vec<(Ticket, Waits)>,
+        error: LeaseError,
+    ) {
+        for (ticket, waits) in waits {
+            if waits == Waits::Renew {
+                let said = self.lease_said(at, true);
+                self.say(ticket, said);
+            } else {
+                self.refuse(ticket, error);
+            }
+        }
+    }
+
+    pub(super) fn retired(&mut self, tag: Tag, fine: bool) {
+        let dying = |&at: &usize| {
+            let lease = &self.leases[at];
+            matches!(lease.old, OldKey::Dying { .. })
+                && matches!(lease.life, Life::InUse | Life::NewKey)
+        };
+        let Some(at) = self.at(tag).filter(dying) else {
+            return;
+        };
+        if fine {
+            self.leases[at].old = OldKey::None;
+            self.in_use(at);
+        } else {
+            self.cut(at, LeasePhase::Revoked);
+        }
+    }
+
+    pub(super) fn was_cut(&mut self, tag: Tag, proved: bool) {
+        let being_cut = |&at: &usize| self.leases[at].life == Life::BeingCut;
+        let Some(at) = self.at(tag).filter(being_cut) else {
+            return;
+        };
+        if !proved {
+            return self.fence(at, false);
+        }
+        let lease = &mut self.leases[at];
+        lease.old = OldKey::None;
+        let grace = lease.deadline + lease.grace_ns > self.boot;
+        let keep = lease.ending == LeasePhase::Expired && grace;
+        lease.life = if keep { Life::Kept } else { Life::Scrubbed };
+        self.tell_end(at);
+        if !keep {
+            self.scrub(at);
+        }
+    }
+
+    pub(super) fn tell_end(&mut self, at: usize) {
+        let ended = self.lease_said(at, false);
+        let over = self.leases[at].over();
+        for (ticket, waits) in std::mem::take(&mut self.leases[at].waits) {
+            match waits {
+                Waits::Grant => self.refuse(ticket, LeaseError::Internal),
+                Waits::Rebind | Waits::Renew => self.refuse(ticket, over),
+                Waits::Free => self.say(ticket, ended.clone()),
+                Waits::Revoke => self.say(ticket, Said::revoked(RevokeOutcome::TornDown)),
+            }
+        }
+    }
+
+    pub(super) fn released(&mut self, tag: Tag, fine: bool) {
+        let Some(at) = self.at(tag).filter(|&at| self.leases[at].release_ordered) else {
+            return;
+        };
+        let lease = &self.leases[at];
+        match (lease.life, fine) {
+            (Life::Scrubbed, true) => self.clean(at),
+            (Life::Scrubbed, false) => self.fence(at, true),
+            (Life::Fenced, true) if lease.only_release_failed => {
+                let arena = lease.arena;
+                self.clean(at);
+                let mut others = self.leases.iter().filter(|lease| lease.arena == arena);
+                let last = !others.any(|lease| lease.life == Life::Fenced);
+                if last
+                    && self.arenas[arena]
+                        .fence
+                        .is_some_and(|(_, by_release)| by_release)
+                {
+                    self.unfence(arena);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! What is asked.
+
+use super::*;
+
+/// Requests.
+impl Oracle {
+    /// The arena that should be taken.
+    pub(crate) fn place(&self, wanted: &LeaseAllocRequest) -> Result<usize, LeaseError> {
+        let (secs, grace) = (wanted.lease_secs, wanted.grace_secs);
+        if wanted.capacity == 0 || secs == 0 || secs > TERM_MAX_SECS || grace > TERM_MAX_SECS {
+            return Err(LeaseError::InvalidArgs);
+        }
+        if !wanted.rdma_peers.iter().all(|&peer| names_one_port(peer)) {
+            return Err(LeaseError::InvalidArgs);
+        }
+        let at = match wanted.resource_id {
+            Some(id) => {
+                let named = self.arenas.iter().position(|arena| arena.id == id);
+                named.ok_or(LeaseError::NotFound)?
+            }
+            None => self.tightest(wanted),
+        };
+        let arena = &self.arenas[at];
+        let road = self.road(at, wanted);
+        if arena.fenced() {
+            Err(LeaseError::Fenced)
+        } else if !road.is_some_and(|road| wanted.rdma_peers.is_empty() || takes_peers(road)) {
+            Err(LeaseError::InvalidArgs)
+        } else if arena.longest() < wanted.capacity {
+            Err(LeaseError::CapacityExceeded)
+        } else {
+            Ok(at)
+        }
+    }
+
+    /// Hopeless arenas count last, then those that cannot now, then the looser ones.
+    pub(super) fn tightest(&self, wanted: &LeaseAllocRequest) -> usize {
+        let mut left: Vec<usize> = (0..self.arenas.len()).collect();
+        let mut prefer = |good: &dyn Fn(usize) -> bool| {
+            if left.iter().any(|&at| good(at)) {
+                left.retain(|&at| good(at));
+            }
+        };
+        prefer(&|at| self.arenas[at].usable() >= wanted.capacity);
+        prefer(&|at| self.road(at, wanted).is_some());
+        prefer(&|at| !self.arenas[at].fenced());
+        prefer(&|at| self.arenas[at].longest() >= wanted.capacity);
+        let tight = left.into_iter();
+        tight
+            .min_by_key(|&at| (self.arenas[at].longest(), at))
+            .unwrap()
+    }
+
+    pub(crate) fn road(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
+        let roads = &self.arenas[at].roads;
+        let takes_peers = |road: &Transport| takes_peers(*road);
+        match wanted.transport {
+            Transport::Auto if !wanted.rdma_peers.is_empty() => {
+                roads.iter().copied().find(takes_peers)
+            }
+            Transport::Auto => roads.first().copied(),
+            road => roads.contains(&road).then_some(road),
+        }
+    }
+
+    /// `extent` is what the table took: any that is free will do.
+    pub(crate) fn alloc(
+        &mut self,
+        ticket: Ticket,
+        tenant: &str,
+        id: LeaseId,
+        wanted: &LeaseAllocRequest,
+        extent: Option<Extent>,
+    ) {
+        let admitted = { self.room_for_a_record(tenant) }
+            .and_then(|()| self.turn_to_bind(tenant))
+            .and_then(|()| self.place(wanted));
+        let arena = match admitted {
+            Ok(arena) => arena,
+            Err(error) => return self.refuse(ticket, error),
+        };
+        let extent = extent.unwrap_or_else(|| panic!("there is room for {wanted:?}: {self:#?}"));
+        let pages = wanted.capacity.div_ceil(PAGE);
+        assert_eq!((extent.length, extent.offset % PAGE), (pages * PAGE, 0));
+        for page in Arena::pages(extent) {
+            let owner = &mut self.arenas[arena].owner[page];
+            assert_eq!(owner.replace(id), None, "page {page} is somebody's");
+        }
+        let lease = Held {
+            id,
+            tenant: tenant.to_owned(),
+            arena,
+            extent,
+            life: Life::Asked,
+            generation: 1,
+            road: self.road(arena, wanted).unwrap(),
+            peers: wanted.rdma_peers.clone(),
+            rotate_on_renew: wanted.rotate_on_renew,
+            term_secs: wanted.lease_secs,
+            grace_ns: u64::from(wanted.grace_secs) * SEC,
+            deadline: 0,
+            since: self.boot,
+            granted: false,
+            ending: LeasePhase::Revoked,
+            keys: Keys::NONE,
+            old: OldKey::None,
+            overlap_ms: 0,
+            on_its_way: OnItsWay::Bind,
+            patience_over: false,
+            release_ordered: false,
+            release_moves: false,
+            only_release_failed: false,
+            waits: vec![(ticket, Waits::Grant)],
+        };
+        self.leases.push(lease);
+        self.order_bind(self.leases.len() - 1);
+    }
+
+    /// Ended leases count too: what is bounded is memory.
+    pub(super) fn room_for_a_record(&self, tenant: &str) -> Result<(), LeaseError> {
+        let all = self.leases.len();
+        let its = self.leases.iter().filter(|lease| lease.tenant == tenant);
+        match all < self.limits.records && its.count() < self.limits.tenant_records {
+            true => Ok(()),
+            false => Err(LeaseError::Unavailable),
+        }
+    }
+
+    pub(super) fn turn_to_bind(&self, tenant: &str) -> Result<(), LeaseError> {
+        let on_their_way = |lease: &&Held| lease.on_its_way != OnItsWay::Nothing;
+        let its = self.leases.iter().filter(|lease| lease.tenant == tenant);
+        match its.filter(on_their_way).count() < self.limits.tenant_binds {
+            true => Ok(()),
+            false => Err(LeaseError::ResourceBusy),
+        }
+    }
+
+    pub(super) fn order_bind(&mut self, at: usize) {
+        let tag = self.tag(at);
+        let lease = &self.leases[at];
+        self.orders.push(Order::Bind(BindOrder {
+            tag,
+            extent: lease.extent,
+            transport: lease.road,
+            peers: lease.peers.clone(),
+        }));
+    }
+
+    /// The lease, if this asker may do something with it and it is not over.
+    pub(super) fn mine(&self, asker: Asker, id: LeaseId) -> Result<usize, LeaseError> {
+        let at = self.find(id).ok_or(LeaseError::NotFound)?;
+        match asker {
+            Asker::Stranger => Err(LeaseError::NotFound),
+            Asker::Operator => Err(LeaseError::NotPermitted),
+            Asker::Holder => Ok(at),
+        }
+    }
+
+    pub(crate) fn renew(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, secs: u32) {
+        if let Err(error) = self.try_renew(ticket, asker, id, secs) {
+            self.refuse(ticket, error);
+        }
+    }
+
+    pub(super) fn try_renew(
+        &mut self,
+        ticket: Ticket,
+        asker: Asker,
+        id: LeaseId,
+        secs: u32,
+    ) -> Result<(), LeaseError> {
+        let at = self.mine(asker, id)?;
+        let now = self.boot;
+        let lease = &mut self.leases[at];
+        if !lease.alive() {
+            return Err(lease.unfit());
+        }
+        if lease.life == Life::InUse && now < lease.renewable_at() {
+            return Err(LeaseError::RenewTooEarly);
+        }
+        if secs > TERM_MAX_SECS {
+            return Err(LeaseError::InvalidArgs);
+        }
+        let rotates =
+            lease.rotate_on_renew && lease.life == Life::InUse && lease.keys != Keys::NONE;
+        if rotates || lease.life == Life::Kept {
+            let tenant = lease.tenant.clone();
+            self.turn_to_bind(&tenant)?;
+        }
+        let lease = &mut self.leases[at];
+        if rotates && lease.old != OldKey::None {
+            return Err(LeaseError::ResourceBusy);
+        }
+        let kept = lease.life == Life::Kept && lease.on_its_way == OnItsWay::Nothing;
+        if lease.life != Life::InUse && !kept {
+            return Err(lease.unfit());
+        }
+        if secs > 0 {
+            lease.term_secs = secs;
+        }
+        lease.deadline = now + u64::from(lease.term_secs) * SEC;
+        if let OldKey::Works { until, .. } = &mut lease.old {
+            *until = lease.deadline.min(*until);
+        }
+        if kept {
+            self.leases[at].waits.push((ticket, Waits::Renew));
+            self.bind_again(at);
+            return Ok(());
+        }
+        self.prolong(at);
+        let lease = &self.leases[at];
+        if rotates {
+            let half_term_ms = lease.term_secs.saturating_mul(500);
+            self.new_key(
+                at,
+                ticket,
+                Waits::Renew,
+                RENEWAL_OVERLAP_MS.min(half_term_ms),
+            );
+        } else {
+            let said = self.lease_said(at, true);
+            self.say(ticket, said);
+        }
+        Ok(())
+    }
+
+    pub(super) fn bind_again(&mut self, at: usize) {
+        let lease = &mut self.leases[at];
+        lease.generation += 1;
+        lease.life = Life::NewBinding;
+        lease.since = self.boot;
+        lease.keys = Keys::NONE;
+        lease.old = OldKey::None;
+        lease.on_its_way = OnItsWay::Bind;
+        lease.patience_over = false;
+        self.order_bind(at);
+    }
+
+    pub(super) fn new_key(&mut self, at: usize, ticket: Ticket, waits: Waits, overlap_ms: u32) {
+        let lease = &mut self.leases[at];
+        lease.life = Life::NewKey;
+        lease.since = self.boot;
+        lease.overlap_ms = overlap_ms;
+        lease.on_its_way = OnItsWay::Rotate;
+        lease.patience_over = false;
+        lease.waits.push((ticket, waits));
+        let tag = self.tag(at);
+        self.orders.push(Order::Rotate(tag));
+    }
+
+    pub(crate) fn bind(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, peers: &[RdmaPeer]) {
+        let fits = |at: usize| {
+            let lease = &self.leases[at];
+            if !lease.alive() {
+                return Err(lease.unfit());
+            }
+            let ports = peers.iter().all(|&peer| names_one_port(peer));
+            if !takes_peers(lease.road) || !ports {
+                return Err(LeaseError::InvalidArgs);
+            }
+            self.turn_to_bind(&lease.tenant)?;
+            match lease.life {
+                Life::InUse => Ok(at),
+                _ => Err(lease.unfit()),
+            }
+        };
+        match self.mine(asker, id).and_then(fits) {
+            Err(error) => self.refuse(ticket, error),
+            Ok(at) => {
+                self.leases[at].peers = peers.to_vec();
+                self.leases[at].waits.push((ticket, Waits::Rebind));
+                self.bind_again(at);
+            }
+        }
+    }
+
+    pub(crate) fn rotate(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, overlap_ms: u32) {
+        let fits = |at: usize| {
+            let lease = &self.leases[at];
+            match lease.life {
+                Life::Clean => Err(lease.unfit()),
+                _ if overlap_ms > OVERLAP_MS_MAX => Err(LeaseError::InvalidArgs),
+                Life::InUse if lease.old != OldKey::None => Err(LeaseError::ResourceBusy),
+                Life::InUse if lease.keys == Keys::NONE && takes_peers(lease.road) => {
+                    Err(LeaseError::InvalidArgs)
+                }
+                Life::InUse => self.turn_to_bind(&lease.tenant).map(|()| at),
+                _ => Err(self
+                    .turn_to_bind(&lease.tenant)
+                    .err()
+                    .unwrap_or(lease.unfit())),
+            }
+        };
+        match self.mine(asker, id).and_then(fits) {
+            Err(error) => self.refuse(ticket, error),
+            // Nothing to rotate, and no queue pair to bind to: a binding is what gives it a key.
+            Ok(at) if self.leases[at].keys == Keys::NONE => {
+                self.leases[at].waits.push((ticket, Waits::Rebind));
+                self.bind_again(at);
+            }
+            Ok(at) => self.new_key(at, ticket, Waits::Rebind, overlap_ms),
+        }
+    }
+
+    pub(crate) fn free(&mut self, ticket: Ticket, asker: Asker, id: LeaseId) {
+        let at = match self.mine(asker, id) {
+            Ok(at) => at,
+            Err(error) => return self.refuse(ticket, error),
+        };
+        match (self.leases[at].life, self.leases[at].phase()) {
+            // Freeing twice is no error.
+            (_, LeasePhase::Freed) => {
+                let said = self.lease_said(at, false);
+                self.say(ticket, said);
+            }
+            (Life::Scrubbed | Life::Clean | Life::Fenced, _) => {
+                let error = self.leases[at].over();
+                self.refuse(ticket, error);
+            }
+            _ => self.end_for(at, LeasePhase::Freed, ticket, Waits::Free),
+        }
+    }
+
+    pub(super) fn end_for(&mut self, at: usize, phase: LeasePhase, ticket: Ticket, waits: Waits) {
+        self.end(at, phase);
+        self.leases[at].waits.push((ticket, waits));
+        if self.leases[at].life == Life::Scrubbed {
+            self.tell_end(at);
+        }
+    }
+
+    pub(crate) fn revoke(&mut self, ticket: Ticket, asker: Asker, id: LeaseId) {
+        if !matches!(asker, Asker::Operator) {
+            return self.refuse(ticket, LeaseError::NotPermitted);
+        }
+        let Some(at) = self.find(id) else {
+            return self.say(ticket, Said::revoked(RevokeOutcome::NotFound));
+        };
+        match (self.leases[at].life, self.leases[at].phase()) {
+            (_, LeasePhase::Fenced) => self.say(ticket, Said::revoked(RevokeOutcome::Fenced)),
+            (Life::Scrubbed | Life::Clean, _) => {
+                self.say(ticket, Said::revoked(RevokeOutcome::TornDown));
+            }
+            _ => self.end_for(at, LeasePhase::Revoked, ticket, Waits::Revoke),
+        }
+    }
+
+    pub(crate) fn clear_fence(&mut self, ticket: Ticket, asker: Asker, id: ResourceId) {
+        if !matches!(asker, Asker::Operator) {
+            return self.refuse(ticket, LeaseError::NotPermitted);
+        }
+        let named = self.arenas.iter().find(|arena| arena.id == id);
+        let Some(arena) = named.filter(|arena| arena.fenced()) else {
+            return self.refuse(ticket, LeaseError::NotFound);
+        };
+        if arena.resetting.is_some() {
+            return self.refuse(ticket, LeaseError::ResourceBusy);
+        }
+        let fenced = self.fenced_on(id);
+        if fenced
+            .iter()
+            .any(|lease| lease.on_its_way != OnItsWay::Nothing)
+        {
+            return self.refuse(ticket, LeaseError::ResourceBusy);
+        }
+        self.reset(id, Some(ticket));
+    }
+
+    pub(super) fn reset(&mut self, id: ResourceId, asker: Option<Ticket>) {
+        let by = self.boot + RESET_NS;
+        let fenced = self.fenced_on(id);
+        let leases = { fenced.iter() }
+            .map(|lease| (self.tag(self.find(lease.id).unwrap()), lease.extent))
+            .collect();
+        self.orders.push(Order::Reset(id, leases));
+        let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();
+        arena.resetting = Some((asker, by));
+        arena.overtaken = false;
+    }
+
+    pub(super) fn fenced_on(&self, id: ResourceId) -> Vec<&Held> {
+        let fenced =
+            |lease: &&Held| lease.life == Life::Fenced && self.arenas[lease.arena].id == id;
+        self.leases.iter().filter(fenced).collect()
+    }
+}
+
+fn takes_peers(road: Transport) -> bool {
+    matches!(road, Transport::Rdma | Transport::Both)
+}
+
+/// By the bytes of the GID: a group, nobody, or whoever asks answers to no connection.
+fn names_one_port(peer: RdmaPeer) -> bool {
+    let (high, low) = peer.gid.split_at(12);
+    if high == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] {
+        let group = (224..240).contains(&low[0]);
+        return !group && low[0] != 127 && low != [0; 4] && low != [255; 4];
+    }
+    let (first, last) = (peer.gid[0], u128::from_be_bytes(peer.gid));
+    first != 0xff && last > 1
+}

@@ -1,0 +1,146 @@
+//! Lives across restarts that random ones rarely reach, each with what would have gone wrong.
+
+use super::*;
+
+use Action::{Alloc, Bind, ClearFence, Free, Pass, Renew, Report as Told, Restart, Revoke, Rotate};
+use Asker::{Holder, Operator};
+use Outcome::{Failed, Fine, Stranded};
+
+const DONE: Action = Told(0, Fine);
+const DUE: Action = Pass(Step::Due);
+const AT_ONCE: Action = Restart(Step::Nanos(1), true, 0);
+const REBOOT: Action = Restart(Step::Nanos(1), false, 0);
+
+fn lease(road: Transport, secs: u32, grace: u32) -> Wish {
+    Wish {
+        tenant: 0,
+        bytes: PAGE,
+        secs,
+        grace,
+        road,
+        peer: Peer::None,
+        rotate_on_renew: true,
+        arena: Some(0),
+    }
+}
+
+fn udp(secs: u32, grace: u32) -> Action {
+    Alloc(lease(Transport::Udp, secs, grace))
+}
+
+/// The term ended while nobody was there, and nobody cut: its bytes could not be released.
+#[test]
+fn a_lease_adopted_in_grace_is_released_without_a_cut() {
+    let late = Restart(Step::Millis(3_000), true, 0);
+    live(&[
+        udp(2, 9),
+        DONE,
+        late,
+        DUE,
+        Told(0, Failed),
+        ClearFence(Operator, 0),
+    ]);
+}
+
+/// Who had waited for long was told of a term that the next restart did not know.
+#[test]
+fn a_term_that_was_told_before_its_binding_is_kept() {
+    let renewed = [udp(2, 9), DONE, DUE, DONE, Renew(Holder, 0, 100)];
+    let told = [Pass(Step::Millis(30_000)), AT_ONCE, DONE];
+    live(&[&renewed[..], &told].concat());
+}
+
+/// The bytes of what was clean again would have been kept from everybody, beside who has them now.
+#[test]
+fn a_fence_that_was_cleared_keeps_nothing_when_another_stands() {
+    let cleared = [
+        udp(60, 0),
+        DONE,
+        Free(Holder, 0),
+        Told(0, Failed),
+        ClearFence(Operator, 0),
+        DONE,
+    ];
+    let again = [
+        udp(60, 0),
+        DONE,
+        udp(60, 0),
+        DONE,
+        Revoke(Operator, 1),
+        Told(0, Failed),
+    ];
+    live(&[&cleared[..], &again, &[AT_ONCE, REBOOT]].concat());
+}
+
+/// The remediation of the dead process is not that of the next one.
+#[test]
+fn a_remediation_dies_with_the_process() {
+    let fenced = [udp(60, 0), DONE, Free(Holder, 0), Told(0, Failed)];
+    let clear = ClearFence(Operator, 0);
+    live(&[&fenced[..], &[clear, AT_ONCE, clear, DONE]].concat());
+}
+
+/// A rotation that nobody carried out any more would have kept its lease from being bound.
+#[test]
+fn what_was_on_its_way_is_not_waited_for() {
+    let rotate = Rotate(Holder, 0, 8_000);
+    live(&[
+        udp(60, 0),
+        DONE,
+        rotate,
+        AT_ONCE,
+        AT_ONCE,
+        DONE,
+        rotate,
+        DONE,
+        AT_ONCE,
+    ]);
+}
+
+/// Nobody was told of the lease, and what it left could reach the bytes of the next one.
+#[test]
+fn what_strands_before_the_grant_is_fenced_after_a_restart_too() {
+    live(&[
+        udp(60, 0),
+        Told(0, Stranded),
+        AT_ONCE,
+        ClearFence(Operator, 0),
+        DONE,
+    ]);
+}
+
+/// Nothing was wrong: without its queue pairs a lease over both roads goes on over one.
+#[test]
+fn a_lease_over_both_roads_waits_for_queue_pairs_again() {
+    let wish = Wish {
+        peer: Peer::Several(2),
+        ..lease(Transport::Both, 60, 0)
+    };
+    let bind = Bind(Holder, 0, Peer::Several(1));
+    let rotate = Rotate(Holder, 0, 0);
+    live(&[
+        Alloc(wish),
+        DONE,
+        AT_ONCE,
+        DONE,
+        rotate,
+        DONE,
+        DONE,
+        bind,
+        DONE,
+        rotate,
+    ]);
+}
+
+/// Nothing was wrong: a binding that fails after a restart is made again by the rotation.
+#[test]
+fn an_adopted_lease_without_a_key_gets_one() {
+    live(&[
+        udp(60, 0),
+        DONE,
+        AT_ONCE,
+        Told(0, Failed),
+        Rotate(Holder, 0, 0),
+        DONE,
+    ]);
+}
