@@ -252,3 +252,48 @@ impl Control {
         i32::from_ne_bytes(std::array::from_fn(|i| self.bytes[at + i]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A control message as the kernel lays it out, its data counting up from 1.
+    fn control(level: i32, kind: i32, data: usize) -> Control {
+        let mut control = Envelope::empty().control;
+        let mut put = |at: usize, bytes: &[u8]| {
+            control.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        let start = size_of::<libc::cmsghdr>();
+        put(0, &(start + data).to_ne_bytes());
+        put(offset_of!(libc::cmsghdr, cmsg_level), &level.to_ne_bytes());
+        put(offset_of!(libc::cmsghdr, cmsg_type), &kind.to_ne_bytes());
+        put(start, &(1..).take(data).collect::<Vec<u8>>());
+        control.length = start + data;
+        control
+    }
+
+    #[test]
+    fn only_the_interface_is_left_to_the_routes() {
+        let start = size_of::<libc::cmsghdr>();
+        let mut v4 = control(libc::IPPROTO_IP, libc::IP_PKTINFO, 12);
+        v4.leave_interface_open();
+        let expected = [0, 0, 0, 0, 5, 6, 7, 8, 9, 10, 11, 12];
+        assert_eq!(v4.bytes[start..start + 12], expected);
+        let mut v6 = control(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 20);
+        v6.leave_interface_open();
+        assert_eq!(v6.bytes[start + 15..start + 20], [16, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_address_that_is_not_whole_is_none() {
+        let mut name = Envelope::empty().name;
+        name.bytes[..2].copy_from_slice(&2u16.to_ne_bytes());
+        name.bytes[4..8].copy_from_slice(&[10, 0, 0, 1]);
+        name.length = 7;
+        assert_eq!(name.address_bytes(), None);
+        name.length = 16;
+        assert_eq!(name.address_bytes(), Some(&[10, 0, 0, 1][..]));
+        name.bytes[..2].copy_from_slice(&77u16.to_ne_bytes());
+        assert_eq!(name.address_bytes(), None);
+    }
+}

@@ -136,3 +136,66 @@ impl Bytes {
         self.extent.offset.checked_add(offset).ok_or(StoreFailed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::AtomicBool,
+        thread::{self, yield_now},
+    };
+
+    use fabricbios_arena::Source;
+    use fabricbios_wire::{DpKey, Generation, LeaseId, ResourceId};
+
+    use super::*;
+    use crate::DataKey;
+
+    /// The second of three pages.
+    fn entry() -> Entry {
+        let tag = Tag {
+            lease_id: LeaseId(1),
+            generation: Generation(1),
+            resource_id: ResourceId(1),
+        };
+        let arena = Arc::new(Arena::open(&Source::default(), 3 * 4096).unwrap());
+        let extent = Extent {
+            offset: 4096,
+            length: 4096,
+        };
+        let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
+        Entry::new(tag, keys, Bytes { arena, extent }, Rate::new(1, 1))
+    }
+
+    #[test]
+    fn an_end_waits_for_the_request_that_is_being_served() {
+        let entry = entry();
+        let is_served = AtomicBool::new(false);
+        thread::scope(|threads| {
+            let request = entry.keys();
+            threads.spawn(|| {
+                entry.end();
+                assert!(is_served.load(Ordering::Acquire));
+            });
+            while entry.standing() == Standing::Live {
+                yield_now();
+            }
+            // If the end does not wait it has every opportunity to come first.
+            (0..1000).for_each(|_| yield_now());
+            is_served.store(true, Ordering::Release);
+            drop(request);
+        });
+    }
+
+    #[test]
+    fn bytes_of_neighbours_are_out_of_reach_whoever_asks() {
+        let bytes = entry().bytes;
+        assert!(bytes.write(4090, &[1; 6]).is_ok());
+        for offset in [4091, 4096, u64::MAX, u64::MAX - 4096] {
+            assert!(bytes.write(offset, &[1; 6]).is_err(), "{offset}");
+            assert!(bytes.read(offset, &mut [0; 6]).is_err(), "{offset}");
+        }
+        let mut all = [0; 3 * 4096];
+        bytes.arena.read(0, &mut all).unwrap();
+        assert_eq!(all.iter().filter(|byte| **byte == 1).count(), 6);
+    }
+}

@@ -2,6 +2,7 @@
 
 mod backend;
 mod batch;
+mod bind;
 mod calls;
 mod clock;
 mod counters;
