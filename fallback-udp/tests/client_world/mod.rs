@@ -67,6 +67,8 @@ pub(crate) struct World {
     pub(crate) rotations: Vec<Duration>,
     /// Nothing arrives meanwhile.
     pub(crate) partition: Range<Duration>,
+    /// The request with this counter is lost until then.
+    pub(crate) swallowed: Option<(u32, Duration)>,
     /// Whether somebody can be asked for the key.
     pub(crate) refreshes: bool,
     /// Somebody sends answers to everything, without the key.
@@ -89,6 +91,7 @@ impl World {
             restarts: Vec::new(),
             rotations: Vec::new(),
             partition: Duration::ZERO..Duration::ZERO,
+            swallowed: None,
             refreshes: true,
             forger: false,
             server: Server::new(lease_len),
@@ -217,12 +220,19 @@ impl World {
     fn send(&mut self, to_server: bool, bytes: Vec<u8>) {
         let copies = 1 + usize::from(self.random.chance(self.network.copies));
         for _ in 0..copies {
-            let cut = self.partition.contains(&self.now);
+            let cut = self.partition.contains(&self.now) || self.is_swallowed(&bytes);
             let too_long = bytes.len() + HEADERS > self.network.mtu;
             if !cut && !too_long && !self.random.chance(self.network.loss) {
                 self.fly(to_server, bytes.clone());
             }
         }
+    }
+
+    fn is_swallowed(&self, bytes: &[u8]) -> bool {
+        let frame = DataFrame::parse(bytes);
+        let counter = frame.map_or(0, |frame| frame.header.counter());
+        self.swallowed
+            .is_some_and(|(swallowed, until)| counter == swallowed && self.now < until)
     }
 
     fn fly(&mut self, to_server: bool, mut bytes: Vec<u8>) {
