@@ -42,14 +42,15 @@ pub struct OutOfRange {
 
 impl Arena {
     /// Makes or opens the bytes that `source` describes and maps them. `bytes`: a positive multiple
-    /// of [`ALIGN`].
+    /// of [`ALIGN`]. Errors name the file. A file that another process has locked is `WouldBlock`; a
+    /// size that is no multiple of its huge pages, or no regular file, `InvalidInput`; too few free
+    /// huge pages in hugetlbfs, `OutOfMemory`.
     pub fn open(source: &Source, bytes: u64) -> io::Result<Self> {
         if bytes == 0 || !bytes.is_multiple_of(ALIGN) {
             let why = format!("{bytes} bytes is no positive multiple of {ALIGN}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let (file, backing) = source.open(bytes)?;
-        let mapping = Mapping::of(&file, bytes)?;
+        let (file, mapping, backing) = source.open(bytes)?;
         Ok(Self {
             file,
             mapping,

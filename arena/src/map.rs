@@ -4,6 +4,9 @@ use std::{fmt, fs::File, io, num::NonZeroUsize, ptr::NonNull};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
+/// The most NUMA nodes that a kernel is built for.
+const NODES: usize = 1024;
+
 /// Bytes of a file mapped into this process, shared with whoever else has the file.
 pub struct Mapping {
     start: NonNull<libc::c_void>,
@@ -35,6 +38,31 @@ impl Mapping {
         let advised = unsafe { madvise(self.start, self.bytes.get(), MmapAdvise::MADV_DONTDUMP) };
         if let Err(errno) = advised {
             tracing::warn!(%errno, "madvise DONTDUMP of the arena failed");
+        }
+    }
+
+    /// Asks that pages which are not there yet be taken from a NUMA node while it has any.
+    pub(crate) fn prefer_node(&self, node: u32) -> io::Result<()> {
+        let mut mask = [0_u64; NODES / 64];
+        let node = usize::try_from(node).unwrap_or(usize::MAX);
+        let word = mask.get_mut(node / 64);
+        *word.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))? |= 1 << (node % 64);
+        // SAFETY: the range is this mapping's and `mask` has the bits that the call is told of; the
+        // kernel leaves out the last one (mbind(2), BUGS).
+        let code = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.start.as_ptr(),
+                self.bytes.get(),
+                libc::MPOL_PREFERRED,
+                mask.as_ptr(),
+                NODES + 1,
+                0,
+            )
+        };
+        match code {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 

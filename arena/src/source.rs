@@ -1,21 +1,38 @@
 //! Where the bytes come from: a file of the operator's, or a new file in memory.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     io,
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, fallocate},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        statfs::{HUGETLBFS_MAGIC, fstatfs},
+    },
+};
+
+use crate::Mapping;
+
+/// Bytes of the pages that most machines have set aside as huge ones.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+const PAGE_BYTES: u64 = 4096;
 
 /// What to make the arena of.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// A file of the operator's, in tmpfs, hugetlbfs or on a file system; made if it is not there.
-    /// Without one, memory that ends with the process.
+    /// A regular file of the operator's, in tmpfs, hugetlbfs or on a file system; made if it is not
+    /// there, grown if it is too short, and locked against other processes. Of a longer one only the
+    /// beginning is used, and the rest is left as it is. Without a file: memory that ends with the
+    /// process, of huge pages where enough of them are free and the size is a multiple.
     pub file: Option<PathBuf>,
-    /// NUMA node to take the memory from, such as that of the network card.
+    /// NUMA node to take the memory from, such as that of the network card. Other nodes help out
+    /// when it has no more. Pages that a file has already stay where they are, and file systems on
+    /// disks do not heed it.
     pub numa_node: Option<u32>,
 }
 
@@ -24,32 +41,219 @@ pub struct Source {
 pub struct Backing {
     /// Bytes of a page; more than 4096 for huge pages.
     pub page_bytes: u64,
-    /// The node that the memory was asked from.
+    /// The node that the memory is asked from, if the kernel agreed to that.
     pub numa_node: Option<u32>,
     /// Whether the bytes are still there when this process has ended.
     pub outlives_process: bool,
 }
 
 impl Source {
-    pub(crate) fn open(&self, bytes: u64) -> io::Result<(File, Backing)> {
-        let file = match &self.file {
-            Some(path) => OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)?,
-            None => File::from(memfd_create(c"fabricbios-arena", MFdFlags::MFD_CLOEXEC)?),
-        };
-        if file.metadata()?.len() < bytes {
-            file.set_len(bytes)?;
+    pub(crate) fn open(&self, bytes: u64) -> io::Result<(File, Mapping, Backing)> {
+        match &self.file {
+            Some(path) => self.in_file(path, bytes),
+            None => self.in_memory(bytes),
         }
-        let backing = Backing {
-            page_bytes: 4096,
-            numa_node: None,
+    }
+
+    fn in_file(&self, path: &Path, bytes: u64) -> io::Result<(File, Mapping, Backing)> {
+        let about =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let file = own(path).map_err(about)?;
+        let page_bytes = page_bytes(&file).map_err(about)?;
+        fit(&file, path, bytes, page_bytes).map_err(about)?;
+        let mapping =
+            Mapping::of(&file, bytes).map_err(|error| about(too_few(error, page_bytes)))?;
+        let backing = self.placed(&mapping, page_bytes);
+        if page_bytes == PAGE_BYTES {
+            // Huge pages are reserved by mapping them. Elsewhere a full file system would end the
+            // process at the first touch of a missing page.
+            allocate(&file, bytes).map_err(about)?;
+        }
+        Ok((file, mapping, backing))
+    }
+
+    fn in_memory(&self, bytes: u64) -> io::Result<(File, Mapping, Backing)> {
+        if bytes.is_multiple_of(HUGE_PAGE_BYTES) {
+            match memory(MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB, bytes) {
+                Ok((file, mapping)) => {
+                    let backing = self.placed(&mapping, HUGE_PAGE_BYTES);
+                    return Ok((file, mapping, backing));
+                }
+                Err(why) => tracing::info!(
+                    bytes,
+                    %why,
+                    "plain pages: there are not enough free huge pages of 2 MiB (see vm.nr_hugepages)"
+                ),
+            }
+        }
+        let (file, mapping) = memory(MFdFlags::empty(), bytes)?;
+        let backing = self.placed(&mapping, PAGE_BYTES);
+        Ok((file, mapping, backing))
+    }
+
+    /// Before the first touch: pages stay where they were first wanted.
+    fn placed(&self, mapping: &Mapping, page_bytes: u64) -> Backing {
+        let agreed = self.numa_node.filter(|node| {
+            let asked = mapping.prefer_node(*node);
+            if let Err(error) = &asked {
+                tracing::warn!(node, %error, "memory is not taken from that NUMA node alone");
+            }
+            asked.is_ok()
+        });
+        Backing {
+            page_bytes,
+            numa_node: agreed,
             outlives_process: self.file.is_some(),
-        };
-        Ok((file, backing))
+        }
+    }
+}
+
+/// Opens a regular file, made if need be, that no other process uses as its arena.
+fn own(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.mode(0o600).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(invalid("not a regular file".into()));
+    }
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "another process has locked it: is another daemon using it?",
+        )),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn page_bytes(file: &File) -> io::Result<u64> {
+    let found = fstatfs(file)?;
+    if found.filesystem_type() != HUGETLBFS_MAGIC {
+        return Ok(PAGE_BYTES);
+    }
+    let size = u64::try_from(found.block_size()).ok();
+    size.filter(|bytes| *bytes > 0)
+        .ok_or_else(|| invalid("its huge pages have no size".into()))
+}
+
+/// Makes the file long enough.
+fn fit(file: &File, path: &Path, bytes: u64, page_bytes: u64) -> io::Result<()> {
+    if !bytes.is_multiple_of(page_bytes) {
+        return Err(invalid(format!(
+            "its huge pages have {page_bytes} bytes, and {bytes} bytes are no multiple of that"
+        )));
+    }
+    let length = file.metadata()?.len();
+    if length > bytes {
+        let path = path.display();
+        tracing::info!(%path, length, bytes, "of a longer file only the beginning is used");
+    }
+    if length < bytes {
+        file.set_len(bytes)?;
+    }
+    Ok(())
+}
+
+/// Mapping reserves huge pages, so that is where too few of them show.
+fn too_few(error: io::Error, page_bytes: u64) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory if page_bytes > PAGE_BYTES => io::Error::new(
+            error.kind(),
+            format!("{error}: too few free huge pages of {page_bytes} bytes (see vm.nr_hugepages)"),
+        ),
+        _ => error,
+    }
+}
+
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    let length = bytes.try_into().or(Err(Errno::EFBIG))?;
+    match fallocate(file, FallocateFlags::empty(), 0, length) {
+        Ok(()) => Ok(()),
+        // A file system that cannot promise; nothing is lost by not asking.
+        Err(Errno::EOPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn memory(flags: MFdFlags, bytes: u64) -> io::Result<(File, Mapping)> {
+    let file = memfd_create(c"fabricbios-arena", flags | MFdFlags::MFD_CLOEXEC)?;
+    let file = File::from(file);
+    file.set_len(bytes)?;
+    let mapping = Mapping::of(&file, bytes)?;
+    Ok((file, mapping))
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ALIGN, Arena};
+
+    fn source(path: &Path) -> Source {
+        Source {
+            file: Some(path.to_owned()),
+            ..Source::default()
+        }
+    }
+
+    #[test]
+    fn a_file_is_one_arenas_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("arena");
+        let first = Arena::open(&source(&path), ALIGN).unwrap();
+        let second = Arena::open(&source(&path), ALIGN).unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::WouldBlock);
+        assert!(second.to_string().contains("arena"), "{second}");
+        drop(first);
+        Arena::open(&source(&path), ALIGN).unwrap();
+    }
+
+    #[test]
+    fn a_short_file_grows_and_a_long_one_stays_long() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("arena");
+        std::fs::write(&path, b"short").unwrap();
+        drop(Arena::open(&source(&path), 2 * ALIGN).unwrap());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * ALIGN);
+        let long = Arena::open(&source(&path), ALIGN).unwrap();
+        assert_eq!(long.bytes(), ALIGN);
+        let mut start = [0; 5];
+        long.read(0, &mut start).unwrap();
+        assert_eq!(&start, b"short");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * ALIGN);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for path in [directory.path(), Path::new("/dev/null")] {
+            assert!(Arena::open(&source(path), ALIGN).is_err(), "{path:?}");
+        }
+    }
+
+    /// What the kernel itself says about the mapping.
+    fn policy(arena: &Arena) -> String {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
+        let start = format!("{:x} ", arena.mapping().address());
+        let line = maps.lines().find(|line| line.starts_with(&start));
+        line.unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn the_backing_names_a_node_only_if_the_kernel_prefers_it() {
+        for numa_node in [None, Some(0), Some(1000), Some(u32::MAX)] {
+            let wanted = Source {
+                numa_node,
+                ..Source::default()
+            };
+            let arena = Arena::open(&wanted, ALIGN).unwrap();
+            let preferred = policy(&arena).contains("prefer:0");
+            let told = arena.backing().numa_node;
+            assert_eq!(told == Some(0), preferred, "{numa_node:?} {told:?}");
+            assert!(told.is_none() || told == numa_node);
+        }
     }
 }

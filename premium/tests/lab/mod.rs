@@ -8,7 +8,7 @@ use std::{
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
-use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester};
+use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
 
 pub(crate) mod child;
@@ -33,17 +33,22 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn open() -> Self {
+        let arena = Arena::open(&Source::default(), ARENA_BYTES).unwrap();
+        Self::over(arena, crate::STRATEGY)
+    }
+
+    pub(crate) fn over(arena: Arena, strategy: Strategy) -> Self {
         assert!(
             is_wanted(),
             "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"
         );
+        let arena = Arc::new(arena);
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let arena = Arc::new(Arena::open(&Source::default(), ARENA_BYTES).unwrap());
         let config = RdmaConfig {
             device: None,
             arena: Arc::clone(&arena),
             resource_id: RESOURCE,
-            strategy: crate::STRATEGY,
+            strategy,
         };
         let backend = match RdmaBackend::open(config).unwrap() {
             RdmaOpened::Ready(backend) => *backend,
