@@ -310,6 +310,12 @@ impl Shared {
         state.told_at = Instant::now();
     }
 
+    /// What was told last is not valid any more; who needs coordinates asks for them.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "only RDMA binds"))]
+    pub(crate) fn forget_keys(&self) {
+        self.state().info.binding = Binding::default();
+    }
+
     pub(crate) fn set_health(&self, health: Health) {
         self.state().health = health;
     }
@@ -353,7 +359,7 @@ fn is_older(told: &LeaseInfo, known: &LeaseInfo) -> bool {
 }
 
 /// Whether the node has said that nothing can be done with the lease any more.
-fn is_over(error: &Error) -> bool {
+pub(crate) fn is_over(error: &Error) -> bool {
     use LeaseError::{Expired, Fenced, NotFound, Revoked};
     let code = error.refusal().map(|refusal| refusal.error);
     matches!(code, Some(Expired | Fenced | NotFound | Revoked))

@@ -30,17 +30,7 @@ impl Connection {
     /// Looks for a device before it touches the lease's binding.
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
         let requester = RdmaRequester::open(None, BUFFER_BYTES).map_err(cannot)?;
-        let bound = wait(shared.node.lease(Request::LeaseBind {
-            lease_id: shared.lease_id,
-            peers: vec![requester.peer()],
-        }))?;
-        shared.told(bound.clone());
-        let Some(binding) = bound.binding.rdma.filter(|rdma| rdma.rkey.is_some()) else {
-            return Err(Error::Protocol {
-                node: shared.node.address().to_owned(),
-                why: "it bound the lease to a queue pair and told no key".to_owned(),
-            });
-        };
+        let binding = bind(shared, &requester)?;
         requester.connect(&binding).map_err(cannot)?;
         Ok(Self {
             requester,
@@ -101,6 +91,21 @@ impl Connection {
         };
         Ok(moved as u64)
     }
+}
+
+/// A bind that fails has cut what was before: the keys that are known are dead then.
+fn bind(shared: &Shared, requester: &RdmaRequester) -> Result<RdmaBinding, Error> {
+    let bound = wait(shared.node.lease(Request::LeaseBind {
+        lease_id: shared.lease_id,
+        peers: vec![requester.peer()],
+    }));
+    let bound = bound.inspect_err(|_| shared.forget_keys())?;
+    shared.told(bound.clone());
+    let binding = bound.binding.rdma.filter(|rdma| rdma.rkey.is_some());
+    binding.ok_or_else(|| Error::Protocol {
+        node: shared.node.address().to_owned(),
+        why: "it bound the lease to a queue pair and told no key".to_owned(),
+    })
 }
 
 fn cannot(error: impl fmt::Display) -> Error {

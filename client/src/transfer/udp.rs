@@ -3,10 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
-use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass};
+use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
 
 use super::{Failed, Job, over};
-use crate::{Error, lease::Shared};
+use crate::{
+    Error,
+    lease::{Shared, is_over},
+    runtime::wait,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -31,11 +35,7 @@ impl Connection {
             shared: shared.me.clone(),
             over: Arc::clone(&over),
         };
-        // An answer of before may be without keys: those of a lease that was being bound then.
-        let coordinates = match coordinates(shared.lease_id, &shared.info().binding) {
-            Some(coordinates) => coordinates,
-            None => fresh(shared)?,
-        };
+        let coordinates = known_or_new(shared)?;
         let connected = MemoryClient::connect_with_refresh(coordinates, options, Box::new(asker));
         match connected {
             Ok(client) => Ok(Self {
@@ -74,11 +74,14 @@ struct Asker {
 impl Refresh for Asker {
     fn refresh(&mut self) -> Result<Coordinates, String> {
         let shared = self.shared.upgrade().ok_or("the lease was given up")?;
-        fresh(&shared).map_err(|error| {
-            let text = error.to_string();
-            *self.over.lock().unwrap_or_else(PoisonError::into_inner) = ended(error);
-            text
-        })
+        match fresh(&shared) {
+            Ok(fresh) => fresh.ok_or_else(|| NO_COORDINATES.to_owned()),
+            Err(error) => {
+                let text = error.to_string();
+                *self.over.lock().unwrap_or_else(PoisonError::into_inner) = ended(error);
+                Err(text)
+            }
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -87,21 +90,36 @@ impl Refresh for Asker {
     }
 }
 
-/// What is valid now.
-fn fresh(shared: &Shared) -> Result<Coordinates, Error> {
-    let info = shared.ask_blocking()?;
-    if let Some(error) = over(&info) {
-        return Err(error);
+/// What was told last; what is valid now if that was nothing; a new key if there is none.
+fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
+    if let Some(known) = coordinates(shared.lease_id, &shared.info().binding) {
+        return Ok(known);
     }
-    coordinates(info.lease_id, &info.binding).ok_or_else(|| Error::Protocol {
+    if let Some(fresh) = fresh(shared)? {
+        return Ok(fresh);
+    }
+    let rotated = wait(shared.node.lease(Request::LeaseRotate {
+        lease_id: shared.lease_id,
+        overlap_ms: 0,
+    }))?;
+    shared.told(rotated.clone());
+    coordinates(shared.lease_id, &rotated.binding).ok_or_else(|| Error::Protocol {
         node: shared.node.address().to_owned(),
-        why: format!(
-            "lease {} has no coordinates over UDP at the moment: it is being bound, or the node \
-             does not know its own address and needs --advertise",
-            info.lease_id
-        ),
+        why: NO_COORDINATES.to_owned(),
     })
 }
+
+/// What is valid now; `None`: the lease has no key at the moment, or nobody may be told of it.
+fn fresh(shared: &Shared) -> Result<Option<Coordinates>, Error> {
+    let info = shared.ask_blocking()?;
+    match over(&info) {
+        Some(error) => Err(error),
+        None => Ok(coordinates(info.lease_id, &info.binding)),
+    }
+}
+
+const NO_COORDINATES: &str = "the lease has no coordinates over UDP at the moment: it is being bound, \
+    or the node does not know by which address it is reached and needs --advertise";
 
 fn coordinates(lease_id: LeaseId, binding: &Binding) -> Option<Coordinates> {
     Some(Coordinates {
@@ -113,7 +131,7 @@ fn coordinates(lease_id: LeaseId, binding: &Binding) -> Option<Coordinates> {
 
 /// Only what is final.
 fn ended(error: Error) -> Option<Error> {
-    matches!(error, Error::Ended { .. } | Error::Refused(_)).then_some(error)
+    (matches!(error, Error::Ended { .. }) || is_over(&error)).then_some(error)
 }
 
 /// The data plane's error in the SDK's words. What became of a lease that is over is asked of the

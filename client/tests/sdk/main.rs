@@ -10,6 +10,7 @@ mod common;
 mod leases;
 mod nodes;
 mod renewals;
+mod transfers;
 
 use common::{FakeNode, honest, lease};
 use fabricbios_client::{Identity, MemBuilder};
