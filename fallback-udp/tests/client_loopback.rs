@@ -131,6 +131,21 @@ fn the_end_of_the_lease_is_told_with_what_was_done() {
 }
 
 #[test]
+fn clients_that_come_and_go_leave_room_for_the_next() {
+    let node = Node::start(MIB as u64);
+    // Shorter than a session holds its place by silence.
+    let options = ClientOptions {
+        give_up: Duration::from_secs(5),
+        ..ClientOptions::default()
+    };
+    for number in 0..40 {
+        let mut client = MemoryClient::connect(node.coordinates(), options).unwrap();
+        client.write(number, &[1], &mut |_| ()).unwrap();
+    }
+    assert_eq!(node.memory(41), [vec![1; 40], vec![0]].concat());
+}
+
+#[test]
 fn nobody_there_is_told_in_time_and_without_the_key() {
     let mut node = Node::start(MIB as u64);
     let coordinates = node.coordinates();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use client_world::{Network, World};
 use fabricbios_fallback_udp::transfer::{Failure, Work};
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 24;
 const LEASE: usize = 96 * 1024;
 
 const BAD: Network = Network {

@@ -46,9 +46,9 @@ pub enum ClientError {
     },
     /// Nobody who holds the key answers.
     #[error(
-        "no answer for lease {lease_id} from {endpoint} (UDP) in {} s ({confirmed} bytes were \
+        "no answer for lease {lease_id} from {endpoint} (UDP) in {:.1} s ({confirmed} bytes were \
          confirmed): {hint}",
-        after.as_secs()
+        after.as_secs_f64()
     )]
     Unreachable {
         /// Which lease.

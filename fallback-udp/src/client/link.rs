@@ -86,6 +86,7 @@ impl Link {
         let mut batch = Vec::with_capacity(BATCH);
         let mut told = 0;
         self.hint = None;
+        self.refresh_pause = REFRESH_FIRST;
         self.follow(transfer)?;
         loop {
             self.send(transfer, &mut batch)?;
@@ -124,6 +125,11 @@ impl Link {
             batch.clear();
             self.look(transfer, seen)?;
         }
+    }
+
+    /// One datagram that may get lost.
+    pub(super) fn send_off(&self, datagram: Transmit<'_>) {
+        drop(self.socket.send(&[datagram]));
     }
 
     fn receive(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {

@@ -284,6 +284,15 @@ fn parts(coordinates: Coordinates, options: ClientOptions) -> io::Result<(Link, 
     Ok((link, Requester::new(setup)))
 }
 
+/// The session makes room for others. If that gets lost, it does so after some seconds by itself.
+impl Drop for MemoryClient {
+    fn drop(&mut self) {
+        if let Some(farewell) = self.requester.farewell(self.link.now()) {
+            self.link.send_off(farewell);
+        }
+    }
+}
+
 impl fmt::Debug for MemoryClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryClient")

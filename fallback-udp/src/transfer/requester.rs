@@ -142,6 +142,20 @@ impl Requester {
         self.openings = 0;
     }
 
+    /// A HELLO whose answer nobody waits for, for a client that will not ask any more: it closes the
+    /// session, which makes room for others and ends what is still on its way. `None`: there is none.
+    pub fn farewell(&mut self, now: Duration) -> Option<Transmit<'static>> {
+        self.forsake();
+        let opening = self.opening();
+        let shortest = Path::new(0, 0);
+        let mut hello = Hello::new(opening, &shortest, now, Duration::ZERO);
+        let random = &mut self.random;
+        let nonce = &mut || next_random(random);
+        let (prefix, length) = hello.poll(now, &self.key, nonce)?;
+        let payload = &ZEROS[..length];
+        (self.forsaken != 0).then_some(Transmit { prefix, payload })
+    }
+
     /// What the route takes now, as in [`Setup`].
     pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
         if self.path.set_route(mtu, ip_header) {
@@ -159,7 +173,7 @@ impl Requester {
     }
 
     pub(super) fn ends_at(&self) -> Duration {
-        self.done + self.give_up
+        self.done.saturating_add(self.give_up)
     }
 
     pub(super) fn doubtful_at(&self) -> Duration {
@@ -217,15 +231,17 @@ impl Requester {
         self.start_hello(now + wait);
     }
 
-    fn start_hello(&mut self, at: Duration) -> &mut Hello {
-        let opening = Opening {
+    fn start_hello(&mut self, at: Duration) {
+        let pause = self.flow.estimate();
+        self.hello = Some(Hello::new(self.opening(), &self.path, at, pause));
+    }
+
+    fn opening(&self) -> Opening {
+        Opening {
             lease_id: self.lease_id,
             flags: self.flags,
             forsaken: self.forsaken,
-        };
-        let pause = self.flow.estimate();
-        self.hello
-            .insert(Hello::new(opening, &self.path, at, pause))
+        }
     }
 
     pub(super) fn say_hello<'a>(&mut self, now: Duration) -> Option<Transmit<'a>> {
