@@ -13,7 +13,7 @@ use crate::ReplyBuffer;
 
 /// Datagrams per system call: enough to make the calls cheap, few enough that the clock, which is
 /// read once for all of them, is right within a fraction of a millisecond.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// Room for a batch, used over and over.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use fabricbios_lease::StepError;
@@ -43,20 +43,20 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
     };
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(family, SockType::Datagram, flags, None)?;
+    let is_wildcard = listen.ip().is_unspecified();
     if listen.is_ipv6() {
         // The wildcard of IPv6 takes IPv4 too.
-        setsockopt(&socket, sockopt::Ipv6V6Only, &!listen.ip().is_unspecified())?;
-        setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
-    } else {
-        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+        setsockopt(&socket, sockopt::Ipv6V6Only, &!is_wildcard)?;
+    }
+    // Which of our addresses was asked is told where it can be any.
+    match listen.ip() {
+        IpAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &is_wildcard)?,
+        IpAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &is_wildcard)?,
     }
     forbid_fragments(socket.as_fd(), listen.is_ipv6())?;
     enlarge_buffers(&socket)?;
     setsockopt(&socket, sockopt::ReusePort, &join)?;
-    bind(
-        std::os::fd::AsRawFd::as_raw_fd(&socket),
-        &SockaddrStorage::from(listen),
-    )?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(listen))?;
     Ok(socket)
 }
 

@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{
-    batch::{Batch, Letter},
+    batch::{BATCH, Batch, Letter},
     clock,
     counters::{Counters, Tally},
     serving::{Outcome, Serving},
@@ -138,6 +138,9 @@ impl Worker {
                     let count = letters.len();
                     self.clerk.handle(letters);
                     self.send(count);
+                    if count < BATCH {
+                        self.wait();
+                    }
                 }
                 Err(Errno::EAGAIN) => self.wait(),
                 Err(Errno::EINTR) => {}

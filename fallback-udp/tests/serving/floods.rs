@@ -28,6 +28,10 @@ fn a_flood_of_forged_frames_does_not_stop_the_holder() {
                 let _sent = socket.send_to(&forged, fixture.backend.local_addr());
             }
         });
+        // It is more than is answered.
+        while fixture.backend.counters().tally().dropped == 0 {
+            thread::yield_now();
+        }
         // A datagram may be lost in the flood; then the same one again.
         let patience = Duration::from_millis(10);
         client.socket.set_read_timeout(Some(patience)).unwrap();
@@ -45,10 +49,6 @@ fn a_flood_of_forged_frames_does_not_stop_the_holder() {
         stop.store(true, Ordering::Release);
     });
     assert_eq!(&fixture.bytes(1)[..64], &[19; 64]);
-    assert!(
-        fixture.backend.counters().tally().dropped > 0,
-        "not all answered"
-    );
 }
 
 #[test]

@@ -192,15 +192,17 @@ fn an_older_order_never_touches_a_newer_binding() {
     fixture.lease(1);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
     fixture.backend.extend(tag(1, 2), in_a_minute());
+    let bind_late = || fixture.backend.bind(&order(1, 1));
+    assert!(matches!(bind_late(), Err(BindError::Cancelled)));
     assert!(fixture.cut(1).contains("moved on"));
     let release = fixture.backend.release(tag(1, 1), extent(1), &|| ());
     assert!(release.is_err());
     assert!(fixture.backend.rotate(tag(1, 1)).is_err());
-    assert!(matches!(
-        fixture.backend.bind(&order(1, 1)),
-        Err(BindError::Cancelled)
-    ));
+    assert!(matches!(bind_late(), Err(BindError::Cancelled)));
     assert_eq!(fixture.client(1, &binding).ping().status, OK);
+    fixture.backend.cut(tag(1, 2), Farewell::None).unwrap();
+    let release = fixture.backend.release(tag(1, 1), extent(1), &|| ());
+    assert!(release.is_err(), "the newer one's to release");
 }
 
 #[test]
