@@ -10,6 +10,7 @@ mod ask;
 mod common;
 mod fail;
 mod identity;
+mod mem;
 mod show;
 
 use std::process::{Command, Output};

@@ -3,8 +3,8 @@
 use fabricbios_wire::{
     Answer, Binding, CpuIsolationClass, DpKey, Effective, Endpoint, Epoch, FlatEntry,
     GpuExclusivityClass, InventoryExtension, InventoryForm, LeaseId, LeaseInfo, LeasePage, Limits,
-    MemArena, NodeId, PreviousKey, RdmaBinding, Reply, Request, ResourceInventory, ResourceType,
-    Transport,
+    MemArena, NodeId, PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request, ResourceInventory,
+    ResourceType, Transport,
 };
 use serde_json::json;
 
@@ -88,6 +88,33 @@ fn the_json_of_a_lease_is_the_contract() {
 }
 
 #[test]
+fn several_queue_pairs_are_all_told() {
+    let further = vec![RdmaQueuePair {
+        qp_num: 18,
+        psn: 100,
+        rkey: 0x5678,
+    }];
+    let info = LeaseInfo {
+        binding: Binding {
+            rdma: Some(RdmaBinding { further, ..rdma() }),
+            ..Binding::default()
+        },
+        ..lease(60_000)
+    };
+    let node = saying(Ok(Reply::Lease(info)));
+    let query = format!("lease query {LEASE_TEXT}");
+    let json = json_of(&node, &query);
+    assert_eq!(json["binding"]["rdma"]["qp_num"], 17);
+    let expected = json!([
+        { "qp_num": 17, "psn": 99, "rkey": 0x1234 },
+        { "qp_num": 18, "psn": 100, "rkey": 0x5678 },
+    ]);
+    assert_eq!(json["binding"]["rdma"]["qps"], expected);
+    let text = text_of(&node, &query);
+    assert!(text.contains("qp 18 psn 100 rkey 0x00005678"), "{text}");
+}
+
+#[test]
 fn absent_parts_are_left_out() {
     let rdma = RdmaBinding {
         rkey: None,
@@ -153,7 +180,10 @@ fn help_is_help_and_later_commands_are_not_promised() {
         help.contains("inventory") && help.contains("Exit status"),
         "{help}"
     );
-    assert!(!help.contains("block ") && !help.contains("attach"), "{help}");
+    assert!(
+        !help.contains("block ") && !help.contains("attach"),
+        "{help}"
+    );
     assert!(text_of(&node, "--version").starts_with("fabricctl "));
     assert_eq!(run(&node, "lease").status.code(), Some(2));
 }

@@ -6,6 +6,8 @@
 )]
 #![allow(dead_code, reason = "not every test needs everything")]
 
+pub(crate) mod memory;
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},

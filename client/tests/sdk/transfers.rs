@@ -1,118 +1,20 @@
 //! Reading and writing: a scripted control plane, and a real data plane over UDP.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use fabricbios_arena::{Arena, Source};
 use fabricbios_client::{Error, MemLease, Node, Road, Transfers};
-use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{
-    Answer, Binding, Effective, Generation, LeaseError, LeaseInfo, LeasePhase, LeaseStatus, Reply,
-    Request, Transport,
+    Binding, Generation, LeaseError, LeaseInfo, LeasePhase, Reply, Request, Transport,
 };
 
 use crate::{
     PEER, admin, builder,
-    common::{FakeNode, LEASE, RESOURCE, lease, rdma},
+    common::{
+        FakeNode, LEASE,
+        memory::{BYTES, Memory, over},
+        rdma,
+    },
 };
-
-const BYTES: u64 = 1 << 20;
-
-/// The memory of one lease, served over UDP.
-struct Memory {
-    backend: FbmuBackend,
-    arena: Arc<Arena>,
-    told: Mutex<LeaseInfo>,
-}
-
-impl Memory {
-    /// Bound already.
-    fn start() -> Arc<Self> {
-        let arena = Arc::new(Arena::open(&Source::default(), BYTES).unwrap());
-        let config = FbmuConfig {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            workers: None,
-            resource_id: RESOURCE,
-            arena: Arc::clone(&arena),
-            ops_per_second: FbmuConfig::OPS_PER_SECOND,
-        };
-        let memory = Self {
-            backend: FbmuBackend::open(config).unwrap(),
-            arena,
-            told: Mutex::new(over(Transport::Udp)),
-        };
-        memory.bind(1);
-        Arc::new(memory)
-    }
-
-    fn bind(&self, generation: u32) {
-        let order = BindOrder {
-            tag: tag(generation),
-            extent: EXTENT,
-            transport: Transport::Udp,
-            peers: Vec::new(),
-        };
-        let binding = self.backend.bind(&order).unwrap();
-        self.backend.extend(order.tag, BootTime(u64::MAX));
-        let mut told = self.told.lock().unwrap();
-        told.generation = Generation(generation);
-        told.binding = binding;
-    }
-
-    /// Ends access and says `phase` from now on.
-    fn end(&self, phase: LeasePhase) {
-        self.backend.cut(tag(1), Farewell::None).unwrap();
-        self.say(phase);
-    }
-
-    fn say(&self, phase: LeasePhase) {
-        let mut told = self.told.lock().unwrap();
-        told.phase = phase;
-        told.status = LeaseStatus::Expired;
-        told.binding = Binding::default();
-    }
-
-    fn info(&self) -> LeaseInfo {
-        self.told.lock().unwrap().clone()
-    }
-
-    fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
-        let mut bytes = vec![0; length];
-        self.arena.read(offset, &mut bytes).unwrap();
-        bytes
-    }
-
-    /// A node that tells of this lease whatever it is asked.
-    fn node(self: &Arc<Self>) -> FakeNode {
-        let memory = Arc::clone(self);
-        FakeNode::start(move |_: &Request| -> Answer { Ok(Reply::Lease(memory.info())) })
-    }
-}
-
-const EXTENT: Extent = Extent {
-    offset: 0,
-    length: BYTES,
-};
-
-fn tag(generation: u32) -> Tag {
-    Tag {
-        lease_id: LEASE,
-        generation: Generation(generation),
-        resource_id: RESOURCE,
-    }
-}
-
-/// A lease that goes over this road, without coordinates.
-fn over(transport: Transport) -> LeaseInfo {
-    LeaseInfo {
-        effective: Effective {
-            transport: Some(transport),
-            ..Effective::default()
-        },
-        binding: Binding::default(),
-        ..lease(60_000)
-    }
-}
 
 /// Bytes of which no two stretches are the same.
 fn pattern(length: usize) -> Vec<u8> {
@@ -255,7 +157,7 @@ fn a_fence_is_told_as_one() {
     let node = memory.node();
     let lease = builder(&node).acquire().unwrap();
     memory.end(LeasePhase::Fenced);
-    memory.backend.fenced(tag(1));
+    memory.fence();
     let error = lease.write(0, b"x").unwrap_err();
     assert_eq!(
         error.refusal().unwrap().error,

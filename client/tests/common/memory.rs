@@ -1,0 +1,117 @@
+//! The memory of one lease, really served over UDP, and what a node says of it.
+
+use std::sync::{Arc, Mutex};
+
+use fabricbios_arena::{Arena, Source};
+use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_wire::{
+    Answer, Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
+    Transport,
+};
+
+use super::{FakeNode, LEASE, RESOURCE, lease};
+
+pub(crate) const BYTES: u64 = 1 << 20;
+
+/// The memory of one lease, served over UDP.
+pub(crate) struct Memory {
+    backend: FbmuBackend,
+    arena: Arc<Arena>,
+    pub(crate) told: Mutex<LeaseInfo>,
+}
+
+impl Memory {
+    /// Bound already.
+    pub(crate) fn start() -> Arc<Self> {
+        let arena = Arc::new(Arena::open(&Source::default(), BYTES).unwrap());
+        let config = FbmuConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            workers: None,
+            resource_id: RESOURCE,
+            arena: Arc::clone(&arena),
+            ops_per_second: FbmuConfig::OPS_PER_SECOND,
+        };
+        let memory = Self {
+            backend: FbmuBackend::open(config).unwrap(),
+            arena,
+            told: Mutex::new(over(Transport::Udp)),
+        };
+        memory.bind(1);
+        Arc::new(memory)
+    }
+
+    pub(crate) fn bind(&self, generation: u32) {
+        let order = BindOrder {
+            tag: tag(generation),
+            extent: EXTENT,
+            transport: Transport::Udp,
+            peers: Vec::new(),
+        };
+        let binding = self.backend.bind(&order).unwrap();
+        self.backend.extend(order.tag, BootTime(u64::MAX));
+        let mut told = self.told.lock().unwrap();
+        told.generation = Generation(generation);
+        told.binding = binding;
+    }
+
+    /// Ends access and says `phase` from now on.
+    pub(crate) fn end(&self, phase: LeasePhase) {
+        self.backend.cut(tag(1), Farewell::None).unwrap();
+        self.say(phase);
+    }
+
+    pub(crate) fn say(&self, phase: LeasePhase) {
+        let mut told = self.told.lock().unwrap();
+        told.phase = phase;
+        told.status = LeaseStatus::Expired;
+        told.binding = Binding::default();
+    }
+
+    /// What cannot be proved clean.
+    pub(crate) fn fence(&self) {
+        self.end(LeasePhase::Fenced);
+        self.backend.fenced(tag(1));
+    }
+
+    pub(crate) fn info(&self) -> LeaseInfo {
+        self.told.lock().unwrap().clone()
+    }
+
+    pub(crate) fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.arena.read(offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// A node that tells of this lease whatever it is asked.
+    pub(crate) fn node(self: &Arc<Self>) -> FakeNode {
+        let memory = Arc::clone(self);
+        FakeNode::start(move |_: &Request| -> Answer { Ok(Reply::Lease(memory.info())) })
+    }
+}
+
+const EXTENT: Extent = Extent {
+    offset: 0,
+    length: BYTES,
+};
+
+fn tag(generation: u32) -> Tag {
+    Tag {
+        lease_id: LEASE,
+        generation: Generation(generation),
+        resource_id: RESOURCE,
+    }
+}
+
+/// A lease that goes over this road, without coordinates.
+pub(crate) fn over(transport: Transport) -> LeaseInfo {
+    LeaseInfo {
+        effective: Effective {
+            transport: Some(transport),
+            ..Effective::default()
+        },
+        binding: Binding::default(),
+        ..lease(60_000)
+    }
+}
