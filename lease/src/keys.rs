@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, format};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, LeaseId, LeasePhase, RdmaPeer};
+use fabricbios_wire::{Binding, LeaseId, LeasePhase, RdmaPeer, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
@@ -87,7 +87,7 @@ impl LeaseTable {
                 "lease {id}: the key before still works; rotate after it"
             )));
         }
-        if lease.state == State::Active && !lease.has_key() && lease.takes_peers() {
+        if lease.state == State::Active && !lease.has_key() && !lease.takes_datagrams() {
             return Err(invalid(format!(
                 "lease {id} has no key yet: LEASE_BIND gives it one"
             )));
@@ -99,6 +99,8 @@ impl LeaseTable {
         }
         let tag = lease.tag();
         if !lease.has_key() {
+            // Who asks so has no queue pair to name; the one before may be why there is no key.
+            lease.peers.clear();
             return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
         }
         self.rotate_now(
@@ -235,11 +237,16 @@ impl Lease {
 
     /// The request that gives it a key when it has none.
     pub(crate) fn asks_for_a_key_by(&self) -> &'static str {
-        if self.takes_peers() {
-            "LEASE_BIND"
-        } else {
-            "LEASE_ROTATE"
+        match (self.takes_peers(), self.takes_datagrams()) {
+            (true, true) => "LEASE_BIND, or over UDP alone LEASE_ROTATE,",
+            (true, false) => "LEASE_BIND",
+            (false, _) => "LEASE_ROTATE",
         }
+    }
+
+    fn takes_datagrams(&self) -> bool {
+        let road = self.effective.transport;
+        matches!(road, Some(Transport::Udp | Transport::Both))
     }
 
     pub(crate) fn takes_peers(&self) -> bool {

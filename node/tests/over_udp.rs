@@ -25,7 +25,7 @@ use fabricbios_node::{
     size::Size,
     udp_listen::UdpListen,
 };
-use fabricbios_testbed::fakes::{FakeMemory, Step};
+use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 
 const ARENA_BYTES: u64 = 1 << 20;
@@ -494,6 +494,36 @@ async fn a_lease_over_both_roads_ends_on_both() {
     world.lease(Request::LeaseFree(info.lease_id)).await;
     assert!(!keys.iter().any(|key| rdma.opens(*key)));
     assert!(is_over(&first(&info).await));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_road() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (world, rdma) = with_both(directory.path()).await;
+    let wanted = LeaseAllocRequest {
+        rdma_peers: Vec::new(),
+        ..over_both()
+    };
+    let info = world.operator.alloc(wanted).await.expect("granted");
+    write(&info, 0, b"stays").await.expect("written");
+    let mut peers = over_both().rdma_peers;
+    peers[0].qpn = UNREACHABLE_QPN;
+    let lease_id = info.lease_id;
+    let bound = world
+        .operator
+        .lease(Request::LeaseBind { lease_id, peers })
+        .await;
+    assert!(matches!(bound, Err(Error::Refused(_))), "{bound:?}");
+    assert!(is_over(&first(&info).await), "the old binding is cut");
+    let again = world.lease(Request::LeaseRotate {
+        lease_id,
+        overlap_ms: 0,
+    });
+    let again = again.await;
+    assert_eq!(first(&again).await.expect("read"), *b"stays");
+    let rkey = again.binding.rdma.expect("still prepared").rkey;
+    assert!(rkey.is_none_or(|rkey| !rdma.opens(rkey)));
     world.stop().await;
 }
 

@@ -133,6 +133,7 @@ fn what_gives_a_key_to_a_lease_without_one_is_told_and_works() {
     for (road, name) in [
         (Transport::Udp, "LEASE_ROTATE"),
         (Transport::Both, "LEASE_BIND"),
+        (Transport::Both, "LEASE_ROTATE"),
     ] {
         let mut world = World::lasting(&[road]);
         let tag = world.granted_over(road, 10, 5);
@@ -146,11 +147,12 @@ fn what_gives_a_key_to_a_lease_without_one_is_told_and_works() {
             |note| matches!(note, Note::Refused { refusal, .. } if refusal.message.contains(name)),
         );
         assert!(told, "{:?}", world.notes);
-        let ticket = match road {
-            Transport::Udp => world.rotate(tag.lease_id, 0),
+        let ticket = match name {
+            "LEASE_ROTATE" => world.rotate(tag.lease_id, 0),
             _ => world.rebind(tag.lease_id),
         };
         let order = world.bind_order();
+        assert_eq!(order.peers.is_empty(), name == "LEASE_ROTATE");
         assert_eq!(order.tag.generation, bind.generation.next());
         world.report(Report::Bind(order.tag, Ok(binding_over(road, 9))));
         assert_eq!(dp_key(world.lease(ticket)), Some(&DpKey([9; 32])));

@@ -281,7 +281,7 @@ impl Oracle {
                 Life::Clean => Err(lease.unfit()),
                 _ if overlap_ms > OVERLAP_MS_MAX => Err(LeaseError::InvalidArgs),
                 Life::InUse if lease.old != OldKey::None => Err(LeaseError::ResourceBusy),
-                Life::InUse if lease.keys == Keys::NONE && takes_peers(lease.road) => {
+                Life::InUse if lease.keys == Keys::NONE && lease.road == Transport::Rdma => {
                     Err(LeaseError::InvalidArgs)
                 }
                 Life::InUse => self.turn_to_bind(&lease.tenant).map(|()| at),
@@ -295,6 +295,7 @@ impl Oracle {
             Err(error) => self.refuse(ticket, error),
             // Nothing to rotate, and no queue pair to bind to: a binding is what gives it a key.
             Ok(at) if self.leases[at].keys == Keys::NONE => {
+                self.leases[at].peers.clear();
                 self.leases[at].waits.push((ticket, Waits::Rebind));
                 self.bind_again(at);
             }
