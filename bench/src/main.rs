@@ -5,12 +5,14 @@
 //! and nothing fails for being slow.
 
 mod bare_file;
+mod fbmu;
 mod fdatasync;
 mod grant;
 mod heap;
 mod lease_table;
 mod pairs;
 mod report;
+mod strategy;
 
 use clap::{Parser, Subcommand};
 
@@ -29,6 +31,10 @@ enum Bench {
     Fdatasync(fdatasync::Options),
     /// A durable grant against a bare QUIC round trip and as many fdatasyncs as a grant issues
     Grant(grant::Options),
+    /// Memory over UDP against a bare echo, an echo with the same tags, and a bare stream
+    Fbmu(fbmu::Options),
+    /// Grants and rotations by window against region; needs an RDMA device
+    Strategy(strategy::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
 }
@@ -48,13 +54,15 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Every bench, by the name of its subcommand.
-const NAMES: [&str; 3] = ["fdatasync", "grant", "lease-table"];
+const NAMES: [&str; 5] = ["fdatasync", "grant", "lease-table", "fbmu", "strategy"];
 
 impl Bench {
     fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Fdatasync(options) => fdatasync::run(&options),
             Self::LeaseTable(options) => lease_table::run(&options),
+            Self::Fbmu(options) => fbmu::run(&options),
+            Self::Strategy(options) => strategy::run(&options),
             Self::Grant(options) => grant::run(&options),
         }
     }

@@ -33,4 +33,7 @@ pub use engine::{
 pub use keys::Keys;
 pub use limit::{Rate, Sources};
 #[cfg(feature = "server")]
+#[doc(hidden)]
+pub use server::Plain;
+#[cfg(feature = "server")]
 pub use server::{Counters, FbmuBackend, FbmuConfig, Tally};

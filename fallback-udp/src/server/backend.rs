@@ -8,7 +8,13 @@ use fabricbios_lease::{
 };
 use fabricbios_wire::{Binding, ResourceId, Transport};
 
-use super::{counters::Counters, serving::Serving, socket, table::Table, worker::Workers};
+use super::{
+    counters::Counters,
+    serving::Serving,
+    socket,
+    table::Table,
+    worker::{Server, Workers},
+};
 use crate::{Rate, Standing};
 
 /// Threads where none are configured: more than a few fast links need is taken from the machine's
@@ -57,7 +63,8 @@ impl FbmuBackend {
         let sockets = socket::open(config.listen, count)?;
         let address = sockets[0].local_addr().map_err(failed)?;
         let (serving, counters) = (Arc::default(), Arc::default());
-        let workers = Workers::start(sockets, &serving, &counters).map_err(failed)?;
+        let workers = Workers::start(sockets, || Server::new(&serving, &counters));
+        let workers = workers.map_err(failed)?;
         let at_once = (config.ops_per_second / 10).max(256);
         Ok(Self {
             resource_id: config.resource_id,

@@ -9,6 +9,7 @@ mod counters;
 mod entry;
 mod leases;
 mod life;
+mod plain;
 mod proof;
 mod release;
 mod serving;
@@ -18,3 +19,5 @@ mod worker;
 
 pub use backend::{FbmuBackend, FbmuConfig};
 pub use counters::{Counters, Tally};
+#[doc(hidden)]
+pub use plain::Plain;

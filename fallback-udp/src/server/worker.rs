@@ -43,12 +43,23 @@ struct Stop {
     event: EventFd,
 }
 
+/// What a thread does with what has come.
+pub(super) trait Clerk: Send + 'static {
+    /// Answers a batch.
+    fn handle(&mut self, letters: &mut [Letter]);
+
+    /// So many replies were not taken by the system.
+    fn unsent(&mut self, _replies: u64) {}
+
+    /// Nothing has come for a while.
+    fn idle(&mut self) {}
+}
+
 impl Workers {
-    /// A thread for each socket.
-    pub(super) fn start(
+    /// A thread for each socket, each with a clerk of its own.
+    pub(super) fn start<C: Clerk>(
         sockets: Vec<UdpSocket>,
-        serving: &Arc<Serving>,
-        counters: &Arc<Counters>,
+        clerk: impl Fn() -> io::Result<C>,
     ) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = Stop {
@@ -60,10 +71,8 @@ impl Workers {
             threads: Vec::new(),
         };
         for socket in sockets {
-            let (serving, counters) = (Arc::clone(serving), Arc::clone(counters));
-            let stop = Arc::clone(&workers.stop);
-            let seed = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
-            let body = move || Worker::new(socket, stop, serving, counters, seed).run();
+            let (stop, clerk) = (Arc::clone(&workers.stop), clerk()?);
+            let body = move || Worker::new(socket, stop, clerk).run();
             let thread = thread::Builder::new().name("fbmu".into()).spawn(body)?;
             workers.threads.push(thread);
         }
@@ -86,16 +95,16 @@ impl Drop for Workers {
     }
 }
 
-struct Worker {
+struct Worker<C> {
     socket: UdpSocket,
     stop: Arc<Stop>,
     batch: Batch,
-    clerk: Clerk,
+    clerk: C,
     complaints: Complaints,
 }
 
 /// Answers one datagram after the other.
-struct Clerk {
+pub(super) struct Server {
     serving: Arc<Serving>,
     counters: Arc<Counters>,
     sources: Sources,
@@ -107,27 +116,14 @@ struct Complaints {
     bucket: Bucket,
 }
 
-impl Worker {
-    fn new(
-        socket: UdpSocket,
-        stop: Arc<Stop>,
-        serving: Arc<Serving>,
-        counters: Arc<Counters>,
-        seed: u64,
-    ) -> Self {
+impl<C: Clerk> Worker<C> {
+    fn new(socket: UdpSocket, stop: Arc<Stop>, clerk: C) -> Self {
         Self {
             socket,
             stop,
             batch: Batch::new(),
-            clerk: Clerk {
-                serving,
-                counters,
-                sources: Sources::new(seed),
-            },
-            complaints: Complaints {
-                rate: Rate::new(1, 1),
-                bucket: Bucket::default(),
-            },
+            clerk,
+            complaints: Complaints::new(),
         }
     }
 
@@ -155,7 +151,7 @@ impl Worker {
     fn send(&mut self, count: usize) {
         let sent = self.batch.send(self.socket.as_fd(), count);
         if let Some(errno) = sent.errno {
-            self.clerk.counters.add_unsent(sent.unsent);
+            self.clerk.unsent(sent.unsent);
             self.complaints.say("send", errno);
         }
     }
@@ -167,14 +163,25 @@ impl Worker {
             PollFd::new(self.stop.event.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut events, PollTimeout::from(IDLE_MS)) {
-            Ok(0) => self.clerk.serving.leases.forget_old(clock::now()),
+            Ok(0) => self.clerk.idle(),
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => self.complaints.say("poll", errno),
         }
     }
 }
 
-impl Clerk {
+impl Server {
+    pub(super) fn new(serving: &Arc<Serving>, counters: &Arc<Counters>) -> io::Result<Self> {
+        let seed = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Self {
+            serving: Arc::clone(serving),
+            counters: Arc::clone(counters),
+            sources: Sources::new(seed),
+        })
+    }
+}
+
+impl Clerk for Server {
     /// Counted before anything is sent: who has a reply finds it counted.
     fn handle(&mut self, letters: &mut [Letter]) {
         let now = clock::now();
@@ -188,6 +195,16 @@ impl Clerk {
         self.counters.add(&tally);
     }
 
+    fn unsent(&mut self, replies: u64) {
+        self.counters.add_unsent(replies);
+    }
+
+    fn idle(&mut self) {
+        self.serving.leases.forget_old(clock::now());
+    }
+}
+
+impl Server {
     fn answer(&mut self, letter: &mut Letter, now: Duration, tally: &mut Tally) {
         let Some(source) = letter.source() else {
             tally.dropped += 1;
@@ -213,6 +230,13 @@ impl Clerk {
 }
 
 impl Complaints {
+    fn new() -> Self {
+        Self {
+            rate: Rate::new(1, 1),
+            bucket: Bucket::default(),
+        }
+    }
+
     fn say(&mut self, call: &str, errno: Errno) {
         if self.bucket.take(&self.rate, clock::now()) {
             tracing::warn!(call, %errno, "socket of FBMU");

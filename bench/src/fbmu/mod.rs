@@ -1,0 +1,122 @@
+//! What authentication, sessions and leases add to a datagram: FBMU against threads that receive and
+//! send in the same way and do less.
+//!
+//! - small READs against a bare echo that sends as many bytes back;
+//! - the same against an echo that checks the tag of the request and makes one for the reply;
+//! - bulk WRITEs by the real client against a bare stream: the same datagrams, made beforehand, each
+//!   answered by as many bytes.
+//!
+//! Requests of the small READs are signed before the clock starts: the client has a core of its own
+//! and must not be what is measured.
+
+mod load;
+mod servers;
+
+use std::{
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use fabricbios_fallback_udp::{ClientOptions, Coordinates, MemoryClient};
+use fabricbios_wire::DATA_PAYLOAD_MAX;
+
+use crate::pairs::interleaved_pairs;
+use load::Load;
+use servers::{Echo, Leased};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Pairs of rounds of each comparison
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Small READs in a round
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
+    reads: u32,
+    /// MiB written in a bulk round
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=512))]
+    bulk_mib: u32,
+}
+
+/// Bytes of a small READ.
+const READ_BYTES: u32 = 64;
+const ONE: NonZeroUsize = NonZeroUsize::MIN;
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let bytes = u64::from(options.bulk_mib) << 20;
+    let leased = Leased::open(bytes, ONE)?;
+    let reads = usize::try_from(options.reads)?;
+    println!(
+        "one serving thread; {READ_BYTES}-byte READs, {} in flight, loopback",
+        load::IN_FLIGHT
+    );
+    against(options, &leased, reads, &Echo::bare(leased.key(), ONE)?)?;
+    against(
+        options,
+        &leased,
+        reads,
+        &Echo::with_tags(leased.key(), ONE)?,
+    )?;
+    bulk(options, &leased, bytes)
+}
+
+/// Small READs of the lease, and the same datagrams at the echo.
+fn against(options: &Options, leased: &Leased, reads: usize, echo: &Echo) -> anyhow::Result<()> {
+    let mut load = Load::new(leased)?;
+    let mut same = Load::new(leased)?.towards(echo.address())?;
+    let pairs = interleaved_pairs(
+        options.rounds.into(),
+        || same.small_reads(reads, READ_BYTES),
+        || load.small_reads(reads, READ_BYTES),
+    )?;
+    let each = |times: &[Duration]| per_second(times, reads);
+    println!(
+        "\n{}: {:.0} a second; FBMU {:.0} a second (medians)",
+        echo.name(),
+        each(&pairs.a),
+        each(&pairs.b)
+    );
+    pairs.print(echo.name(), "FBMU");
+    println!("which is the rate of FBMU in that of the echo");
+    Ok(())
+}
+
+fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
+    let contents = vec![0x5a; usize::try_from(bytes)?];
+    let coordinates = Coordinates {
+        lease_id: leased.lease_id(),
+        dp_key: leased.key(),
+        endpoint: leased.address(),
+    };
+    let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
+    // The route over loopback takes more than the longest datagram.
+    let payload = DATA_PAYLOAD_MAX;
+    let echo = Echo::of_writes(leased.key(), ONE)?;
+    let mut stream = Load::new(leased)?.towards(echo.address())?;
+    let count = contents.len().div_ceil(payload);
+    let pairs = interleaved_pairs(
+        usize::from(options.rounds).div_ceil(4),
+        || stream.writes(count, payload),
+        || {
+            let start = Instant::now();
+            client.write(0, &contents, &mut |_| ())?;
+            Ok(start.elapsed())
+        },
+    )?;
+    let rate = |times: &[Duration]| per_second(times, contents.len()) / f64::from(1 << 20);
+    println!(
+        "\nbulk, datagrams of {payload} bytes: {} {:.0} MiB/s; MemoryClient {:.0} MiB/s (medians)",
+        echo.name(),
+        rate(&pairs.a),
+        rate(&pairs.b)
+    );
+    pairs.print(echo.name(), "MemoryClient");
+    println!("which is the rate of MemoryClient in that of the stream");
+    Ok(())
+}
+
+/// How many of `count` things a second, by the median round.
+fn per_second(times: &[Duration], count: usize) -> f64 {
+    let seconds = crate::report::sorted(times.iter().map(Duration::as_secs_f64));
+    count as f64 / crate::report::median(&seconds)
+}

@@ -1,0 +1,147 @@
+//! A lease over UDP, and what it is measured against: the same threads with less to do.
+
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
+
+use anyhow::Context;
+use fabricbios_arena::{Arena, Source};
+use fabricbios_fallback_udp::{DataKey, FbmuBackend, FbmuConfig, Plain, ReplyBuffer};
+use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Tag};
+use fabricbios_wire::{
+    Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
+    Transport,
+};
+
+const ARENA: ResourceId = ResourceId(1);
+const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
+
+/// A lease that is served.
+pub(super) struct Leased {
+    backend: FbmuBackend,
+    binding: Binding,
+    lease_id: LeaseId,
+}
+
+impl Leased {
+    pub(super) fn open(bytes: u64, workers: NonZeroUsize) -> anyhow::Result<Self> {
+        let backend = FbmuBackend::open(FbmuConfig {
+            listen: ANY_PORT.into(),
+            workers: Some(workers),
+            resource_id: ARENA,
+            arena: Arc::new(Arena::open(&Source::default(), bytes)?),
+            ops_per_second: u32::MAX,
+        })?;
+        let tag = Tag {
+            lease_id: LeaseId(7),
+            generation: Generation(1),
+            resource_id: ARENA,
+        };
+        let order = BindOrder {
+            tag,
+            extent: Extent {
+                offset: 0,
+                length: bytes,
+            },
+            transport: Transport::Udp,
+            peers: Vec::new(),
+        };
+        let binding = backend
+            .bind(&order)
+            .map_err(|error| anyhow::anyhow!("{error:?}"))?;
+        backend.extend(tag, BootTime(u64::MAX));
+        binding.dp_key.as_ref().context("a binding without key")?;
+        Ok(Self {
+            backend,
+            binding,
+            lease_id: tag.lease_id,
+        })
+    }
+
+    pub(super) fn lease_id(&self) -> LeaseId {
+        self.lease_id
+    }
+
+    pub(super) fn key(&self) -> DpKey {
+        self.binding.dp_key.clone().unwrap_or(DpKey([0; 32]))
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.backend.local_addr()
+    }
+}
+
+/// Threads that answer without leases.
+pub(super) struct Echo {
+    name: &'static str,
+    threads: Plain,
+}
+
+impl Echo {
+    /// Sends back as many bytes as FBMU would, the request's own first.
+    pub(super) fn bare(_key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
+        Self::open("bare echo", workers, || {
+            |datagram: &[u8], reply: &mut ReplyBuffer| {
+                let length = length_of_reply(datagram);
+                reply[..DATA_OVERHEAD].copy_from_slice(&datagram[..DATA_OVERHEAD]);
+                length
+            }
+        })
+    }
+
+    /// Checks the request's tag and makes one for the reply, over the header as FBMU does.
+    pub(super) fn with_tags(key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
+        let key = DataKey::new(&key);
+        Self::open("echo with the same tags", workers, move || {
+            let key = key.clone();
+            move |datagram: &[u8], reply: &mut ReplyBuffer| {
+                let Ok(frame) = DataFrame::parse(datagram) else {
+                    return 0;
+                };
+                if !key.verifies(frame.header_bytes, None, frame.tag) {
+                    return 0;
+                }
+                let header = frame.header.answered(DataStatus::Ok);
+                let (head, tag) = reply[..DATA_OVERHEAD].split_at_mut(frame.header_bytes.len());
+                head.copy_from_slice(&header.bytes());
+                tag.copy_from_slice(&key.tag(&header, &[]));
+                length_of_reply(datagram)
+            }
+        })
+    }
+
+    /// Answers each datagram of a stream with as many bytes as FBMU answers a WRITE.
+    pub(super) fn of_writes(_key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
+        Self::open("bare stream", workers, || {
+            |datagram: &[u8], reply: &mut ReplyBuffer| {
+                reply[..DATA_OVERHEAD].copy_from_slice(&datagram[..DATA_OVERHEAD]);
+                DATA_OVERHEAD
+            }
+        })
+    }
+
+    fn open<H>(
+        name: &'static str,
+        workers: NonZeroUsize,
+        handler: impl Fn() -> H,
+    ) -> anyhow::Result<Self>
+    where
+        H: FnMut(&[u8], &mut ReplyBuffer) -> usize + Send + 'static,
+    {
+        let threads = Plain::open(ANY_PORT.into(), workers, handler)?;
+        Ok(Self { name, threads })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.threads.local_addr()
+    }
+}
+
+/// What FBMU answers to a READ.
+fn length_of_reply(datagram: &[u8]) -> usize {
+    let wanted = datagram.get(40..44).and_then(|bytes| bytes.try_into().ok());
+    let wanted = wanted.map_or(0, u32::from_be_bytes);
+    DATA_OVERHEAD + usize::try_from(wanted).unwrap_or(0).min(4096)
+}

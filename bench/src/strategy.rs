@@ -1,0 +1,128 @@
+//! What a grant and a rotation cost when a lease is a memory window, and when it is a region of its own,
+//! by the size of the lease. Needs an RDMA device: `cargo xtask lab --rdma --mem 8G -- …` has one.
+//!
+//! On a device that does not hold windows to their bounds (soft-RoCE) a lease under windows has a
+//! region as well (docs/decisions/0003), and the two cost the same at grant.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+use fabricbios_arena::{Arena, Source};
+use fabricbios_lease::{Backend, BindOrder, Extent, Farewell, Tag};
+use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_wire::{Generation, LeaseId, ResourceId, Transport};
+
+use crate::pairs::{Pairs, interleaved_pairs};
+
+const ARENA: ResourceId = ResourceId(1);
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Pairs of rounds of each comparison
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Sizes of leases, MiB
+    #[arg(long, value_delimiter = ',', default_value = "1,64,1024")]
+    mib: Vec<u32>,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    for mib in &options.mib {
+        let bytes = u64::from(*mib) << 20;
+        let Some(mut window) = Strand::open(Strategy::Window, bytes)? else {
+            println!("not run: this host has no RDMA device");
+            return Ok(());
+        };
+        let Some(mut region) = Strand::open(Strategy::Region, bytes)? else {
+            bail!("the device takes windows and no regions");
+        };
+        println!(
+            "\nleases of {mib} MiB; windows of this device {} bounds",
+            if window.backend.inventory().windows_have_bounds {
+                "have"
+            } else {
+                "have no"
+            }
+        );
+        let mut rotations = Pairs {
+            a: Vec::new(),
+            b: Vec::new(),
+        };
+        let grants = interleaved_pairs(
+            options.rounds.into(),
+            || window.live(&mut rotations.a),
+            || region.live(&mut rotations.b),
+        )?;
+        grants.print("grant by window", "grant by region");
+        rotations.print("rotation by window", "rotation by region");
+        window.backend.close()?;
+        region.backend.close()?;
+    }
+    Ok(())
+}
+
+/// One strategy at work.
+struct Strand {
+    backend: RdmaBackend,
+    client: RdmaRequester,
+    extent: Extent,
+    lives: u128,
+}
+
+impl Strand {
+    fn open(strategy: Strategy, bytes: u64) -> anyhow::Result<Option<Self>> {
+        let config = RdmaConfig {
+            device: None,
+            arena: Arc::new(Arena::open(&Source::default(), bytes)?),
+            resource_id: ARENA,
+            strategy,
+        };
+        let RdmaOpened::Ready(backend) = RdmaBackend::open(config)? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            backend: *backend,
+            client: RdmaRequester::open(None, 4096)?,
+            extent: Extent {
+                offset: 0,
+                length: bytes,
+            },
+            lives: 0,
+        }))
+    }
+
+    /// One lease from its grant to its release. Returns what the grant took; the rotation goes to
+    /// `rotations`. Scrubbing is not measured.
+    fn live(&mut self, rotations: &mut Vec<Duration>) -> anyhow::Result<Duration> {
+        self.lives += 1;
+        let tag = Tag {
+            lease_id: LeaseId(self.lives),
+            generation: Generation(1),
+            resource_id: ARENA,
+        };
+        let order = BindOrder {
+            tag,
+            extent: self.extent,
+            transport: Transport::Rdma,
+            peers: vec![self.client.peer()],
+        };
+        let start = Instant::now();
+        self.backend
+            .bind(&order)
+            .map_err(|error| anyhow!("{error:?}"))?;
+        let grant = start.elapsed();
+        let start = Instant::now();
+        self.backend
+            .rotate(tag)
+            .map_err(|error| anyhow!("{error:?}"))?;
+        self.backend.retire_key(tag)?;
+        rotations.push(start.elapsed());
+        self.backend.cut(tag, Farewell::None)?;
+        self.backend.release(tag, self.extent, &|| ())?;
+        Ok(grant)
+    }
+}
