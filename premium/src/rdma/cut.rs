@@ -30,7 +30,8 @@ use super::{
     verbs::{CompletionQueue, ProtectionDomain, Refused, Window, WorkError},
 };
 
-/// As for binding; longer only means that the device no longer answers, and step 2 follows anyway.
+/// For all windows of a lease together. As for binding; longer only means that the device no longer
+/// answers, and step 2 follows anyway.
 const INVALIDATE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Several round trips on any fabric, and some between two processes of an emulated machine.
@@ -99,8 +100,9 @@ impl Hardware {
         steps: &mut Steps,
     ) -> Result<(), Errno> {
         let mut result = Ok(());
+        let until = Instant::now() + INVALIDATE_LIMIT;
         for pair in &mut parts.pairs {
-            let invalidated = self.invalidate_all(pair, parts.completions.as_ref(), steps);
+            let invalidated = self.invalidate_all(pair, parts.completions.as_ref(), until, steps);
             if let (Err(errno), false) = (self.dealloc_all(&mut pair.windows, steps), invalidated) {
                 result = Err(errno);
             }
@@ -117,11 +119,12 @@ impl Hardware {
         &self,
         pair: &Pair,
         completions: Option<&CompletionQueue>,
+        until: Instant,
         steps: &mut Steps,
     ) -> bool {
         let mut all = pair.windows.is_empty() || pair.works();
         for window in pair.windows.iter().filter(|_| pair.works()) {
-            let step = || self.invalidate(pair, completions, window);
+            let step = || self.invalidate(pair, completions, window, until);
             all &= steps.run("local_inv", step, WorkError::to_string).is_ok();
         }
         all
@@ -133,6 +136,7 @@ impl Hardware {
         pair: &Pair,
         completions: Option<&CompletionQueue>,
         window: &Window,
+        until: Instant,
     ) -> Result<(), WorkError> {
         let (Some(queue_pair), Some(completions)) = (&pair.queue_pair, completions) else {
             return Err(WorkError::Post(Errno::EINVAL));
@@ -144,7 +148,7 @@ impl Hardware {
         queue_pair
             .post_invalidate(id, window.rkey())
             .map_err(WorkError::Post)?;
-        completions.wait(id, INVALIDATE_LIMIT)
+        completions.wait(id, until.saturating_duration_since(Instant::now()))
     }
 
     /// Deallocates all that can be; what cannot stays, with the last refusal.
@@ -181,8 +185,10 @@ impl Hardware {
         parts: &mut BindingParts,
         tag: Tag,
     ) -> Result<(), StepError> {
+        let until = Instant::now() + INVALIDATE_LIMIT;
+        let completions = parts.completions.as_ref();
         for pair in parts.pairs.iter_mut().filter(|pair| pair.windows.len() > 1) {
-            let oldest = self.invalidate(pair, parts.completions.as_ref(), &pair.windows[0]);
+            let oldest = self.invalidate(pair, completions, &pair.windows[0], until);
             if let Err(error) = oldest {
                 // Taking the window away ends the key as well.
                 tracing::warn!(lease = %tag, %error, "local_inv of a rotated key");

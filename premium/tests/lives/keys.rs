@@ -1,11 +1,13 @@
 //! Rotation, and keys that never come back.
 
+use std::sync::mpsc;
+
 use fabricbios_lease::{Backend, BindError};
 use fabricbios_premium::rdma::{RequestError, Strategy};
 
 use crate::{
     STRATEGY,
-    lab::{Lab, client, kernel_objects, pages, tag},
+    lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, pages, tag},
 };
 
 #[test]
@@ -79,6 +81,38 @@ fn a_thousand_leases_of_the_same_bytes_never_hand_a_key_on() {
         lab.cut_and_release(tag(lease, 1), pages(0, 1));
     }
     assert_eq!(kernel_objects(), before);
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_in_the_middle_of_a_rotation_leaves_nothing() {
+    let lab = Lab::open();
+    let client = client();
+    let before = kernel_objects();
+    // Large enough that a region of it takes a moment to register.
+    let extent = pages(0, ARENA_BYTES / PAGE);
+    for lease in 1..=40 {
+        lab.bind(tag(lease, 1), extent, Some(client.peer()))
+            .unwrap();
+        std::thread::scope(|threads| {
+            let (started, rotating) = mpsc::channel();
+            let backend = &lab.backend;
+            let rotation = threads.spawn(move || {
+                started.send(()).unwrap();
+                backend.rotate(tag(lease, 1))
+            });
+            rotating.recv().unwrap();
+            lab.cut_and_release(tag(lease, 1), extent);
+            let rotated = rotation.join().unwrap();
+            assert!(
+                !matches!(rotated, Err(BindError::Stranded(_))),
+                "{rotated:?}"
+            );
+        });
+        assert_eq!(kernel_objects(), before, "lease {lease}");
+    }
     client.close().unwrap();
     lab.close();
 }
