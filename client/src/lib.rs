@@ -47,6 +47,7 @@ mod link;
 mod node;
 mod renewal;
 mod runtime;
+mod shared;
 mod transfer;
 
 pub use builder::MemBuilder;

@@ -6,10 +6,7 @@ use std::{sync::Arc, time::Duration};
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use tokio::time::sleep;
 
-use crate::{
-    Error,
-    lease::{Health, Shared},
-};
+use crate::{Error, lease::Health, shared::Shared};
 
 /// First pause after a failed attempt; it doubles with each further one.
 const BACK_OFF_FIRST: Duration = Duration::from_millis(50);

@@ -17,7 +17,7 @@ use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, 
 
 pub use road::{Road, Transfers};
 
-use crate::{Error, MemLease, lease::Shared, runtime, runtime::wait};
+use crate::{Error, MemLease, runtime, runtime::wait, shared::Shared};
 
 /// What to move. Offsets count from the start of the lease.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Without the feature `rdma`: there is no such road.
 
 use super::{Failed, Job};
-use crate::{Error, lease::Shared};
+use crate::{Error, shared::Shared};
 
 /// None of these is ever made.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use fabricbios_premium::rdma::{RdmaRequester, RequestError};
 use fabricbios_wire::{RdmaBinding, Request};
 
 use super::{Failed, Job};
-use crate::{Error, lease::Shared, runtime::wait};
+use crate::{Error, runtime::wait, shared::Shared};
 
 /// Bytes of one request, and of the buffer that is registered with the device.
 const BUFFER_BYTES: usize = 1 << 20;

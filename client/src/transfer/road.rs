@@ -4,7 +4,7 @@ use std::fmt;
 
 use fabricbios_wire::Transport;
 
-use crate::{Error, lease::Shared};
+use crate::{Error, shared::Shared};
 
 /// How bytes travel between a lease and its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, Refusal
 use super::{Failed, Job, over};
 use crate::{
     Error,
-    lease::{Shared, is_over},
     runtime::wait,
+    shared::{Shared, is_over},
 };
 
 /// See the module.

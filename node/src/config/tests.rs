@@ -1,0 +1,91 @@
+use super::*;
+
+fn settings(args: &[&str]) -> Settings {
+    let cli = Cli::try_parse_from([&["fabricbiosd", "control-server"], args].concat()).unwrap();
+    let Command::ControlServer(settings) = cli.command;
+    *settings
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    std::fs::write(
+        &path,
+        "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true",
+    )
+    .unwrap();
+    let path = path.to_str().unwrap();
+    let got = settings(&["--config", path, "--mem-bytes", "2MiB"])
+        .with_file()
+        .unwrap();
+    assert_eq!(got.mem_bytes, Some(Size(2 << 20)));
+    assert_eq!(got.listen().port(), 1);
+    assert!(got.auto_detect);
+}
+
+#[test]
+fn a_file_with_a_misspelt_name_is_refused_with_its_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    std::fs::write(&path, "mem-byte = 1").unwrap();
+    let error = settings(&["--config", path.to_str().unwrap()])
+        .with_file()
+        .unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("node.toml") && error.contains("mem-byte"),
+        "{error}"
+    );
+}
+
+#[test]
+fn settings_that_make_no_sense_together_are_refused() {
+    for (args, word) in [
+        (&["--advertise", "::"][..], "wildcard"),
+        (&["--mem-bytes", "5000"], "4096"),
+        (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
+        (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
+        (
+            &[
+                "--mem-bytes",
+                "1MiB",
+                "--rdma-device",
+                "none",
+                "--fbmu-listen",
+                "none",
+            ],
+            "no road",
+        ),
+    ] {
+        let error = settings(args).with_file().unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn class_names_in_both_spellings() {
+    for (text, class) in [
+        ("best_effort", CpuIsolationPolicy::BestEffort),
+        ("WholeCore", CpuIsolationPolicy::WholeCore),
+        ("strict", CpuIsolationPolicy::Strict),
+        ("strict_isolated", CpuIsolationPolicy::Strict),
+        ("StrictIsolated", CpuIsolationPolicy::Strict),
+    ] {
+        let got = settings(&["--cpu-isolation-policy", text]).cpu_isolation_policy;
+        assert_eq!(got, Some(class), "{text}");
+    }
+}
+
+#[test]
+fn the_data_plane_over_udp_listens_where_the_control_plane_does_unless_told() {
+    for (args, expected) in [
+        (&[][..], Some("[::]:5702")),
+        (&["--listen", "10.0.0.1:9"], Some("10.0.0.1:5702")),
+        (&["--fbmu-listen", "10.0.0.2:8"], Some("10.0.0.2:8")),
+        (&["--fbmu-listen", "none"], None),
+    ] {
+        let expected = expected.map(|text| text.parse().unwrap());
+        assert_eq!(settings(args).fbmu_listen(), expected, "{args:?}");
+    }
+}

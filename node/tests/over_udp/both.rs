@@ -1,0 +1,124 @@
+//! Two roads to one lease: a fake one over RDMA beside the real one.
+
+use std::{path::Path, sync::Arc, time::SystemTime};
+
+use fabricbios_arena::{Arena, Source};
+use fabricbios_client::Error;
+use fabricbios_control::Fabric;
+use fabricbios_fallback_udp::{ClientError, FbmuBackend, FbmuConfig};
+use fabricbios_node::{
+    memory::{OfferedMemory, OpenRoads},
+    roads::Roads,
+};
+use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
+use fabricbios_wire::*;
+
+use crate::world::*;
+
+/// A node with a fake RDMA road beside the real one over UDP.
+async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
+    const ARENA: ResourceId = ResourceId(0xa);
+    let settings = settings(directory);
+    let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now());
+    let arena = Arena::open(&Source::default(), ARENA_BYTES).expect("an arena");
+    let udp = FbmuBackend::open(FbmuConfig {
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        workers: None,
+        resource_id: ARENA,
+        arena: Arc::new(arena),
+        ops_per_second: FbmuConfig::OPS_PER_SECOND,
+    });
+    let rdma = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
+    let roads = Roads::new(rdma.clone(), Arc::new(udp.expect("a road")));
+    let offered = OfferedMemory::of(Arc::new(roads), 1 << 30).expect("an offer");
+    let (fabric, roads) = (fabric.expect("a fabric"), OpenRoads::default());
+    let world = World::serve(&settings, &fabric, Some(offered), roads).await;
+    (world, rdma)
+}
+
+fn over_both() -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        transport: Transport::Both,
+        rdma_peers: [17, 18]
+            .map(|qpn| RdmaPeer {
+                qpn,
+                psn: 1,
+                gid: [1; 16],
+                path_mtu: 0,
+            })
+            .to_vec(),
+        ..request(60)
+    }
+}
+
+#[tokio::test]
+async fn a_lease_over_both_roads_ends_on_both() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (world, rdma) = with_both(directory.path()).await;
+    let info = world.operator.alloc(over_both()).await.expect("granted");
+    let binding = info.binding.rdma.clone().expect("RDMA");
+    let keys = [binding.rkey, binding.further.first().map(|pair| pair.rkey)];
+    let keys = keys.map(|key| key.expect("a key of each queue pair"));
+    assert!(keys.iter().all(|key| rdma.opens(*key)));
+    write(&info, 0, b"hello").await.expect("written");
+    world.lease(Request::LeaseFree(info.lease_id)).await;
+    assert!(!keys.iter().any(|key| rdma.opens(*key)));
+    assert!(is_over(&first(&info).await));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_road() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (world, rdma) = with_both(directory.path()).await;
+    let wanted = LeaseAllocRequest {
+        rdma_peers: Vec::new(),
+        ..over_both()
+    };
+    let info = world.operator.alloc(wanted).await.expect("granted");
+    write(&info, 0, b"stays").await.expect("written");
+    let mut peers = over_both().rdma_peers;
+    peers[0].qpn = UNREACHABLE_QPN;
+    let lease_id = info.lease_id;
+    let bound = world
+        .operator
+        .lease(Request::LeaseBind { lease_id, peers })
+        .await;
+    assert!(matches!(bound, Err(Error::Refused(_))), "{bound:?}");
+    assert!(is_over(&first(&info).await), "the old binding is cut");
+    let again = world.lease(Request::LeaseRotate {
+        lease_id,
+        overlap_ms: 0,
+    });
+    let again = again.await;
+    assert_eq!(first(&again).await.expect("read"), *b"stays");
+    let rkey = again.binding.rdma.expect("still prepared").rkey;
+    assert!(rkey.is_none_or(|rkey| !rdma.opens(rkey)));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_cut_that_fails_on_one_road_is_told_on_the_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (world, rdma) = with_both(directory.path()).await;
+    let info = world.operator.alloc(over_both()).await.expect("granted");
+    rdma.fail(Step::Cut, true);
+    let freed = world
+        .operator
+        .lease(Request::LeaseFree(info.lease_id))
+        .await;
+    let Err(Error::Refused(refusal)) = freed else {
+        panic!("{freed:?}")
+    };
+    assert_eq!(refusal.error, LeaseError::Fenced);
+    let outcome = first(&info).await;
+    assert!(
+        matches!(outcome, Err(ClientError::Fenced { .. })),
+        "{outcome:?}"
+    );
+    rdma.fail(Step::Cut, false);
+    let resource_id = info.resource_id;
+    let cleared = world.operator.call(Request::FenceClear(resource_id)).await;
+    assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
+    world.stop().await;
+}

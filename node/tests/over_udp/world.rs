@@ -1,0 +1,203 @@
+//! A node, and clients of it.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use fabricbios_client::{Identity, Node};
+use fabricbios_control::Fabric;
+use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
+use fabricbios_node::{
+    config::Settings,
+    memory::{self, OfferedMemory, OpenRoads},
+    service::Service,
+    size::Size,
+    udp_listen::UdpListen,
+};
+use fabricbios_wire::*;
+
+pub(crate) const ARENA_BYTES: u64 = 1 << 20;
+pub(crate) const LEASE_BYTES: u64 = 64 << 10;
+
+/// How long a client waits where no answer is what is expected.
+pub(crate) const SILENCE: Duration = Duration::from_millis(300);
+
+/// A running node and its operator.
+pub(crate) struct World {
+    pub(crate) directory: PathBuf,
+    pub(crate) service: Service,
+    pub(crate) roads: OpenRoads,
+    pub(crate) operator: Node,
+}
+
+pub(crate) fn settings(directory: &Path) -> Settings {
+    let anywhere: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    Settings {
+        state_dir: Some(directory.join("state")),
+        listen: Some(anywhere),
+        fbmu_listen: Some(UdpListen::At(anywhere)),
+        mem_bytes: Some(Size(ARENA_BYTES)),
+        rdma_device: Some("none".into()),
+        ..Settings::default()
+    }
+}
+
+/// With bytes that outlive the daemon.
+pub(crate) fn with_file(directory: &Path) -> Settings {
+    Settings {
+        mem_file: Some(directory.join("arena")),
+        ..settings(directory)
+    }
+}
+
+impl World {
+    pub(crate) async fn start(settings: Settings) -> Self {
+        let directory = settings.state_dir().to_owned();
+        let fabric = Fabric::open_or_create(&directory, SystemTime::now()).expect("a fabric");
+        let (memory, roads) = memory::open(&settings, fabric.node_id()).expect("memory");
+        Self::serve(&settings, &fabric, memory, roads).await
+    }
+
+    pub(crate) async fn serve(
+        settings: &Settings,
+        fabric: &Fabric,
+        memory: Option<OfferedMemory>,
+        roads: OpenRoads,
+    ) -> Self {
+        let service = Service::start(settings, fabric, memory).expect("a node");
+        let identity = Identity::load(fabric.admin_identity()).expect("an identity");
+        let address = service.local_addr().to_string();
+        let operator = Node::connect(&address, &identity).await.expect("connected");
+        Self {
+            directory: settings.state_dir().to_owned(),
+            service,
+            roads,
+            operator,
+        }
+    }
+
+    /// Another tenant's connection.
+    pub(crate) async fn tenant(&self, name: &str) -> Node {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let csr = rcgen::CertificateParams::default().serialize_request(&key);
+        let request = Request::IdentityIssue(IssueRequest {
+            tenant: name.into(),
+            role: Role::Tenant,
+            valid_secs: 600,
+            csr_der: csr.expect("a request").der().to_vec(),
+        });
+        let Ok(Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        }) = self.operator.call(request).await
+        else {
+            panic!("no identity")
+        };
+        let path = self.directory.join(format!("{name}.identity"));
+        let pem = format!("{certificate_pem}{}{ca_pem}", key.serialize_pem());
+        fs::write(&path, pem).expect("written");
+        let identity = Identity::load(path).expect("an identity");
+        let address = self.service.local_addr().to_string();
+        Node::connect(&address, &identity).await.expect("connected")
+    }
+
+    pub(crate) async fn alloc(&self, secs: u32) -> LeaseInfo {
+        self.operator.alloc(request(secs)).await.expect("granted")
+    }
+
+    pub(crate) async fn lease(&self, request: Request) -> LeaseInfo {
+        self.operator.lease(request).await.expect("an answer")
+    }
+
+    pub(crate) async fn query(&self, id: LeaseId) -> LeaseInfo {
+        self.lease(Request::LeaseQuery(id)).await
+    }
+
+    /// Waits for what only time or another thread brings.
+    pub(crate) async fn until(&self, id: LeaseId, phase: LeasePhase) -> LeaseInfo {
+        loop {
+            let info = self.query(id).await;
+            if info.phase == phase && (phase != LeasePhase::Active || has_key(&info)) {
+                return info;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.service.drain();
+        self.service.stopped().await.expect("drained");
+        self.service.close().await;
+        self.roads.close();
+    }
+
+    /// As a crash would: nothing is taken back.
+    pub(crate) async fn crash(mut self) {
+        self.service.halt();
+        self.service.stopped().await.expect("halted");
+        self.service.close().await;
+        self.roads.close();
+    }
+}
+
+pub(crate) fn request(secs: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, secs)
+}
+
+pub(crate) fn has_key(info: &LeaseInfo) -> bool {
+    info.binding.dp_key.is_some()
+}
+
+pub(crate) fn coordinates(info: &LeaseInfo) -> Coordinates {
+    Coordinates {
+        lease_id: info.lease_id,
+        dp_key: info.binding.dp_key.clone().expect("a key"),
+        endpoint: info.binding.udp_endpoint.expect("an endpoint").into(),
+    }
+}
+
+/// A new client with these coordinates does something.
+pub(crate) async fn client<T: Send + 'static>(
+    info: &LeaseInfo,
+    work: impl FnOnce(&mut MemoryClient) -> Result<T, ClientError> + Send + 'static,
+) -> Result<T, ClientError> {
+    let coordinates = coordinates(info);
+    let options = ClientOptions {
+        give_up: SILENCE,
+        ..ClientOptions::default()
+    };
+    let working = tokio::task::spawn_blocking(move || {
+        let mut client = MemoryClient::connect(coordinates, options)?;
+        work(&mut client)
+    });
+    working.await.expect("no panic")
+}
+
+pub(crate) async fn write(
+    info: &LeaseInfo,
+    offset: u64,
+    bytes: &'static [u8],
+) -> Result<(), ClientError> {
+    client(info, move |client| client.write(offset, bytes, &mut |_| ())).await
+}
+
+/// The first bytes of the lease.
+pub(crate) async fn first(info: &LeaseInfo) -> Result<[u8; 5], ClientError> {
+    client(info, |client| {
+        let mut bytes = [0; 5];
+        client.read(0, &mut bytes, &mut |_| ())?;
+        Ok(bytes)
+    })
+    .await
+}
+
+pub(crate) fn is_over<T: std::fmt::Debug>(outcome: &Result<T, ClientError>) -> bool {
+    matches!(outcome, Err(ClientError::NoLease { .. }))
+}
+
+pub(crate) fn is_silent<T: std::fmt::Debug>(outcome: &Result<T, ClientError>) -> bool {
+    matches!(outcome, Err(ClientError::Unreachable { .. }))
+}
