@@ -7,6 +7,7 @@
 mod memory;
 mod pair;
 mod queue;
+mod work;
 
 use std::{
     ffi::CStr,

@@ -1,5 +1,4 @@
-//! Queue pairs of the reliable connected kind, and the few kinds of work that this crate posts:
-//! bind, invalidate, and a client's read and write.
+//! Queue pairs of the reliable connected kind, and their states.
 
 use std::{
     fmt,
@@ -12,8 +11,7 @@ use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
 use super::{
-    CompletionQueue, MemoryRegion, ProtectionDomain, Refused, Rights, Window, check, forgotten,
-    last_errno, pointer,
+    CompletionQueue, ProtectionDomain, Refused, Rights, check, forgotten, last_errno, pointer,
 };
 
 // SAFETY: libibverbs documents its objects as usable from any thread.
@@ -213,57 +211,6 @@ impl QueuePair {
         self.modify(&mut attr, mask::IBV_QP_STATE | mask::IBV_QP_ACCESS_FLAGS)
     }
 
-    /// Posts BIND_MW: gives `window` the key `rkey` to `bytes` bytes of `region` at `address`.
-    pub fn post_bind(
-        &self,
-        id: u64,
-        window: &Window,
-        rkey: u32,
-        region: &MemoryRegion,
-        (address, bytes): (u64, u64),
-        rights: Rights,
-    ) -> Result<(), Errno> {
-        let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_BIND_MW);
-        work.bind_mw_tso_union.bind_mw = ffi::bind_mw_t {
-            mw: window.as_ptr(),
-            rkey,
-            bind_info: ffi::ibv_mw_bind_info {
-                mr: region.as_ptr(),
-                addr: address,
-                length: bytes,
-                mw_access_flags: rights.flags(),
-            },
-        };
-        self.post(&mut work)
-    }
-
-    /// Posts LOCAL_INV: ends the key.
-    pub fn post_invalidate(&self, id: u64, rkey: u32) -> Result<(), Errno> {
-        let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV);
-        work.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
-        self.post(&mut work)
-    }
-
-    /// Posts an RDMA WRITE from `offset` of the local buffer.
-    pub fn post_write(
-        &self,
-        id: u64,
-        from: (&MemoryRegion, u64, u32),
-        to: (u32, u64),
-    ) -> Result<(), Errno> {
-        self.post_rdma(id, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, from, to)
-    }
-
-    /// Posts an RDMA READ to `offset` of the local buffer.
-    pub fn post_read(
-        &self,
-        id: u64,
-        to: (&MemoryRegion, u64, u32),
-        from: (u32, u64),
-    ) -> Result<(), Errno> {
-        self.post_rdma(id, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, to, from)
-    }
-
     /// Takes it away.
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the queue pair exists.
@@ -272,37 +219,6 @@ impl QueuePair {
             Err(errno) => return Err((self, errno)),
         }
         Ok(())
-    }
-
-    fn post_rdma(
-        &self,
-        id: u64,
-        opcode: ffi::ibv_wr_opcode::Type,
-        (region, offset, bytes): (&MemoryRegion, u64, u32),
-        (rkey, remote_addr): (u32, u64),
-    ) -> Result<(), Errno> {
-        let end = offset.checked_add(bytes.into()).ok_or(Errno::EINVAL)?;
-        if end > region.arena().bytes() {
-            return Err(Errno::EINVAL);
-        }
-        let addr = region.arena().mapping().address() + offset;
-        let mut piece = ffi::ibv_sge {
-            addr,
-            length: bytes,
-            lkey: region.lkey(),
-        };
-        let mut work = blank_work(id, opcode);
-        work.sg_list = &raw mut piece;
-        work.num_sge = 1;
-        work.wr.rdma = ffi::rdma_t { remote_addr, rkey };
-        self.post(&mut work)
-    }
-
-    fn post(&self, work: &mut ffi::ibv_send_wr) -> Result<(), Errno> {
-        let mut bad = null_mut();
-        // SAFETY: the queue pair exists; `work` and what it points to live until the library has
-        // copied them, which it does before it returns.
-        check(unsafe { ffi::ibv_post_send(self.as_ptr(), work, &raw mut bad) })
     }
 
     fn modify(
@@ -314,7 +230,7 @@ impl QueuePair {
         check(unsafe { ffi::ibv_modify_qp(self.as_ptr(), attr, mask.0.cast_signed()) })
     }
 
-    fn as_ptr(&self) -> *mut ffi::ibv_qp {
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         pointer(self.raw)
     }
 }
@@ -352,15 +268,6 @@ fn init_attributes(queue: &CompletionQueue, sizes: QueueSizes) -> ffi::ibv_qp_in
 fn blank() -> ffi::ibv_qp_attr {
     // SAFETY: plain integers, for which zero is a value.
     unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-fn blank_work(id: u64, opcode: ffi::ibv_wr_opcode::Type) -> ffi::ibv_send_wr {
-    // SAFETY: plain integers and pointers, for which zero is a value.
-    let mut work: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-    work.wr_id = id;
-    work.opcode = opcode;
-    work.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
-    work
 }
 
 impl Drop for QueuePair {
