@@ -1,6 +1,10 @@
 //! Over UDP: the client of the data plane, with the control plane to ask when keys change.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    thread,
+    time::{Duration, Instant},
+};
 
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
 use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
@@ -11,6 +15,11 @@ use crate::{
     runtime::wait,
     shared::{Shared, is_over},
 };
+
+/// How long a lease without a key is waited for while somebody gives it one. A node takes
+/// milliseconds, unless it waits for a queue pair that does not answer.
+const BEING_BOUND: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// See the module.
 #[derive(Debug)]
@@ -90,14 +99,25 @@ impl Refresh for Asker {
     }
 }
 
-/// What was told last; what is valid now if that was nothing; a new key if there is none.
+/// What was told last; what is valid now if that was nothing; a new key if there is none. Somebody
+/// else may be giving it one, such as a node that was started again: that is waited for.
 fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
     if let Some(known) = coordinates(shared.lease_id, &shared.info().binding) {
         return Ok(known);
     }
-    if let Some(fresh) = fresh(shared)? {
-        return Ok(fresh);
+    let until = Instant::now() + BEING_BOUND;
+    loop {
+        if let Some(fresh) = fresh(shared)? {
+            return Ok(fresh);
+        }
+        match new_key(shared) {
+            Err(error) if is_busy(&error) && Instant::now() < until => thread::sleep(PAUSE),
+            outcome => return outcome,
+        }
     }
+}
+
+fn new_key(shared: &Shared) -> Result<Coordinates, Error> {
     let rotated = wait(shared.node.lease(Request::LeaseRotate {
         lease_id: shared.lease_id,
         overlap_ms: 0,
@@ -107,6 +127,11 @@ fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
         node: shared.node.address().to_owned(),
         why: NO_COORDINATES.to_owned(),
     })
+}
+
+fn is_busy(error: &Error) -> bool {
+    let code = error.refusal().map(|refusal| refusal.error);
+    code == Some(LeaseError::ResourceBusy)
 }
 
 /// What is valid now; `None`: the lease has no key at the moment, or nobody may be told of it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fabricbios_client::{Error, MemLease, Node, Road, Transfers};
 use fabricbios_wire::{
-    Binding, Generation, LeaseError, LeaseInfo, LeasePhase, Reply, Request, Transport,
+    Binding, Generation, LeaseError, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, Transport,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     common::{
         FakeNode, LEASE,
         memory::{BYTES, Memory, over},
-        rdma,
+        rdma, refuse,
     },
 };
 
@@ -199,8 +199,18 @@ fn a_lease_that_lost_its_key_gets_another() {
     let whole = memory.info();
     memory.told.lock().unwrap().binding = Binding::default();
     let rotating = Arc::clone(&memory);
+    let mut busy = 2;
     let node = FakeNode::start(move |request: &Request| {
-        if matches!(request, Request::LeaseRotate { .. }) {
+        let rotates = matches!(request, Request::LeaseRotate { .. });
+        if rotates && busy > 0 {
+            busy -= 1;
+            return refuse(
+                LeaseError::ResourceBusy,
+                RefusalClass::Transient,
+                "being bound",
+            );
+        }
+        if rotates {
             *rotating.told.lock().unwrap() = whole.clone();
         }
         Ok(Reply::Lease(rotating.info()))
