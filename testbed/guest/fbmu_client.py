@@ -89,6 +89,15 @@ class Wire:
                 continue
         return None
 
+    def waiting(self):
+        """What has come and was not received yet, without waiting."""
+        came = []
+        while True:
+            try:
+                came.append(self.socket.recv(65536))
+            except OSError:
+                return came
+
     def route_mtu(self):
         """What the kernel thinks that the path takes."""
         return self.socket.getsockopt(*((socket.IPPROTO_IPV6, IPV6_MTU) if self.six else (socket.IPPROTO_IP, IP_MTU)))
