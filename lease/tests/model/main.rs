@@ -3,15 +3,24 @@
 //! After every step both must tell the same of every lease and resource, name the same next
 //! deadline, give the same orders and the same answers; the invariants are checked besides.
 //! `PROPTEST_CASES` says how many lives of a node are tried.
+#![cfg_attr(
+    fuzzing,
+    no_main,
+    allow(dead_code, reason = "a fuzzer makes its own lives")
+)]
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 mod actions;
 mod asking;
 mod comparing;
+#[cfg(not(fuzzing))]
 mod found;
+#[cfg(fuzzing)]
+mod fuzzing;
 mod happening;
 mod invariants;
 mod oracle;
+#[cfg(not(fuzzing))]
 mod restarts;
 
 use std::{net::Ipv6Addr, sync::Arc};
