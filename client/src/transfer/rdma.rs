@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fabricbios_premium::rdma::{RdmaRequester, RequestError};
-use fabricbios_wire::{RdmaBinding, Request};
+use fabricbios_wire::{RdmaBinding, RdmaPeer, Request};
 
 use super::{Failed, Job};
 use crate::{Error, runtime::wait, shared::Shared};
@@ -13,7 +13,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// See the module.
 pub(crate) struct Connection {
-    requester: RdmaRequester,
+    /// There until this is dropped.
+    requester: Option<RdmaRequester>,
     /// The node's queue pair at the other end: a later binding has another one.
     qp_num: u32,
 }
@@ -30,12 +31,17 @@ impl Connection {
     /// Looks for a device before it touches the lease's binding.
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
         let requester = RdmaRequester::open(None, BUFFER_BYTES).map_err(cannot)?;
-        let binding = bind(shared, &requester)?;
-        requester.connect(&binding).map_err(cannot)?;
-        Ok(Self {
-            requester,
-            qp_num: binding.qp_num,
-        })
+        let peer = requester.peer();
+        let mut connection = Self {
+            requester: Some(requester),
+            qp_num: 0,
+        };
+        let binding = bind(shared, peer)?;
+        connection.qp_num = binding.qp_num;
+        if let Some(requester) = &connection.requester {
+            requester.connect(&binding).map_err(cannot)?;
+        }
+        Ok(connection)
     }
 
     /// Whether the lease is still connected to this.
@@ -73,19 +79,20 @@ impl Connection {
         let known = self.binding(shared);
         let key = known.and_then(|binding| Some((binding.rkey?, binding.remote_addr)));
         let (rkey, start) = key.ok_or(RequestError::Disconnected)?;
+        let requester = self.requester.as_mut().ok_or(RequestError::Disconnected)?;
         let address = start + job.offset() + done;
         let from = usize::try_from(done).unwrap_or(usize::MAX);
         let moved = match job {
             Job::Read(_, into) => {
                 let rest = into.get_mut(from..).unwrap_or_default();
                 let piece = rest.len().min(BUFFER_BYTES);
-                self.requester.read(rkey, address, &mut rest[..piece])?;
+                requester.read(rkey, address, &mut rest[..piece])?;
                 piece
             }
             Job::Write(_, bytes) => {
                 let rest = bytes.get(from..).unwrap_or_default();
                 let piece = &rest[..rest.len().min(BUFFER_BYTES)];
-                self.requester.write(rkey, address, piece)?;
+                requester.write(rkey, address, piece)?;
                 piece.len()
             }
         };
@@ -93,11 +100,20 @@ impl Connection {
     }
 }
 
+/// The kernel would keep the queue pair and the buffer until the process ends.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.requester.take().map(RdmaRequester::close) {
+            tracing::warn!("a queue pair stays until this process ends: {error}");
+        }
+    }
+}
+
 /// A bind that fails has cut what was before: the keys that are known are dead then.
-fn bind(shared: &Shared, requester: &RdmaRequester) -> Result<RdmaBinding, Error> {
+fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
     let bound = wait(shared.node.lease(Request::LeaseBind {
         lease_id: shared.lease_id,
-        peers: vec![requester.peer()],
+        peers: vec![peer],
     }));
     let bound = bound.inspect_err(|_| shared.forget_keys())?;
     shared.told(bound.clone());
