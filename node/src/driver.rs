@@ -13,7 +13,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Asked, BootTime, Change as TableChange, Effect, LeaseTable, Now, Report, State, Ticket,
+    Asked, BootTime, Change as TableChange, Effect, LeaseTable, Now, Order, Report, State, Ticket,
 };
 use fabricbios_wire::{
     Answer, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request, Role,
@@ -71,6 +71,16 @@ struct Asker {
     reply: oneshot::Sender<Answer>,
 }
 
+/// What waits until all that was decided before it is durable.
+#[derive(Debug)]
+enum Held {
+    /// Nobody is told of what a crash could undo.
+    Answer(Ticket, Answer),
+    /// A release or reset: after a crash the journal must not say that a lease lives whose bytes are
+    /// scrubbed. Cuts wait for nothing.
+    Order(Order),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Driver {
@@ -85,8 +95,8 @@ pub struct Driver {
     batch: Vec<Change>,
     submitted: Seq,
     durable: Seq,
-    /// Answers that wait for the disk, in order of submission.
-    held: VecDeque<(Seq, Ticket, Answer)>,
+    /// What waits for the disk, in order of submission.
+    held: VecDeque<(Seq, Held)>,
     draining: Option<BootTime>,
     latest: BootTime,
 }
@@ -261,9 +271,12 @@ impl Driver {
 
     /// Does what the table asks for, until it asks for nothing.
     fn perform(&mut self) {
-        let mut answers = Vec::new();
+        let mut held = Vec::new();
         while let Some(effect) = self.table.poll_effect() {
             match effect {
+                Effect::Order(order @ (Order::Release(..) | Order::Reset(..))) => {
+                    held.push(Held::Order(order));
+                }
                 Effect::Order(order) => self.backends.dispatch(order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
@@ -272,7 +285,7 @@ impl Driver {
                     answer,
                     after_journal: true,
                 } => {
-                    answers.push((ticket, answer));
+                    held.push(Held::Answer(ticket, answer));
                 }
                 Effect::Answer {
                     ticket,
@@ -286,29 +299,38 @@ impl Driver {
         if !self.batch.is_empty() {
             self.submitted = self.journal.submit(std::mem::take(&mut self.batch));
         }
-        for (ticket, answer) in answers {
-            self.held.push_back((self.submitted, ticket, answer));
-        }
-        self.tell_durable();
+        let seq = self.submitted;
+        self.held.extend(held.into_iter().map(|it| (seq, it)));
+        self.let_go();
     }
 
-    fn tell_durable(&mut self) {
+    /// What was held for changes that are durable by now.
+    fn let_go(&mut self) {
         while self
             .held
             .front()
             .is_some_and(|(seq, ..)| *seq <= self.durable)
         {
-            if let Some((_, ticket, answer)) = self.held.pop_front() {
-                self.tell(ticket, answer);
+            match self.held.pop_front() {
+                Some((_, Held::Answer(ticket, answer))) => self.tell(ticket, answer),
+                Some((_, Held::Order(order))) => self.backends.dispatch(order),
+                None => {}
             }
         }
     }
 
     /// The disk refused: who waits for it is told so. Cuts were made all the same, and a lease that
-    /// nobody was told of runs out by itself.
+    /// nobody was told of runs out by itself. Releases go on waiting: the write is tried again.
     fn not_durable(&mut self, error: &CommitError) {
         tracing::error!(%error, waiting = self.held.len(), "the journal could not be written");
-        for (_, ticket, answer) in std::mem::take(&mut self.held) {
+        for (seq, held) in std::mem::take(&mut self.held) {
+            let (ticket, answer) = match held {
+                Held::Answer(ticket, answer) => (ticket, answer),
+                order @ Held::Order(_) => {
+                    self.held.push_back((seq, order));
+                    continue;
+                }
+            };
             let told = match answer {
                 Ok(_) => Err(Refusal::new(
                     LeaseError::Internal,
