@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The story of one lease on a terminal: a node leases 64 KiB, an RDMA client uses them, the key is
-rotated, the lease renewed, and its end cuts a client that has not stopped writing. Exit status 0 only
+"""The story of one lease on a terminal: a node leases 64 KiB over two roads, an RDMA client and one over
+UDP use them, the key is rotated, the lease renewed, and its end cuts a client that has not stopped writing. Exit status 0 only
 if everything was as told.
 
 Uses the RDMA device of --device (or FABRICBIOS_RDMA_DEVICE, or the only one there is); --soft-roce makes
@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+import demo_udp
 import fabric
 import rdma_client
 import writer
@@ -61,7 +62,7 @@ def lease_and_use(story, tenant, client):
     """Lease, write, read back."""
     story.step(f"A tenant leases {LEASE_BYTES // 1024} KiB for {TERM_SECS} s and tells its queue pair in the same request")
     story.shows(f"--rdma-peer {client.peer}")
-    lease = tenant.alloc(LEASE_BYTES, TERM_SECS, client.peer)
+    lease = tenant.alloc(LEASE_BYTES, TERM_SECS, client.peer, 0, "--transport", "both")
     rdma = lease["binding"]["rdma"]
     story.shows(f"lease {lease['lease_id']}: rkey {rdma['rkey']:#x}, address {rdma['remote_addr']:#x}, "
                 f"queue pair {rdma['qp_num']}, GID {rdma['gid']}")
@@ -70,7 +71,15 @@ def lease_and_use(story, tenant, client):
     written, read = client.write(4096, TEXT), client.read(4096, len(TEXT))
     story.must(written.ok, f"RDMA WRITE: {written.status}, {written.completed_at_ms - written.posted_at_ms:.1f} ms")
     story.must(read.data == TEXT, f"RDMA READ:  {read.status}, {read.data.decode(errors='replace')!r}")
+    story.step("The same bytes over UDP, for somebody without an RDMA device")
+    same = demo_udp.fabricctl(tenant, *over_udp("read", lease, 4096), "--len", len(TEXT))
+    story.must(same == TEXT, f"fabricctl mem read --road udp: {same.decode(errors='replace')!r}")
     return lease
+
+
+def over_udp(what, lease, offset):
+    """Arguments of `fabricctl mem`."""
+    return ["mem", what, lease["lease_id"], "--road", "udp", "--offset", offset]
 
 
 def renew_too_early(story, tenant, lease):
@@ -122,6 +131,11 @@ def expire(story, tenant, lease, client, tolerance_ms):
     story.must(0 <= failed_ms < tolerance_ms, f"first failure {failed_ms:+9.1f} ms from the deadline: {end['status']}")
     story.must(end["status"] in rdma_client.ENDS, MEANING.get(end["status"], "no way for a lease to end"))
     story.must(answer["status"] == "EXPIRED", f"LEASE_QUERY: {answer['status']}")
+    try:
+        demo_udp.fabricctl(tenant, *over_udp("write", lease, 0), given=b"too late")
+        story.must(False, "UDP is cut as well")
+    except fabric.Refused as refusal:
+        story.must(refusal.status == fabric.NOT_FOUND, f"fabricctl mem write --road udp: exit {refusal.status}, {refusal.message}")
 
 
 def stop(story, node, lease):
