@@ -164,6 +164,7 @@ fn open_rdma(
     resource_id: ResourceId,
 ) -> anyhow::Result<Option<Arc<RdmaBackend>>> {
     let Some(device) = settings.rdma_device() else {
+        tracing::info!("no memory is leased over RDMA on this node: --rdma-device none");
         return Ok(None);
     };
     let config = RdmaConfig {
