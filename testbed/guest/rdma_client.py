@@ -146,9 +146,11 @@ class Client:
         attr.qp_access_flags = 0  # Nobody reads or writes this side's memory.
         self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
 
-    def connect(self, lease):
-        """Connects to the coordinates of `lease`, the JSON object that `fabricctl --json` printed."""
-        self.rdma = lease["binding"]["rdma"]
+    def connect(self, lease, which=0):
+        """Connects to the coordinates of `lease`, the JSON object that `fabricctl --json` printed; of several
+        queue pairs to the one in the place that this client's had among the peers told."""
+        rdma = lease["binding"]["rdma"]
+        self.rdma = {**rdma, **rdma["qps"][which]} if "qps" in rdma else rdma
         self._to_rtr()
         self._to_rts()
 

@@ -17,9 +17,8 @@ from fbmu_frame import Frame
 from fbmu_suite import ELSEWHERE, PATTERN, leased, other_addresses, unchanged
 
 READS, READ_BYTES = 200, 64
-# No promise of speed: with the noise on the same two emulated processors it is to stay usable. Single reads may take long,
-# since noise fills the node's receive buffer too; one that the client gives up (30 s) is a failure.
-MEDIAN_LIMIT_MS = 2000
+# No promise of speed: with the noise on the same two emulated processors it is to stay usable.
+LONGEST_LIMIT_MS = 5000
 
 
 def noise(client):
@@ -117,7 +116,7 @@ def one_kind(suite, name, lease, client, datagrams, quiet):
     median, tail = shown(noisy)
     print(f"   {name}: median {median:.2f} ms ({median / quiet[0]:.1f}x), p99 {tail:.2f} ms ({tail / quiet[1]:.1f}x), longest {max(noisy):.0f} ms, "
           f"{client.retries - retries} retries, {count['sent'] / count['secs']:.0f} datagrams/s of noise, {count['answered']} answered", flush=True)
-    suite.check(f"{name}: no collapse", median < MEDIAN_LIMIT_MS, f"a median below {MEDIAN_LIMIT_MS} ms", median)
+    suite.check(f"{name}: no collapse", max(noisy) < LONGEST_LIMIT_MS, f"each within {LONGEST_LIMIT_MS} ms", max(noisy))
     if name not in ("recorded", "everything at once"):
         suite.check(f"{name}: few answers", count["answered"] <= count["sent"] // 4 + 100, "at most a quarter", count)
 

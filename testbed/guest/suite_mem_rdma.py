@@ -70,6 +70,22 @@ def side_by_side(suite, node, device):
         client.close()
 
 
+def several_queue_pairs(suite, node, device):
+    """One lease, three queue pairs: each works with its own key, all end together."""
+    alice, clients = node.tenant("alice"), [Client(device) for _ in range(3)]
+    peers = [word for client in clients for word in ("--rdma-peer", client.peer)]
+    lease = alice.alloc(LEASE_BYTES, 300, None, 0, *peers)
+    for which, client in enumerate(clients):
+        client.connect(lease, which)
+        suite.equal(f"queue pair {which} of 3: write", "success", client.write(which, bytes([65 + which])).status)
+    suite.equal("all of them write the same bytes", b"ABC", clients[0].read(0, 3).data)
+    suite.equal("a queue pair for each", 3, len({pair["qp_num"] for pair in lease["binding"]["rdma"]["qps"]}))
+    alice.free(lease)
+    for which, client in enumerate(clients):
+        suite.check(f"queue pair {which} of 3: dead after the lease", not client.write(0, b"x").ok, "an error")
+        client.close()
+
+
 def keys_of_others(suite, node, device):
     """A key that is nobody's and a key that is a neighbour's, through the own queue pair."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
@@ -245,13 +261,13 @@ def killed(suite, node, _device):
     alice.free(lease)
 
 
-def main():
-    """All sections on one node."""
+def main(strategy="auto"):
+    """All sections on one node that gives leases out so."""
     device = lab_device()
-    with Suite("mem over RDMA") as suite:
+    with Suite(f"mem over RDMA, strategy {strategy}") as suite:
         empty = resources()
-        with Node(mem_bytes=ARENA_BYTES) as node:
-            for section in (use, atomics, bind_later, side_by_side, keys_of_others, out_of_bounds, rotation, ends,
+        with Node("--rdma-strategy", strategy, mem_bytes=ARENA_BYTES) as node:
+            for section in (use, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, out_of_bounds, rotation, ends,
                             other_tenants, cut_after_fault, zero_again, cycles, killed):
                 suite.section(section, suite, node, device)
             suite.equal("SIGTERM: exit status", 0, node.stop())
