@@ -9,7 +9,7 @@ from writer import Writer
 
 LEASE_BYTES = 65536
 ARENA_BYTES = 16 << 20
-CYCLES = 200
+CYCLES = 100
 # A queue pair destroyed before its window keeps the kernel for 51 s; an orderly cut takes milliseconds, and
 # an emulated processor some hundred times that.
 STALL_LIMIT_MS = 10_000

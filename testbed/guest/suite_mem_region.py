@@ -3,7 +3,7 @@
 """Everything that holds for leases as memory windows holds for leases as regions of their own."""
 import suite_mem_rdma
 
-suite_mem_rdma.CYCLES = 60
+suite_mem_rdma.CYCLES = 20
 
 if __name__ == "__main__":
     suite_mem_rdma.main("region")
