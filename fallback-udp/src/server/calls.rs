@@ -1,9 +1,5 @@
-//! The system calls that no crate in use offers as they are needed here. The only unsafe code of the
-//! crate.
-#![allow(
-    unsafe_code,
-    reason = "recvmmsg, sendmmsg and an option without a wrapper"
-)]
+//! The system calls for many messages at once, as no crate in use offers them.
+#![allow(unsafe_code, reason = "recvmmsg and sendmmsg")]
 
 use std::{
     mem::{offset_of, size_of},
@@ -188,32 +184,6 @@ impl Received {
             control: (header.msg_hdr.msg_controllen as usize).min(CONTROL_LEN),
         }
     }
-}
-
-/// Has a socket set DF and fragment nothing.
-pub(super) fn forbid_fragments(socket: BorrowedFd<'_>, is_v6: bool) -> Result<(), Errno> {
-    set_option(
-        socket,
-        libc::IPPROTO_IP,
-        libc::IP_MTU_DISCOVER,
-        libc::IP_PMTUDISC_DO,
-    )?;
-    if is_v6 {
-        let (option, value) = (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
-        set_option(socket, libc::IPPROTO_IPV6, option, value)?;
-    }
-    Ok(())
-}
-
-fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> Result<(), Errno> {
-    #[allow(clippy::cast_possible_truncation, reason = "4")]
-    let length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `value`, which lives until the call returns.
-    let result = unsafe {
-        let value = ptr::from_ref(&value).cast();
-        libc::setsockopt(socket.as_raw_fd(), level, option, value, length)
-    };
-    Errno::result(result).map(drop)
 }
 
 impl Name {

@@ -7,6 +7,7 @@ mod calls;
 mod clock;
 mod counters;
 mod entry;
+mod fragments;
 mod leases;
 mod life;
 mod plain;

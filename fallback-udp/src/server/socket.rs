@@ -14,7 +14,7 @@ use nix::{
     },
 };
 
-use super::calls::forbid_fragments;
+use super::fragments;
 
 /// Some milliseconds of a fast network, for when the threads do not get a processor.
 const BUFFER_BYTES: usize = 8 << 20;
@@ -53,7 +53,7 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
         IpAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &is_wildcard)?,
         IpAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &is_wildcard)?,
     }
-    forbid_fragments(socket.as_fd(), listen.is_ipv6())?;
+    fragments::forbid(socket.as_fd(), listen.is_ipv6())?;
     enlarge_buffers(&socket)?;
     setsockopt(&socket, sockopt::ReusePort, &join)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(listen))?;

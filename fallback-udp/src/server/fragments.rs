@@ -1,0 +1,67 @@
+//! The option of a socket that keeps the kernel from fragmenting.
+#![allow(unsafe_code, reason = "an option without a wrapper")]
+
+use std::{
+    mem::size_of,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr,
+};
+
+use nix::errno::Errno;
+
+/// Level and name of the option.
+const V4: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
+const V6: (i32, i32) = (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
+
+/// Has a socket set DF, fragment nothing, and believe nobody about the size of the path: with `PROBE`
+/// it sends up to the MTU of the interface (ip(7)). `DO` would go by the path MTU in the kernel's cache,
+/// and one ICMP message, which anybody can forge, would keep long replies from a client for 10
+/// minutes. HELLO proves the size anyway.
+pub(super) fn forbid(socket: BorrowedFd<'_>, is_v6: bool) -> Result<(), Errno> {
+    set(socket, V4, libc::IP_PMTUDISC_PROBE)?;
+    if is_v6 {
+        set(socket, V6, libc::IPV6_PMTUDISC_PROBE)?;
+    }
+    Ok(())
+}
+
+fn set(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: i32) -> Result<(), Errno> {
+    #[allow(clippy::cast_possible_truncation, reason = "4")]
+    let length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which lives until the call returns.
+    let result = unsafe {
+        let value = ptr::from_ref(&value).cast();
+        libc::setsockopt(socket.as_raw_fd(), level, option, value, length)
+    };
+    Errno::result(result).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv6Addr, os::fd::AsFd};
+
+    use super::*;
+    use crate::server::socket;
+
+    fn get(socket: BorrowedFd<'_>, (level, option): (i32, i32)) -> i32 {
+        let mut value = -1;
+        let mut length = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `value`, and both live until it returns.
+        let result = unsafe {
+            let value = ptr::from_mut(&mut value).cast();
+            libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut length)
+        };
+        assert_eq!(result, 0, "{}", Errno::last());
+        value
+    }
+
+    /// IPv4 also on a socket of IPv6, which takes both.
+    #[test]
+    fn no_path_mtu_of_the_cache_is_believed() {
+        let sockets = socket::open((Ipv6Addr::UNSPECIFIED, 0).into(), 2).unwrap();
+        for it in &sockets {
+            assert_eq!(get(it.as_fd(), V4), libc::IP_PMTUDISC_PROBE);
+            assert_eq!(get(it.as_fd(), V6), libc::IPV6_PMTUDISC_PROBE);
+        }
+    }
+}
