@@ -4,7 +4,7 @@
 //! another.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -25,6 +25,8 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Inner {
     slots: HashMap<LeaseId, (Arc<Slot>, Option<Extent>)>,
+    /// What leases hold, by first byte; no two of them overlap.
+    held: BTreeMap<u64, (Extent, LeaseId)>,
     released: HashSet<LeaseId>,
     released_order: VecDeque<LeaseId>,
 }
@@ -86,7 +88,9 @@ impl Table {
         if *held.get_or_insert(extent) != extent {
             return Err(NotFree::HasOthers);
         }
-        Ok(Some(Arc::clone(slot)))
+        let slot = Arc::clone(slot);
+        inner.held.insert(extent.offset, (extent, lease));
+        Ok(Some(slot))
     }
 
     /// Which bytes a lease holds.
@@ -102,7 +106,9 @@ impl Table {
     /// Takes out a lease that is over.
     pub(super) fn released(&self, lease: LeaseId) {
         let mut inner = self.lock();
-        inner.slots.remove(&lease);
+        if let Some((_, Some(extent))) = inner.slots.remove(&lease) {
+            inner.held.remove(&extent.offset);
+        }
         if inner.released.insert(lease) {
             inner.released_order.push_back(lease);
         }
@@ -119,12 +125,14 @@ impl Table {
 }
 
 impl Inner {
+    /// Extents that do not overlap end in the order in which they start.
     fn holder_besides(&self, lease: LeaseId, extent: Extent) -> Option<LeaseId> {
-        let mut others = self.slots.iter().filter(|(other, _)| **other != lease);
-        let overlaps = |held: &Option<Extent>| held.is_some_and(|held| held.overlaps(extent));
-        others
-            .find(|(_, (_, held))| overlaps(held))
-            .map(|(other, _)| *other)
+        let before_end = self.held.range(..extent.end()).rev();
+        before_end
+            .map(|(_, held)| held)
+            .take_while(|(held, _)| held.overlaps(extent))
+            .find(|(_, holder)| *holder != lease)
+            .map(|(_, holder)| *holder)
     }
 }
 
@@ -136,9 +144,13 @@ mod tests {
     const B: LeaseId = LeaseId(2);
 
     fn page(number: u64) -> Extent {
+        pages(number, 1)
+    }
+
+    fn pages(first: u64, count: u64) -> Extent {
         Extent {
-            offset: number * 4096,
-            length: 4096,
+            offset: first * 4096,
+            length: count * 4096,
         }
     }
 
@@ -152,6 +164,27 @@ mod tests {
         assert!(matches!(table.find(B), Known::No), "nothing is left of it");
         table.released(A);
         assert!(table.claim(B, page(0)).unwrap().is_some());
+    }
+
+    #[test]
+    fn every_overlap_is_found_and_no_neighbour() {
+        let table = Table::default();
+        for (lease, extent) in [(A, pages(2, 4)), (B, pages(8, 1))] {
+            assert!(table.claim(lease, extent).unwrap().is_some());
+        }
+        let holder = |extent| table.holder_besides(LeaseId(9), extent);
+        for inside in [pages(0, 3), pages(3, 1), pages(5, 2), pages(0, 7)] {
+            assert_eq!(holder(inside), Some(A), "{inside:?}");
+        }
+        assert_eq!(holder(pages(8, 9)), Some(B));
+        for outside in [pages(0, 2), pages(6, 2), pages(9, 9)] {
+            assert_eq!(holder(outside), None, "{outside:?}");
+        }
+        assert_eq!(table.holder_besides(B, pages(5, 4)), Some(A), "not itself");
+        assert_eq!(table.holder_besides(A, pages(2, 4)), None, "its own");
+        table.released(A);
+        assert_eq!(holder(pages(0, 8)), None, "free again");
+        assert_eq!(holder(pages(0, 9)), Some(B), "the other one is not");
     }
 
     #[test]
