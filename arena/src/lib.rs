@@ -7,11 +7,13 @@
 //! borrowed: what comes out is what was there at some moment, byte by byte.
 
 mod map;
+mod mark;
 mod source;
 
 use std::{fs::File, io};
 
 pub use map::Mapping;
+pub use mark::Mark;
 pub use source::{Backing, Source};
 
 /// Extents of leases start and end on this.
@@ -26,6 +28,8 @@ pub struct Arena {
     file: File,
     mapping: Mapping,
     backing: Backing,
+    /// The first page of a file.
+    header: Option<Mapping>,
 }
 
 /// A range that is not part of the arena.
@@ -50,12 +54,21 @@ impl Arena {
             let why = format!("{bytes} bytes is no positive multiple of {ALIGN}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let (file, mapping, backing) = source.open(bytes)?;
-        Ok(Self {
-            file,
-            mapping,
-            backing,
-        })
+        source.open(bytes)
+    }
+
+    /// Who used the file last, as [`Arena::set_mark`] has it; none for memory, and for a file that is
+    /// new.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        self.header.as_ref().and_then(mark::read)
+    }
+
+    /// Notes in the file, beside the bytes, who uses it. For memory there is nothing to note.
+    pub fn set_mark(&self, mark: &Mark) {
+        if let Some(header) = &self.header {
+            mark::write(header, mark);
+        }
     }
 
     /// How many bytes there are.

@@ -20,13 +20,16 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of `file`, shared, for reading and writing.
-    pub fn of(file: &File, bytes: u64) -> io::Result<Self> {
+    /// Maps `bytes` of `file` from `offset`, shared, for reading and writing. `offset`: a multiple of
+    /// the file's pages.
+    pub fn of(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
+        let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let offset = libc::off_t::try_from(offset).map_err(invalid)?;
         let bytes = usize::try_from(bytes).ok().and_then(NonZeroUsize::new);
         let bytes = bytes.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0)? };
+        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, offset)? };
         let mapping = Self { start, bytes };
         mapping.keep_out_of_core_dumps();
         Ok(mapping)

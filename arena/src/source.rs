@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -14,9 +14,10 @@ use nix::{
         memfd::{MFdFlags, memfd_create},
         statfs::{HUGETLBFS_MAGIC, fstatfs},
     },
+    unistd::geteuid,
 };
 
-use crate::Mapping;
+use crate::{Arena, Mapping};
 
 /// Bytes of the pages that most machines have set aside as huge ones.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -26,8 +27,9 @@ const PAGE_BYTES: u64 = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// A regular file of the operator's, in tmpfs, hugetlbfs or on a file system; made if it is not
-    /// there, grown if it is too short, and locked against other processes. Of a longer one only the
-    /// beginning is used, and the rest is left as it is. Without a file: memory that ends with the
+    /// there, grown if it is too short, and locked against other processes. It has to be this user's
+    /// alone. Its first page says who used it last, the arena is behind that; of a longer file the rest is
+    /// left as it is. Without a file: memory that ends with the
     /// process, of huge pages where enough of them are free and the size is a multiple.
     pub file: Option<PathBuf>,
     /// NUMA node to take the memory from, such as that of the network card. Other nodes help out
@@ -48,37 +50,57 @@ pub struct Backing {
 }
 
 impl Source {
-    pub(crate) fn open(&self, bytes: u64) -> io::Result<(File, Mapping, Backing)> {
+    pub(crate) fn open(&self, bytes: u64) -> io::Result<Arena> {
         match &self.file {
             Some(path) => self.in_file(path, bytes),
             None => self.in_memory(bytes),
         }
     }
 
-    fn in_file(&self, path: &Path, bytes: u64) -> io::Result<(File, Mapping, Backing)> {
+    fn in_file(&self, path: &Path, bytes: u64) -> io::Result<Arena> {
         let about =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let file = own(path).map_err(about)?;
         let page_bytes = page_bytes(&file).map_err(about)?;
         fit(&file, path, bytes, page_bytes).map_err(about)?;
-        let mapping =
-            Mapping::of(&file, bytes).map_err(|error| about(too_few(error, page_bytes)))?;
+        let map = |offset, bytes| {
+            let mapped = Mapping::of(&file, offset, bytes);
+            mapped.map_err(|error| about(too_few(error, page_bytes)))
+        };
+        let header = map(0, page_bytes)?;
+        let mapping = map(page_bytes, bytes)?;
         let backing = self.placed(&mapping, page_bytes);
         if page_bytes == PAGE_BYTES {
-            // Huge pages are reserved by mapping them. Elsewhere a full file system would end the
-            // process at the first touch of a missing page.
-            allocate(&file, bytes).map_err(about)?;
+            // Huge pages are reserved by mapping them.
+            allocate(&file, page_bytes + bytes).map_err(about)?;
         }
-        Ok((file, mapping, backing))
+        Ok(Arena {
+            file,
+            mapping,
+            backing,
+            header: Some(header),
+        })
     }
 
-    fn in_memory(&self, bytes: u64) -> io::Result<(File, Mapping, Backing)> {
+    fn in_memory(&self, bytes: u64) -> io::Result<Arena> {
+        let (file, mapping, page_bytes) = self.memory(bytes)?;
+        let backing = self.placed(&mapping, page_bytes);
+        if page_bytes == PAGE_BYTES {
+            allocate(&file, bytes)?;
+        }
+        Ok(Arena {
+            file,
+            mapping,
+            backing,
+            header: None,
+        })
+    }
+
+    /// Of huge pages if there are.
+    fn memory(&self, bytes: u64) -> io::Result<(File, Mapping, u64)> {
         if bytes.is_multiple_of(HUGE_PAGE_BYTES) {
             match memory(MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB, bytes) {
-                Ok((file, mapping)) => {
-                    let backing = self.placed(&mapping, HUGE_PAGE_BYTES);
-                    return Ok((file, mapping, backing));
-                }
+                Ok((file, mapping)) => return Ok((file, mapping, HUGE_PAGE_BYTES)),
                 Err(why) => tracing::info!(
                     bytes,
                     %why,
@@ -87,8 +109,7 @@ impl Source {
             }
         }
         let (file, mapping) = memory(MFdFlags::empty(), bytes)?;
-        let backing = self.placed(&mapping, PAGE_BYTES);
-        Ok((file, mapping, backing))
+        Ok((file, mapping, PAGE_BYTES))
     }
 
     /// Before the first touch: pages stay where they were first wanted.
@@ -108,13 +129,24 @@ impl Source {
     }
 }
 
-/// Opens a regular file, made if need be, that no other process uses as its arena.
+/// Opens a regular file, made if need be, that nobody else may touch and no other process uses as its
+/// arena. Who may write to it reads tenants' bytes, and ends the process by cutting it short.
 fn own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
+    options.custom_flags(libc::O_NOFOLLOW);
     let file = options.mode(0o600).open(path)?;
-    if !file.metadata()?.is_file() {
+    let found = file.metadata()?;
+    if !found.is_file() {
         return Err(invalid("not a regular file".into()));
+    }
+    let (owner, mode) = (found.uid(), found.mode() & 0o777);
+    if owner != geteuid().as_raw() || mode & 0o077 != 0 {
+        return Err(invalid(format!(
+            "it has owner {owner} and mode {mode:o}: it must be this user's ({}) and nobody else's \
+             (chmod 600)",
+            geteuid()
+        )));
     }
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -144,11 +176,13 @@ fn fit(file: &File, path: &Path, bytes: u64, page_bytes: u64) -> io::Result<()> 
         )));
     }
     let length = file.metadata()?.len();
+    let bytes = bytes + page_bytes;
     if length > bytes {
         let path = path.display();
         tracing::info!(%path, length, bytes, "of a longer file only the beginning is used");
     }
-    if length < bytes {
+    // Elsewhere allocating makes it longer, or leaves it as it is if there is no room.
+    if length < bytes && page_bytes > PAGE_BYTES {
         file.set_len(bytes)?;
     }
     Ok(())
@@ -165,11 +199,13 @@ fn too_few(error: io::Error, page_bytes: u64) -> io::Error {
     }
 }
 
+/// Takes the room now: later a system without it would end the process at the first touch of a page.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     let length = bytes.try_into().or(Err(Errno::EFBIG))?;
     match fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),
-        // A file system that cannot promise; nothing is lost by not asking.
+        // A file system that cannot promise.
+        Err(Errno::EOPNOTSUPP) if file.metadata()?.len() < bytes => file.set_len(bytes),
         Err(Errno::EOPNOTSUPP) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -179,7 +215,7 @@ fn memory(flags: MFdFlags, bytes: u64) -> io::Result<(File, Mapping)> {
     let file = memfd_create(c"fabricbios-arena", flags | MFdFlags::MFD_CLOEXEC)?;
     let file = File::from(file);
     file.set_len(bytes)?;
-    let mapping = Mapping::of(&file, bytes)?;
+    let mapping = Mapping::of(&file, 0, bytes)?;
     Ok((file, mapping))
 }
 
@@ -189,8 +225,10 @@ fn invalid(why: String) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
-    use crate::{ALIGN, Arena};
+    use crate::ALIGN;
 
     fn source(path: &Path) -> Source {
         Source {
@@ -215,15 +253,52 @@ mod tests {
     fn a_short_file_grows_and_a_long_one_stays_long() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("arena");
-        std::fs::write(&path, b"short").unwrap();
+        let short = Arena::open(&source(&path), ALIGN).unwrap();
+        short.write(0, b"short").unwrap();
+        drop(short);
         drop(Arena::open(&source(&path), 2 * ALIGN).unwrap());
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * ALIGN);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 * ALIGN);
         let long = Arena::open(&source(&path), ALIGN).unwrap();
         assert_eq!(long.bytes(), ALIGN);
         let mut start = [0; 5];
         long.read(0, &mut start).unwrap();
         assert_eq!(&start, b"short");
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * ALIGN);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 * ALIGN);
+    }
+
+    #[test]
+    fn a_file_knows_who_used_it_last_and_a_new_one_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("arena");
+        let first = Arena::open(&source(&path), ALIGN).unwrap();
+        assert_eq!(first.mark(), None);
+        first.set_mark(&[7; 16]);
+        drop(first);
+        let longer = Arena::open(&source(&path), 2 * ALIGN).unwrap();
+        assert_eq!(longer.mark(), Some([7; 16]));
+        let mut bytes = [1; 4096];
+        longer.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4096], "the mark is not among the bytes");
+        drop(longer);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Arena::open(&source(&path), ALIGN).unwrap().mark(), None);
+        assert_eq!(Arena::open(&Source::default(), ALIGN).unwrap().mark(), None);
+    }
+
+    #[test]
+    fn a_file_that_others_may_touch_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("arena");
+        drop(Arena::open(&source(&path), ALIGN).unwrap());
+        for mode in [0o666, 0o640, 0o604] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&path, permissions).unwrap();
+            let error = Arena::open(&source(&path), ALIGN).unwrap_err();
+            assert!(error.to_string().contains("mode"), "{error}");
+        }
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(Arena::open(&source(&link), ALIGN).is_err());
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! The memory that the operator offers: its bytes, and the roads over which they are reached.
 
-use std::{fmt, net::Ipv6Addr, sync::Arc};
+use std::{fmt, fs, io::ErrorKind, net::Ipv6Addr, sync::Arc};
 
-use anyhow::{Context, bail};
-use fabricbios_arena::{Arena, Source};
+use anyhow::{Context, anyhow, bail};
+use fabricbios_arena::{Arena, Mark, Source};
 use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Backend, Extent, Offer, StepError, Tag};
 use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType};
 
 use crate::{
     config::{RdmaStrategy, Settings},
-    detect::resource_id,
+    detect::{self, resource_id},
     inventory::OfferedArena,
     roads::{Guest, Roads},
 };
@@ -26,6 +27,8 @@ pub struct OfferedMemory {
     pub backend: Arc<dyn Backend>,
     /// The bytes, where an earlier run may have left something in them.
     pub used_before: Option<Arc<Arena>>,
+    /// Whether they are those of this node's last run.
+    pub is_known: bool,
 }
 
 impl OfferedMemory {
@@ -46,6 +49,7 @@ impl OfferedMemory {
             arena,
             backend,
             used_before: None,
+            is_known: false,
         })
     }
 
@@ -136,15 +140,52 @@ pub fn open(
         tracing::warn!("memory is not leasable on this node: no road leads to it");
         return Ok((None, roads));
     };
+    let is_known = claim(&arena, settings)?;
     let used_before = arena.backing().outlives_process.then_some(arena);
     let offered = OfferedMemory {
         used_before,
+        is_known,
         ..OfferedMemory::of(backend, roads.message_bytes_max())?
     };
     Ok((Some(offered), roads))
 }
 
+/// Whether the bytes are as this node's last run left them, told by a number that both have; they get
+/// a new one. Another file, a file made anew, or one that another daemon used in between, has not the
+/// number that is in the state directory: what leases of the last run held is not in it.
+fn claim(arena: &Arena, settings: &Settings) -> anyhow::Result<bool> {
+    let path = settings.state_dir().join("arena.mark");
+    let at = || format!("{}", path.display());
+    let ours = match fs::read(&path) {
+        Ok(bytes) => Mark::try_from(bytes).ok(),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(at),
+    };
+    let is_known = ours.is_some() && ours == arena.mark();
+    let mut mark = Mark::default();
+    getrandom::fill(&mut mark).map_err(|error| anyhow!("make a mark for the memory: {error}"))?;
+    // Whatever a crash leaves of the two, they differ.
+    arena.set_mark(&mark);
+    fs::write(&path, mark).with_context(at)?;
+    Ok(is_known)
+}
+
+/// More than the machine has would be given out, and end the daemon when tenants use it.
+fn check_there_is(bytes: u64) -> anyhow::Result<()> {
+    let meminfo = Tree::new("/proc").read("meminfo")?;
+    match detect::available_bytes(&meminfo) {
+        Some(available) if bytes > available => bail!(
+            "--mem-bytes {bytes}: this machine has {available} bytes of memory to spare \
+             (MemAvailable, and free huge pages); offer less"
+        ),
+        _ => Ok(()),
+    }
+}
+
 fn open_arena(settings: &Settings, bytes: u64) -> anyhow::Result<Arena> {
+    if settings.mem_file.is_none() {
+        check_there_is(bytes)?;
+    }
     tracing::info!(bytes, file = ?settings.mem_file, "preparing the memory on offer");
     let source = Source {
         file: settings.mem_file.clone(),

@@ -155,7 +155,8 @@ fn prepare(
     if let Some(offered) = &memory {
         table.offer(ResourceType::Mem, offered.offer.clone());
     }
-    restore(&mut table, recovered)?;
+    let is_known = memory.as_ref().is_some_and(|offered| offered.is_known);
+    restore(&mut table, recovered, is_known)?;
     if let Some(offered) = memory {
         let resource_id = offered.offer.resource_id;
         offered.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
@@ -179,12 +180,13 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
     }
 }
 
-fn restore(table: &mut LeaseTable, recovered: Recovered) -> anyhow::Result<()> {
+/// `is_known`: the memory on offer is that of the last run.
+fn restore(table: &mut LeaseTable, recovered: Recovered, is_known: bool) -> anyhow::Result<()> {
     let now = clock::now();
     let same_boot = recovered.last_boot_id == Some(clock::boot_id());
     for (id, bytes) in recovered.leases {
         let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
-        table.restore_lease(now, record, same_boot);
+        table.restore_lease(now, record, same_boot && is_known);
     }
     // At the first start there is neither a boot before nor a fence.
     let rebooted = recovered.last_boot_id.is_some() && !same_boot;

@@ -22,6 +22,7 @@ pub use cpu::CpuFound;
 pub use gpus::{GpuFound, GpuVendor};
 pub use inventory::resource_id;
 pub use memory::MemFound;
+pub(crate) use memory::available_bytes;
 pub use nics::NicFound;
 
 /// Where to look.

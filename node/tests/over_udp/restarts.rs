@@ -6,6 +6,9 @@ use fabricbios_wire::*;
 
 use crate::world::*;
 
+/// The first page of the file says whose it is.
+const PAGE: usize = 4096;
+
 #[tokio::test]
 async fn a_restart_adopts_leases_whose_bytes_are_in_a_file() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -21,7 +24,7 @@ async fn a_restart_adopts_leases_whose_bytes_are_in_a_file() {
         .write(true)
         .open(directory.path().join("arena"));
     file.expect("the arena")
-        .write_all_at(b"left", 0)
+        .write_all_at(b"left", PAGE as u64)
         .expect("written");
 
     let world = World::start(with_file(directory.path())).await;
@@ -47,9 +50,36 @@ async fn a_restart_adopts_leases_whose_bytes_are_in_a_file() {
     world.stop().await;
     let arena = fs::read(directory.path().join("arena")).expect("the arena");
     assert!(
-        arena.iter().all(|byte| *byte == 0),
+        arena[PAGE..].iter().all(|byte| *byte == 0),
         "a drain leaves nothing"
     );
+}
+
+/// Whatever was done with files in between, nobody finds somebody else's bytes in his lease.
+#[tokio::test]
+async fn nothing_is_adopted_into_other_bytes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (here, aside) = (
+        directory.path().join("arena"),
+        directory.path().join("aside"),
+    );
+    let world = World::start(with_file(directory.path())).await;
+    let lease = world.alloc(60).await;
+    write(&lease, 0, b"hers!").await.expect("written");
+    world.crash().await;
+    fs::rename(&here, &aside).expect("moved");
+
+    let world = World::start(with_file(directory.path())).await;
+    assert_eq!(world.query(lease.lease_id).await.phase, LeasePhase::Revoked);
+    let other = world.alloc(60).await;
+    world.crash().await;
+    fs::rename(&aside, &here).expect("moved back");
+
+    let world = World::start(with_file(directory.path())).await;
+    assert_eq!(world.query(other.lease_id).await.phase, LeasePhase::Revoked);
+    let fresh = world.alloc(60).await;
+    assert_eq!(first(&fresh).await.expect("read"), [0; 5]);
+    world.stop().await;
 }
 
 #[tokio::test]
