@@ -34,6 +34,8 @@ pub(super) struct Link {
     epoch: Instant,
     /// What was seen of the trouble.
     hint: Option<String>,
+    /// The last transfer did not end well.
+    failed: bool,
 }
 
 impl Link {
@@ -48,6 +50,7 @@ impl Link {
             refresh_pause: REFRESH_FIRST,
             epoch: Instant::now(),
             hint: None,
+            failed: false,
         })
     }
 
@@ -79,6 +82,19 @@ impl Link {
 
     /// Until the transfer is over; `progress` gets the bytes confirmed. An error is this machine's.
     pub(super) fn drive(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> io::Result<Result<(), Failure>> {
+        if core::mem::replace(&mut self.failed, true) {
+            self.connect(transfer)?;
+        }
+        let outcome = self.exchange(transfer, progress)?;
+        self.failed = outcome.is_err();
+        Ok(outcome)
+    }
+
+    fn exchange(
         &mut self,
         transfer: &mut Transfer<'_>,
         progress: &mut dyn FnMut(u64),
@@ -191,10 +207,16 @@ impl Link {
     /// The socket goes where the coordinates say.
     fn follow(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {
         if self.socket.peer() != self.coordinates.endpoint {
-            self.socket = Socket::connect(self.coordinates.endpoint)?;
-            let (mtu, ip_header) = self.route()?;
-            transfer.set_route(mtu, ip_header, self.now());
+            self.connect(transfer)?;
         }
+        Ok(())
+    }
+
+    /// A new socket has the address and the route of now: after a failure they may be others.
+    fn connect(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {
+        self.socket = Socket::connect(self.coordinates.endpoint)?;
+        let (mtu, ip_header) = self.route()?;
+        transfer.set_route(mtu, ip_header, self.now());
         Ok(())
     }
 }
