@@ -61,8 +61,11 @@ impl MemLease {
         self.shared.transfer(Job::Read(offset, into), &mut progress)
     }
 
-    /// Writes all of `from`, blocking: when this returns `Ok` it is in the lease's memory. After an
-    /// error any part of it may be.
+    /// Writes all of `from`, blocking: when this returns `Ok` it is in the lease's memory.
+    ///
+    /// After an error any part of it may be, and over UDP the rest may still be on its way. The next call
+    /// of this `MemLease` sees to it that nothing of that is done later. Another `MemLease` would not
+    /// know of it: before one takes over, [`MemLease::rotate`] ends whatever is on its way.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.write_with_progress(offset, from, |_| ())
     }
@@ -116,38 +119,50 @@ impl Shared {
             return Ok(());
         }
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        if channel.as_ref().is_some_and(|open| !self.suits(open)) {
-            *channel = None;
-        }
-        let open = match channel.take() {
+        self.close_unsuitable(&mut channel)?;
+        let open = match &mut *channel {
             Some(open) => open,
-            None => self.open(road::candidates(self)?)?,
+            none => none.insert(self.open(road::candidates(self)?)?),
         };
         let road = open.road();
-        let done = self.carry_out(open, &mut job, progress);
-        let open = match done {
+        let done = match self.carry_out(open, &mut job, progress) {
             Err(Failed::Broken(error)) => {
-                let open = self.open_again(road, &error)?;
+                *channel = None;
+                let open = channel.insert(self.open_again(road, &error)?);
                 self.carry_out(open, &mut job, progress)
             }
             done => done,
         };
-        *channel = Some(open.map_err(Failed::error)?);
+        if done.is_err() && channel.as_ref().is_some_and(Channel::may_be_dropped) {
+            *channel = None;
+        }
+        done.map_err(Failed::error)
+    }
+
+    /// A connection that would not be opened now, when nothing of it is done later any more. If that
+    /// cannot be known it stays: what goes another way must not be undone by what was delayed on this.
+    fn close_unsuitable(&self, channel: &mut Option<Channel>) -> Result<(), Error> {
+        let Some(open) = channel.as_mut().filter(|open| !self.suits(open)) else {
+            return Ok(());
+        };
+        if let Channel::Udp(connection) = open {
+            connection.settle(self).map_err(Failed::error)?;
+        }
+        *channel = None;
         Ok(())
     }
 
     fn carry_out(
         &self,
-        mut open: Channel,
+        open: &mut Channel,
         job: &mut Job<'_>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Channel, Failed> {
+    ) -> Result<(), Failed> {
         self.set_road(open.road());
-        match &mut open {
-            Channel::Rdma(connection) => connection.carry_out(self, job, progress)?,
-            Channel::Udp(connection) => connection.carry_out(self, job, progress)?,
+        match open {
+            Channel::Rdma(connection) => connection.carry_out(self, job, progress),
+            Channel::Udp(connection) => connection.carry_out(self, job, progress),
         }
-        Ok(open)
     }
 
     /// After a connection broke, if the lease lives: over the other road, or over the same once more.
@@ -183,11 +198,11 @@ impl Shared {
     fn suits(&self, open: &Channel) -> bool {
         let transfers = self.transfers();
         let as_told = transfers.road.is_none_or(|road| road == open.road());
-        let authenticates = match open {
-            Channel::Udp(connection) => connection.payload_mac == transfers.payload_mac,
+        let is_current = match open {
+            Channel::Udp(connection) => connection.options == udp::options(transfers),
             Channel::Rdma(connection) => connection.is_ours(self),
         };
-        as_told && authenticates
+        as_told && is_current
     }
 
     fn check_range(&self, offset: u64, length: u64) -> Result<(), Error> {
@@ -262,6 +277,14 @@ impl Channel {
         match self {
             Self::Rdma(_) => Road::Rdma,
             Self::Udp(_) => Road::Udp,
+        }
+    }
+
+    /// After an error: whether nothing depends on this connection and no other.
+    fn may_be_dropped(&self) -> bool {
+        match self {
+            Self::Rdma(_) => true,
+            Self::Udp(connection) => !connection.is_unsettled(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which roads there are, and which come into question for a lease.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use fabricbios_wire::Transport;
 
@@ -39,6 +39,7 @@ impl fmt::Display for Road {
 pub struct Transfers {
     pub(super) road: Option<Road>,
     pub(super) payload_mac: bool,
+    pub(super) give_up: Option<Duration>,
 }
 
 impl Transfers {
@@ -55,6 +56,14 @@ impl Transfers {
     #[must_use]
     pub fn payload_mac(mut self, yes: bool) -> Self {
         self.payload_mac = yes;
+        self
+    }
+
+    /// Over UDP: a call ends when nothing of it was done for this long; 30 seconds unless told
+    /// otherwise.
+    #[must_use]
+    pub fn give_up(mut self, after: Duration) -> Self {
+        self.give_up = Some(after);
         self
     }
 }

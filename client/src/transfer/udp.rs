@@ -9,7 +9,7 @@ use std::{
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
 use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
 
-use super::{Failed, Job, over};
+use super::{Failed, Job, Transfers, over};
 use crate::{
     Error,
     runtime::wait,
@@ -26,7 +26,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Connection {
     client: MemoryClient,
     over: Over,
-    pub(super) payload_mac: bool,
+    pub(super) options: ClientOptions,
+    /// Of a write that did not end well something may still be on its way. Only `client` knows what, and
+    /// closes it before it does anything else.
+    unsettled: bool,
+}
+
+/// What the caller wants, in the data plane's words.
+pub(super) fn options(transfers: Transfers) -> ClientOptions {
+    let usual = ClientOptions::default();
+    ClientOptions {
+        payload_mac: transfers.payload_mac,
+        give_up: transfers.give_up.unwrap_or(usual.give_up),
+        ..usual
+    }
 }
 
 /// How the lease ended, if the node said so while somebody waited for datagrams.
@@ -34,11 +47,7 @@ type Over = Arc<Mutex<Option<Error>>>;
 
 impl Connection {
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
-        let payload_mac = shared.transfers().payload_mac;
-        let options = ClientOptions {
-            payload_mac,
-            ..ClientOptions::default()
-        };
+        let options = options(shared.transfers());
         let over = Over::default();
         let asker = Asker {
             shared: shared.me.clone(),
@@ -50,7 +59,8 @@ impl Connection {
             Ok(client) => Ok(Self {
                 client,
                 over,
-                payload_mac,
+                options,
+                unsettled: false,
             }),
             Err(error) => Err(explain(shared, &over, error, false)),
         }
@@ -62,14 +72,39 @@ impl Connection {
         job: &mut Job<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failed> {
-        if let Some(news) = coordinates(shared.lease_id, &shared.info().binding) {
-            self.client.set_coordinates(news);
+        if let Some(valid) = self.valid(shared).map_err(Failed::For)? {
+            self.client.set_coordinates(valid);
         }
+        // Before it begins: `progress` may panic.
+        self.unsettled |= job.changes();
         let done = match job {
             Job::Read(offset, into) => self.client.read(*offset, into, progress),
             Job::Write(offset, from) => self.client.write(*offset, from, progress),
         };
+        self.unsettled &= done.is_err();
         done.map_err(|error| Failed::For(explain(shared, &self.over, error, job.changes())))
+    }
+
+    /// After a failure somebody may have to give the lease a key first, as for a new connection.
+    fn valid(&self, shared: &Shared) -> Result<Option<Coordinates>, Error> {
+        match self.unsettled {
+            true => known_or_new(shared).map(Some),
+            false => Ok(coordinates(shared.lease_id, &shared.info().binding)),
+        }
+    }
+
+    /// Whether something may still be done of a write that did not end well.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// Gets the node's answer that nothing of an earlier write is done later any more: any answer to
+    /// this client says so.
+    pub(super) fn settle(&mut self, shared: &Shared) -> Result<(), Failed> {
+        if !self.unsettled {
+            return Ok(());
+        }
+        self.carry_out(shared, &mut Job::Read(0, &mut [0]), &mut |_| ())
     }
 }
 
@@ -181,7 +216,7 @@ fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> 
             ..
         } => Error::Unreachable {
             node: endpoint.to_string(),
-            why: format!("no answer in {} s: {hint}", after.as_secs()),
+            why: format!("no answer in {} s: {hint}", after.as_secs_f32()),
             may_have_happened: changes,
         },
         ClientError::Refused { status, .. } if status == DataStatus::Busy as u8 => {

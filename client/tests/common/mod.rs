@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "not every test needs everything")]
 
 pub(crate) mod memory;
+pub(crate) mod path;
 
 use std::{
     net::SocketAddr,

@@ -7,6 +7,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod delayed;
 mod leases;
 mod nodes;
 mod renewals;

@@ -1,0 +1,116 @@
+//! A WRITE that the network held back must not undo what was written after it.
+
+use std::{sync::Arc, time::Duration};
+
+use fabricbios_client::{Error, MemLease, Road, Transfers};
+use fabricbios_wire::Transport;
+
+use crate::{
+    builder,
+    common::{FakeNode, memory::Memory, path::Path, rdma},
+};
+
+const FIRST: &[u8] = b"the first write";
+const SECOND: &[u8] = b"and the second.";
+
+struct World {
+    memory: Arc<Memory>,
+    path: Path,
+    lease: MemLease,
+    _node: FakeNode,
+}
+
+fn impatient() -> Transfers {
+    Transfers::default()
+        .road(Road::Udp)
+        .give_up(Duration::from_millis(300))
+}
+
+/// A lease whose first write failed and is still on its way.
+fn delayed() -> World {
+    let memory = Memory::start();
+    let path = {
+        let mut told = memory.told.lock().unwrap();
+        let server = told.binding.udp_endpoint.unwrap().into();
+        let path = Path::to(server);
+        told.binding.udp_endpoint = Some(path.address().into());
+        told.effective.transport = Some(Transport::Both);
+        told.binding.rdma = Some(rdma());
+        path
+    };
+    let node = memory.node();
+    let lease = builder(&node).transfers(impatient()).acquire().unwrap();
+    lease.read(0, &mut [0]).unwrap();
+    path.break_off();
+    silent(lease.write(0, FIRST));
+    World {
+        memory,
+        path,
+        lease,
+        _node: node,
+    }
+}
+
+fn silent(outcome: Result<(), Error>) {
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
+impl World {
+    /// What is in the lease when what was delayed has arrived.
+    fn in_the_end(&self) -> Vec<u8> {
+        assert!(self.path.deliver() > 0, "nothing was held back");
+        let mut bytes = vec![0; SECOND.len()];
+        self.lease.set_transfers(impatient());
+        self.lease.read(0, &mut bytes).unwrap();
+        assert_eq!(self.memory.bytes(0, bytes.len()), bytes);
+        bytes
+    }
+}
+
+#[test]
+fn a_delayed_write_does_not_undo_a_later_one() {
+    let world = delayed();
+    world.path.heal();
+    world.lease.write(0, SECOND).unwrap();
+    assert_eq!(world.in_the_end(), SECOND);
+}
+
+#[test]
+fn nor_after_more_calls_that_failed() {
+    let world = delayed();
+    silent(world.lease.read(0, &mut [0]));
+    silent(world.lease.write(0, FIRST));
+    silent(world.lease.read(0, &mut [0]));
+    world.path.heal();
+    world.lease.write(0, SECOND).unwrap();
+    assert_eq!(world.in_the_end(), SECOND);
+}
+
+#[test]
+fn nor_does_it_when_the_options_change_in_between() {
+    let world = delayed();
+    world.lease.set_transfers(impatient().payload_mac(true));
+    silent(world.lease.write(0, SECOND));
+    world.path.heal();
+    world.lease.write(0, SECOND).unwrap();
+    assert_eq!(world.in_the_end(), SECOND);
+}
+
+#[test]
+fn the_road_is_not_changed_while_a_write_may_still_arrive() {
+    let world = delayed();
+    world
+        .lease
+        .set_transfers(Transfers::default().road(Road::Rdma));
+    silent(world.lease.write(0, SECOND));
+    assert_eq!(world.lease.road(), Some(Road::Udp));
+    world.path.heal();
+    // RDMA is tried now; there is nobody at its other end.
+    world.lease.write(0, SECOND).unwrap_err();
+    assert_eq!(
+        world.in_the_end(),
+        [0; SECOND.len()],
+        "the first never arrives"
+    );
+}
