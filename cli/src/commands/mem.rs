@@ -9,7 +9,8 @@ use std::{
     os::fd::AsFd,
 };
 
-use fabricbios_client::{MemLease, Node, Road, Transfers};
+use fabricbios_client::{Error, MemLease, Node, Road, Transfers};
+use fabricbios_wire::RefusalClass;
 use serde::Serialize;
 
 use crate::{
@@ -118,7 +119,7 @@ fn write(lease: &MemLease, place: &Place, capacity: u64, output: Output) -> Resu
         let fits = usize::try_from(room - done).map_or(length, |left| length.min(left));
         lease
             .write(place.offset + done, &piece[..fits])
-            .map_err(|error| so_far(error.into(), "written", done))?;
+            .map_err(|error| not_written(error, lease.road(), done))?;
         done += fits as u64;
         progress.at(done);
         if fits < length {
@@ -180,9 +181,46 @@ fn too_long(place: &Place, capacity: u64, input: &str, done: u64) -> Failure {
     )
 }
 
+/// Only this process knows what is still on its way, and it ends.
+fn not_written(error: Error, road: Option<Road>, done: u64) -> Failure {
+    let may_arrive = road == Some(Road::Udp)
+        && match &error {
+            Error::Refused(refusal) => refusal.class == RefusalClass::Transient,
+            Error::Usage(_) | Error::Ended { .. } => false,
+            _ => true,
+        };
+    let failure = so_far(error.into(), "written", done);
+    match may_arrive {
+        true => failure.loudly(STILL_ON_ITS_WAY),
+        false => failure,
+    }
+}
+
+const STILL_ON_ITS_WAY: &str = "what was not answered may still arrive and be written: \
+    `fabricctl lease rotate` makes sure that nothing of it is";
+
 fn so_far(failure: Failure, done: &str, bytes: u64) -> Failure {
     failure.loudly(&match bytes {
         0 => format!("nothing was {done} before"),
         _ => format!("{bytes} bytes were {done} before"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_without_an_answer_says_what_may_still_happen() {
+        let silent = || Error::Unreachable {
+            node: "[::1]:5702".into(),
+            why: "no answer".into(),
+            may_have_happened: true,
+        };
+        let told = |error, road| format!("{:?}", not_written(error, road, 7));
+        assert!(told(silent(), Some(Road::Udp)).contains("lease rotate"));
+        assert!(!told(silent(), Some(Road::Rdma)).contains("lease rotate"));
+        let over = Error::Usage("outside".into());
+        assert!(!told(over, Some(Road::Udp)).contains("lease rotate"));
+    }
 }
