@@ -13,6 +13,10 @@ use nix::errno::Errno;
 const V4: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
 const V6: (i32, i32) = (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
 
+/// Bytes of a value.
+#[allow(clippy::cast_possible_truncation, reason = "4")]
+const LENGTH: libc::socklen_t = size_of::<i32>() as libc::socklen_t;
+
 /// Has a socket set DF, fragment nothing, and believe nobody about the size of the path: with `PROBE`
 /// it sends up to the MTU of the interface (ip(7)). `DO` would go by the path MTU in the kernel's cache,
 /// and one ICMP message, which anybody can forge, would keep long replies from a client for 10
@@ -26,12 +30,10 @@ pub(super) fn forbid(socket: BorrowedFd<'_>, is_v6: bool) -> Result<(), Errno> {
 }
 
 fn set(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: i32) -> Result<(), Errno> {
-    #[allow(clippy::cast_possible_truncation, reason = "4")]
-    let length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `value`, which lives until the call returns.
+    // SAFETY: the kernel reads `LENGTH` bytes of `value`, which lives until the call returns.
     let result = unsafe {
         let value = ptr::from_ref(&value).cast();
-        libc::setsockopt(socket.as_raw_fd(), level, option, value, length)
+        libc::setsockopt(socket.as_raw_fd(), level, option, value, LENGTH)
     };
     Errno::result(result).map(drop)
 }
@@ -45,7 +47,7 @@ mod tests {
 
     fn get(socket: BorrowedFd<'_>, (level, option): (i32, i32)) -> i32 {
         let mut value = -1;
-        let mut length = size_of::<i32>() as libc::socklen_t;
+        let mut length = LENGTH;
         // SAFETY: the kernel writes at most `length` bytes to `value`, and both live until it returns.
         let result = unsafe {
             let value = ptr::from_mut(&mut value).cast();
