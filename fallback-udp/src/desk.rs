@@ -1,5 +1,5 @@
 //! What a lease remembers of the requests that were made with it, and the rest of a request's way:
-//! steps 5 to 9 of section 2.
+//! steps 5 to 10 of section 2.
 
 use core::time::Duration;
 
@@ -9,30 +9,42 @@ use fabricbios_wire::{
 
 use crate::{
     engine::{Asked, Store},
-    limit::{Bucket, Rate},
+    limit::{Allowance, Rate},
     replay::{Seen, WINDOW, mark},
     sessions::{Hello, Session, Sessions},
 };
 
-/// Sessions of a lease and how much it may still ask.
+/// HELLOs of a lease, and PINGs: so many a second, and at once. Programs send few; at this rate the
+/// numbers of sessions last for a year.
+const GREETINGS: (u32, u32) = (100, 200);
+
+/// Sessions of a lease and how much it may still ask. Whoever recorded requests can send them again
+/// without having the key, so what can come again takes nothing from what is new.
 #[derive(Debug)]
 pub struct Desk {
     sessions: Sessions,
-    rate: Rate,
-    bucket: Bucket,
+    hellos: Allowance,
+    pings: Allowance,
+    /// Requests in sessions that are new.
+    requests: Allowance,
+    /// READs that are done again: their answers are longer than they are.
+    repeats: Allowance,
 }
 
 /// Bytes of payload, or why there are none.
 type Served = Result<usize, DataStatus>;
 
 impl Desk {
-    /// No sessions yet; requests at `rate`.
+    /// No sessions yet; new requests at `rate`, and READs again at the same.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
+        let greetings = || Allowance::new(Rate::new(GREETINGS.0, GREETINGS.1));
         Self {
             sessions: Sessions::default(),
-            rate,
-            bucket: Bucket::default(),
+            hellos: greetings(),
+            pings: greetings(),
+            requests: Allowance::new(rate),
+            repeats: Allowance::new(rate),
         }
     }
 
@@ -46,10 +58,9 @@ impl Desk {
         store: &impl Store,
         payload: &mut [u8],
     ) -> Served {
-        if !self.bucket.take(&self.rate, asked.now) {
-            return Err(DataStatus::Busy);
-        }
         match op {
+            DataOp::Hello if !self.hellos.take(asked.now) => Err(DataStatus::Busy),
+            DataOp::Ping if !self.pings.take(asked.now) => Err(DataStatus::Busy),
             DataOp::Ping if asked.frame.payload.is_empty() => Ok(0),
             DataOp::Ping => Err(DataStatus::Invalid),
             DataOp::Hello => self.hello(asked, remaining, store, payload),
@@ -103,8 +114,11 @@ impl Desk {
         match session.window.look(header.counter(), mark) {
             Seen::TooOld => Err(DataStatus::TooOld),
             Seen::Other => Err(DataStatus::Replay),
-            Seen::Same(DataStatus::Ok) => again(session, op, asked, store, payload),
+            Seen::Same(DataStatus::Ok) => {
+                again(session, &mut self.repeats, op, asked, store, payload)
+            }
             Seen::Same(status) => Err(status),
+            Seen::Fresh if !self.requests.take(asked.now) => Err(DataStatus::Busy),
             Seen::Fresh => {
                 let served = perform(op, asked, store, payload);
                 session.note(asked, mark, served.err().unwrap_or(DataStatus::Ok));
@@ -130,14 +144,16 @@ impl Session {
 /// whoever recorded the request could have the bytes sent to anybody.
 fn again(
     session: &Session,
+    repeats: &mut Allowance,
     op: DataOp,
     asked: Asked<'_>,
     store: &impl Store,
     payload: &mut [u8],
 ) -> Served {
     match op {
-        DataOp::Read if session.source == asked.source => perform(op, asked, store, payload),
-        DataOp::Read => Err(DataStatus::Replay),
+        DataOp::Read if session.source != asked.source => Err(DataStatus::Replay),
+        DataOp::Read if !repeats.take(asked.now) => Err(DataStatus::Busy),
+        DataOp::Read => perform(op, asked, store, payload),
         _ => Ok(0),
     }
 }

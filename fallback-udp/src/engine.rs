@@ -1,7 +1,7 @@
 //! One datagram in, at most one out: section 2 of the specification, in its order.
 //!
 //! ```text
-//! open ──► Frame ──► answer: key, checksum, sense, standing ──► Desk: room, session, window, range
+//! open ──► Frame ──► answer: key, checksum, sense, standing ──► Desk: session, window, room, range
 //!   ├────► Refused ─► unauthenticated                            (under the lease's lock)
 //!   └────► Nothing
 //! ```

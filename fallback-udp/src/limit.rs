@@ -40,6 +40,29 @@ impl Bucket {
     }
 }
 
+/// A rate, and what is left of it.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    rate: Rate,
+    bucket: Bucket,
+}
+
+impl Allowance {
+    /// All of it is there.
+    #[must_use]
+    pub(crate) fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            bucket: Bucket::default(),
+        }
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn take(&mut self, now: Duration) -> bool {
+        self.bucket.take(&self.rate, now)
+    }
+}
+
 const SOURCES: usize = 1024;
 /// Answers without a tag to one address: enough for a client that has the wrong key to learn it.
 const PER_SOURCE: (u32, u32) = (10, 20);

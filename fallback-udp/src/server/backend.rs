@@ -32,7 +32,7 @@ pub struct FbmuConfig {
     pub resource_id: ResourceId,
     /// The bytes.
     pub arena: Arc<Arena>,
-    /// Requests that a lease is served each second; what is more gets BUSY.
+    /// New requests in sessions that a lease is served each second; what is more gets BUSY.
     pub ops_per_second: u32,
 }
 

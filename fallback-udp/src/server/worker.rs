@@ -24,7 +24,7 @@ use super::{
     counters::{Counters, Tally},
     serving::{Outcome, Serving},
 };
-use crate::{Rate, Sources, limit::Bucket, unauthenticated};
+use crate::{Rate, Sources, limit::Allowance, unauthenticated};
 
 /// Between two looks at what can be forgotten when nobody asks anything.
 const IDLE_MS: u16 = 60_000;
@@ -111,10 +111,7 @@ pub(super) struct Server {
 }
 
 /// Failures of the socket, for the log: one a second, since anybody may be able to cause them.
-struct Complaints {
-    rate: Rate,
-    bucket: Bucket,
-}
+struct Complaints(Allowance);
 
 impl<C: Clerk> Worker<C> {
     fn new(socket: UdpSocket, stop: Arc<Stop>, clerk: C) -> Self {
@@ -231,14 +228,11 @@ impl Server {
 
 impl Complaints {
     fn new() -> Self {
-        Self {
-            rate: Rate::new(1, 1),
-            bucket: Bucket::default(),
-        }
+        Self(Allowance::new(Rate::new(1, 1)))
     }
 
     fn say(&mut self, call: &str, errno: Errno) {
-        if self.bucket.take(&self.rate, clock::now()) {
+        if self.0.take(clock::now()) {
             tracing::warn!(call, %errno, "socket of FBMU");
         }
     }

@@ -1,8 +1,8 @@
 //! Every status, and which of two reasons wins.
 
-use std::{cell::RefCell, time::Duration};
+use std::time::Duration;
 
-use fabricbios_fallback_udp::{Desk, Rate, Standing};
+use fabricbios_fallback_udp::Standing;
 use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, data_flags};
 
 use crate::world::{Back, DEADLINE, LENGTH, World, as_it_is, key, nonce, seal};
@@ -220,23 +220,6 @@ fn hello_says_what_there_is_and_how_long() {
     assert_eq!(told.remaining_ms, 1);
     world.lease.deadline.set(Duration::MAX);
     assert_eq!(world.hello().remaining_ms, u32::MAX);
-}
-
-#[test]
-fn more_than_is_allowed_gets_busy_and_may_come_again() {
-    let mut world = World::new();
-    world.lease.desk = RefCell::new(Desk::new(Rate::new(10, 2)));
-    let session = world.session();
-    assert_eq!(
-        world.status(&world.write(session, 1, 0, b"a")),
-        DataStatus::Ok
-    );
-    let write = world.write(session, 2, 0, b"b");
-    assert_eq!(world.status(&write), DataStatus::Busy);
-    assert_eq!(world.bytes()[0], b'a');
-    world.pass(Duration::from_millis(100));
-    assert_eq!(world.status(&write), DataStatus::Ok);
-    assert_eq!(world.bytes()[0], b'b');
 }
 
 #[test]
