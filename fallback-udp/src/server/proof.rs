@@ -12,7 +12,6 @@ use fabricbios_wire::{
 
 use super::{
     backend::FbmuBackend,
-    clock,
     entry::Entry,
     life::{Life, State},
     serving::Outcome,
@@ -84,9 +83,7 @@ impl FbmuBackend {
         let question = ping(lease_id, key);
         let mut reply = [0; DATAGRAM_MAX];
         let source = Ipv4Addr::LOCALHOST.into();
-        let outcome = self
-            .serving
-            .serve(&question, source, clock::now(), &mut reply);
+        let outcome = self.serving.serve(&question, source, &mut reply);
         match outcome {
             Outcome::Nothing => Answered::Nothing,
             Outcome::Unauthenticated(_) => Answered::Unauthenticated,

@@ -1,10 +1,10 @@
 //! The way of one datagram through the server. Sockets and the proof of a cut both come through here.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use fabricbios_wire::{DataHeader, DataService};
 
-use super::leases::Leases;
+use super::{clock, leases::Leases};
 use crate::{Asked, Opened, Reply, ReplyBuffer, answer, open};
 
 /// What is served.
@@ -25,11 +25,12 @@ pub(super) enum Outcome {
 }
 
 impl Serving {
+    /// Looks at the clock itself, once nothing is waited for but the lease's desk: what came in a batch
+    /// is not served by the time at which the batch was taken.
     pub(super) fn serve(
         &self,
         datagram: &[u8],
         source: IpAddr,
-        now: Duration,
         reply: &mut ReplyBuffer,
     ) -> Outcome {
         let frame = match open(DataService::Memory, datagram) {
@@ -37,13 +38,16 @@ impl Serving {
             Opened::Refused(header) => return Outcome::Unauthenticated(header),
             Opened::Frame(frame) => frame,
         };
-        let asked = Asked {
-            frame: &frame,
-            source,
-            now,
-        };
         let entry = self.leases.find(frame.header.lease_id);
-        let answered = entry.and_then(|entry| answer(&*entry, &entry.keys(), asked, reply));
+        let answered = entry.and_then(|entry| {
+            let keys = entry.keys();
+            let asked = Asked {
+                frame: &frame,
+                source,
+                now: clock::now(),
+            };
+            answer(&*entry, &keys, asked, reply)
+        });
         answered.map_or(Outcome::Unauthenticated(frame.header), Outcome::Reply)
     }
 }

@@ -181,13 +181,13 @@ impl Server {
 impl Clerk for Server {
     /// Counted before anything is sent: who has a reply finds it counted.
     fn handle(&mut self, letters: &mut [Letter]) {
-        let now = clock::now();
+        let received = clock::now();
         let mut tally = Tally {
             received: letters.len() as u64,
             ..Tally::default()
         };
         for letter in letters {
-            self.answer(letter, now, &mut tally);
+            self.answer(letter, received, &mut tally);
         }
         self.counters.add(&tally);
     }
@@ -202,18 +202,18 @@ impl Clerk for Server {
 }
 
 impl Server {
-    fn answer(&mut self, letter: &mut Letter, now: Duration, tally: &mut Tally) {
+    fn answer(&mut self, letter: &mut Letter, received: Duration, tally: &mut Tally) {
         let Some(source) = letter.source() else {
             tally.dropped += 1;
             return;
         };
         let (datagram, reply) = letter.open();
-        let length = match self.serving.serve(datagram, source, now, reply) {
+        let length = match self.serving.serve(datagram, source, reply) {
             Outcome::Reply(reply) => {
                 tally.answered[reply.status as usize] += 1;
                 reply.length
             }
-            Outcome::Unauthenticated(header) if self.sources.take(source, now) => {
+            Outcome::Unauthenticated(header) if self.sources.take(source, received) => {
                 tally.unauthenticated += 1;
                 unauthenticated(&header, reply)
             }
