@@ -36,9 +36,13 @@ impl Progress {
     pub(crate) fn at(&mut self, done: u64) {
         if self.wanted && self.since.elapsed() >= PATIENCE {
             let total = self.total;
-            self.bar
-                .get_or_insert_with(|| bar(total))
-                .set_position(done);
+            let began = self.bar.is_none();
+            let bar = self.bar.get_or_insert_with(|| bar(total));
+            bar.set_position(done);
+            if began {
+                // What was done before is nothing to measure the rate by.
+                bar.reset_eta();
+            }
         }
     }
 }

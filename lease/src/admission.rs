@@ -245,12 +245,15 @@ fn names(roads: &[Transport]) -> String {
 
 fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transport, Refusal> {
     let Some(road) = resource.road(request.transport, !request.rdma_peers.is_empty()) else {
+        let what = match request.transport {
+            Transport::Auto => "a queue pair was given, and a road that takes one".into(),
+            named => format!("transport {named}"),
+        };
         return refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
             format!(
-                "transport {} is not offered for resource {}; it has {}",
-                request.transport,
+                "{what} is not offered for resource {}; it has {}",
                 resource.id,
                 names(&resource.transports)
             ),

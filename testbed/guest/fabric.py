@@ -137,12 +137,12 @@ class Node:
         """Starts it and waits until it says READY on standard output."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, "NO_COLOR": "1"})
-        start, ready = len(self.lines), threading.Event()
+        start, ready, self.is_ready = len(self.lines), threading.Event(), False
         self.readers = [threading.Thread(target=self._read, args=(pipe, ready), daemon=True)
                         for pipe in (self.process.stdout, self.process.stderr)]
         for reader in self.readers:
             reader.start()
-        if not ready.wait(READY_SECS) or self.process.poll() is not None:
+        if not ready.wait(READY_SECS) or not self.is_ready:
             self.process.kill()
             raise RuntimeError("the daemon did not become READY; it said:\n" + "\n".join(self.lines[start:]))
 
@@ -152,6 +152,7 @@ class Node:
                 self.lines.append(line.rstrip())
                 self.news.notify_all()
             if pipe is self.process.stdout and "READY" in line:
+                self.is_ready = True
                 ready.set()
         if pipe is self.process.stdout:
             ready.set()

@@ -71,7 +71,7 @@ impl Link {
 
     /// What was seen when nothing answered, and what to look at.
     pub(super) fn hint(&self, doubtful: bool) -> String {
-        let doubt = "what answers does not accept the key; LEASE_QUERY gives the one that is valid";
+        let doubt = "what answered, if anything still does, did not accept the key";
         let nothing = "is the node up, and does a firewall let this UDP port through?";
         match &self.hint {
             Some(hint) if doubtful => std::format!("{doubt} ({hint})"),
