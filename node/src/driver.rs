@@ -390,3 +390,6 @@ fn encode(change: TableChange) -> Option<Change> {
         .inspect_err(|error| tracing::error!(%error, "a record cannot be encoded"))
         .ok()
 }
+
+#[cfg(test)]
+mod tests;
