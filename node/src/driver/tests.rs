@@ -1,76 +1,59 @@
-//! What waits for the disk, with a disk that answers when the test says so.
+//! What waits for the disk: a driver that is handed each thing by the test, so that the test says when
+//! something is durable.
+
+use std::sync::mpsc::{Receiver, channel};
 
 use fabricbios_lease::{Backend, Policy};
-use fabricbios_testbed::fakes::{FakeMemory, Step};
+use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{
     Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType,
 };
 
-use std::sync::Mutex;
-
 use super::*;
-use crate::{detect::Detected, mailbox::Sender};
+use crate::detect::Detected;
 
 const ARENA: ResourceId = ResourceId(1);
 
-/// A driver on its thread, and between it and its journal a gate that holds back what is durable.
 struct Scene {
-    driver: Sender<Input>,
-    memory: Arc<FakeMemory>,
-    gate: Arc<Mutex<Gate>>,
+    driver: Driver,
+    /// Reports of the backends, and what the journal says.
+    inputs: Receiver<Input>,
     _directory: tempfile::TempDir,
-}
-
-#[derive(Default)]
-struct Gate {
-    is_shut: bool,
-    held: Vec<Result<Seq, CommitError>>,
 }
 
 impl Scene {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (mailbox, driver) = Mailbox::new().unwrap();
-        let gate: Arc<Mutex<Gate>> = Arc::default();
-        let (at_gate, tell) = (gate.clone(), driver.clone());
-        let on_commit = Box::new(move |outcome| {
-            let mut gate = at_gate.lock().unwrap();
-            if gate.is_shut {
-                gate.held.push(outcome);
-            } else {
-                tell.done(Input::Durable(outcome));
-            }
-        });
-        let (journal, _) =
-            Journal::open(&directory.path().join("journal"), "boot", on_commit).unwrap();
-        let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
-        let reports = driver.clone();
-        let mut backends = Backends::new(Arc::new(move |report| {
-            let at = clock::now().boot;
-            reports.done(Input::Report { at, report });
-        }));
-        backends.add(ARENA, memory.clone());
+        let (tell, inputs) = channel();
+        let reports = tell.clone();
+        let on_commit = Box::new(move |outcome| drop(tell.send(Input::Durable(outcome))));
+        let path = directory.path().join("journal");
+        let (journal, _) = Journal::open(&path, "boot", on_commit).unwrap();
+        let memory = FakeMemory::new(ARENA, 1 << 20);
         let mut table = LeaseTable::new(Policy::default());
         table.offer(ResourceType::Mem, memory.probe().unwrap().remove(0));
+        let mut backends = Backends::new(Arc::new(move |report| {
+            let at = clock::now().boot;
+            drop(reports.send(Input::Report { at, report }));
+        }));
+        backends.add(ARENA, Arc::new(memory));
         let inventory = Inventory {
             node_id: NodeId([0; 32]),
             epoch: Epoch(1),
             detected: Detected::default(),
             arenas: Vec::new(),
         };
-        let it = Driver::new(table, backends, journal, inventory, mailbox);
-        std::thread::spawn(move || it.run());
+        let (mailbox, _) = Mailbox::new().unwrap();
         Self {
-            driver,
-            memory,
-            gate,
+            driver: Driver::new(table, backends, journal, inventory, mailbox),
+            inputs,
             _directory: directory,
         }
     }
 
-    fn ask(&self, request: Request) -> oneshot::Receiver<Answer> {
+    fn ask(&mut self, request: Request) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
-        self.driver.ask(Input::Asked {
+        self.take(Input::Asked {
             tenant: "alice".into(),
             role: Role::Tenant,
             reached: None,
@@ -80,54 +63,70 @@ impl Scene {
         answer
     }
 
-    fn shut(&self) {
-        self.gate.lock().unwrap().is_shut = true;
+    fn take(&mut self, input: Input) {
+        self.driver.apply(input);
+        self.driver.perform();
     }
 
-    fn open(&self) {
-        let mut gate = self.gate.lock().unwrap();
-        gate.is_shut = false;
-        for outcome in gate.held.drain(..) {
-            self.driver.done(Input::Durable(outcome));
+    /// Hands in what has come until `is_enough`; what is durable only if that is to be known.
+    fn go_on(&mut self, with_disk: bool, mut is_enough: impl FnMut(&Driver) -> bool) {
+        let mut withheld = Vec::new();
+        while !is_enough(&self.driver) {
+            match self.inputs.recv().unwrap() {
+                durable @ Input::Durable(_) if !with_disk => withheld.push(durable),
+                input => self.take(input),
+            }
         }
+        self.inputs = prepended(withheld, std::mem::replace(&mut self.inputs, channel().1));
     }
 
-    fn query(&self, id: LeaseId) -> LeaseInfo {
-        lease(self.ask(Request::LeaseQuery(id)))
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.driver.done(Input::Halt);
+    fn releases_held(&self) -> usize {
+        let is_release = |it: &&(Seq, Held)| matches!(it.1, Held::Order(Order::Release(..)));
+        self.driver.held.iter().filter(is_release).count()
     }
 }
 
-fn lease(answer: oneshot::Receiver<Answer>) -> LeaseInfo {
-    match answer.blocking_recv().unwrap() {
+/// What was withheld comes again, before everything else.
+fn prepended(first: Vec<Input>, rest: Receiver<Input>) -> Receiver<Input> {
+    let (tell, all) = channel();
+    std::thread::spawn(move || {
+        first
+            .into_iter()
+            .chain(rest)
+            .try_for_each(|it| tell.send(it))
+    });
+    all
+}
+
+fn lease(mut answer: oneshot::Receiver<Answer>) -> LeaseInfo {
+    match answer.try_recv().unwrap() {
         Ok(Reply::Lease(info)) => info,
         other => panic!("{other:?}"),
     }
 }
 
+fn nothing_alive(driver: &Driver) -> bool {
+    !driver.table.census().contains_key(&State::Cutting)
+}
+
 #[test]
 fn a_cut_waits_for_nothing_and_a_release_for_the_disk() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
     let granted = scene.ask(Request::LeaseAlloc(wanted));
+    scene.go_on(true, |driver| driver.askers.is_empty());
     let id = lease(granted).lease_id;
 
-    scene.shut();
     let mut freed = scene.ask(Request::LeaseFree(id));
-    scene.memory.wait_for(Step::Cut, 1);
-    while scene.query(id).phase != LeasePhase::Freed {
-        std::thread::yield_now();
-    }
-    // The cut is proved and the release ordered; the disk has not answered.
-    assert_eq!(scene.memory.count(Step::Release), 0, "released too early");
+    scene.go_on(false, nothing_alive);
+    assert_eq!(
+        scene.releases_held(),
+        1,
+        "the cut is proved, the release waits"
+    );
     assert!(freed.try_recv().is_err(), "told too early");
 
-    scene.open();
-    scene.memory.wait_for(Step::Release, 1);
+    scene.go_on(true, |driver| driver.table.census().is_empty());
+    assert_eq!(scene.releases_held(), 0);
     assert_eq!(lease(freed).phase, LeasePhase::Freed);
 }

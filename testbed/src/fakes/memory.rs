@@ -121,12 +121,6 @@ impl FakeMemory {
         }
     }
 
-    /// For how many leases `step` has begun so far.
-    pub fn count(&self, step: Step) -> usize {
-        let state = self.lock();
-        state.log.iter().filter(|(s, _)| *s == step).count()
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
