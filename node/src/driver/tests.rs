@@ -90,10 +90,12 @@ impl Scene {
 fn prepended(first: Vec<Input>, rest: Receiver<Input>) -> Receiver<Input> {
     let (tell, all) = channel();
     std::thread::spawn(move || {
-        first
-            .into_iter()
-            .chain(rest)
-            .try_for_each(|it| tell.send(it))
+        for input in first.into_iter().chain(rest) {
+            // A scene that is over wants no more.
+            if tell.send(input).is_err() {
+                break;
+            }
+        }
     });
     all
 }
