@@ -67,11 +67,14 @@ impl Source {
             let mapped = Mapping::of(&file, offset, bytes);
             mapped.map_err(|error| about(too_few(error, page_bytes)))
         };
+        // Huge pages are reserved for the file by mapping it: all of them or none.
+        if page_bytes > PAGE_BYTES {
+            drop(map(0, page_bytes + bytes)?);
+        }
         let header = map(0, page_bytes)?;
         let mapping = map(page_bytes, bytes)?;
         let backing = self.placed(&mapping, page_bytes);
         if page_bytes == PAGE_BYTES {
-            // Huge pages are reserved by mapping them.
             allocate(&file, page_bytes + bytes).map_err(about)?;
         }
         Ok(Arena {
