@@ -138,16 +138,6 @@ def expire(story, tenant, lease, client, tolerance_ms):
         story.must(refusal.status == fabric.NOT_FOUND, f"fabricctl mem write --road udp: exit {refusal.status}, {refusal.message}")
 
 
-def stop(story, node, lease):
-    """What the node's log says, and the end."""
-    cut = node.wait_for_line(lease["lease_id"], "cut", timeout_secs=2)
-    if cut:
-        story.shows(f"the node's log: {cut[cut.index('cut'):]}")
-    story.step("SIGTERM: the node drains and ends")
-    status = node.stop()
-    story.must(status == 0, f"exit status {status}")
-
-
 def tell(story, device, asked):
     """The steps in their order."""
     with start(story, device, asked.mem_bytes) as node, rdma_client.Client(device) as client:
@@ -157,7 +147,7 @@ def tell(story, device, asked):
         rotate(story, tenant, lease, client)
         lease = renew(story, tenant, lease)
         expire(story, tenant, lease, client, asked.tolerance_ms)
-        stop(story, node, lease)
+        demo_udp.stop(story, node, lease)
 
 
 def main():
