@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricbios_lease::{
-    Asked, BootTime, Effect, LeaseTable, Now, Offer, Order, Policy, Report, Tag, Ticket,
+    Asked, BootTime, Effect, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Report, Tag,
+    Ticket,
 };
 use fabricbios_wire::{
     Binding, LeaseAllocRequest, LeaseId, RdmaBinding, RdmaPeer, RdmaStrategy, Request, ResourceId,
@@ -305,7 +306,9 @@ fn arena(pages: u64) -> Offer {
         capacity: pages * PAGE,
         align: PAGE,
         transports: vec![Transport::Rdma],
-        outlives_process: false,
+        outlives: Outlives::Nothing,
+        layout: Layout::Stretches,
+        read_only: false,
     }
 }
 

@@ -109,6 +109,8 @@ impl Strand {
             extent: self.extent,
             transport: Transport::Rdma,
             peers: vec![self.client.peer()],
+            block: None,
+            adopts: false,
         };
         let start = Instant::now();
         self.backend

@@ -36,4 +36,4 @@ pub use limit::{Rate, Sources};
 #[doc(hidden)]
 pub use server::Plain;
 #[cfg(feature = "server")]
-pub use server::{Counters, FbmuBackend, FbmuConfig, Tally};
+pub use server::{BlockFile, Counters, FbbuBackend, FbbuConfig, FbmuBackend, FbmuConfig, Tally};

@@ -9,6 +9,7 @@
 
 mod error;
 mod list;
+mod sacrifice;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,6 +18,7 @@ use std::str::FromStr;
 
 pub use error::{Cause, Error};
 pub use list::parse_list;
+pub use sacrifice::{Sacrifice, Sacrificed};
 
 /// Most bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.
 pub const READ_BYTES_MAX: usize = 1 << 20;

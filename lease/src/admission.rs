@@ -34,6 +34,8 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
             gpu_exclusivity: request.gpu_exclusivity,
             transport: Some(request.transport).filter(|&road| road != Transport::Auto),
             rotate_on_renew: request.rotate_on_renew,
+            read_only: false,
+            mutual_auth: false,
         },
     }
 }

@@ -3,10 +3,10 @@
 //! Orders and reports are plain data: they carry no descriptor and no handle, so that a backend can
 //! live in another process than the table.
 
-use alloc::{format, string::String, vec::Vec};
-use core::fmt;
+use alloc::{format, string::String, sync::Arc, vec::Vec};
+use core::{fmt, time::Duration};
 
-use fabricbios_wire::{Binding, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
+use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::BootTime;
@@ -78,6 +78,24 @@ pub struct BindOrder {
     pub transport: Transport,
     /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
     pub peers: Vec<RdmaPeer>,
+    /// For a lease of blocks.
+    pub block: Option<BlockOrder>,
+    /// An earlier run of the node bound this lease, and it goes on: what is still there of that binding
+    /// and works as it should is kept as it is, also under a client that uses it; what is missing is
+    /// made again with the same names and keys. Where the bytes are is known from then; they are not
+    /// scrubbed.
+    pub adopts: bool,
+}
+
+/// What a lease of blocks needs beside its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockOrder {
+    /// Whose it is: keys of a host NQN belong to one tenant.
+    pub tenant: Arc<str>,
+    /// What was asked for; `read_only` also where the resource can be nothing else.
+    pub terms: BlockTerms,
+    /// How long the contents are kept after the term.
+    pub grace: Duration,
 }
 
 /// A step that failed: what, where, and what the system said.
@@ -132,9 +150,58 @@ pub struct Offer {
     pub align: u64,
     /// Roads that leases of it can be used over, best first.
     pub transports: Vec<Transport>,
-    /// Whether its bytes are still there when the process has ended: then leases over roads that a
-    /// new process can open again are adopted by it, see [`crate::LeaseTable::restore_lease`].
-    pub outlives_process: bool,
+    /// What of it an end of the process leaves.
+    pub outlives: Outlives,
+    /// Whether a lease takes one stretch of it or just so many units, wherever they are.
+    pub layout: Layout,
+    /// Nothing of it can be written: every lease of it is read-only.
+    pub read_only: bool,
+}
+
+/// What of a resource is still there when the process has ended, see
+/// [`crate::LeaseTable::restore_lease`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlives {
+    /// Nothing: its leases end with the process.
+    Nothing,
+    /// Its bytes: leases over roads that a new process can open again are adopted by it on the same
+    /// boot, and whatever no lease holds is scrubbed as a whole at start.
+    Process,
+    /// Its bytes and what was made of them for each lease, also across a reboot: every lease of before
+    /// is adopted or ended properly, with a cut and a release of its own, and its part of the resource
+    /// is nobody else's until that is done.
+    Machine,
+}
+
+impl Outlives {
+    /// Of an arena, whose bytes are in a file of their own or end with the process.
+    #[must_use]
+    pub fn arena(bytes_stay: bool) -> Self {
+        if bytes_stay {
+            Self::Process
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+/// How a resource is given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// In stretches that never overlap: bytes of an arena, blocks of a device.
+    Stretches,
+    /// By amount only: files of a directory. Every extent starts at 0.
+    Amounts,
+}
+
+/// How well a resource does, as far as its backend knows without asking the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// As it should.
+    #[default]
+    Good,
+    /// Something of it failed, for people; leases of it may fail.
+    Degraded(String),
 }
 
 /// What makes leases real and unreal. Blocking; called from several threads at once; a call for one
@@ -172,6 +239,11 @@ pub trait Backend: Send + Sync + 'static {
     /// After a cut: takes away what is left, scrubs the extent, returns it. `Ok`: nothing of the
     /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
+
+    /// How well the resource does. Never blocks: it is called by the driver itself.
+    fn condition(&self, _resource_id: ResourceId) -> Condition {
+        Condition::Good
+    }
 
     /// Remediation of a fenced resource: for each of these leases, whatever is left of it is cut,
     /// released and looked for again. `Ok`: nothing of any of them is left and their bytes are

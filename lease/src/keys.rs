@@ -232,6 +232,8 @@ impl Lease {
             extent: self.extent,
             transport: self.effective.transport.unwrap_or_default(),
             peers: self.peers.clone(),
+            block: None,
+            adopts: false,
         })
     }
 

@@ -4,7 +4,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 
 use fabricbios_wire::{LeaseId, ResourceId, ResourceType, Transport};
 
-use crate::{BootTime, FenceRecord, Offer, Ticket, extents::Extents};
+use crate::{BootTime, FenceRecord, Offer, Outlives, Ticket, extents::Extents};
 
 /// A resource in the table.
 #[derive(Clone, Debug)]
@@ -15,8 +15,10 @@ pub(crate) struct Resource {
     /// What of it fits the alignment: more can never be had in one lease.
     pub(crate) usable: u64,
     pub(crate) transports: Vec<Transport>,
-    /// See [`Offer::outlives_process`].
-    pub(crate) outlives_process: bool,
+    /// See [`Offer::outlives`].
+    pub(crate) outlives: Outlives,
+    /// Every lease of it is.
+    pub(crate) read_only: bool,
     pub(crate) free: Extents,
     pub(crate) fence: Option<FenceRecord>,
     /// Leases that left it fenced and were not proved clean since.
@@ -37,7 +39,8 @@ impl Resource {
             usable: free.free_total(),
             free,
             transports: offer.transports,
-            outlives_process: offer.outlives_process,
+            outlives: offer.outlives,
+            read_only: offer.read_only,
             fence: None,
             fenced_leases: BTreeSet::new(),
             resetting: None,

@@ -14,7 +14,7 @@ use core::time::Duration;
 use fabricbios_wire::{LeasePhase, ResourceId, Transport};
 
 use crate::{
-    Change, Extent, FenceRecord, LeaseRecord, LeaseTable, Note, Now, State, StepError,
+    Change, Extent, FenceRecord, LeaseRecord, LeaseTable, Note, Now, Outlives, State, StepError,
     lease::Lease, record::Ended, resource::Resource,
 };
 
@@ -162,7 +162,7 @@ impl Resource {
     /// process, keys of datagrams are made anew.
     fn can_reopen(&self, road: Transport) -> bool {
         let by_datagrams = matches!(road, Transport::Udp | Transport::Both);
-        self.outlives_process && by_datagrams && self.transports.contains(&road)
+        self.outlives != Outlives::Nothing && by_datagrams && self.transports.contains(&road)
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, Outlives, StepError, Tag,
 };
 use fabricbios_wire::{Binding, LeaseId, RdmaBinding, ResourceId, Transport};
 
@@ -178,11 +178,14 @@ fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError
 
 impl Backend for Roads {
     fn probe(&self) -> Result<Vec<Offer>, StepError> {
-        let outlives_process = self.udp.probe()?.iter().any(|offer| offer.outlives_process);
+        let udp = self.udp.probe()?;
+        let outlives = udp
+            .first()
+            .map_or(Outlives::Nothing, |offer| offer.outlives);
         let offers = self.rdma.probe()?.into_iter();
         let both = |offer| Offer {
             transports: vec![Transport::Rdma, Transport::Udp, Transport::Both],
-            outlives_process,
+            outlives,
             ..offer
         };
         Ok(offers.map(both).collect())

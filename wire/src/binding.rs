@@ -7,8 +7,8 @@ use core::fmt;
 use zeroize::Zeroize;
 
 use crate::{
-    CpuIsolationClass, Generation, GpuExclusivityClass, LeaseId, ResourceId, ResourceType,
-    Transport,
+    CpuIsolationClass, Generation, GpuExclusivityClass, LeaseId, NvmeofBinding, ResourceId,
+    ResourceType, Transport,
 };
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
@@ -92,6 +92,10 @@ pub struct Effective {
     pub transport: Option<Transport>,
     /// 0x0905.
     pub rotate_on_renew: bool,
+    /// 0x0906.
+    pub read_only: bool,
+    /// 0x0907.
+    pub mutual_auth: bool,
 }
 
 /// Coordinates of a lease's data plane.
@@ -106,6 +110,8 @@ pub struct Binding {
     pub limits: Option<Limits>,
     /// 0x0201–0x0208.
     pub rdma: Option<RdmaBinding>,
+    /// 0x0301–0x0309.
+    pub nvmeof: Option<NvmeofBinding>,
 }
 
 /// 0x0104: what of the resource may be touched. Bytes for MEM, blocks for BLOCK.

@@ -1,9 +1,9 @@
-//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C. When one of the RDMA tags is there, all
-//! of 0x0202–0x0208, 0x020A and 0x020B must be.
+//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C; 0x0301–0x0309 are in `nvmeof`. When one of
+//! the RDMA tags is there, all of 0x0202–0x0208, 0x020A and 0x020B must be.
 
 use crate::{
     Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RDMA_PEERS_MAX, RdmaBinding,
-    RdmaQueuePair, RdmaStrategy, endpoint,
+    RdmaQueuePair, RdmaStrategy, endpoint, nvmeof,
     rdma_peer::{check_path_mtu, check_u24},
     tag,
     tlv::{Tlv, TlvArea},
@@ -22,6 +22,9 @@ pub(crate) fn read(area: &TlvArea<'_>) -> Read<Binding> {
         } else {
             None
         },
+        nvmeof: nvmeof::has_binding(area)
+            .then(|| nvmeof::read_binding(area))
+            .transpose()?,
     })
 }
 
@@ -117,6 +120,9 @@ pub(crate) fn write(w: &mut Writer, binding: &Binding) {
     w.tlv_if(tag::LIMITS, binding.limits.map(limits_value));
     if let Some(rdma) = &binding.rdma {
         write_rdma(w, rdma);
+    }
+    if let Some(nvmeof) = &binding.nvmeof {
+        nvmeof::write_binding(w, nvmeof);
     }
 }
 

@@ -1,7 +1,7 @@
 //! 0x0904 transport and 0x0905 rotate-on-renew: asked for with a lease, echoed in what is enforced.
 
 use crate::{
-    DecodeError, Effective, Transport, cpu_isolation, gpu_exclusivity, tag, tlv::TlvArea,
+    DecodeError, Effective, Transport, cpu_isolation, gpu_exclusivity, nvmeof, tag, tlv::TlvArea,
     write::Writer,
 };
 
@@ -36,6 +36,8 @@ pub(crate) fn find_effective(area: &TlvArea<'_>) -> Result<Effective, DecodeErro
         gpu_exclusivity: gpu_exclusivity::find(area)?,
         transport: find_transport(area)?,
         rotate_on_renew: find_rotate_on_renew(area)?,
+        read_only: nvmeof::find_read_only(area)?,
+        mutual_auth: nvmeof::find_mutual_auth(area)?,
     })
 }
 
@@ -44,4 +46,5 @@ pub(crate) fn write_effective(w: &mut Writer, effective: &Effective) {
     gpu_exclusivity::write(w, effective.gpu_exclusivity);
     write_transport(w, effective.transport);
     write_rotate_on_renew(w, effective.rotate_on_renew);
+    nvmeof::write_classes(w, effective.read_only, effective.mutual_auth);
 }

@@ -5,7 +5,7 @@ use alloc::borrow::Cow;
 
 use crate::{
     LeaseAllocRequest, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
-    gpu_exclusivity, lease_intent, rdma_peer,
+    gpu_exclusivity, lease_intent, nvmeof, rdma_peer,
     read::{Decoded, Reader, invalid_args},
     write::Writer,
 };
@@ -40,6 +40,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
         rotate_on_renew: constraints::find_rotate_on_renew(&params)?,
         rdma_peers: rdma_peer::find(&params)?,
+        block: nvmeof::find_terms(&params)?,
     })
 }
 
@@ -68,11 +69,13 @@ pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
 /// In ascending order of tags, so that equal requests are equal bytes.
 fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     rdma_peer::write(w, &request.rdma_peers);
+    nvmeof::write_host(w, &request.block);
     lease_intent::write(w, request.kv_cache_intent);
     cpu_isolation::write(w, request.cpu_isolation);
     gpu_exclusivity::write(w, request.gpu_exclusivity);
     let transport = request.transport;
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
+    nvmeof::write_classes(w, request.block.read_only, request.block.mutual_auth);
     affinity::write(w, &request.affinities);
 }

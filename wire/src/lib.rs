@@ -35,6 +35,7 @@ mod lease_intent;
 mod limits;
 mod message;
 mod names;
+mod nvmeof;
 mod params;
 mod rdma_peer;
 mod read;
@@ -61,6 +62,10 @@ pub use lease_intent::{KvCacheIntent, KvCacheTier, parse_kv_cache_intent};
 pub use limits::*;
 pub use message::*;
 pub use names::ParseNameError;
+pub use nvmeof::{
+    BlockTerms, DhchapSecret, HostId, NotAHostId, NotAnNqn, Nqn, NvmeofAddress, NvmeofBinding,
+    NvmeofTransport, UUID_PREFIX,
+};
 pub use params::*;
 pub use rdma_peer::{RdmaPeer, parse_rdma_peers};
 pub use refusal::*;

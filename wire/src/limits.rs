@@ -42,5 +42,11 @@ pub const ROTATE_OVERLAP_MS_MAX: u32 = 60_000;
 /// Queue pairs of one lease: more than one only helps a client with several threads, and each has
 /// verbs objects of its own to take down in time.
 pub const RDMA_PEERS_MAX: usize = 8;
+/// Bytes of an NVMe Qualified Name (NVM Express base specification 2.0, section 4.5).
+pub const NQN_BYTES_MAX: usize = 223;
+/// Addresses of one NVMe-oF subsystem: more ports than a machine has roads to.
+pub const NVMEOF_ADDRESSES_MAX: usize = 8;
+/// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
+pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;

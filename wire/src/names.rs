@@ -5,8 +5,8 @@ use core::{fmt, str::FromStr};
 
 use crate::{
     CpuIsolationClass, DataOp, DataStatus, GpuExclusivityClass, InventoryForm, KvCacheTier,
-    LeaseError, LeasePhase, LeaseStatus, MessageType, RdmaStrategy, RefusalClass, ResourceType,
-    RevokeOutcome, Role, Transport,
+    LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy, RefusalClass,
+    ResourceType, RevokeOutcome, Role, Transport,
 };
 
 /// Text that names none of the values it could.
@@ -100,6 +100,11 @@ words! { Transport, "transport", u8, from_byte:
     3 Both "both";
     4 NvmeTcp "nvme-tcp";
     5 NvmeRdma "nvme-rdma";
+}
+
+words! { NvmeofTransport, "NVMe-oF transport", u8, from_trtype:
+    1 Rdma "rdma";
+    3 Tcp "tcp";
 }
 
 words! { KvCacheTier, "KV cache tier", u8, from_byte:

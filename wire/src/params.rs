@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use crate::{
-    Affinity, CpuIsolationClass, GpuExclusivityClass, KvCacheIntent, RdmaPeer, ResourceId,
-    ResourceType,
+    Affinity, BlockTerms, CpuIsolationClass, GpuExclusivityClass, KvCacheIntent, RdmaPeer,
+    ResourceId, ResourceType,
 };
 
 /// LEASE_ALLOC (0x0200).
@@ -34,6 +34,8 @@ pub struct LeaseAllocRequest {
     pub rotate_on_renew: bool,
     /// 0x0210, repeatable: the client's queue pairs; may come later with LEASE_BIND.
     pub rdma_peers: Vec<RdmaPeer>,
+    /// 0x0310, 0x0311, 0x0906, 0x0907: for BLOCK.
+    pub block: BlockTerms,
 }
 
 impl LeaseAllocRequest {
@@ -54,6 +56,7 @@ impl LeaseAllocRequest {
             transport: Transport::Auto,
             rotate_on_renew: false,
             rdma_peers: Vec::new(),
+            block: BlockTerms::default(),
         }
     }
 }

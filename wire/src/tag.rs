@@ -55,6 +55,28 @@ tags! {
     RDMA_QUEUE_PAIR = 0x020C, "further queue pair";
     /// [`crate::RdmaPeer`]; may repeat.
     RDMA_PEER = 0x0210, "RDMA peer";
+    /// [`crate::NvmeofAddress`]; may repeat.
+    NVMEOF_ADDRESS = 0x0301, "NVMe-oF address";
+    /// UTF-8, [`crate::Nqn`].
+    NVMEOF_SUBSYSTEM = 0x0302, "subsystem NQN";
+    /// `u32`.
+    NVMEOF_NSID = 0x0303, "namespace id";
+    /// UTF-8, [`crate::Nqn`].
+    NVMEOF_HOST_NQN = 0x0304, "host NQN";
+    /// `[u8; 16]`.
+    NVMEOF_HOST_ID = 0x0305, "host id";
+    /// ASCII, secret.
+    NVMEOF_DHCHAP_SECRET = 0x0306, "DH-HMAC-CHAP secret";
+    /// ASCII, secret.
+    NVMEOF_DHCHAP_CTRL_SECRET = 0x0307, "DH-HMAC-CHAP controller secret";
+    /// `u32`, seconds.
+    NVMEOF_CTRL_LOSS = 0x0308, "controller loss time-out";
+    /// `u32`.
+    NVMEOF_BLOCK_BYTES = 0x0309, "block size";
+    /// UTF-8, [`crate::Nqn`], of a request.
+    NVMEOF_HOST = 0x0310, "host NQN asked for";
+    /// `[u8; 16]`, of a request.
+    NVMEOF_HOST_IDENTIFIER = 0x0311, "host id asked for";
     /// [`crate::KvCacheIntent`].
     LEASE_INTENT_KV_CACHE = 0x0901, "KV cache intent";
     /// `u8`, [`crate::CpuIsolationClass`].
@@ -65,6 +87,10 @@ tags! {
     LEASE_TRANSPORT = 0x0904, "transport";
     /// `u8`, 0 or 1.
     LEASE_ROTATE_ON_RENEW = 0x0905, "rotate on renew";
+    /// `u8`, 0 or 1.
+    LEASE_READ_ONLY = 0x0906, "read-only";
+    /// `u8`, 0 or 1.
+    LEASE_MUTUAL_AUTH = 0x0907, "mutual authentication";
     /// [`crate::Affinity`]; may repeat.
     LEASE_AFFINITY = 0x0910, "affinity";
     /// `u8`, [`crate::RefusalClass`].

@@ -32,6 +32,7 @@ fn plain() -> LeaseAllocRequest {
         transport: Transport::Auto,
         rotate_on_renew: false,
         rdma_peers: vec![],
+        block: BlockTerms::default(),
     }
 }
 

@@ -162,6 +162,7 @@ fn long_texts_of_a_node_are_cut_at_a_character() {
 #[test]
 fn the_largest_pages_fit_a_frame() {
     let binding = Binding {
+        nvmeof: None,
         dp_key: Some(DpKey([1; 32])),
         udp_endpoint: Some(Endpoint {
             addr: [1; 16],
@@ -214,6 +215,8 @@ fn the_largest_pages_fit_a_frame() {
             gpu_exclusivity: Some(GpuExclusivityClass::Shared),
             transport: Some(Transport::Both),
             rotate_on_renew: true,
+            read_only: false,
+            mutual_auth: false,
         },
         binding,
     };

@@ -43,6 +43,8 @@ impl Leased {
             },
             transport: Transport::Udp,
             peers: Vec::new(),
+            block: None,
+            adopts: false,
         };
         let binding = backend
             .bind(&order)

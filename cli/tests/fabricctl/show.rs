@@ -27,6 +27,8 @@ fn the_json_of_a_lease_is_the_contract() {
             gpu_exclusivity: Some(GpuExclusivityClass::SessionExclusive),
             transport: Some(Transport::Rdma),
             rotate_on_renew: true,
+            read_only: false,
+            mutual_auth: false,
         },
         binding: Binding {
             dp_key: Some(DpKey([0xab; 32])),
@@ -39,6 +41,7 @@ fn the_json_of_a_lease_is_the_contract() {
                 length: 1 << 20,
             }),
             rdma: Some(RdmaBinding { previous, ..rdma() }),
+            nvmeof: None,
         },
         ..lease(60_000)
     };

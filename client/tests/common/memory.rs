@@ -47,6 +47,8 @@ impl Memory {
             extent: EXTENT,
             transport: Transport::Udp,
             peers: Vec::new(),
+            block: None,
+            adopts: false,
         };
         let binding = self.backend.bind(&order).unwrap();
         self.backend.extend(order.tag, BootTime(u64::MAX));

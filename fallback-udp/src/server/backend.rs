@@ -4,7 +4,8 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, StepError,
+    Tag,
 };
 use fabricbios_wire::{Binding, ResourceId, Transport};
 
@@ -103,7 +104,9 @@ impl Backend for FbmuBackend {
             capacity: self.arena.bytes(),
             align: ALIGN,
             transports: vec![Transport::Udp],
-            outlives_process: self.arena.backing().outlives_process,
+            outlives: Outlives::arena(self.arena.backing().outlives_process),
+            layout: Layout::Stretches,
+            read_only: false,
         }])
     }
 

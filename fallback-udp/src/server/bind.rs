@@ -127,6 +127,7 @@ impl FbmuBackend {
                 length: entry.extent().length,
             }),
             rdma: None,
+            nvmeof: None,
         }
     }
 

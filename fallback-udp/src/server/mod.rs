@@ -7,6 +7,7 @@ mod calls;
 mod clock;
 mod counters;
 mod entry;
+mod fbbu;
 mod fragments;
 mod leases;
 mod life;
@@ -20,5 +21,6 @@ mod worker;
 
 pub use backend::{FbmuBackend, FbmuConfig};
 pub use counters::{Counters, Tally};
+pub use fbbu::{BlockFile, FbbuBackend, FbbuConfig};
 #[doc(hidden)]
 pub use plain::Plain;

@@ -54,6 +54,8 @@ impl Node {
             },
             transport: Transport::Udp,
             peers: Vec::new(),
+            block: None,
+            adopts: false,
         };
         self.binding = backend.bind(&order).unwrap();
         backend.extend(self.tag(), BootTime(u64::MAX));

@@ -109,6 +109,8 @@ pub(crate) fn order(number: u128, generation: u32) -> BindOrder {
         extent: extent(number),
         transport: Transport::Udp,
         peers: Vec::new(),
+        block: None,
+        adopts: false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricbios_lease::{Backend, BindError, BootTime, Extent, Farewell};
+use fabricbios_lease::{Backend, BindError, BootTime, Extent, Farewell, Outlives};
 use fabricbios_wire::{DataStatus, ResourceId, Transport};
 
 use crate::{
@@ -296,5 +296,5 @@ fn the_offer_is_the_arena_over_udp() {
     assert_eq!(offers.len(), 1);
     assert_eq!(offers[0].capacity, ARENA);
     assert_eq!(offers[0].transports, [Transport::Udp]);
-    assert!(!offers[0].outlives_process);
+    assert_eq!(offers[0].outlives, Outlives::Nothing);
 }

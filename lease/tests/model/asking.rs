@@ -145,5 +145,6 @@ pub(super) fn wanted(
         transport: wish.road,
         rotate_on_renew: wish.rotate_on_renew,
         rdma_peers: peers(wish.peer, number),
+        block: BlockTerms::default(),
     }
 }

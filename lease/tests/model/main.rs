@@ -113,13 +113,15 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         capacity,
         align: PAGE,
         transports: transports.to_vec(),
-        outlives_process: false,
+        outlives: Outlives::Nothing,
+        layout: Layout::Stretches,
+        read_only: false,
     }
 }
 
 fn lasting(offer: Offer) -> Offer {
     Offer {
-        outlives_process: true,
+        outlives: Outlives::Process,
         ..offer
     }
 }

@@ -35,7 +35,7 @@ impl World {
     pub(crate) fn lasting(transports: &[Transport]) -> Self {
         let offer = Offer {
             transports: transports.to_vec(),
-            outlives_process: true,
+            outlives: Outlives::Process,
             ..offer(ARENA, 16 * PAGE)
         };
         Self::of(Policy::default(), offer)
@@ -232,7 +232,9 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         capacity,
         align: PAGE,
         transports: vec![Transport::Rdma],
-        outlives_process: false,
+        outlives: Outlives::Nothing,
+        layout: Layout::Stretches,
+        read_only: false,
     }
 }
 

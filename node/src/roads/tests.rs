@@ -1,4 +1,5 @@
 //! Which road is asked what, in which order, and what comes of every failure.
+use fabricbios_lease::Layout;
 
 use std::cell::Cell;
 
@@ -56,6 +57,7 @@ impl Road {
                     length: 4096,
                 }),
                 rdma: None,
+                nvmeof: None,
             },
         }
     }
@@ -72,7 +74,9 @@ impl Backend for Road {
             } else {
                 Transport::Udp
             }],
-            outlives_process: self.name == "udp",
+            outlives: Outlives::arena(self.name == "udp"),
+            layout: Layout::Stretches,
+            read_only: false,
         }])
     }
 
@@ -194,6 +198,8 @@ fn order(generation: u32, transport: Transport) -> BindOrder {
             gid: [9; 16],
             path_mtu: 0,
         }],
+        block: None,
+        adopts: false,
     }
 }
 
@@ -209,7 +215,7 @@ fn both_are_offered_the_direct_one_first() {
     };
     let expected = [Transport::Rdma, Transport::Udp, Transport::Both];
     assert_eq!(offer.transports, expected);
-    assert!(offer.outlives_process);
+    assert_eq!(offer.outlives, Outlives::Process);
 }
 
 #[test]

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use fabricbios_arena::{ALIGN, Arena};
-use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
+use fabricbios_lease::{
+    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, StepError, Tag,
+};
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
 use super::{
@@ -170,7 +172,9 @@ impl Backend for RdmaBackend {
             capacity: self.hardware.arena.bytes(),
             align: ALIGN,
             transports: vec![Transport::Rdma],
-            outlives_process: self.hardware.arena.backing().outlives_process,
+            outlives: Outlives::arena(self.hardware.arena.backing().outlives_process),
+            layout: Layout::Stretches,
+            read_only: false,
         }])
     }
 

@@ -87,6 +87,8 @@ impl Lab {
             extent,
             transport: Transport::Rdma,
             peers: peer.into_iter().collect(),
+            block: None,
+            adopts: false,
         };
         self.backend
             .bind(&order)

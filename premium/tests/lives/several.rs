@@ -17,6 +17,8 @@ fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
         extent: pages(0, 2),
         transport: Transport::Rdma,
         peers,
+        block: None,
+        adopts: false,
     }
 }
 

@@ -10,7 +10,9 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Offer, StepError, Tag};
+use fabricbios_lease::{
+    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, StepError, Tag,
+};
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
     RdmaStrategy, ResourceId, Transport,
@@ -176,6 +178,7 @@ fn over_udp(bound: &Bound) -> Binding {
         }),
         limits: Some(limits(bound)),
         rdma: None,
+        nvmeof: None,
     }
 }
 
@@ -226,7 +229,9 @@ impl Backend for FakeMemory {
             capacity: self.arena_bytes,
             align: 4096,
             transports: vec![self.road],
-            outlives_process: self.road == Transport::Udp,
+            outlives: Outlives::arena(self.road == Transport::Udp),
+            layout: Layout::Stretches,
+            read_only: false,
         }])
     }
 

@@ -25,6 +25,7 @@ pub(crate) fn alloc(resource_type: ResourceType) -> LeaseAllocRequest {
         transport: Transport::Auto,
         rotate_on_renew: false,
         rdma_peers: vec![],
+        block: BlockTerms::default(),
     }
 }
 
@@ -151,6 +152,8 @@ pub(crate) fn full_lease() -> LeaseInfo {
         gpu_exclusivity: Some(GpuExclusivityClass::DeviceExclusive),
         transport: Some(Transport::Both),
         rotate_on_renew: true,
+        read_only: false,
+        mutual_auth: false,
     };
     let binding = Binding {
         dp_key: Some(DpKey(core::array::from_fn(|n| {
@@ -169,6 +172,7 @@ pub(crate) fn full_lease() -> LeaseInfo {
             further: further(1),
             ..rdma()
         }),
+        nvmeof: None,
     };
     LeaseInfo {
         effective,

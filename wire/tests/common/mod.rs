@@ -151,6 +151,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         transport: rest.1,
         rotate_on_renew: rest.2,
         rdma_peers: who.3,
+        block: BlockTerms::default(),
     })
 }
 
@@ -374,6 +375,7 @@ fn binding() -> impl Strategy<Value = Binding> {
             udp_endpoint,
             limits,
             rdma,
+            nvmeof: None,
         })
 }
 
@@ -391,6 +393,8 @@ fn effective() -> impl Strategy<Value = Effective> {
                 gpu_exclusivity,
                 transport,
                 rotate_on_renew,
+                read_only: false,
+                mutual_auth: false,
             },
         )
 }

@@ -338,7 +338,7 @@ impl Oracle {
         let arena = |offer: &Offer| Arena {
             id: offer.resource_id,
             roads: offer.transports.clone(),
-            lasts: offer.outlives_process,
+            lasts: offer.outlives != Outlives::Nothing,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
             fence: None,
             resetting: None,

@@ -143,6 +143,8 @@ impl Oracle {
             extent: lease.extent,
             transport: lease.road,
             peers: lease.peers.clone(),
+            block: None,
+            adopts: false,
         }));
     }
 
