@@ -116,7 +116,7 @@ pub struct DataHeader {
     pub payload_crc: u32,
     /// Bytes after the tag.
     pub payload_len: u32,
-    /// 0.
+    /// [`Part`] in FBBU's READ and WRITE, else 0.
     pub reserved: u32,
 }
 
@@ -189,8 +189,15 @@ impl DataHeader {
             status: status as u8,
             payload_crc: 0,
             payload_len: 0,
-            reserved: 0,
             ..*self
+        }
+    }
+
+    /// Which part of a block it is for; `Ok(None)`: it is not in parts.
+    pub fn part(&self) -> Result<Option<Part>, NotAPart> {
+        match self.reserved {
+            0 => Ok(None),
+            bits => Part::read(bits).map(Some).ok_or(NotAPart),
         }
     }
 
@@ -240,6 +247,68 @@ impl<'a> DataFrame<'a> {
             tag,
             payload,
         })
+    }
+}
+
+/// One part of a block that does not fit a datagram (section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    index: u16,
+    count: u16,
+}
+
+/// `reserved` is neither 0 nor names a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAPart;
+
+impl Part {
+    /// Most parts of a block.
+    pub const COUNT_MAX: u16 = 64;
+    /// Fewest bytes of a part.
+    pub const BYTES_MIN: u32 = 64;
+
+    /// `None`: `count` is no power of two from 2 to 64, or there is no part `index`.
+    #[must_use]
+    pub const fn new(index: u16, count: u16) -> Option<Self> {
+        if count.is_power_of_two() && count >= 2 && count <= Self::COUNT_MAX && index < count {
+            return Some(Self { index, count });
+        }
+        None
+    }
+
+    /// Which one, from 0.
+    #[must_use]
+    pub const fn index(self) -> u16 {
+        self.index
+    }
+
+    /// Of how many.
+    #[must_use]
+    pub const fn count(self) -> u16 {
+        self.count
+    }
+
+    /// As [`DataHeader::reserved`] has it.
+    #[must_use]
+    pub fn reserved(self) -> u32 {
+        u32::from(self.index) << 16 | u32::from(self.count)
+    }
+
+    /// Its bytes within a block of `unit`. `None`: such a block has no parts as small.
+    #[must_use]
+    pub fn range(self, unit: u32) -> Option<core::ops::Range<usize>> {
+        let count = u32::from(self.count);
+        let bytes = unit / count;
+        if !unit.is_multiple_of(count) || bytes < Self::BYTES_MIN {
+            return None;
+        }
+        let start = usize::try_from(bytes * u32::from(self.index)).ok()?;
+        Some(start..start + usize::try_from(bytes).ok()?)
+    }
+
+    fn read(reserved: u32) -> Option<Self> {
+        let [a, b, c, d] = reserved.to_be_bytes();
+        Self::new(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 }
 

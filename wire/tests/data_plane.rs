@@ -90,8 +90,9 @@ proptest! {
         prop_assert_eq!(answer.has_payload_mac(), asked.has_payload_mac());
         prop_assert_eq!(answer.flags & !(data_flags::REPLY | data_flags::PAYLOAD_MAC), 0);
         prop_assert_eq!(DataStatus::from_byte(answer.status), Some(status));
-        prop_assert_eq!((answer.payload_crc, answer.payload_len, answer.reserved), (0, 0, 0));
-        let back = |it: DataHeader| (it.service, it.op, it.lease_id, it.nonce, it.offset, it.length);
+        prop_assert_eq!((answer.payload_crc, answer.payload_len), (0, 0));
+        let place = |it: DataHeader| (it.offset, it.length, it.reserved);
+        let back = |it: DataHeader| (it.service, it.op, it.lease_id, it.nonce, place(it));
         prop_assert_eq!(back(answer), back(asked));
         let nonce = u64::from(asked.session()) << 32 | u64::from(asked.counter());
         prop_assert_eq!(nonce, asked.nonce);
@@ -116,6 +117,32 @@ proptest! {
         let payload = [&said.bytes()[..], &vec![0; padding]].concat();
         prop_assert_eq!(HelloReply::read(&payload), Some(said));
         prop_assert_eq!(HelloReply::read(&payload[..HELLO_LEN - 1]), None);
+    }
+}
+
+#[test]
+fn the_parts_of_a_block_are_its_bytes_in_order() {
+    for (unit, count) in [(512, 2), (512, 8), (4096, 4), (4096, 64)] {
+        let parts = (0..count).map(|index| Part::new(index, count).unwrap());
+        let bytes: Vec<usize> = parts.flat_map(|part| part.range(unit).unwrap()).collect();
+        assert!(bytes.into_iter().eq(0..unit as usize), "{unit} {count}");
+    }
+    assert_eq!(Part::new(0, 16).unwrap().range(512), None, "32 bytes");
+    assert_eq!(Part::new(0, 64).unwrap().range(2048), None, "32 bytes");
+}
+
+#[test]
+fn what_reserved_says_is_a_part_or_nothing_or_nonsense() {
+    let header = |reserved| {
+        let header = DataHeader::read(&block_header()).unwrap();
+        DataHeader { reserved, ..header }
+    };
+    assert_eq!(header(0).part(), Ok(None));
+    let part = Part::new(3, 4);
+    assert_eq!(header(0x0003_0004).part(), Ok(part));
+    assert_eq!(part.unwrap().reserved(), 0x0003_0004);
+    for nonsense in [1, 3, 0x0001_0000, 0x0004_0004, 128, 0x8000_8000, u32::MAX] {
+        assert_eq!(header(nonsense).part(), Err(NotAPart), "{nonsense:#x}");
     }
 }
 

@@ -114,7 +114,7 @@ impl World {
         let frame = DataFrame::parse(&reply).unwrap();
         let asked = DataHeader::read(datagram.first_chunk().unwrap()).unwrap();
         let header = frame.header;
-        assert!(header.is_reply() && header.reserved == 0);
+        assert!(header.is_reply() && header.reserved == asked.reserved);
         assert_eq!(header.flags & 0x7F, asked.flags & 1);
         assert_eq!(
             (header.op, header.lease_id, header.nonce),
