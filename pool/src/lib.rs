@@ -76,11 +76,16 @@ impl Pool {
         unimplemented!("the pool")
     }
 
-    /// The volume of a lease, made if it is not there: all zeros then (what is there of a read-only device).
-    /// One that is there is the lease's own and stays as it is. An error leaves nothing behind that was
-    /// not there before.
-    pub fn volume(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        Err(StepError::new("volume", format!("{lease} {extent:?}")))
+    /// Makes the volume of a new lease: all zeros (what is there, of a read-only device). An error, also
+    /// where there is one of that lease already, leaves nothing behind that was not there before.
+    pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        Err(StepError::new("create volume", format!("{lease} {extent:?}")))
+    }
+
+    /// The volume that a lease has already, as it is; a device that a reboot took away is made again over
+    /// the same blocks. An error where the lease's bytes are not there any more: never new ones.
+    pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        Err(StepError::new("reopen volume", format!("{lease} {extent:?}")))
     }
 
     /// Every lease of which there is something, whole or half made. Never blocks on a device.
