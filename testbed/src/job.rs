@@ -37,6 +37,8 @@ pub enum Prelude {
     Link,
     /// The RDMA device `rxe0` on that link.
     LinkRoce,
+    /// The driver of the guest's disks.
+    Disk,
 }
 
 impl Prelude {
@@ -45,6 +47,7 @@ impl Prelude {
             Self::SoftRoce => include_str!("../boot/soft_roce.sh"),
             Self::Link => include_str!("../boot/link.sh"),
             Self::LinkRoce => include_str!("../boot/link_roce.sh"),
+            Self::Disk => "modprobe virtio_blk\n",
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod accelerator;
 mod apt;
+mod disk;
 pub mod fakes;
 mod guest;
 mod initramfs;
@@ -24,6 +25,7 @@ mod sources;
 pub mod suite;
 mod system;
 
+pub use disk::Disk;
 pub use guest::{Echo, Finished, Show};
 pub use job::{Job, Prelude};
 pub use lab::{Lab, Layout};

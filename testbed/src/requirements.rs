@@ -39,16 +39,20 @@ impl Need {
 }
 
 /// Debian packages, each with a program that shows its presence on a system without dpkg.
-const GUEST_PACKAGES: [(&str, Option<&str>); 14] = [
+const GUEST_PACKAGES: [(&str, Option<&str>); 18] = [
     // The lab kernel and the first file system of a guest.
     ("busybox-static", Some("busybox")),
     ("kmod", Some("depmod")),
     ("xz-utils", Some("xz")),
     // Used inside the guests, which see the host's own programs.
+    ("dmsetup", Some("dmsetup")),
+    ("e2fsprogs", Some("mkfs.ext4")),
+    ("fio", Some("fio")),
     ("ibverbs-providers", None),
     ("ibverbs-utils", Some("ibv_devinfo")),
     ("iproute2", Some("rdma")),
     ("iputils-ping", Some("ping")),
+    ("nvme-cli", Some("nvme")),
     ("perftest", Some("ib_write_bw")),
     ("procps", Some("ps")),
     ("python3", Some("python3")),

@@ -22,6 +22,19 @@ pub enum Machines {
     Two,
 }
 
+/// What the header of a suite asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wants {
+    /// The machines.
+    pub machines: Machines,
+    /// When a boot is given up.
+    pub timeout: Duration,
+    /// Bytes of a disk, `/dev/vda`, that keeps its contents from boot to boot.
+    pub disk_bytes: Option<u64>,
+    /// How often the suite is run, each time in a guest that has just booted.
+    pub boots: u32,
+}
+
 /// One program that runs in the lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suite {
@@ -30,9 +43,7 @@ pub struct Suite {
     /// Where it is.
     pub path: PathBuf,
     /// What it wants.
-    pub machines: Machines,
-    /// When it is given up.
-    pub timeout: Duration,
+    pub wants: Wants,
 }
 
 /// The Python programs in `directory` whose name starts with `prefix`, by name. One that cannot be
@@ -65,18 +76,17 @@ impl Suite {
         if path.metadata()?.permissions().mode() & 0o111 == 0 {
             bail!("{shown} is not executable: chmod +x, or give it another name");
         }
-        let (machines, timeout) = header(&text).with_context(|| format!("header of {shown}"))?;
+        let wants = header(&text).with_context(|| format!("header of {shown}"))?;
         Ok(Self {
             name,
             path: path.to_owned(),
-            machines,
-            timeout,
+            wants,
         })
     }
 }
 
-/// Reads `# lab: one-vm` or `# lab: two-vm timeout=1200`.
-fn header(text: &str) -> Result<(Machines, Duration)> {
+/// Reads `# lab: one-vm`, `# lab: two-vm timeout=1200` or `# lab: one-vm disk=256M boots=2`.
+fn header(text: &str) -> Result<Wants> {
     let line = text
         .lines()
         .take(20)
@@ -88,15 +98,34 @@ fn header(text: &str) -> Result<(Machines, Duration)> {
         Some("two-vm") => Machines::Two,
         other => bail!("`{}`: one-vm or two-vm expected", other.unwrap_or_default()),
     };
-    let timeout = match words
-        .next()
-        .map(|word| (word, word.strip_prefix("timeout=")))
-    {
-        None => TIMEOUT_DEFAULT,
-        Some((_, Some(seconds))) => Duration::from_secs(seconds.parse().context("timeout")?),
-        Some((word, None)) => bail!("`{word}`: timeout=SECONDS expected"),
+    let mut wants = Wants {
+        machines,
+        timeout: TIMEOUT_DEFAULT,
+        disk_bytes: None,
+        boots: 1,
     };
-    Ok((machines, timeout))
+    words.try_for_each(|word| wants.read(word))?;
+    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
+        bail!("disk= and boots= are for one-vm");
+    }
+    Ok(wants)
+}
+
+impl Wants {
+    fn read(&mut self, word: &str) -> Result<()> {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let number = |text: &str| text.parse().with_context(|| format!("`{word}`"));
+        match name {
+            "timeout" => self.timeout = Duration::from_secs(number(value)?),
+            "disk" => {
+                let mebibytes = value.strip_suffix('M').context("disk=NUMBERM expected")?;
+                self.disk_bytes = Some(number(mebibytes)? << 20);
+            }
+            "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
+            _ => bail!("`{word}`: timeout=SECONDS, disk=NUMBERM or boots=NUMBER expected"),
+        }
+        Ok(())
+    }
 }
 
 /// What the ending of a suite means.
@@ -138,21 +167,35 @@ mod tests {
 
     #[test]
     fn the_header_says_what_a_suite_wants() {
+        let plain = Wants {
+            machines: Machines::One,
+            timeout: TIMEOUT_DEFAULT,
+            disk_bytes: None,
+            boots: 1,
+        };
+        assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
         let text = "#!/usr/bin/python3\n# lab: two-vm timeout=60\n";
-        assert_eq!(
-            header(text).unwrap(),
-            (Machines::Two, Duration::from_secs(60))
-        );
-        assert_eq!(
-            header("# lab: one-vm\n").unwrap(),
-            (Machines::One, TIMEOUT_DEFAULT)
-        );
+        let two = Wants {
+            machines: Machines::Two,
+            timeout: Duration::from_secs(60),
+            ..plain.clone()
+        };
+        assert_eq!(header(text).unwrap(), two);
+        let again = Wants {
+            disk_bytes: Some(256 << 20),
+            boots: 2,
+            ..plain
+        };
+        assert_eq!(header("# lab: one-vm boots=2 disk=256M\n").unwrap(), again);
         for wrong in [
             "",
             "# lab:\n",
             "# lab: three-vm\n",
             "# lab: one-vm fast\n",
             "# lab: one-vm timeout=x\n",
+            "# lab: one-vm disk=256\n",
+            "# lab: one-vm boots=\n",
+            "# lab: two-vm boots=2\n",
         ] {
             assert!(header(wrong).is_err(), "{wrong:?} was taken");
         }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Consent, Missing, Need};
-use fabricbios_testbed::{Accelerator, Echo, Job, Lab, Layout, Prelude, System};
+use fabricbios_testbed::{Accelerator, Disk, Echo, Job, Lab, Layout, Prelude, System};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// Memory of the guest, taken from the host as it is used
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = memory)]
     mem: String,
+    /// Give the guest an empty disk, /dev/vda, of this many MiB; it goes with the guest
+    #[arg(long, value_name = "MIB", conflicts_with = "pair")]
+    disk: Option<u64>,
     /// Kill the guest after this many seconds (never for a shell)
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -88,7 +91,14 @@ fn memory(text: &str) -> Result<String, String> {
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     check_terminal(arguments)?;
     let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
-    let job = job(layout, arguments);
+    let mut job = job(layout, arguments);
+    let disk = arguments
+        .disk
+        .map(|mebibytes| Disk::create(layout, mebibytes << 20));
+    let disk = disk.transpose()?;
+    if let Some(disk) = &disk {
+        disk.attach(&mut job);
+    }
     if !arguments.pair {
         return Ok(exit_code(lab.run(&job)?.code));
     }

@@ -5,7 +5,7 @@ use crate::lab::{BootArguments, say};
 use anyhow::{Context, Result, anyhow};
 use fabricbios_testbed::requirements::Need;
 use fabricbios_testbed::suite::{self, Machines, Suite};
-use fabricbios_testbed::{Job, Lab, Layout, Outcome, Prelude};
+use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude};
 use std::cell::OnceCell;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Suites {
     /// The name of each, and the machines that it runs in.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, Machines)> {
         let programs = self.programs.iter();
-        let programs = programs.map(|suite| (suite.name.as_str(), suite.machines));
+        let programs = programs.map(|suite| (suite.name.as_str(), suite.wants.machines));
         let rust_tests = self.rust_tests.iter();
         programs.chain(rust_tests.map(|name| (name.as_str(), Machines::One)))
     }
@@ -117,17 +117,35 @@ pub(crate) fn run_program(
 ) -> Result<Outcome> {
     let path = suite.path.display().to_string();
     let mut job = Job::new(&suite.name, &[&path]);
-    job.timeout = Some(suite.timeout);
+    job.timeout = Some(suite.wants.timeout);
     let programs = profile.programs(layout).display().to_string();
     job.environment
         .push(("FABRICBIOS_BIN".to_owned(), programs));
-    match suite.machines {
-        Machines::One => {
-            job.preludes.push(Prelude::SoftRoce);
-            Ok(suite::outcome(&lab.run(&job)?))
-        }
+    match suite.wants.machines {
+        Machines::One => run_alone(lab, job, suite, layout),
         Machines::Two => run_pair(lab, job),
     }
+}
+
+/// As often as the suite wants, each time in a fresh guest with the same disk, until a boot does not pass.
+fn run_alone(lab: &Lab, mut job: Job, suite: &Suite, layout: &Layout) -> Result<Outcome> {
+    job.preludes.push(Prelude::SoftRoce);
+    let size = suite.wants.disk_bytes;
+    let disk = size.map(|bytes| Disk::create(layout, bytes)).transpose()?;
+    if let Some(disk) = &disk {
+        disk.attach(&mut job);
+    }
+    let mut outcome = Outcome::Passed;
+    for boot in 1..=suite.wants.boots {
+        let mut job = job.clone();
+        let number = ("LAB_BOOT".to_owned(), boot.to_string());
+        job.environment.push(number);
+        outcome = suite::outcome(&lab.run(&job)?);
+        if outcome != Outcome::Passed {
+            break;
+        }
+    }
+    Ok(outcome)
 }
 
 fn run_pair(lab: &Lab, mut job: Job) -> Result<Outcome> {
