@@ -39,6 +39,7 @@
 
 mod address;
 mod builder;
+mod connect_line;
 mod dial;
 mod error;
 mod identity;
@@ -51,6 +52,7 @@ mod shared;
 mod transfer;
 
 pub use builder::MemBuilder;
+pub use connect_line::connect_line;
 pub use error::Error;
 pub use fabricbios_wire as wire;
 pub use identity::Identity;

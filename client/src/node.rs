@@ -158,6 +158,12 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
     if request.rotate_on_renew {
         need(effective.rotate_on_renew, "rotate-on-renew".to_owned());
     }
+    if request.block.read_only {
+        need(effective.read_only, "read-only".to_owned());
+    }
+    if request.block.mutual_auth {
+        need(effective.mutual_auth, "mutual authentication".to_owned());
+    }
     missing
 }
 
