@@ -12,7 +12,9 @@ Usage: python3 vectors/check.py [FOLDER]
 import ipaddress
 import json
 import pathlib
+import re
 import sys
+import uuid
 
 import data_plane
 
@@ -32,10 +34,14 @@ STRATEGY = ["window", "region"]
 OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
-KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0901, 0x0906), 0x0910,
+KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
+              *range(0x0901, 0x0908), 0x0910,
               0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B05)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
+NVMEOF_TRANSPORT = {1: "rdma", 3: "tcp"}
+NQN = re.compile(r"nqn\.[0-9]{4}-(0[1-9]|1[0-2])\.[A-Za-z0-9][-A-Za-z0-9._:+=@]*", re.ASCII)
+SECRET = re.compile(r"DHHC-1:0[0-3]:[A-Za-z0-9+/=]+:", re.ASCII)
 MTUS = (0, 256, 512, 1024, 2048, 4096)
 TENANT_LETTERS = set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
@@ -159,6 +165,26 @@ def endpoint(data, refusal):
     return f"{four}:{port}" if four else f"[{address}]:{port}"
 
 
+def read_nqn(data):
+    need(len(data) <= 223 and NQN.fullmatch(utf8(data, "InvalidIntent")), "InvalidIntent")
+    return data.decode()
+
+
+def read_secret(data):
+    need(len(data) <= 128 and SECRET.fullmatch(utf8(data, "InvalidIntent")), "InvalidIntent")
+    return data.decode()
+
+
+def read_host_id(data):
+    need(any(data), "InvalidIntent")
+    return uuid.UUID(bytes=data)
+
+
+def read_flags(area):
+    flags = [("read_only", area.word(0x0906, BOOL)), ("mutual_auth", area.word(0x0907, BOOL))]
+    return [(key, value) for key, value in flags if value == "true"]
+
+
 def read_peers(area):
     out = []
     for n, value in enumerate(area.several(0x0210, QUEUE_PAIRS_MAX)):
@@ -190,6 +216,9 @@ def read_affinity(n, value):
 
 def read_params(area):
     out = read_peers(area)
+    name, host = area.one(0x0310), area.one(0x0311, 16)
+    out += present([("host_nqn", None if name is None else read_nqn(name)),
+                    ("host_id", None if host is None else read_host_id(host))])
     intent = area.one(0x0901, 8)
     if intent is not None:
         need(intent[0] == 1 and intent[1] < len(TIER) and intent[2:4] == b"\0\0", "InvalidIntent")
@@ -197,6 +226,7 @@ def read_params(area):
     out += present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU))])
     out.append(("transport", area.word(0x0904, TRANSPORT) or "auto"))
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
+    out += read_flags(area)
     for n, value in enumerate(area.several(0x0910, 16)):
         out += read_affinity(n, value)
     return out
@@ -291,7 +321,27 @@ def read_binding(area):
         out += [("limits.offset", offset), ("limits.length", length)]
     if any(0x0201 <= tag <= 0x020C for tag, _ in area.tlvs):
         out += [(f"rdma.{key}", value) for key, value in read_rdma(area)]
+    if any(0x0301 <= tag <= 0x0309 for tag, _ in area.tlvs):
+        out += [(f"nvmeof.{key}", value) for key, value in read_nvmeof(area)]
     return out
+
+
+def read_nvmeof(area):
+    addresses, ctrl = area.several(0x0301, 8), area.one(0x0307)
+    need(addresses, "InvalidIntent")
+    out = numbered("address", map(read_address, addresses))
+    out += [("subsystem", read_nqn(area.must(0x0302))), ("nsid", area.number(0x0303, 4, 0xFFFFFFFE)),
+            ("host_nqn", read_nqn(area.must(0x0304))), ("host_id", read_host_id(area.must(0x0305, 16))),
+            ("dhchap_secret", read_secret(area.must(0x0306)))]
+    out += present([("dhchap_ctrl_secret", None if ctrl is None else read_secret(ctrl))])
+    out += [("ctrl_loss_secs", area.number(0x0308, 4, 30)), ("block_bytes", area.number(0x0309, 4))]
+    need(dict(out)["nsid"] and dict(out)["block_bytes"] in [1 << bits for bits in range(9, 17)], "InvalidIntent")
+    return out
+
+
+def read_address(value):
+    need(len(value) == 19 and value[0] in NVMEOF_TRANSPORT, "InvalidIntent")
+    return [("transport", NVMEOF_TRANSPORT[value[0]]), ("endpoint", endpoint(value[1:], "InvalidIntent"))]
 
 
 def read_rdma(area):
@@ -319,6 +369,7 @@ def read_echo(area):
     out = present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU)),
                    ("transport", area.word(0x0904, TRANSPORT))])
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
+    out += read_flags(area)
     return [(f"effective.{key}", value) for key, value in out]
 
 
@@ -500,6 +551,10 @@ def make_peer(v):
 
 def make_params(v):
     out = make_peers(v)
+    if "host_nqn" in v:
+        out += tlv(0x0310, v["host_nqn"].encode())
+    if "host_id" in v:
+        out += tlv(0x0311, uuid.UUID(v["host_id"]).bytes)
     if "kv_cache_intent.tier" in v:
         tier, block = TIER.index(v["kv_cache_intent.tier"]), v["kv_cache_intent.block_bytes"]
         out += tlv(0x0901, bytes([1, tier, 0, 0]) + be(block, 4))
@@ -510,11 +565,16 @@ def make_params(v):
         out += tlv(0x0904, bytes([TRANSPORT.index(v["transport"])]))
     if v["rotate_on_renew"] == "true":
         out += tlv(0x0905, b"\1")
+    out += make_flags(v)
     for near in items(v, "affinity"):
         target = bytes.fromhex(near["target"])
         kind = [int(near[key]) for key in ("category", "strength", "target_type")]
         out += tlv(0x0910, bytes(kind) + be(len(target), 2) + target)
     return out
+
+
+def make_flags(v):
+    return (tlv(0x0906, b"\1") if "read_only" in v else b"") + (tlv(0x0907, b"\1") if "mutual_auth" in v else b"")
 
 
 def make_lease(v):
@@ -534,8 +594,20 @@ def make_binding(v):
         out += tlv(0x0103, place_bytes(v["udp_endpoint"]))
     if "limits.offset" in v:
         out += tlv(0x0104, be(v["limits.offset"], 8) + be(v["limits.length"], 8))
-    rdma = below(v, "rdma.")
-    return out + (make_rdma(rdma) if rdma else b"")
+    rdma, nvmeof = below(v, "rdma."), below(v, "nvmeof.")
+    return out + (make_rdma(rdma) if rdma else b"") + (make_nvmeof(nvmeof) if nvmeof else b"")
+
+
+def make_nvmeof(v):
+    types = {word: code for code, word in NVMEOF_TRANSPORT.items()}
+    out = b"".join(tlv(0x0301, bytes([types[place["transport"]]]) + place_bytes(place["endpoint"]))
+                   for place in items(v, "address"))
+    out += tlv(0x0302, v["subsystem"].encode()) + tlv(0x0303, be(v["nsid"], 4))
+    out += tlv(0x0304, v["host_nqn"].encode()) + tlv(0x0305, uuid.UUID(v["host_id"]).bytes)
+    out += tlv(0x0306, v["dhchap_secret"].encode())
+    if "dhchap_ctrl_secret" in v:
+        out += tlv(0x0307, v["dhchap_ctrl_secret"].encode())
+    return out + tlv(0x0308, be(v["ctrl_loss_secs"], 4)) + tlv(0x0309, be(v["block_bytes"], 4))
 
 
 def make_rdma(v):
@@ -556,7 +628,7 @@ def make_echo(values):
                             ("transport", 0x0904, TRANSPORT)):
         if key in v:
             out += tlv(tag, bytes([words.index(v[key])]))
-    return out + (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"")
+    return out + (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"") + make_flags(v)
 
 
 def make_flat(v):

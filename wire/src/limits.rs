@@ -48,5 +48,8 @@ pub const NQN_BYTES_MAX: usize = 223;
 pub const NVMEOF_ADDRESSES_MAX: usize = 8;
 /// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
 pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
+/// Seconds for which a client's kernel may try to get a lost NVMe-oF connection back: what is cut is gone,
+/// and its device must not outlive the lease by much.
+pub const NVMEOF_CTRL_LOSS_SECS_MAX: u32 = 30;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;

@@ -130,6 +130,10 @@ pub enum Role {
 
 /// An answer that is not a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most replies are leases, and each is moved a few times and gone"
+)]
 pub enum Reply {
     /// PING's number.
     Pong(u64),

@@ -1,200 +1,14 @@
 //! Block storage: what is asked for (0x0310, 0x0311, 0x0906, 0x0907) and where it is had over NVMe-oF
-//! (0x0301–0x0309). Names and keys are as the NVM Express base specification 2.0 has them.
+//! (0x0301–0x0309).
 
-use alloc::{borrow::ToOwned, string::String, vec::Vec};
-use core::{fmt, str::FromStr};
-
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use alloc::vec::Vec;
 
 use crate::{
-    DHCHAP_SECRET_BYTES_MAX, DecodeError, Endpoint, NQN_BYTES_MAX, NVMEOF_ADDRESSES_MAX, endpoint,
-    tag,
+    DHCHAP_SECRET_BYTES_MAX, DecodeError, DhchapSecret, Endpoint, HostId, NQN_BYTES_MAX,
+    NVMEOF_ADDRESSES_MAX, NVMEOF_CTRL_LOSS_SECS_MAX, NotAnNqn, Nqn, endpoint, tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
-
-/// An NVMe Qualified Name (base specification 2.0, section 4.5): `nqn.yyyy-mm.reverse.domain:text`. At
-/// most 223 bytes; here of printable ASCII without space and `/` only, so that it is one name of a
-/// directory and one word of a command line.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
-pub struct Nqn(String);
-
-/// What a text lacks to be an [`Nqn`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAnNqn(&'static str);
-
-impl fmt::Display for NotAnNqn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}; expected nqn.yyyy-mm.reverse.domain:text or nqn.2014-08.org.nvmexpress:uuid:…",
-            self.0
-        )
-    }
-}
-
-impl core::error::Error for NotAnNqn {}
-
-impl Nqn {
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The UUID of a name `nqn.2014-08.org.nvmexpress:uuid:…`.
-    #[must_use]
-    pub fn uuid(&self) -> Option<HostId> {
-        self.0.strip_prefix(UUID_PREFIX)?.parse().ok()
-    }
-}
-
-/// What names that are a UUID begin with (base specification 2.0, section 4.5).
-pub const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
-
-impl FromStr for Nqn {
-    type Err = NotAnNqn;
-
-    fn from_str(text: &str) -> Result<Self, NotAnNqn> {
-        check(text)?;
-        Ok(Self(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for Nqn {
-    type Error = NotAnNqn;
-
-    fn try_from(text: String) -> Result<Self, NotAnNqn> {
-        check(&text)?;
-        Ok(Self(text))
-    }
-}
-
-impl From<Nqn> for String {
-    fn from(name: Nqn) -> Self {
-        name.0
-    }
-}
-
-impl fmt::Display for Nqn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-fn check(text: &str) -> Result<(), NotAnNqn> {
-    let bytes = text.as_bytes();
-    if bytes.len() > NQN_BYTES_MAX {
-        return Err(NotAnNqn("it is longer than 223 bytes"));
-    }
-    let Some(rest) = bytes.strip_prefix(b"nqn.") else {
-        return Err(NotAnNqn("it does not begin with nqn."));
-    };
-    if !bytes
-        .iter()
-        .all(|byte| byte.is_ascii_graphic() && *byte != b'/')
-    {
-        return Err(NotAnNqn(
-            "it has a space, a slash or an unprintable character",
-        ));
-    }
-    let is_dated = |date: &[u8]| {
-        date.iter().enumerate().all(|(at, byte)| match at {
-            4 => *byte == b'-',
-            _ => byte.is_ascii_digit(),
-        })
-    };
-    match rest.split_at_checked(7) {
-        Some((date, [b'.', _, ..])) if is_dated(date) => Ok(()),
-        _ => Err(NotAnNqn("it has no date and domain")),
-    }
-}
-
-/// A host identifier: a UUID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct HostId(pub [u8; 16]);
-
-impl fmt::Display for HostId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, byte) in self.0.iter().enumerate() {
-            if matches!(at, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Text that is no UUID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAHostId;
-
-impl fmt::Display for NotAHostId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a UUID such as 3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5b")
-    }
-}
-
-impl core::error::Error for NotAHostId {}
-
-impl FromStr for HostId {
-    type Err = NotAHostId;
-
-    fn from_str(text: &str) -> Result<Self, NotAHostId> {
-        let bytes = text.as_bytes();
-        let dashed = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|&at| bytes[at] == b'-');
-        let mut id = [0; 16];
-        let mut digits = text
-            .chars()
-            .enumerate()
-            .filter(|(at, _)| !matches!(at, 8 | 13 | 18 | 23))
-            .map(|(_, c)| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()));
-        for byte in &mut id {
-            let mut digit = || digits.next().flatten().ok_or(NotAHostId);
-            *byte = digit()? << 4 | digit()?;
-        }
-        if dashed {
-            Ok(Self(id))
-        } else {
-            Err(NotAHostId)
-        }
-    }
-}
-
-/// A DH-HMAC-CHAP secret in its text form, `DHHC-1:00:…:` (base specification 2.0, section 8.13.5.8).
-/// Never printed, wiped when dropped.
-#[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct DhchapSecret(String);
-
-impl DhchapSecret {
-    /// A secret from its text; `None` if it has not the form, or is no single word.
-    #[must_use]
-    pub fn new(text: &str) -> Option<Self> {
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=:-".contains(&byte);
-        let fits = text.len() <= DHCHAP_SECRET_BYTES_MAX
-            && text.starts_with("DHHC-1:")
-            && text.ends_with(':')
-            && text.bytes().all(word);
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    /// The text, for the kernel or for the command line of its owner.
-    #[must_use]
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for DhchapSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DhchapSecret(..)")
-    }
-}
 
 /// What is asked for with a lease of block storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -253,7 +67,7 @@ pub struct NvmeofBinding {
     pub addresses: Vec<NvmeofAddress>,
     /// 0x0302.
     pub subsystem: Nqn,
-    /// 0x0303.
+    /// 0x0303: neither 0 nor 0xFFFFFFFF.
     pub nsid: u32,
     /// 0x0304: who may connect.
     pub host_nqn: Nqn,
@@ -264,9 +78,9 @@ pub struct NvmeofBinding {
     /// 0x0307: what the node proves itself with, where that was asked for.
     pub dhchap_ctrl_secret: Option<DhchapSecret>,
     /// 0x0308: for how long, at most, a client's kernel may go on trying to connect again after it lost
-    /// the connection, seconds: `--ctrl-loss-tmo`.
+    /// the connection, seconds: `--ctrl-loss-tmo`. At most 30.
     pub ctrl_loss_secs: u32,
-    /// 0x0309: bytes of a block.
+    /// 0x0309: bytes of a block, a power of two from 512 to 65,536.
     pub block_bytes: u32,
 }
 
@@ -276,7 +90,7 @@ pub(crate) fn find_terms(area: &TlvArea<'_>) -> Read<BlockTerms> {
     Ok(BlockTerms {
         read_only: find_read_only(area)?,
         host_nqn: area.read(tag::NVMEOF_HOST, read_nqn)?,
-        host_id: area.read(tag::NVMEOF_HOST_IDENTIFIER, |tlv| tlv.fixed().map(HostId))?,
+        host_id: area.read(tag::NVMEOF_HOST_IDENTIFIER, read_host_id)?,
         mutual_auth: find_mutual_auth(area)?,
     })
 }
@@ -307,15 +121,47 @@ pub(crate) fn write_classes(w: &mut Writer, read_only: bool, mutual_auth: bool) 
 }
 
 fn read_nqn(tlv: &Tlv<'_>) -> Read<Nqn> {
-    let text = tlv.text(0, NQN_BYTES_MAX)?;
-    text.parse()
-        .map_err(|_why: NotAnNqn| tlv.unknown_value(0, "NQN", "nqn.yyyy-mm.domain:text", text))
+    let named = tlv.text(0, NQN_BYTES_MAX)?.parse();
+    // A peer's text is not repeated: it may be anything.
+    named.map_err(|why: NotAnNqn| tlv.unknown_value(0, "NQN", NotAnNqn::EXPECTED, why.what()))
+}
+
+fn read_host_id(tlv: &Tlv<'_>) -> Read<HostId> {
+    HostId::new(tlv.fixed()?)
+        .ok_or_else(|| tlv.unknown_value(0, "host id", "a UUID other than zero", "zero"))
 }
 
 fn read_secret(tlv: &Tlv<'_>) -> Read<DhchapSecret> {
     // Its text is never repeated in an error.
     DhchapSecret::new(tlv.text(0, DHCHAP_SECRET_BYTES_MAX)?)
         .ok_or_else(|| tlv.unknown_value(0, "secret", "DHHC-1:…:", "something else"))
+}
+
+/// 0 names no namespace and 0xFFFFFFFF all of them (base specification 2.0, section 3.2.1.2).
+fn read_nsid(tlv: &Tlv<'_>) -> Read<u32> {
+    match read_word(tlv)? {
+        nsid @ (0 | u32::MAX) => Err(tlv.unknown_value(0, "nsid", "1 to 4294967294", nsid)),
+        nsid => Ok(nsid),
+    }
+}
+
+fn read_ctrl_loss(tlv: &Tlv<'_>) -> Read<u32> {
+    match read_word(tlv)? {
+        secs @ 0..=NVMEOF_CTRL_LOSS_SECS_MAX => Ok(secs),
+        secs => Err(tlv.unknown_value(0, "seconds", "at most 30", secs)),
+    }
+}
+
+fn read_block_bytes(tlv: &Tlv<'_>) -> Read<u32> {
+    let bytes = read_word(tlv)?;
+    let is_size = bytes.is_power_of_two() && (512..=65_536).contains(&bytes);
+    is_size
+        .then_some(bytes)
+        .ok_or_else(|| tlv.unknown_value(0, "size", "a power of two from 512 to 65536", bytes))
+}
+
+fn read_word(tlv: &Tlv<'_>) -> Read<u32> {
+    tlv.fixed().map(u32::from_be_bytes)
 }
 
 fn read_address(tlv: &Tlv<'_>) -> Read<NvmeofAddress> {
@@ -343,17 +189,16 @@ pub(crate) fn read_binding(area: &TlvArea<'_>) -> Read<NvmeofBinding> {
     if addresses.is_empty() {
         return Err(area.missing(tag::NVMEOF_ADDRESS));
     }
-    let word = |tlv: &Tlv<'_>| tlv.fixed().map(u32::from_be_bytes);
     Ok(NvmeofBinding {
         addresses: addresses.iter().map(read_address).collect::<Read<_>>()?,
         subsystem: area.require(tag::NVMEOF_SUBSYSTEM, read_nqn)?,
-        nsid: area.require(tag::NVMEOF_NSID, word)?,
+        nsid: area.require(tag::NVMEOF_NSID, read_nsid)?,
         host_nqn: area.require(tag::NVMEOF_HOST_NQN, read_nqn)?,
-        host_id: area.require(tag::NVMEOF_HOST_ID, |tlv| tlv.fixed().map(HostId))?,
+        host_id: area.require(tag::NVMEOF_HOST_ID, read_host_id)?,
         dhchap_secret: area.require(tag::NVMEOF_DHCHAP_SECRET, read_secret)?,
         dhchap_ctrl_secret: area.read(tag::NVMEOF_DHCHAP_CTRL_SECRET, read_secret)?,
-        ctrl_loss_secs: area.require(tag::NVMEOF_CTRL_LOSS, word)?,
-        block_bytes: area.require(tag::NVMEOF_BLOCK_BYTES, word)?,
+        ctrl_loss_secs: area.require(tag::NVMEOF_CTRL_LOSS, read_ctrl_loss)?,
+        block_bytes: area.require(tag::NVMEOF_BLOCK_BYTES, read_block_bytes)?,
     })
 }
 

@@ -13,7 +13,7 @@ impl Writer {
     /// Room for the largest lease at once: a buffer that grows would leave copies of a key behind.
     pub(crate) fn new() -> Self {
         Self {
-            out: Vec::with_capacity(1_024),
+            out: Vec::with_capacity(2_048),
             too_long: false,
         }
     }

@@ -58,6 +58,8 @@ fn every_reserved_byte_of_a_one_byte_tag_is_an_invalid_intent() {
         (tag::LEASE_GPU_EXCLUSIVITY, 3),
         (tag::LEASE_TRANSPORT, 5),
         (tag::LEASE_ROTATE_ON_RENEW, 1),
+        (tag::LEASE_READ_ONLY, 1),
+        (tag::LEASE_MUTUAL_AUTH, 1),
     ];
     for (tag, last_defined) in tags {
         for byte in 0..=last_defined {
@@ -80,6 +82,9 @@ fn every_wrong_length_of_a_known_tag_is_an_invalid_intent() {
         (tag::LEASE_GPU_EXCLUSIVITY, 1),
         (tag::LEASE_TRANSPORT, 1),
         (tag::LEASE_ROTATE_ON_RENEW, 1),
+        (tag::LEASE_READ_ONLY, 1),
+        (tag::LEASE_MUTUAL_AUTH, 1),
+        (tag::NVMEOF_HOST_IDENTIFIER, 16),
         (tag::LEASE_INTENT_KV_CACHE, 8),
         (tag::RDMA_PEER, 28),
     ];
@@ -99,6 +104,10 @@ fn a_tag_given_twice_is_an_invalid_intent_even_when_both_agree() {
         tlv(tag::LEASE_GPU_EXCLUSIVITY, &[1]),
         tlv(tag::LEASE_TRANSPORT, &[1]),
         tlv(tag::LEASE_ROTATE_ON_RENEW, &[1]),
+        tlv(tag::LEASE_READ_ONLY, &[1]),
+        tlv(tag::LEASE_MUTUAL_AUTH, &[1]),
+        tlv(tag::NVMEOF_HOST, b"nqn.2014-08.org.example:a"),
+        tlv(tag::NVMEOF_HOST_IDENTIFIER, &[1; 16]),
         tlv(tag::LEASE_INTENT_KV_CACHE, &[1, 0, 0, 0, 0, 0, 0, 0]),
     ] {
         assert_eq!(alloc_error(&one), None);

@@ -87,6 +87,12 @@ fn alloc(out: &mut Lines, it: &LeaseAllocRequest) {
 pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
     let mut out = vec![];
     rdma_peers(&mut out, &it.rdma_peers);
+    if let Some(name) = &it.block.host_nqn {
+        lines!(out, "", "host_nqn" = name);
+    }
+    if let Some(id) = it.block.host_id {
+        lines!(out, "", "host_id" = id);
+    }
     if let Some(intent) = it.kv_cache_intent {
         let prefix = "kv_cache_intent.";
         lines!(
@@ -108,6 +114,7 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
         "transport" = it.transport,
         "rotate_on_renew" = it.rotate_on_renew
     );
+    block_flags(&mut out, "", it.block.read_only, it.block.mutual_auth);
     for (n, near) in it.affinities.iter().enumerate() {
         lines!(
             out,
@@ -119,6 +126,16 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
         );
     }
     out
+}
+
+/// Told where they are set.
+fn block_flags(out: &mut Lines, prefix: &str, read_only: bool, mutual_auth: bool) {
+    if read_only {
+        lines!(out, prefix, "read_only" = true);
+    }
+    if mutual_auth {
+        lines!(out, prefix, "mutual_auth" = true);
+    }
 }
 
 /// The first by its name alone, the others numbered from 1.
@@ -260,6 +277,38 @@ fn binding(out: &mut Lines, p: &str, it: &Binding) {
     if let Some(rdma) = &it.rdma {
         rdma_binding(out, &format!("{p}rdma."), rdma);
     }
+    if let Some(nvmeof) = &it.nvmeof {
+        nvmeof_binding(out, &format!("{p}nvmeof."), nvmeof);
+    }
+}
+
+fn nvmeof_binding(out: &mut Lines, p: &str, it: &NvmeofBinding) {
+    for (n, address) in it.addresses.iter().enumerate() {
+        lines!(
+            out,
+            format!("{p}address.{n}."),
+            "transport" = address.transport,
+            "endpoint" = address.endpoint
+        );
+    }
+    lines!(
+        out,
+        p,
+        "subsystem" = it.subsystem,
+        "nsid" = it.nsid,
+        "host_nqn" = it.host_nqn,
+        "host_id" = it.host_id,
+        "dhchap_secret" = it.dhchap_secret.reveal(),
+    );
+    if let Some(secret) = &it.dhchap_ctrl_secret {
+        lines!(out, p, "dhchap_ctrl_secret" = secret.reveal());
+    }
+    lines!(
+        out,
+        p,
+        "ctrl_loss_secs" = it.ctrl_loss_secs,
+        "block_bytes" = it.block_bytes
+    );
 }
 
 fn rdma_binding(out: &mut Lines, p: &str, it: &RdmaBinding) {
@@ -314,6 +363,7 @@ fn effective(out: &mut Lines, p: &str, it: &Effective) {
         lines!(out, p, "transport" = transport);
     }
     lines!(out, p, "rotate_on_renew" = it.rotate_on_renew);
+    block_flags(out, p, it.read_only, it.mutual_auth);
 }
 
 pub(crate) fn flat(entries: &[FlatEntry]) -> Lines {

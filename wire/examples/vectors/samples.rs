@@ -48,6 +48,98 @@ pub(crate) fn peers(count: usize) -> Vec<RdmaPeer> {
     (0..).map(one).take(count).collect()
 }
 
+/// Everything that can be asked of block storage.
+pub(crate) fn block_terms() -> BlockTerms {
+    BlockTerms {
+        read_only: true,
+        host_nqn: nqn("nqn.2014-08.org.nvmexpress:uuid:31323334-3536-3738-393a-3b3c3d3e3f40"),
+        host_id: HostId::new(core::array::from_fn(|n| {
+            0x31 + u8::try_from(n).unwrap_or(0)
+        })),
+        mutual_auth: true,
+    }
+}
+
+pub(crate) fn nqn(text: &str) -> Option<Nqn> {
+    text.parse().ok()
+}
+
+/// A lease of block storage over NVMe-oF; `None` never happens.
+pub(crate) fn nvmeof() -> Option<NvmeofBinding> {
+    Some(NvmeofBinding {
+        addresses: vec![nvmeof_address(NvmeofTransport::Tcp, gid(7), 4_420)],
+        subsystem: nqn("nqn.2025-01.io.fabricbios:lease:101112131415161718191a1b1c1d1e1f")?,
+        nsid: 1,
+        host_nqn: nqn("nqn.2014-08.org.nvmexpress:uuid:41424344-4546-4748-494a-4b4c4d4e4f50")?,
+        host_id: HostId::new(core::array::from_fn(|n| {
+            0x41 + u8::try_from(n).unwrap_or(0)
+        }))?,
+        dhchap_secret: DhchapSecret::new(
+            "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+RJTBq:",
+        )?,
+        dhchap_ctrl_secret: None,
+        ctrl_loss_secs: 10,
+        block_bytes: 512,
+    })
+}
+
+/// The same with every part: several addresses, proof of the node, blocks of 4,096 bytes.
+pub(crate) fn full_nvmeof() -> Option<NvmeofBinding> {
+    let v6 = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    Some(NvmeofBinding {
+        addresses: vec![
+            nvmeof_address(NvmeofTransport::Rdma, gid(7), 4_421),
+            nvmeof_address(NvmeofTransport::Tcp, gid(7), 4_420),
+            nvmeof_address(NvmeofTransport::Tcp, v6, 4_422),
+        ],
+        dhchap_ctrl_secret: DhchapSecret::new(
+            "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/nABIc:",
+        ),
+        ctrl_loss_secs: NVMEOF_CTRL_LOSS_SECS_MAX,
+        block_bytes: 4_096,
+        ..nvmeof()?
+    })
+}
+
+fn nvmeof_address(transport: NvmeofTransport, addr: [u8; 16], port: u16) -> NvmeofAddress {
+    let endpoint = Endpoint { addr, port };
+    NvmeofAddress {
+        transport,
+        endpoint,
+    }
+}
+
+/// `blocks` of storage over this road.
+pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -> LeaseInfo {
+    let length = nvmeof
+        .as_ref()
+        .map_or(0, |it| 0x0010_0000 / u64::from(it.block_bytes));
+    let effective = Effective {
+        transport: Some(transport),
+        ..Effective::default()
+    };
+    LeaseInfo {
+        resource_type: ResourceType::Block,
+        effective,
+        ..lease(Binding {
+            limits: Some(Limits { offset: 0, length }),
+            nvmeof,
+            ..Binding::default()
+        })
+    }
+}
+
+/// A lease of block storage with every part, on two roads.
+pub(crate) fn full_block_lease() -> LeaseInfo {
+    let mut lease = block_lease(Transport::Both, full_nvmeof());
+    lease.effective.read_only = true;
+    lease.effective.mutual_auth = true;
+    let full = full_lease().binding;
+    lease.binding.dp_key = full.dp_key;
+    lease.binding.udp_endpoint = full.udp_endpoint;
+    lease
+}
+
 /// Queue pairs of the node beside the first.
 pub(crate) fn further(count: usize) -> Vec<RdmaQueuePair> {
     let one = |n: u32| RdmaQueuePair {

@@ -133,13 +133,13 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         any::<bool>(),
     );
     let who = (
-        resource_type(),
+        (resource_type(), block_terms()),
         option::of(resource_id()),
         option::of(intent()),
         vec(peer(), 0..=RDMA_PEERS_MAX),
     );
     (amounts, classes, rest, who).prop_map(|(amounts, classes, rest, who)| LeaseAllocRequest {
-        resource_type: who.0,
+        resource_type: who.0.0,
         resource_id: who.1,
         capacity: amounts.0,
         lease_secs: amounts.1,
@@ -151,7 +151,63 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         transport: rest.1,
         rotate_on_renew: rest.2,
         rdma_peers: who.3,
-        block: BlockTerms::default(),
+        block: who.0.1,
+    })
+}
+
+fn nqn() -> impl Strategy<Value = Nqn> {
+    "nqn\\.[0-9]{4}-(0[1-9]|1[0-2])\\.[a-z0-9][a-zA-Z0-9._:+=@-]{0,210}"
+        .prop_map(|text| text.parse().expect("the pattern is that of a name"))
+}
+
+fn host_id() -> impl Strategy<Value = HostId> {
+    (1..=u128::MAX).prop_map(|id| HostId(id.to_be_bytes()))
+}
+
+fn secret() -> impl Strategy<Value = DhchapSecret> {
+    "DHHC-1:0[0-3]:[A-Za-z0-9+/]{1,110}=?:"
+        .prop_map(|text| DhchapSecret::new(&text).expect("the pattern is that of a secret"))
+}
+
+fn block_terms() -> impl Strategy<Value = BlockTerms> {
+    (
+        any::<(bool, bool)>(),
+        option::of(nqn()),
+        option::of(host_id()),
+    )
+        .prop_map(|((read_only, mutual_auth), host_nqn, host_id)| BlockTerms {
+            read_only,
+            host_nqn,
+            host_id,
+            mutual_auth,
+        })
+}
+
+fn nvmeof() -> impl Strategy<Value = NvmeofBinding> {
+    let address = (select(NvmeofTransport::ALL), endpoint()).prop_map(|(transport, endpoint)| {
+        NvmeofAddress {
+            transport,
+            endpoint,
+        }
+    });
+    let place = (
+        vec(address, 1..=NVMEOF_ADDRESSES_MAX),
+        nqn(),
+        1..u32::MAX,
+        (9..=16u32).prop_map(|bits| 1 << bits),
+    );
+    let host = (nqn(), host_id(), secret(), option::of(secret()));
+    let loss = 0..=NVMEOF_CTRL_LOSS_SECS_MAX;
+    (place, host, loss).prop_map(|(place, host, ctrl_loss_secs)| NvmeofBinding {
+        addresses: place.0,
+        subsystem: place.1,
+        nsid: place.2,
+        host_nqn: host.0,
+        host_id: host.1,
+        dhchap_secret: host.2,
+        dhchap_ctrl_secret: host.3,
+        ctrl_loss_secs,
+        block_bytes: place.3,
     })
 }
 
@@ -369,13 +425,14 @@ fn binding() -> impl Strategy<Value = Binding> {
         option::of(endpoint()),
         option::of(limits),
         option::of(rdma()),
+        option::of(nvmeof()),
     )
-        .prop_map(|(dp_key, udp_endpoint, limits, rdma)| Binding {
+        .prop_map(|(dp_key, udp_endpoint, limits, rdma, nvmeof)| Binding {
             dp_key,
             udp_endpoint,
             limits,
             rdma,
-            nvmeof: None,
+            nvmeof,
         })
 }
 
@@ -385,16 +442,16 @@ fn effective() -> impl Strategy<Value = Effective> {
         cpu,
         option::of(gpu_class()),
         option::of(select(Transport::ALL)),
-        any::<bool>(),
+        any::<(bool, bool, bool)>(),
     )
         .prop_map(
-            |(cpu_isolation, gpu_exclusivity, transport, rotate_on_renew)| Effective {
+            |(cpu_isolation, gpu_exclusivity, transport, flags)| Effective {
                 cpu_isolation,
                 gpu_exclusivity,
                 transport,
-                rotate_on_renew,
-                read_only: false,
-                mutual_auth: false,
+                rotate_on_renew: flags.0,
+                read_only: flags.1,
+                mutual_auth: flags.2,
             },
         )
 }

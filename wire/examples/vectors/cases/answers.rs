@@ -73,6 +73,11 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let about = "a lease whose client has not yet named its queue pair: no rkey";
     answer(c, "lease_without_rkey", about, M::LeaseAlloc, Reply::Lease(waiting));
     several_queue_pairs(c);
+    let about = "a lease of block storage over NVMe-oF";
+    let block = samples::block_lease(Transport::NvmeTcp, samples::nvmeof());
+    answer(c, "lease_nvmeof", about, M::LeaseAlloc, Reply::Lease(block));
+    let about = "a lease of block storage with every part: three addresses, both secrets, both roads";
+    answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
     lease_lives(c);
     let leases = vec![samples::lease(Binding::default()), freed];
     let page = LeasePage {

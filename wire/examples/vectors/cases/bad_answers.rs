@@ -6,11 +6,8 @@ use super::*;
 use crate::samples;
 
 /// The TLVs of a good lease answer, one of them replaced or left out.
-fn damaged_lease(tag: u16, instead: &[u8]) -> Vec<u8> {
-    let whole = encode_answer(
-        &asked(MessageType::LeaseQuery),
-        &Ok(Reply::Lease(samples::full_lease())),
-    );
+fn damaged_lease(lease: LeaseInfo, tag: u16, instead: &[u8]) -> Vec<u8> {
+    let whole = encode_answer(&asked(MessageType::LeaseQuery), &Ok(Reply::Lease(lease)));
     let area_at = HEADER_LEN + 2 + 88 + 4;
     let (fixed, area) = (&whole[HEADER_LEN..area_at - 4], &whole[area_at..]);
     let Ok(walk) = tlv::TlvArea::parse(area, 0) else {
@@ -59,7 +56,7 @@ pub(crate) fn bad_answers(c: &mut Vec<Case>) {
     let longer = frame(REPLY, 0x0202, &[&whole[20..], &[0]].concat());
     add("lease_trailing", "a byte after the lease", longer, Malformed);
     let mut tag = |name: &str, about: &str, tag: u16, instead: &[u8]| {
-        add(name, about, damaged_lease(tag, instead), InvalidIntent);
+        add(name, about, damaged_lease(samples::full_lease(), tag, instead), InvalidIntent);
     };
     tag("lease_id_missing", "no 0x0101", 0x0101, &[]);
     tag("lease_id_other", "0x0101 is another id", 0x0101, &tlv(0x0101, &[1; 16]));
@@ -104,7 +101,64 @@ pub(crate) fn bad_answers(c: &mut Vec<Case>) {
     add("refusal_text_not_utf8", "half a character", odd, InvalidIntent);
     let odd = refusal(&[&class[..], &tlv(0x0A02, &[b'x'; 1_025])].concat());
     add("refusal_text_long", "1,025 bytes", odd, InvalidIntent);
+    bad_nvmeof(c);
     bad_lists(c);
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_nvmeof(c: &mut Vec<Case>) {
+    let kind = Kind::Answer(asked(MessageType::LeaseQuery));
+    let mut block = |name: &str, about: &str, tag: u16, instead: &[u8]| {
+        let lease = samples::block_lease(Transport::NvmeTcp, samples::nvmeof());
+        let bytes = damaged_lease(lease, tag, instead);
+        bad(c, &format!("bad_answer_nvmeof_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
+    };
+    for missing in [0x0301, 0x0302, 0x0303, 0x0304, 0x0305, 0x0306, 0x0308, 0x0309] {
+        block(&format!("without_{missing:04x}"), "an NVMe-oF tag is missing", missing, &[]);
+    }
+    let address = |trtype: u8, host: [u8; 4], port: u16| {
+        let v4 = [&[trtype][..], &[0; 10], &[0xFF; 2], &host, &port.to_be_bytes()].concat();
+        tlv(0x0301, &v4)
+    };
+    let here = [192, 0, 2, 7];
+    for trtype in [0, 2, 4, 0xFE, 0xFF] {
+        let about = "neither RDMA nor TCP";
+        block(&format!("trtype_{trtype:02x}"), about, 0x0301, &address(trtype, here, 4_420));
+    }
+    block("wildcard_v4", "0.0.0.0:4420 as v4-mapped", 0x0301, &address(3, [0; 4], 4_420));
+    block("port_0", "port 0", 0x0301, &address(3, here, 0));
+    let v6 = tlv(0x0301, &[&[3][..], &[0; 16], &[17, 68]].concat());
+    block("wildcard_v6", "[::]:4420", 0x0301, &v6);
+    block("addresses_9", "one more than 8", 0x0301, &address(3, here, 4_420).repeat(9));
+    let second = [address(3, here, 4_420), address(2, here, 4_420)].concat();
+    block("second_address", "the second one is of no known kind", 0x0301, &second);
+    block("address_18", "18 bytes", 0x0301, &tlv(0x0301, &address(3, here, 4_420)[4..22]));
+    block("nsid_0", "no namespace", 0x0303, &tlv(0x0303, &[0; 4]));
+    block("nsid_all", "every namespace", 0x0303, &tlv(0x0303, &[0xFF; 4]));
+    for tag in [0x0302, 0x0304] {
+        let path = tlv(tag, b"nqn.2014-08.org.example:../a");
+        block(&format!("path_{tag:04x}"), "a path", tag, &path);
+        let twice = tlv(tag, b"nqn.2014-08.org.example:a").repeat(2);
+        block(&format!("twice_{tag:04x}"), "the tag again", tag, &twice);
+    }
+    block("host_id_zero", "the identifier of nobody", 0x0305, &tlv(0x0305, &[0; 16]));
+    let secret = |text: &[u8]| tlv(0x0306, text);
+    block("secret_empty", "no secret", 0x0306, &secret(b""));
+    block("secret_form", "no hash and no key", 0x0306, &secret(b"DHHC-1:"));
+    block("secret_hash_04", "an unknown hash", 0x0306, &secret(b"DHHC-1:04:AAEC:"));
+    block("secret_without_key", "an empty key", 0x0306, &secret(b"DHHC-1:00::"));
+    block("secret_open", "no colon at the end", 0x0306, &secret(b"DHHC-1:00:AAEC"));
+    block("secret_comma", "would be another option", 0x0306, &secret(b"DHHC-1:00:AAEC,nqn=a:"));
+    let long = format!("DHHC-1:00:{:A<118}:", "");
+    block("secret_129", "one byte too many", 0x0306, &secret(long.as_bytes()));
+    let ctrl = [&secret(b"DHHC-1:00:AAEC:")[..], &tlv(0x0307, b"secret")].concat();
+    block("ctrl_secret", "0x0307 is no secret", 0x0306, &ctrl);
+    block("ctrl_loss_31", "longer than a device may hang", 0x0308, &tlv(0x0308, &[0, 0, 0, 31]));
+    block("ctrl_loss_ever", "for ever", 0x0308, &tlv(0x0308, &[0xFF; 4]));
+    for bytes in [0_u32, 256, 513, 131_072] {
+        let value = tlv(0x0309, &bytes.to_be_bytes());
+        block(&format!("block_bytes_{bytes}"), "no size of a block", 0x0309, &value);
+    }
 }
 
 #[rustfmt::skip] // One case a line.

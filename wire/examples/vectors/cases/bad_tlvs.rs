@@ -24,6 +24,8 @@ pub(crate) fn bad_classes(c: &mut Vec<Case>) {
             0x0905,
             [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
         ),
+        ("read_only", 0x0906, [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF]),
+        ("mutual_auth", 0x0907, [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF]),
     ] {
         for byte in bytes {
             let name = format!("{word}_{byte:02x}");
@@ -96,4 +98,36 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
     bad_tlv(c, "rdma_peer_9", "one more than 8", peer(1, 1, 1024, 0).repeat(9));
     let second = [peer(1, 1, 1024, 0), peer(0, 1, 1024, 0)].concat();
     bad_tlv(c, "rdma_peer_second", "the second one is queue pair 0", second);
+    bad_hosts(c);
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_hosts(c: &mut Vec<Case>) {
+    let mut host = |name: &str, about: &str, text: &[u8]| {
+        bad_tlv(c, &format!("host_nqn_{name}"), about, tlv(0x0310, text));
+    };
+    host("empty", "no name", b"");
+    host("prefix", "it does not begin with nqn.", b"iqn.2014-08.org.example:a");
+    host("date_cut", "a year alone", b"nqn.2014.org.example:a");
+    host("month_00", "month 00", b"nqn.2014-00.org.example:a");
+    host("month_13", "month 13", b"nqn.2014-13.org.example:a");
+    host("date_letters", "letters for a date", b"nqn.20l4-08.org.example:a");
+    host("no_domain", "nothing after the date", b"nqn.2014-08.");
+    host("domain_dot", "an empty part", b"nqn.2014-08..example:a");
+    host("path", "a path", b"nqn.2014-08.org.example:../../hosts/a");
+    host("absolute", "a path", b"/etc/passwd");
+    host("comma", "would be another option of the kernel's", b"nqn.2014-08.org.example:a,hostid=b");
+    host("space", "two words", b"nqn.2014-08.org.example:a b");
+    host("quote", "not one word of a shell", b"nqn.2014-08.org.example:a;b");
+    host("zero_byte", "a name that C cuts", b"nqn.2014-08.org.example:a\0b");
+    host("not_ascii", "an é", "nqn.2014-08.org.example:é".as_bytes());
+    host("not_utf8", "0xff", b"nqn.2014-08.org.example:\xff");
+    host("224", "one byte too many", format!("nqn.2026-12.org.example:{:a<200}", "").as_bytes());
+    let good = tlv(0x0310, b"nqn.2014-08.org.example:a");
+    bad_tlv(c, "host_nqn_twice", "the tag again", good.repeat(2));
+    bad_tlv(c, "host_nqn_truncated", "a byte is missing", good[..good.len() - 1].to_vec());
+    bad_tlv(c, "host_id_zero", "the identifier of nobody", tlv(0x0311, &[0; 16]));
+    bad_tlv(c, "host_id_15", "15 bytes", tlv(0x0311, &[1; 15]));
+    bad_tlv(c, "host_id_17", "17 bytes", tlv(0x0311, &[1; 17]));
+    bad_tlv(c, "host_id_twice", "the tag again", tlv(0x0311, &[1; 16]).repeat(2));
 }

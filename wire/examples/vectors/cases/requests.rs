@@ -34,6 +34,14 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     }
     let about = "LEASE_ALLOC with every parameter";
     request(c, "lease_alloc_full", about, Request::LeaseAlloc(samples::full_alloc()));
+    let about = "LEASE_ALLOC of block storage with everything that can be asked of it";
+    let block = LeaseAllocRequest {
+        transport: Transport::NvmeTcp,
+        rotate_on_renew: true,
+        block: samples::block_terms(),
+        ..samples::alloc(ResourceType::Block)
+    };
+    request(c, "lease_alloc_block", about, Request::LeaseAlloc(block));
     let about = "LEASE_RENEW";
     request(c, "lease_renew", about, Request::LeaseRenew { lease_id, lease_secs: 120, });
     let about = "LEASE_RENEW that repeats the last term";

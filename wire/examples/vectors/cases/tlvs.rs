@@ -70,7 +70,24 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         ..plain.clone()
     };
     params(c, "rotate_on_renew_01", "the client follows key changes", &alloc);
+    block(c, &plain);
     accepted(c, &plain);
+}
+
+#[rustfmt::skip] // One case a line.
+fn block(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
+    let with = |block| LeaseAllocRequest { block, ..plain.clone() };
+    let all = samples::block_terms();
+    params(c, "block_all", "all that is asked of block storage", &with(all.clone()));
+    let longest = samples::nqn(&format!("nqn.2026-12.org.example:{:a<199}", ""));
+    let named = BlockTerms { host_nqn: longest, ..BlockTerms::default() };
+    params(c, "host_nqn_223", "the longest NQN", &with(named));
+    let host = BlockTerms { host_id: all.host_id, ..BlockTerms::default() };
+    params(c, "host_id", "a host identifier alone", &with(host));
+    let read_only = BlockTerms { read_only: true, ..BlockTerms::default() };
+    params(c, "read_only_01", "nothing can be written", &with(read_only));
+    let mutual_auth = BlockTerms { mutual_auth: true, ..BlockTerms::default() };
+    params(c, "mutual_auth_01", "the node proves itself too", &with(mutual_auth));
 }
 
 /// What a decoder takes and an encoder does not write.
@@ -88,6 +105,8 @@ fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
         });
     };
     add("rotate_on_renew_00", "0 says the same as no TLV", tlv(0x0905, &[0]), plain);
+    add("read_only_00", "0 says the same as no TLV", tlv(0x0906, &[0]), plain);
+    add("mutual_auth_00", "0 says the same as no TLV", tlv(0x0907, &[0]), plain);
     add("transport_auto", "0 says the same as no TLV", tlv(0x0904, &[0]), plain);
     let unknown = [
         tlv(0x0999, b"later"),
