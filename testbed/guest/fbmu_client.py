@@ -153,6 +153,7 @@ class Flight:
 
 class Client:
     """One session on one lease. `HELLO` is said at once; its answer is in `hello`."""
+    MAGIC = b"FBMU"
 
     def __init__(self, lease, flags=0, source=None, mtu=None, give_up_secs=GIVE_UP_SECS):
         self.place, self.flags, self.give_up_secs = Place.of(lease), flags, give_up_secs
@@ -197,7 +198,7 @@ class Client:
         raise NoAnswer(f"HELLO to {self.place.address}: nothing in {self.give_up_secs} s")
 
     def _hello(self, padding):
-        return Frame(f.HELLO, self.place.lease_id, secrets.randbits(64), self.session, 0, bytes(padding), self.flags)
+        return Frame(f.HELLO, self.place.lease_id, secrets.randbits(64), self.session, 0, bytes(padding), self.flags, magic=self.MAGIC)
 
     def _opened(self, reply):
         keys = ("resource_len", "unit", "max_read", "max_write", "session", "window", "flags", "remaining_ms",
@@ -221,15 +222,19 @@ class Client:
 
     # ---- requests ----------------------------------------------------------------------------------
 
-    def frame(self, op, offset=0, length=0, payload=b"", **more):
+    def frame(self, op, offset=0, length=0, payload=b"", reserved=0, **more):
         """The next request of the session, not sent."""
         self.counter += 1
         nonce = self.session << 32 | self.counter
-        return Frame(op, self.place.lease_id, nonce, offset, length, payload, **{"flags": self.flags, **more})
+        return Frame(op, self.place.lease_id, nonce, offset, length, payload,
+                     **{"flags": self.flags, "magic": self.MAGIC, "reserved": reserved, **more})
+
+    def _ping(self):
+        return Frame(f.PING, self.place.lease_id, secrets.randbits(64), flags=self.flags, magic=self.MAGIC)
 
     def ping(self, secs=None):
         """PING; raises Refused or NoAnswer."""
-        frame = Frame(f.PING, self.place.lease_id, secrets.randbits(64), flags=self.flags)
+        frame = self._ping()
         reply = self._persist(frame, secs or self.give_up_secs)
         if not reply:
             raise NoAnswer("PING")
@@ -313,7 +318,7 @@ class Client:
 
     def accept(self, data, flights):
         """The reply if it counts: right tag, REPLY, and the op, nonce, offset and length of something asked."""
-        frame = f.genuine(data, self.place.key)
+        frame = f.genuine(data, self.place.key, self.MAGIC)
         if not frame or not frame.flags & f.REPLY or frame.nonce not in flights:
             return None
         asked = flights[frame.nonce].frame
@@ -335,7 +340,7 @@ class Client:
             wire.send(data)
         end = time.monotonic() + self.give_up_secs
         while time.monotonic() < end:
-            flight = self._launch(Frame(f.PING, self.place.lease_id, secrets.randbits(64), flags=self.flags))
+            flight = self._launch(self._ping())
             wire.send(flight.data)
             while (data := wire.receive(1.0)) is not None:
                 if self.accept(data, {flight.frame.nonce: flight}):
@@ -345,7 +350,7 @@ class Client:
 
     def ask(self, frame, wire=None, key=None):
         """One frame of any kind, sent once; the single reply under the right key, or None."""
-        genuine = [f.genuine(data, self.place.key) for data in self.exchange(frame.datagram(key or self.place.key), wire=wire)]
+        genuine = [f.genuine(data, self.place.key, self.MAGIC) for data in self.exchange(frame.datagram(key or self.place.key), wire=wire)]
         answers = [reply for reply in genuine if reply and reply.flags & f.REPLY and reply.nonce == frame.nonce]
         return answers[0] if answers else None
 

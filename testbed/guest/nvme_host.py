@@ -1,0 +1,207 @@
+#!/usr/bin/python3
+"""The client's side of NVMe-oF as Debian's nvme-cli and kernel have it: connecting with the words of a lease or with
+others, finding the device, seeing it go; and what both sides' kernels say of it."""
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import time
+
+SUBSYSTEMS = pathlib.Path("/sys/class/nvme-subsystem")
+CONTROLLERS = pathlib.Path("/sys/class/nvme")
+SHORT = {"transport": "-t", "traddr": "-a", "trsvcid": "-s", "nqn": "-n", "hostnqn": "-q", "hostid": "-I",
+         "dhchap-secret": "-S", "dhchap-ctrl-secret": "-C"}
+LISTENING, ESTABLISHED = "0A", "01"
+
+
+def until(condition, secs=30, what="condition"):
+    """The first true value of `condition()`; TimeoutError with `what` if there is none in time."""
+    limit = time.monotonic() + secs
+    while not (value := condition()):
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what}: not within {secs} s")
+        time.sleep(0.05)
+    return value
+
+
+def controllers(nqn):
+    """Names of this host's controllers of that subsystem."""
+    return [place.name for place in CONTROLLERS.iterdir() if text_of(place / "subsysnqn") == nqn] if CONTROLLERS.is_dir() else []
+
+
+def device(nqn):
+    """The block device of the subsystem's namespace, or None."""
+    for place in SUBSYSTEMS.glob("nvme-subsys*"):
+        if text_of(place / "subsysnqn") != nqn:
+            continue
+        names = [entry.name for entry in place.glob("nvme*n*") if (pathlib.Path("/sys/block") / entry.name).is_dir()]
+        # Without udev the node in /dev is devtmpfs's; it comes with the device.
+        if names and os.path.exists(f"/dev/{names[0]}"):
+            return f"/dev/{names[0]}"
+    return None
+
+
+def text_of(path):
+    """Contents of an attribute, or None where it is not, or not any more."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def connect(lease, secs=60):
+    """Runs the lease's own line, as it is, and waits for the device."""
+    binding = lease["binding"]["nvmeof"]
+    line = subprocess.run(["sh", "-c", binding["connect"]], capture_output=True, text=True, timeout=secs, check=False)
+    if line.returncode:
+        raise RuntimeError(f"the connect line: exit {line.returncode}: {line.stderr.strip()}")
+    return until(lambda: device(binding["subnqn"]), secs, "the namespace's device")
+
+
+def disconnect(nqn):
+    """Ends this host's connections to the subsystem."""
+    subprocess.run(["nvme", "disconnect", "--nqn", nqn], capture_output=True, check=False, timeout=60)
+    until(lambda: not controllers(nqn), 30, "no controller after nvme disconnect")
+
+
+def gone(nqn, secs=60):
+    """Waits until this host has neither a device nor a controller of the subsystem; in how many seconds."""
+    start = time.monotonic()
+    until(lambda: not controllers(nqn) and device(nqn) is None, secs, f"no device of {nqn}")
+    return time.monotonic() - start
+
+
+def changed(line, **words):
+    """The words of a connect line with the values of some options changed (`dhchap_secret="…"`), or without
+    them (`hostid=None`)."""
+    kept = shlex.split(line)
+    for name, value in words.items():
+        option = name.replace("_", "-")
+        kept = _without(kept, f"--{option}", SHORT.get(option))
+        kept += [f"--{option}={value}"] if value is not None else []
+    return kept
+
+
+def _without(words, option, short):
+    left, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in (option, short):
+            skip = True
+        elif not word.startswith(f"{option}="):
+            left.append(word)
+    return left
+
+
+class KernelLog:
+    """What the kernel says from now on."""
+
+    def __init__(self):
+        self.source = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(self.source, 0, os.SEEK_END)
+
+    def news(self):
+        """Lines that have come since the last call."""
+        lines = []
+        while True:
+            try:
+                lines.append(os.read(self.source, 8192).decode(errors="replace").split(";", 1)[-1].split("\n")[0])
+            except BlockingIOError:
+                return lines
+            except BrokenPipeError:  # Overwritten before it was read.
+                continue
+
+    def close(self):
+        """Gives the descriptor back."""
+        os.close(self.source)
+
+
+def attempt(words, nqn, secs=60):
+    """Runs a connect that should be refused: its exit status and all that was said by nvme-cli and the kernel. One
+    that was taken is disconnected."""
+    log = KernelLog()
+    before = set(controllers(nqn))
+    try:
+        tried = subprocess.run(words, capture_output=True, text=True, timeout=secs, check=False)
+        said = [line for line in (tried.stdout + tried.stderr).splitlines() if line] + [line for line in log.news() if "nvme" in line]
+    finally:
+        log.close()
+    for new in set(controllers(nqn)) - before:
+        if tried.returncode == 0:
+            subprocess.run(["nvme", "disconnect", "--device", new], capture_output=True, check=False, timeout=60)
+    return tried.returncode, " / ".join(said)
+
+
+def gen_key(host_nqn=None):
+    """Another secret, in the right form."""
+    words = ["nvme", "gen-dhchap-key"] + (["--nqn", host_nqn] if host_nqn else [])
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def sockets(port, state=ESTABLISHED):
+    """How many TCP sockets of this machine have that local port and state, IPv4 and IPv6."""
+    count = 0
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for row in pathlib.Path(table).read_text(encoding="ascii").splitlines()[1:]:
+            words = row.split()
+            count += int(words[1].rsplit(":", 1)[1], 16) == port and words[3] == state
+    return count
+
+
+class Fio:
+    """A fio job in the background. `report` waits for its end and has its numbers."""
+
+    def __init__(self, path, rw="randwrite", secs=600, size="2M", verify=True, block="4k", **more):
+        # fio leaves state files for verification in its working directory.
+        options = {"name": "job", "filename": path, "rw": rw, "bs": block, "size": size, "direct": 1, "ioengine": "libaio",
+                   "iodepth": 4, "output-format": "json", "exitall_on_error": 1, "verify_state_save": 0, **more}
+        options.update({"time_based": 1, "runtime": secs} if secs else {})
+        options.update({"verify": "crc32c", "verify_fatal": 1, "do_verify": 1, "verify_backlog": 64} if verify else {})
+        words = ["fio", *(f"--{name}={value}" for name, value in options.items())]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.path = path
+
+    def started(self, secs=30):
+        """Waits until the device has been written to by somebody; gives the job back."""
+        stat = pathlib.Path("/sys/block") / os.path.basename(self.path) / "stat"
+        before = self._writes(stat)
+        until(lambda: self._writes(stat) > before or self.process.poll() is not None, secs, f"I/O on {self.path}")
+        return self
+
+    @staticmethod
+    def _writes(stat):
+        words = (text_of(stat) or "").split()
+        return int(words[4]) if len(words) > 4 else 0
+
+    def running(self):
+        """Whether it still does."""
+        return self.process.poll() is None
+
+    def stop(self):
+        """Ends it in good order and gives the report."""
+        if self.running():
+            self.process.terminate()
+        return self.report()
+
+    def report(self, secs=90):
+        """`errors` that fio met (0: none), how much it wrote and read, its exit status and complaints."""
+        out, err = self.process.communicate(timeout=secs)
+        jobs = _json_of(out).get("jobs", [])
+        total = lambda way: sum(job[way]["total_ios"] for job in jobs)
+        return {"status": self.process.returncode, "error": max((job["error"] for job in jobs), default=None),
+                "writes": total("write"), "reads": total("read"), "said": err.strip()[-300:]}
+
+
+def _json_of(text):
+    """fio writes lines before its JSON when something fails."""
+    try:
+        return json.loads(text[text.index("{"):])
+    except ValueError:
+        return {}
+
+
+def verified(path, **more):
+    """Writes and verifies once over; the report."""
+    return Fio(path, secs=0, **more).report()
