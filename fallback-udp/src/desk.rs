@@ -4,14 +4,16 @@
 use core::time::Duration;
 
 use fabricbios_wire::{
-    DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataHeader, DataOp, DataStatus, HELLO_LEN, HelloReply,
+    DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataFrame, DataOp, DataStatus, HELLO_LEN, HelloReply,
 };
 
 use crate::{
-    engine::{Asked, Store},
+    engine::Asked,
+    hands::{Hands, Io, Served},
     limit::{Allowance, Rate},
-    replay::{Seen, WINDOW, mark},
+    replay::{Mark, Seen, WINDOW, mark},
     sessions::{Hello, Session, Sessions},
+    space::{Job, Space},
 };
 
 /// HELLOs of a lease, and PINGs: so many a second, and at once. Programs send few; at this rate the
@@ -29,10 +31,18 @@ pub struct Desk {
     requests: Allowance,
     /// READs that are done again: their answers are longer than they are.
     repeats: Allowance,
+    /// Writes under way, also those of sessions that are closed by now.
+    writes: u32,
 }
 
-/// Bytes of payload, or why there are none.
-type Served = Result<usize, DataStatus>;
+/// A request under way, as its lease knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) session: u32,
+    pub(crate) counter: u32,
+    pub(crate) mark: Mark,
+    pub(crate) is_write: bool,
+}
 
 impl Desk {
     /// No sessions yet; new requests at `rate`, and READs again at the same.
@@ -45,28 +55,40 @@ impl Desk {
             pings: greetings(),
             requests: Allowance::new(rate),
             repeats: Allowance::new(rate),
+            writes: 0,
         }
     }
 
-    /// Does what is asked, with a lease that has `remaining`. What comes back goes to `payload`,
-    /// which has room for the longest.
+    /// Has what is asked done by `hands`, with a lease that has `remaining`. What comes back goes to
+    /// `payload`, which has room for the longest. `None`: there is no answer now.
     pub(crate) fn serve(
         &mut self,
         op: DataOp,
         asked: Asked<'_>,
-        remaining: Duration,
-        store: &impl Store,
+        (space, remaining): (&impl Space, Duration),
+        hands: &mut impl Hands,
         payload: &mut [u8],
-    ) -> Served {
-        match op {
+    ) -> Option<Served> {
+        let served = match op {
             DataOp::Hello if !self.hellos.take(asked.now) => Err(DataStatus::Busy),
             DataOp::Ping if !self.pings.take(asked.now) => Err(DataStatus::Busy),
             DataOp::Ping if asked.frame.payload.is_empty() => Ok(0),
             DataOp::Ping => Err(DataStatus::Invalid),
-            DataOp::Hello => self.hello(asked, remaining, store, payload),
+            DataOp::Hello => self.hello(asked, remaining, space, payload),
             DataOp::Read | DataOp::Write | DataOp::Flush => {
-                self.in_session(op, asked, store, payload)
+                let served = self.in_session(op, asked, space, hands, payload);
+                return served.unwrap_or_else(|status| Some(Err(status)));
             }
+        };
+        Some(served)
+    }
+
+    /// A request that was under way is over.
+    pub(crate) fn finish(&mut self, begun: &Begun, status: DataStatus) {
+        self.writes -= u32::from(begun.is_write);
+        if let Some(session) = self.sessions.find_mut(begun.session) {
+            session.writes -= u32::from(begun.is_write);
+            session.window.finish(begun.counter, begun.mark, status);
         }
     }
 
@@ -74,7 +96,7 @@ impl Desk {
         &mut self,
         asked: Asked<'_>,
         remaining: Duration,
-        store: &impl Store,
+        space: &impl Space,
         payload: &mut [u8],
     ) -> Served {
         let (header, padding) = (&asked.frame.header, asked.frame.payload);
@@ -91,123 +113,141 @@ impl Desk {
         };
         let session = self.sessions.hello(hello).ok_or(DataStatus::Busy)?;
         let (told, rest) = payload[..padding.len()].split_at_mut(HELLO_LEN);
-        told.copy_from_slice(&what_there_is(session, remaining, store).bytes());
+        told.copy_from_slice(&what_there_is(session, remaining, space).bytes());
         rest.fill(0);
         Ok(padding.len())
     }
 
+    /// `Err`: nothing was done, and the nonce was not used.
     fn in_session(
         &mut self,
         op: DataOp,
         asked: Asked<'_>,
-        store: &impl Store,
+        space: &impl Space,
+        hands: &mut impl Hands,
         payload: &mut [u8],
-    ) -> Served {
+    ) -> Result<Option<Served>, DataStatus> {
         let header = &asked.frame.header;
         let session = self.sessions.find(header.session());
         let session = session.ok_or(DataStatus::TooOld)?;
-        if session.payload_mac && !header.has_payload_mac() || !fits(op, header, store) {
-            return Err(DataStatus::Invalid);
-        }
+        let has_mac = header.has_payload_mac() || !session.payload_mac;
+        let job = Job::read(op, asked.frame, space).filter(|_| has_mac);
+        let job = job.ok_or(DataStatus::Invalid)?;
+        let has_room = hands.has_room() && self.may_follow(&job);
         let session = self.sessions.enter(header.session(), asked.now)?;
         let mark = mark(asked.frame.tag);
         match session.window.look(header.counter(), mark) {
             Seen::TooOld => Err(DataStatus::TooOld),
             Seen::Other => Err(DataStatus::Replay),
-            Seen::Same(DataStatus::Ok) => {
-                again(session, &mut self.repeats, op, asked, store, payload)
+            Seen::UnderWay => Ok(None),
+            Seen::Same(DataStatus::Ok) if matches!(job, Job::Read(_)) => {
+                let is_home = session.source == asked.source;
+                self.may_repeat(is_home, has_room, asked.now)?;
+                Ok(hands.take(job, payload))
             }
-            Seen::Same(status) => Err(status),
-            Seen::Fresh if !self.requests.take(asked.now) => Err(DataStatus::Busy),
+            Seen::Same(status) => Ok(Some(if status == DataStatus::Ok {
+                Ok(0)
+            } else {
+                Err(status)
+            })),
+            Seen::Fresh if session.is_late(&job) => Err(DataStatus::TooOld),
+            Seen::Fresh if !has_room || !self.requests.take(asked.now) => Err(DataStatus::Busy),
             Seen::Fresh => {
-                let served = perform(op, asked, store, payload);
-                session.note(asked, mark, served.err().unwrap_or(DataStatus::Ok));
-                served
+                let is_write = matches!(job, Job::Write(_));
+                let served = session.perform(job, asked, space, hands, payload);
+                if served.is_none() && is_write {
+                    session.writes += 1;
+                    self.writes += 1;
+                }
+                session.note(asked, mark, served.map(status_of));
+                Ok(served)
             }
+        }
+    }
+
+    /// A write must not be undone by one of a closed session that is still under way.
+    fn may_follow(&self, job: &Job<'_>) -> bool {
+        self.writes == 0 || !matches!(job, Job::Write(_)) || self.sessions.writes() == self.writes
+    }
+
+    /// A READ that was done before; not for another address, since whoever recorded it could have the
+    /// bytes sent to a third.
+    fn may_repeat(
+        &mut self,
+        is_home: bool,
+        has_room: bool,
+        now: Duration,
+    ) -> Result<(), DataStatus> {
+        match is_home {
+            false => Err(DataStatus::Replay),
+            true if has_room && self.repeats.take(now) => Ok(()),
+            true => Err(DataStatus::Busy),
+        }
+    }
+}
+
+impl Begun {
+    pub(crate) fn of(frame: &DataFrame<'_>, io: &Io) -> Self {
+        Self {
+            session: frame.header.session(),
+            counter: frame.header.counter(),
+            mark: mark(frame.tag),
+            is_write: matches!(io, Io::Write { .. }),
         }
     }
 }
 
 impl Session {
-    /// Remembers a request that was new.
-    fn note(&mut self, asked: Asked<'_>, mark: [u8; 8], status: DataStatus) {
+    /// Whether others of its parts may have been dropped.
+    fn is_late(&self, job: &Job<'_>) -> bool {
+        job.first_part()
+            .is_some_and(|first| self.window.is_behind(first))
+    }
+
+    /// Has it done, once all its parts are there. `None`: it is under way.
+    fn perform(
+        &mut self,
+        job: Job<'_>,
+        asked: Asked<'_>,
+        space: &impl Space,
+        hands: &mut impl Hands,
+        payload: &mut [u8],
+    ) -> Option<Served> {
+        let checked = job.check(&asked.frame.header, space);
+        match checked.and_then(|()| self.parts.gather(job)) {
+            Err(status) => Some(Err(status)),
+            Ok(None) => Some(Ok(0)),
+            Ok(Some(job)) => hands.take(job, payload),
+        }
+    }
+
+    /// Remembers a request that was new; no status: it is under way.
+    fn note(&mut self, asked: Asked<'_>, mark: Mark, status: Option<DataStatus>) {
         let counter = asked.frame.header.counter();
         self.heard = asked.now;
         if counter > self.window.highest() {
             self.source = asked.source;
         }
         self.window.commit(counter, mark, status);
+        self.parts.keep_within(&self.window);
     }
 }
 
-/// A request that was done before. Only READ has anything to do again; not for another address, since
-/// whoever recorded the request could have the bytes sent to anybody.
-fn again(
-    session: &Session,
-    repeats: &mut Allowance,
-    op: DataOp,
-    asked: Asked<'_>,
-    store: &impl Store,
-    payload: &mut [u8],
-) -> Served {
-    match op {
-        DataOp::Read if session.source != asked.source => Err(DataStatus::Replay),
-        DataOp::Read if !repeats.take(asked.now) => Err(DataStatus::Busy),
-        DataOp::Read => perform(op, asked, store, payload),
-        _ => Ok(0),
-    }
+fn status_of(served: Served) -> DataStatus {
+    served.err().unwrap_or(DataStatus::Ok)
 }
 
-fn perform(op: DataOp, asked: Asked<'_>, store: &impl Store, payload: &mut [u8]) -> Served {
-    let header = &asked.frame.header;
-    let end = header.offset.checked_add(u64::from(header.length));
-    if end.is_none_or(|end| end > store.units()) {
-        return Err(DataStatus::Range);
-    }
-    let done = match op {
-        DataOp::Read => {
-            let bytes = bytes_of(header, store).unwrap_or(0);
-            let read = store.read(header.offset, &mut payload[..bytes]);
-            return read.map_or(Err(DataStatus::Io), |()| Ok(bytes));
-        }
-        DataOp::Write if store.is_read_only() => return Err(DataStatus::ReadOnly),
-        DataOp::Write => store.write(header.offset, asked.frame.payload),
-        _ => store.flush(),
-    };
-    done.map_or(Err(DataStatus::Io), |()| Ok(0))
-}
-
-/// Whether counter and lengths are as section 5 has them.
-fn fits(op: DataOp, header: &DataHeader, store: &impl Store) -> bool {
-    let payload_len = usize::try_from(header.payload_len).ok();
-    let bytes = bytes_of(header, store);
-    let lengths = match op {
-        DataOp::Read => header.length > 0 && payload_len == Some(0) && bytes.is_some(),
-        DataOp::Write => header.length > 0 && payload_len == bytes,
-        _ => header.length == 0 && header.offset == 0 && payload_len == Some(0),
-    };
-    lengths && header.counter() != 0
-}
-
-/// The bytes that `length` stands for, if a datagram carries so many.
-fn bytes_of(header: &DataHeader, store: &impl Store) -> Option<usize> {
-    let bytes = u64::from(header.length) * u64::from(store.unit_bytes());
-    usize::try_from(bytes)
-        .ok()
-        .filter(|bytes| *bytes <= DATA_PAYLOAD_MAX)
-}
-
-fn what_there_is(session: u32, remaining: Duration, store: &impl Store) -> HelloReply {
+fn what_there_is(session: u32, remaining: Duration, space: &impl Space) -> HelloReply {
     #[allow(clippy::cast_possible_truncation, reason = "below 65536")]
     let (payload_max, datagram_max) = (DATA_PAYLOAD_MAX as u32, DATAGRAM_MAX as u32);
     HelloReply {
-        resource_len: store.units(),
-        unit: store.unit_bytes(),
+        resource_len: space.units(),
+        unit: space.unit_bytes(),
         max_read: payload_max,
         max_write: payload_max,
         session,
         window: WINDOW,
-        read_only: store.is_read_only(),
+        read_only: space.is_read_only(),
         remaining_ms: u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX),
         datagram_max,
     }

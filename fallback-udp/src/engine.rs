@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! open ──► Frame ──► answer: key, checksum, sense, standing ──► Desk: session, window, room, range
-//!   ├────► Refused ─► unauthenticated                            (under the lease's lock)
+//!   │                                                            (under the lease's lock)
+//!   │      where the storage takes its time, instead of answer:
+//!   │                begin: the same ─► Pending ─► finish: Desk, standing, key
+//!   ├────► Refused ─► unauthenticated
 //!   └────► Nothing
 //! ```
 //!
 //! Pure: no socket, no lock, no clock. Who serves brings the lease and a buffer. Nothing is
-//! allocated but for HELLO.
+//! allocated but for HELLO and for parts of blocks.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -16,42 +19,15 @@ use fabricbios_wire::{
     data_flags,
 };
 
-use crate::{DataKey, Desk, Keys, crc32c};
+use crate::{
+    DataKey, Desk, Keys, crc32c,
+    desk::Begun,
+    hands::{AtOnce, Hands, Io, Later, Served, Taken, bring_forward},
+    space::{Space, Store, StoreFailed},
+};
 
 /// Room for the longest datagram.
 pub type ReplyBuffer = [u8; DATAGRAM_MAX];
-
-/// What a lease gives access to. Counts from the start of the lease, in bytes for FBMU and in blocks
-/// for FBBU. Whoever calls has checked that the range is within the lease.
-pub trait Store {
-    /// How many units there are.
-    fn units(&self) -> u64;
-
-    /// Bytes of a unit.
-    fn unit_bytes(&self) -> u32 {
-        1
-    }
-
-    /// Whether nothing can be written.
-    fn is_read_only(&self) -> bool {
-        false
-    }
-
-    /// Copies out, from the unit `offset` on.
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed>;
-
-    /// Copies in, from the unit `offset` on.
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), StoreFailed>;
-
-    /// Makes what was written durable.
-    fn flush(&self) -> Result<(), StoreFailed> {
-        Ok(())
-    }
-}
-
-/// The storage did not do it; the store has told the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreFailed;
 
 /// How it is with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +44,7 @@ pub enum Standing {
 /// A lease, as it is served.
 pub trait Leased {
     /// Its bytes.
-    type Store: Store;
+    type Space: Space;
 
     /// How it is with it.
     fn standing(&self) -> Standing;
@@ -77,7 +53,7 @@ pub trait Leased {
     fn deadline(&self) -> Duration;
 
     /// Its bytes.
-    fn store(&self) -> &Self::Store;
+    fn space(&self) -> &Self::Space;
 
     /// Has something done by the lease's desk, one thing at a time.
     fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R;
@@ -114,6 +90,34 @@ pub struct Reply {
     pub length: usize,
 }
 
+/// What a request gets that may have to wait for the storage.
+#[derive(Debug)]
+pub enum Begin {
+    /// An answer at once.
+    Reply(Reply),
+    /// No answer: the same request is under way.
+    Nothing,
+    /// An answer once the storage has done it.
+    Pending(Pending),
+}
+
+/// A request that waits for the storage; [`finish`] has to be told how that went.
+#[derive(Debug)]
+pub struct Pending {
+    header: DataHeader,
+    key: u64,
+    begun: Begun,
+    taken: Taken,
+}
+
+impl Pending {
+    /// What is to be done, with the payload of the buffer that was given to [`begin`].
+    #[must_use]
+    pub fn io(&self) -> &Io {
+        &self.taken.io
+    }
+}
+
 /// Takes a datagram apart.
 #[must_use]
 pub fn open(service: DataService, datagram: &[u8]) -> Opened<'_> {
@@ -140,44 +144,100 @@ pub fn unauthenticated(header: &DataHeader, reply: &mut ReplyBuffer) -> usize {
 /// The keys stay as they are until this returns: a key that was taken away before this was called
 /// does nothing, and once whoever takes one away has the keys for itself, nothing that was asked
 /// with it is still being done.
-pub fn answer<L: Leased>(
+pub fn answer<L>(lease: &L, keys: &Keys, asked: Asked<'_>, reply: &mut ReplyBuffer) -> Option<Reply>
+where
+    L: Leased<Space: Store>,
+{
+    let mut hands = AtOnce(lease.space());
+    let (_, key) = authentic(keys, asked.frame)?;
+    let served = decide(lease, asked, &mut hands, &mut reply[DATA_OVERHEAD..])?;
+    Some(replied(key, &asked.frame.header, served, reply))
+}
+
+/// As [`answer`], for a lease whose storage takes its time. With `has_room` false nothing more is
+/// begun. The payload of the buffer is what is to be written, or where to read to; it starts at
+/// `DATA_OVERHEAD`.
+pub fn begin<L: Leased>(
     lease: &L,
     keys: &Keys,
     asked: Asked<'_>,
+    has_room: bool,
     reply: &mut ReplyBuffer,
-) -> Option<Reply> {
-    let frame = asked.frame;
-    let key = keys.of(frame)?;
-    if crc32c(frame.payload) != frame.header.payload_crc {
-        return None;
-    }
-    let (status, payload_len) = decide(lease, asked, &mut reply[DATA_OVERHEAD..]);
-    let header = frame.header.answered(status);
-    let length = seal(key, header, payload_len, reply);
-    Some(Reply { status, length })
+) -> Option<Begin> {
+    let mut hands = Later {
+        has_room,
+        taken: None,
+    };
+    let (number, key) = authentic(keys, asked.frame)?;
+    let served = decide(lease, asked, &mut hands, &mut reply[DATA_OVERHEAD..]);
+    let header = asked.frame.header;
+    Some(match (served, hands.taken) {
+        (Some(served), _) => Begin::Reply(replied(key, &header, served, reply)),
+        (None, None) => Begin::Nothing,
+        (None, Some(taken)) => Begin::Pending(Pending {
+            header,
+            key: number,
+            begun: Begun::of(asked.frame, &taken.io),
+            taken,
+        }),
+    })
 }
 
-/// How the request goes, and how many bytes of payload the reply has.
-fn decide<L: Leased>(lease: &L, asked: Asked<'_>, payload: &mut [u8]) -> (DataStatus, usize) {
+/// What the storage did is over: the answer to the request, in the buffer whose payload it used.
+/// `None`: the lease or the key of the request is over by now.
+pub fn finish<L: Leased>(
+    lease: &L,
+    keys: &Keys,
+    pending: &Pending,
+    result: Result<(), StoreFailed>,
+    now: Duration,
+    reply: &mut ReplyBuffer,
+) -> Option<Reply> {
+    let status = result.map_or(DataStatus::Io, |()| DataStatus::Ok);
+    lease.at_desk(|desk| desk.finish(&pending.begun, status));
+    let key = keys.numbered(pending.key)?;
+    if lease.standing() != Standing::Live || lease.deadline() <= now {
+        return None;
+    }
+    let served = match status {
+        DataStatus::Ok => {
+            let told = pending.taken.told.clone();
+            Ok(bring_forward(&mut reply[DATA_OVERHEAD..], told))
+        }
+        status => Err(status),
+    };
+    Some(replied(key, &pending.header, served, reply))
+}
+
+/// The key of an undamaged frame, and its number.
+fn authentic<'a>(keys: &'a Keys, frame: &DataFrame<'_>) -> Option<(u64, &'a DataKey)> {
+    let key = keys.of(frame)?;
+    (crc32c(frame.payload) == frame.header.payload_crc).then_some(key)
+}
+
+/// How the request goes, and how many bytes of payload the reply has; none: no reply now.
+fn decide<L: Leased>(
+    lease: &L,
+    asked: Asked<'_>,
+    hands: &mut impl Hands,
+    payload: &mut [u8],
+) -> Option<Served> {
     let header = &asked.frame.header;
     let Some(op) = what_is_asked(header) else {
-        return (DataStatus::Invalid, 0);
+        return Some(Err(DataStatus::Invalid));
     };
     let remaining = lease.deadline().saturating_sub(asked.now);
     match lease.standing() {
-        Standing::Fenced => return (DataStatus::Fenced, 0),
+        Standing::Fenced => return Some(Err(DataStatus::Fenced)),
         Standing::Live if remaining > Duration::ZERO => {}
-        Standing::Live | Standing::Over => return (DataStatus::NoLease, 0),
+        Standing::Live | Standing::Over => return Some(Err(DataStatus::NoLease)),
     }
-    let store = lease.store();
-    let result = lease.at_desk(|desk| desk.serve(op, asked, remaining, store, payload));
-    result.map_or_else(|status| (status, 0), |bytes| (DataStatus::Ok, bytes))
+    let space = (lease.space(), remaining);
+    lease.at_desk(|desk| desk.serve(op, asked, space, hands, payload))
 }
 
 /// The operation, where the header makes sense for the service.
 fn what_is_asked(header: &DataHeader) -> Option<DataOp> {
-    let plain =
-        header.status == 0 && header.reserved == 0 && header.flags & !data_flags::PAYLOAD_MAC == 0;
     let op = match header.op {
         1 => DataOp::Hello,
         2 => DataOp::Read,
@@ -186,7 +246,19 @@ fn what_is_asked(header: &DataHeader) -> Option<DataOp> {
         5 if header.service == DataService::Block => DataOp::Flush,
         _ => return None,
     };
-    plain.then_some(op)
+    // Whether parts are of a size that the lease has is seen later.
+    let can_be_part = header.service == DataService::Block
+        && matches!(op, DataOp::Read | DataOp::Write)
+        && header.part().is_ok();
+    let is_plain = header.status == 0 && header.flags & !data_flags::PAYLOAD_MAC == 0;
+    (is_plain && (header.reserved == 0 || can_be_part)).then_some(op)
+}
+
+fn replied(key: &DataKey, asked: &DataHeader, served: Served, reply: &mut ReplyBuffer) -> Reply {
+    let (status, payload_len) =
+        served.map_or_else(|status| (status, 0), |bytes| (DataStatus::Ok, bytes));
+    let length = seal(key, asked.answered(status), payload_len, reply);
+    Reply { status, length }
 }
 
 /// Puts header and tag before a payload that is in its place already.

@@ -9,6 +9,8 @@ use crate::DataKey;
 pub struct Keys {
     current: DataKey,
     previous: Option<DataKey>,
+    /// Of the current one.
+    number: u64,
 }
 
 impl Keys {
@@ -18,12 +20,14 @@ impl Keys {
         Self {
             current: key,
             previous: None,
+            number: 1,
         }
     }
 
     /// A new key; the one until now works beside it.
     pub fn rotate(&mut self, key: DataKey) {
         self.previous = Some(core::mem::replace(&mut self.current, key));
+        self.number += 1;
     }
 
     /// The key before the last rotation, which is dead from now on.
@@ -42,11 +46,19 @@ impl Keys {
         core::iter::once(&self.current).chain(&self.previous)
     }
 
-    /// The key that a frame was made with.
-    #[must_use]
-    pub fn of(&self, frame: &DataFrame<'_>) -> Option<&DataKey> {
+    /// The key that a frame was made with, and its number.
+    pub(crate) fn of(&self, frame: &DataFrame<'_>) -> Option<(u64, &DataKey)> {
         let payload = frame.header.has_payload_mac().then_some(frame.payload);
-        self.iter()
-            .find(|key| key.verifies(frame.header_bytes, payload, frame.tag))
+        let mut numbered = (0..).map(|age| self.number - age).zip(self.iter());
+        numbered.find(|(_, key)| key.verifies(frame.header_bytes, payload, frame.tag))
+    }
+
+    /// The key of this number, if it still works.
+    pub(crate) fn numbered(&self, number: u64) -> Option<&DataKey> {
+        match self.number.checked_sub(number)? {
+            0 => Some(&self.current),
+            1 => self.previous.as_ref(),
+            _ => None,
+        }
     }
 }

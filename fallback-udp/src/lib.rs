@@ -14,12 +14,15 @@ mod auth;
 mod client;
 mod desk;
 mod engine;
+mod hands;
 mod keys;
 mod limit;
+mod parts;
 mod replay;
 #[cfg(feature = "server")]
 mod server;
 mod sessions;
+mod space;
 pub mod transfer;
 
 pub use auth::{DataKey, crc32c};
@@ -27,9 +30,10 @@ pub use auth::{DataKey, crc32c};
 pub use client::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
 pub use desk::Desk;
 pub use engine::{
-    Asked, Leased, Opened, Reply, ReplyBuffer, Standing, Store, StoreFailed, answer, open,
-    unauthenticated,
+    Asked, Begin, Leased, Opened, Pending, Reply, ReplyBuffer, Standing, answer, begin, finish,
+    open, unauthenticated,
 };
+pub use hands::Io;
 pub use keys::Keys;
 pub use limit::{Rate, Sources};
 #[cfg(feature = "server")]
@@ -37,3 +41,4 @@ pub use limit::{Rate, Sources};
 pub use server::Plain;
 #[cfg(feature = "server")]
 pub use server::{BlockFile, Counters, FbbuBackend, FbbuConfig, FbmuBackend, FbmuConfig, Tally};
+pub use space::{Space, Store, StoreFailed};

@@ -1,7 +1,8 @@
 //! Which requests of a session were done, and how they went.
 //!
 //! Looked at before a request is done and written after; both under the lease's lock, so that the
-//! same request on two sockets is done once.
+//! same request on two sockets is done once. One that waits for the storage is written down when it is
+//! begun, and again when it is over.
 
 use fabricbios_wire::{DATA_TAG_LEN, DataStatus};
 
@@ -25,6 +26,8 @@ pub(crate) enum Seen {
     Fresh,
     /// It was answered so.
     Same(DataStatus),
+    /// It is being done.
+    UnderWay,
     /// Its counter was used by another request.
     Other,
     /// Its counter is behind the window.
@@ -37,8 +40,8 @@ pub(crate) struct Window {
     highest: u32,
     /// Bit `i` is the counter `highest - i`.
     used: u128,
-    /// By counter, modulo the slots.
-    statuses: [DataStatus; SLOTS],
+    /// By counter, modulo the slots; none: under way.
+    statuses: [Option<DataStatus>; SLOTS],
     marks: [Mark; SLOTS],
 }
 
@@ -47,7 +50,7 @@ impl Default for Window {
         Self {
             highest: 0,
             used: 0,
-            statuses: [DataStatus::Ok; SLOTS],
+            statuses: [None; SLOTS],
             marks: [Mark::default(); SLOTS],
         }
     }
@@ -66,19 +69,25 @@ impl Window {
         let Some(age) = self.highest.checked_sub(counter) else {
             return Seen::Fresh;
         };
-        if age >= u32::from(WINDOW) {
+        if self.is_behind(counter) {
             return Seen::TooOld;
         }
         let at = slot(counter);
         match self.used >> age & 1 {
             0 => Seen::Fresh,
-            _ if self.marks[at] == mark => Seen::Same(self.statuses[at]),
+            _ if self.marks[at] == mark => self.statuses[at].map_or(Seen::UnderWay, Seen::Same),
             _ => Seen::Other,
         }
     }
 
-    /// Remembers how a request went. It was [`Seen::Fresh`].
-    pub(crate) fn commit(&mut self, counter: u32, mark: Mark, status: DataStatus) {
+    /// Whether a counter is behind the window.
+    #[must_use]
+    pub(crate) fn is_behind(&self, counter: u32) -> bool {
+        self.highest.saturating_sub(counter) >= u32::from(WINDOW)
+    }
+
+    /// Remembers how a request went; none: it is being done. It was [`Seen::Fresh`].
+    pub(crate) fn commit(&mut self, counter: u32, mark: Mark, status: Option<DataStatus>) {
         if let Some(ahead @ 1..) = counter.checked_sub(self.highest) {
             self.used = self.used.checked_shl(ahead).unwrap_or(0);
             self.highest = counter;
@@ -86,6 +95,13 @@ impl Window {
         self.used |= 1u128.checked_shl(self.highest - counter).unwrap_or(0);
         self.statuses[slot(counter)] = status;
         self.marks[slot(counter)] = mark;
+    }
+
+    /// Remembers how a request went that was being done, if it is not forgotten by now.
+    pub(crate) fn finish(&mut self, counter: u32, mark: Mark, status: DataStatus) {
+        if self.look(counter, mark) == Seen::UnderWay {
+            self.statuses[slot(counter)] = Some(status);
+        }
     }
 }
 
@@ -109,7 +125,7 @@ mod tests {
     fn a_request_that_comes_again_gets_its_answer() {
         let mut window = Window::default();
         assert_eq!(window.look(1, A), Seen::Fresh);
-        window.commit(1, A, DataStatus::Range);
+        window.commit(1, A, Some(DataStatus::Range));
         assert_eq!(window.look(1, A), Seen::Same(DataStatus::Range));
         assert_eq!(window.look(1, B), Seen::Other);
     }
@@ -117,23 +133,44 @@ mod tests {
     #[test]
     fn the_window_is_128_counters_long() {
         let mut window = Window::default();
-        window.commit(1, A, DataStatus::Ok);
-        window.commit(128, A, DataStatus::Ok);
+        window.commit(1, A, Some(DataStatus::Ok));
+        window.commit(128, A, Some(DataStatus::Ok));
         assert_eq!(window.look(1, A), Seen::Same(DataStatus::Ok));
         assert_eq!(window.look(2, A), Seen::Fresh);
-        window.commit(129, B, DataStatus::Ok);
+        window.commit(129, B, Some(DataStatus::Ok));
         assert_eq!(window.look(1, A), Seen::TooOld);
         assert_eq!(window.look(2, A), Seen::Fresh);
         assert_eq!(window.look(129, A), Seen::Other);
     }
 
     #[test]
+    fn what_is_under_way_has_an_answer_when_it_is_over() {
+        let mut window = Window::default();
+        window.commit(1, A, None);
+        assert_eq!(window.look(1, A), Seen::UnderWay);
+        assert_eq!(window.look(1, B), Seen::Other);
+        window.finish(1, A, DataStatus::Io);
+        window.finish(1, A, DataStatus::Ok);
+        assert_eq!(window.look(1, A), Seen::Same(DataStatus::Io));
+    }
+
+    #[test]
+    fn an_end_that_comes_too_late_hits_no_other_request() {
+        let mut window = Window::default();
+        window.commit(1, A, None);
+        window.commit(129, B, None);
+        window.finish(1, A, DataStatus::Io);
+        assert_eq!(window.look(129, B), Seen::UnderWay);
+        assert_eq!(window.look(1, A), Seen::TooOld);
+    }
+
+    #[test]
     fn a_jump_forgets_everything_before_it() {
         let mut window = Window::default();
         for counter in 1..=128 {
-            window.commit(counter, A, DataStatus::Ok);
+            window.commit(counter, A, Some(DataStatus::Ok));
         }
-        window.commit(u32::MAX, A, DataStatus::Ok);
+        window.commit(u32::MAX, A, Some(DataStatus::Ok));
         assert_eq!(window.look(u32::MAX - 127, A), Seen::Fresh);
         assert_eq!(window.look(u32::MAX - 128, A), Seen::TooOld);
         assert_eq!(window.look(u32::MAX, A), Seen::Same(DataStatus::Ok));
@@ -159,7 +196,7 @@ mod tests {
                 };
                 prop_assert_eq!(window.look(counter, mark), expected);
                 if expected == Seen::Fresh {
-                    window.commit(counter, mark, DataStatus::Ok);
+                    window.commit(counter, mark, Some(DataStatus::Ok));
                     all.insert(counter, mark);
                 }
             }

@@ -5,7 +5,7 @@ use core::{net::IpAddr, time::Duration};
 
 use fabricbios_wire::DataStatus;
 
-use crate::replay::Window;
+use crate::{parts::Parts, replay::Window};
 
 /// Sessions that were used.
 const USED: usize = 16;
@@ -27,6 +27,9 @@ pub(crate) struct Session {
     /// When a new request came last.
     pub(crate) heard: Duration,
     pub(crate) window: Box<Window>,
+    pub(crate) parts: Parts,
+    /// Its writes that are under way.
+    pub(crate) writes: u32,
 }
 
 /// A HELLO, as far as sessions go.
@@ -74,6 +77,17 @@ impl Sessions {
         all.find(|session| session.number == number)
     }
 
+    /// A session that is used.
+    pub(crate) fn find_mut(&mut self, number: u32) -> Option<&mut Session> {
+        let mut used = self.used.iter_mut();
+        used.find(|session| session.number == number)
+    }
+
+    /// Writes under way in sessions that are open.
+    pub(crate) fn writes(&self) -> u32 {
+        self.used.iter().map(|session| session.writes).sum()
+    }
+
     /// A session, for a request that makes sense: it counts as used from now on. A session that is
     /// used makes room for another only here, since this request cannot be an old one that somebody
     /// sends again.
@@ -115,6 +129,8 @@ impl Session {
             source: hello.source,
             heard: hello.now,
             window: Box::default(),
+            parts: Parts::default(),
+            writes: 0,
         }
     }
 

@@ -15,8 +15,8 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, ReplyBuffer, Standing, Store, StoreFailed,
-    answer, crc32c, open, unauthenticated,
+    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, ReplyBuffer, Space, Standing, Store,
+    StoreFailed, answer, crc32c, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey,
@@ -42,11 +42,13 @@ impl Bytes {
     }
 }
 
-impl Store for Bytes {
+impl Space for Bytes {
     fn units(&self) -> u64 {
         UNITS
     }
+}
 
+impl Store for Bytes {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed> {
         let range = Self::range(offset, into.len());
         into.copy_from_slice(&self.bytes.borrow()[range]);
@@ -69,7 +71,7 @@ struct Lease {
 }
 
 impl Leased for Lease {
-    type Store = Bytes;
+    type Space = Bytes;
 
     fn standing(&self) -> Standing {
         self.standing
@@ -79,7 +81,7 @@ impl Leased for Lease {
         self.deadline
     }
 
-    fn store(&self) -> &Bytes {
+    fn space(&self) -> &Bytes {
         &self.bytes
     }
 

@@ -10,13 +10,12 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, ResourceId, Transport};
 
 use super::{
-    counters::Counters,
-    serving::Serving,
-    socket,
-    table::Table,
-    worker::{Server, Workers},
+    bytes::Bytes, counters::Counters, memory_server::MemoryServer, road::Road, socket,
+    worker::Workers,
 };
-use crate::{Rate, Standing};
+
+/// Of sockets and threads, for people.
+const NAME: &str = "FBMU";
 
 /// Threads where none are configured: more than a few fast links need is taken from the machine's
 /// own work.
@@ -47,10 +46,7 @@ impl FbmuConfig {
 pub struct FbmuBackend {
     pub(super) resource_id: ResourceId,
     pub(super) arena: Arc<Arena>,
-    pub(super) serving: Arc<Serving>,
-    pub(super) table: Table,
-    pub(super) address: SocketAddr,
-    pub(super) rate: Rate,
+    pub(super) road: Road<Bytes>,
     counters: Arc<Counters>,
     workers: Workers,
 }
@@ -61,19 +57,17 @@ impl FbmuBackend {
     pub fn open(config: FbmuConfig) -> Result<Self, StepError> {
         let failed = |error| StepError::new("start FBMU", format_args!("{error}"));
         let count = config.workers.map_or_else(usual_workers, NonZeroUsize::get);
-        let sockets = socket::open(config.listen, count)?;
+        let sockets = socket::open(NAME, config.listen, count)?;
         let address = sockets[0].local_addr().map_err(failed)?;
-        let (serving, counters) = (Arc::default(), Arc::default());
-        let workers = Workers::start(sockets, || Server::new(&serving, &counters));
+        let (road, counters) = (Road::new(address, config.ops_per_second), Arc::default());
+        let workers = Workers::start(NAME, sockets, || {
+            MemoryServer::new(&road.serving, &counters)
+        });
         let workers = workers.map_err(failed)?;
-        let at_once = (config.ops_per_second / 10).max(256);
         Ok(Self {
             resource_id: config.resource_id,
             arena: config.arena,
-            serving,
-            table: Table::default(),
-            address,
-            rate: Rate::new(config.ops_per_second, at_once),
+            road,
             counters,
             workers,
         })
@@ -82,7 +76,7 @@ impl FbmuBackend {
     /// Where it is served; the address may be a wildcard.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.address
+        self.road.address
     }
 
     /// What went through the sockets.
@@ -115,42 +109,29 @@ impl Backend for FbmuBackend {
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        if let Some(entry) = self.serving.leases.of(tag) {
-            entry.extend(deadline);
-        }
+        self.road.extend(tag, deadline);
     }
 
     fn fenced(&self, tag: Tag) {
-        if let Some(entry) = self.serving.leases.of(tag) {
-            entry.set(Standing::Fenced);
-        }
+        self.road.fenced(tag);
     }
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.add_key(tag)
+        self.road.add_key(tag)
     }
 
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.drop_old_key(tag)
+        self.road.drop_old_key(tag)
     }
 
-    /// A farewell costs nothing here: a key that is cut is answered with NO_LEASE anyway.
     fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
-        let Some(slot) = self.table.find_or_make(tag.lease_id) else {
-            return Ok("it was released before".into());
-        };
-        let mut life = slot.lock();
-        life.cut_through = life.cut_through.max(Some(tag.generation));
-        if let Some(newer) = life.generation.filter(|it| *it > tag.generation) {
-            let newer = newer.0;
-            return Ok(format!("the lease has moved on to generation {newer}"));
-        }
-        self.end(&mut life, tag)
+        self.road.cut(tag)
     }
 
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
         self.check_extent(extent)?;
-        self.give_back(tag, Some((extent, progress)))
+        self.road
+            .give_back(tag, progress, |_| self.scrub(tag, extent, progress))
     }
 
     fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
@@ -164,6 +145,6 @@ impl Backend for FbmuBackend {
     }
 }
 
-fn usual_workers() -> usize {
+pub(super) fn usual_workers() -> usize {
     thread::available_parallelism().map_or(1, |cores| cores.get().min(WORKERS_AT_MOST))
 }

@@ -8,7 +8,10 @@ use std::{
 use fabricbios_wire::DATAGRAM_MAX;
 use nix::errno::Errno;
 
-use super::calls::{Envelope, Headers};
+use super::{
+    calls::{Envelope, Headers},
+    front::Guest,
+};
 use crate::ReplyBuffer;
 
 /// Datagrams per system call: enough to make the calls cheap, few enough that the clock, which is
@@ -33,6 +36,9 @@ pub(super) struct Letter {
     /// 0: no reply.
     reply_length: usize,
 }
+
+/// Replies, and where each goes.
+pub(super) type Replies<'a> = &'a [(&'a Envelope, &'a [u8])];
 
 /// How sending went.
 #[derive(Debug, Default)]
@@ -68,10 +74,8 @@ impl Batch {
         Ok(&mut self.letters[..count])
     }
 
-    /// Sends the replies to the first `count`. What the system does not take at once is lost, like
-    /// any datagram: waiting for one client would make all others wait.
+    /// Sends the replies to the first `count`.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, count: usize) -> Sent {
-        let mut sent = Sent::default();
         let mut replies = Vec::with_capacity(BATCH);
         for letter in self.letters.iter_mut().take(count) {
             if letter.reply_length > 0 {
@@ -79,19 +83,38 @@ impl Batch {
                 replies.push((&letter.envelope, &letter.reply[..letter.reply_length]));
             }
         }
-        let mut left = &replies[..];
-        while !left.is_empty() {
-            match self.headers.send(socket, left.iter().copied()) {
-                Ok(taken) => left = &left[taken.clamp(1, left.len())..],
-                Err(Errno::EINTR) => {}
-                Err(errno) => {
-                    sent.unsent += 1;
-                    sent.errno = Some(errno);
-                    left = &left[1..];
-                }
+        send_all(&mut self.headers, socket, &replies)
+    }
+
+    /// Sends replies that are not those of the batch.
+    pub(super) fn send_all(&mut self, socket: BorrowedFd<'_>, replies: Replies<'_>) -> Sent {
+        send_all(&mut self.headers, socket, replies)
+    }
+}
+
+/// What the system does not take at once is lost, like any datagram: waiting for one client would make all
+/// others wait.
+fn send_all(headers: &mut Headers, socket: BorrowedFd<'_>, replies: Replies<'_>) -> Sent {
+    let mut sent = Sent::default();
+    let mut left = replies;
+    while !left.is_empty() {
+        match headers.send(socket, left.iter().copied()) {
+            Ok(taken) => left = &left[taken.clamp(1, left.len())..],
+            Err(Errno::EINTR) => {}
+            Err(errno) => {
+                sent.unsent += 1;
+                sent.errno = Some(errno);
+                left = &left[1..];
             }
         }
-        sent
+    }
+    sent
+}
+
+impl Sent {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.unsent += other.unsent;
+        self.errno = other.errno.or(self.errno);
     }
 }
 
@@ -109,6 +132,16 @@ impl Letter {
     /// The datagram, and room for the reply to it.
     pub(super) fn open(&mut self) -> (&[u8], &mut ReplyBuffer) {
         (&self.bytes[..self.length], &mut self.reply)
+    }
+
+    /// The same, and who it is from.
+    pub(super) fn guest(&mut self, source: IpAddr) -> Guest<'_> {
+        Guest {
+            datagram: &self.bytes[..self.length],
+            source,
+            envelope: &self.envelope,
+            reply: &mut self.reply,
+        }
     }
 
     /// The reply is so long.

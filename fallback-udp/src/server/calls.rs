@@ -14,15 +14,15 @@ const NAME_LEN: usize = size_of::<libc::sockaddr_in6>();
 /// Room for one `IPV6_PKTINFO` or `IP_PKTINFO`.
 const CONTROL_LEN: usize = 64;
 
-/// One message: its bytes, the other side's address, and what the kernel says of our own.
-#[derive(Debug)]
+/// Of one message: the other side's address, and what the kernel says of our own.
+#[derive(Clone, Debug)]
 pub(super) struct Envelope {
     pub(super) name: Name,
     pub(super) control: Control,
 }
 
 /// A `sockaddr_in` or `sockaddr_in6`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[repr(C, align(8))]
 pub(super) struct Name {
     pub(super) bytes: [u8; NAME_LEN],
@@ -30,7 +30,7 @@ pub(super) struct Name {
 }
 
 /// Control messages.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[repr(C, align(8))]
 pub(super) struct Control {
     pub(super) bytes: [u8; CONTROL_LEN],

@@ -6,21 +6,38 @@
 //! that the holder's requests pass one by one.
 
 use std::{
+    fmt,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use fabricbios_arena::Arena;
-use fabricbios_lease::{BootTime, Extent, Tag};
+use fabricbios_lease::{BootTime, Tag};
+use fabricbios_wire::DataService;
 
-use crate::{Desk, Keys, Leased, Rate, Standing, Store, StoreFailed};
+use crate::{Desk, Keys, Leased, Rate, Space, Standing};
+
+/// What a service gives access to with one binding.
+pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
+    /// The service.
+    const SERVICE: DataService;
+
+    /// Whether nothing of it is being read or written. Asked once access has ended.
+    fn is_quiet(&self) -> bool {
+        true
+    }
+
+    /// Waits for that, saying so by `progress` whenever something has ended. `Err`: nothing does any more.
+    fn wait_until_quiet(&self, _progress: &dyn Fn()) -> Result<(), String> {
+        Ok(())
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Entry<C> {
     /// The binding that it was made for.
     pub(super) tag: Tag,
     keys: RwLock<Keys>,
@@ -28,19 +45,12 @@ pub(super) struct Entry {
     deadline: AtomicU64,
     desk: Mutex<Desk>,
     rate: Rate,
-    bytes: Bytes,
+    pub(super) content: C,
 }
 
-/// The lease's part of the arena.
-#[derive(Debug)]
-pub(super) struct Bytes {
-    pub(super) arena: Arc<Arena>,
-    pub(super) extent: Extent,
-}
-
-impl Entry {
+impl<C> Entry<C> {
     /// A binding without a deadline: it answers NO_LEASE until it is told one.
-    pub(super) fn new(tag: Tag, keys: Keys, bytes: Bytes, rate: Rate) -> Self {
+    pub(super) fn new(tag: Tag, keys: Keys, content: C, rate: Rate) -> Self {
         Self {
             tag,
             keys: RwLock::new(keys),
@@ -48,7 +58,7 @@ impl Entry {
             deadline: AtomicU64::new(0),
             desk: Mutex::new(Desk::new(rate)),
             rate,
-            bytes,
+            content,
         }
     }
 
@@ -78,16 +88,16 @@ impl Entry {
 
     /// Forgets the sessions, for a lease that is only remembered.
     pub(super) fn shrink(&self) {
-        self.at_desk(|desk| *desk = Desk::new(self.rate));
+        *self.desk() = Desk::new(self.rate);
     }
 
-    pub(super) fn extent(&self) -> Extent {
-        self.bytes.extent
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Leased for Entry {
-    type Store = Bytes;
+impl<C: Space> Leased for Entry<C> {
+    type Space = C;
 
     fn standing(&self) -> Standing {
         match self.standing.load(Ordering::Acquire) {
@@ -101,39 +111,12 @@ impl Leased for Entry {
         Duration::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    fn store(&self) -> &Bytes {
-        &self.bytes
+    fn space(&self) -> &C {
+        &self.content
     }
 
     fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Store for Bytes {
-    fn units(&self) -> u64 {
-        self.extent.length
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed> {
-        let at = self.place(offset, into.len())?;
-        self.arena.read(at, into).map_err(|_outside| StoreFailed)
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), StoreFailed> {
-        let at = self.place(offset, from.len())?;
-        self.arena.write(at, from).map_err(|_outside| StoreFailed)
-    }
-}
-
-impl Bytes {
-    /// Where in the arena; checked here again, since next to it are somebody else's bytes.
-    fn place(&self, offset: u64, length: usize) -> Result<u64, StoreFailed> {
-        let end = offset.checked_add(length as u64).ok_or(StoreFailed)?;
-        if end > self.extent.length {
-            return Err(StoreFailed);
-        }
-        self.extent.offset.checked_add(offset).ok_or(StoreFailed)
+        work(&mut self.desk())
     }
 }
 
@@ -144,26 +127,25 @@ mod tests {
         thread::{self, yield_now},
     };
 
-    use fabricbios_arena::Source;
     use fabricbios_wire::{DpKey, Generation, LeaseId, ResourceId};
 
     use super::*;
     use crate::DataKey;
 
-    /// The second of three pages.
-    fn entry() -> Entry {
+    impl Space for () {
+        fn units(&self) -> u64 {
+            0
+        }
+    }
+
+    fn entry() -> Entry<()> {
         let tag = Tag {
             lease_id: LeaseId(1),
             generation: Generation(1),
             resource_id: ResourceId(1),
         };
-        let arena = Arc::new(Arena::open(&Source::default(), 3 * 4096).unwrap());
-        let extent = Extent {
-            offset: 4096,
-            length: 4096,
-        };
         let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
-        Entry::new(tag, keys, Bytes { arena, extent }, Rate::new(1, 1))
+        Entry::new(tag, keys, (), Rate::new(1, 1))
     }
 
     #[test]
@@ -184,18 +166,5 @@ mod tests {
             is_served.store(true, Ordering::Release);
             drop(request);
         });
-    }
-
-    #[test]
-    fn bytes_of_neighbours_are_out_of_reach_whoever_asks() {
-        let bytes = entry().bytes;
-        assert!(bytes.write(4090, &[1; 6]).is_ok());
-        for offset in [4091, 4096, u64::MAX, u64::MAX - 4096] {
-            assert!(bytes.write(offset, &[1; 6]).is_err(), "{offset}");
-            assert!(bytes.read(offset, &mut [0; 6]).is_err(), "{offset}");
-        }
-        let mut all = [0; 3 * 4096];
-        bytes.arena.read(0, &mut all).unwrap();
-        assert_eq!(all.iter().filter(|byte| **byte == 1).count(), 6);
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     /// IPv4 also on a socket of IPv6, which takes both.
     #[test]
     fn no_path_mtu_of_the_cache_is_believed() {
-        let sockets = socket::open((Ipv6Addr::UNSPECIFIED, 0).into(), 2).unwrap();
+        let sockets = socket::open("a test", (Ipv6Addr::UNSPECIFIED, 0).into(), 2).unwrap();
         for it in &sockets {
             assert_eq!(get(it.as_fd(), V4), libc::IP_PMTUDISC_PROBE);
             assert_eq!(get(it.as_fd(), V6), libc::IPV6_PMTUDISC_PROBE);

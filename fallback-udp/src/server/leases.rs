@@ -18,36 +18,45 @@ pub(super) const REMEMBERED: Duration = Duration::from_secs(11 * 60);
 /// Leases that are remembered at most; the oldest are forgotten first.
 const REMEMBERED_AT_MOST: usize = 65_536;
 
-type Shard = HashMap<LeaseId, Arc<Entry>>;
+type Shard<C> = HashMap<LeaseId, Arc<Entry<C>>>;
 
-#[derive(Debug, Default)]
-pub(super) struct Leases {
-    shards: [RwLock<Shard>; SHARDS],
+#[derive(Debug)]
+pub(super) struct Leases<C> {
+    shards: [RwLock<Shard<C>>; SHARDS],
     /// Those that are over, by when they were released.
-    over: Mutex<VecDeque<(Duration, Arc<Entry>)>>,
+    over: Mutex<VecDeque<(Duration, Arc<Entry<C>>)>>,
 }
 
-impl Leases {
-    pub(super) fn find(&self, lease: LeaseId) -> Option<Arc<Entry>> {
+impl<C> Default for Leases<C> {
+    fn default() -> Self {
+        Self {
+            shards: Default::default(),
+            over: Mutex::default(),
+        }
+    }
+}
+
+impl<C> Leases<C> {
+    pub(super) fn find(&self, lease: LeaseId) -> Option<Arc<Entry<C>>> {
         let shard = self.shards[shard_of(lease)].read();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         shard.get(&lease).cloned()
     }
 
     /// The binding of a tag, unless the lease has moved on to a newer one.
-    pub(super) fn of(&self, tag: Tag) -> Option<Arc<Entry>> {
+    pub(super) fn of(&self, tag: Tag) -> Option<Arc<Entry<C>>> {
         let entry = self.find(tag.lease_id)?;
         (entry.tag.generation <= tag.generation).then_some(entry)
     }
 
     /// Serves a binding; an older one of the lease is not known any more.
-    pub(super) fn serve(&self, entry: Arc<Entry>) {
+    pub(super) fn serve(&self, entry: Arc<Entry<C>>) {
         let lease = entry.tag.lease_id;
         self.shard(lease).insert(lease, entry);
     }
 
     /// From now on the lease is only remembered.
-    pub(super) fn remember(&self, entry: Arc<Entry>, now: Duration) {
+    pub(super) fn remember(&self, entry: Arc<Entry<C>>, now: Duration) {
         entry.set(Standing::Over);
         entry.shrink();
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +78,7 @@ impl Leases {
     }
 
     /// Takes this binding out, and no newer one of the lease.
-    fn forget(&self, entry: &Arc<Entry>) {
+    fn forget(&self, entry: &Arc<Entry<C>>) {
         let lease = entry.tag.lease_id;
         let mut shard = self.shard(lease);
         if shard.get(&lease).is_some_and(|it| Arc::ptr_eq(it, entry)) {
@@ -77,7 +86,7 @@ impl Leases {
         }
     }
 
-    fn shard(&self, lease: LeaseId) -> RwLockWriteGuard<'_, Shard> {
+    fn shard(&self, lease: LeaseId) -> RwLockWriteGuard<'_, Shard<C>> {
         let shard = self.shards[shard_of(lease)].write();
         shard.unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,17 +102,13 @@ fn shard_of(lease: LeaseId) -> usize {
 mod tests {
     use std::sync::LazyLock;
 
-    use fabricbios_arena::{Arena, Source};
-    use fabricbios_lease::Extent;
     use fabricbios_wire::{DpKey, Generation, ResourceId};
 
     use super::*;
-    use crate::{DataKey, Keys, Leased, Rate, server::entry::Bytes};
+    use crate::{DataKey, Keys, Leased, Rate};
 
     const START: Duration = Duration::from_secs(1000);
 
-    static ARENA: LazyLock<Arc<Arena>> =
-        LazyLock::new(|| Arc::new(Arena::open(&Source::default(), 4096).unwrap()));
     static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(DataKey::new(&DpKey([1; 32]))));
 
     fn tag(lease: u128, generation: u32) -> Tag {
@@ -114,18 +119,12 @@ mod tests {
         }
     }
 
-    fn entry(lease: u128, generation: u32) -> Arc<Entry> {
-        let extent = Extent {
-            offset: 0,
-            length: 4096,
-        };
-        let arena = Arc::clone(&ARENA);
-        let bytes = Bytes { arena, extent };
+    fn entry(lease: u128, generation: u32) -> Arc<Entry<()>> {
         let (tag, rate) = (tag(lease, generation), Rate::new(1, 1));
-        Arc::new(Entry::new(tag, KEYS.clone(), bytes, rate))
+        Arc::new(Entry::new(tag, KEYS.clone(), (), rate))
     }
 
-    fn over(leases: &Leases, lease: u128, at: Duration) {
+    fn over(leases: &Leases<()>, lease: u128, at: Duration) {
         let entry = entry(lease, 1);
         leases.serve(Arc::clone(&entry));
         leases.remember(entry, at);

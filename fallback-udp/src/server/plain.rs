@@ -11,6 +11,8 @@ use super::{
 };
 use crate::ReplyBuffer;
 
+const NAME: &str = "plain";
+
 /// Threads that answer each datagram with what a function makes of it.
 #[derive(Debug)]
 pub struct Plain {
@@ -32,9 +34,9 @@ impl Plain {
         H: FnMut(&[u8], &mut ReplyBuffer) -> usize + Send + 'static,
     {
         let failed = |error| StepError::new("start threads", format_args!("{error}"));
-        let sockets = socket::open(listen, workers.get())?;
+        let sockets = socket::open(NAME, listen, workers.get())?;
         let address = sockets[0].local_addr().map_err(failed)?;
-        let threads = Workers::start(sockets, || Ok(Function(handler()))).map_err(failed)?;
+        let threads = Workers::start(NAME, sockets, || Ok(Function(handler()))).map_err(failed)?;
         Ok(Self {
             address,
             _threads: threads,

@@ -11,16 +11,16 @@ use fabricbios_wire::{
 };
 
 use super::{
-    backend::FbmuBackend,
-    entry::Entry,
+    entry::{Content, Entry},
     life::{Life, State},
+    road::{Road, name_of},
     serving::Outcome,
 };
-use crate::DataKey;
+use crate::{Begin, DataKey, begin};
 
-impl FbmuBackend {
+impl<C: Content> Road<C> {
     /// Ends access, if there is any; the state is Cut or Failed then. Gives the proof.
-    pub(super) fn end(&self, life: &mut Life, tag: Tag) -> Result<String, StepError> {
+    pub(super) fn end(&self, life: &mut Life<C>, tag: Tag) -> Result<String, StepError> {
         match mem::take(&mut life.state) {
             State::Live(entry) | State::Failed { entry, .. } => {
                 life.key = None;
@@ -45,7 +45,7 @@ impl FbmuBackend {
         }
     }
 
-    fn prove_over(&self, entry: &Entry, tag: Tag) -> Result<String, StepError> {
+    fn prove_over(&self, entry: &Entry<C>, tag: Tag) -> Result<String, StepError> {
         let started = Instant::now();
         entry.end();
         let took_us = started.elapsed().as_micros();
@@ -60,12 +60,13 @@ impl FbmuBackend {
         }
         let count = keys.iter().count();
         Ok(format!(
-            "FBMU: nothing in progress after {took_us} µs, NO_LEASE under its keys ({count})"
+            "{}: nothing in progress after {took_us} µs, NO_LEASE under its keys ({count})",
+            name_of(C::SERVICE)
         ))
     }
 
     /// Takes the key before the last rotation away, if there is one.
-    pub(super) fn prove_retired(&self, entry: &Entry) -> Result<(), StepError> {
+    pub(super) fn prove_retired(&self, entry: &Entry<C>) -> Result<(), StepError> {
         let retired = entry.keys_alone().retire();
         let Some(old) = retired else {
             return Ok(());
@@ -80,14 +81,16 @@ impl FbmuBackend {
     }
 
     fn ask_as_client(&self, lease_id: LeaseId, key: &DataKey) -> Answered {
-        let question = ping(lease_id, key);
+        let question = ping(C::SERVICE, lease_id, key);
         let mut reply = [0; DATAGRAM_MAX];
         let source = Ipv4Addr::LOCALHOST.into();
-        let outcome = self.serving.serve(&question, source, &mut reply);
+        let outcome = self.serving.serve(&question, source, |entry, keys, asked| {
+            begin(&**entry, keys, asked, false, &mut reply)
+        });
         match outcome {
-            Outcome::Nothing => Answered::Nothing,
             Outcome::Unauthenticated(_) => Answered::Unauthenticated,
-            Outcome::Reply(told) => Answered::read(&reply[..told.length], key),
+            Outcome::Met(Begin::Reply(told)) => Answered::read(&reply[..told.length], key),
+            Outcome::Nothing | Outcome::Met(_) => Answered::Nothing,
         }
     }
 }
@@ -120,9 +123,9 @@ impl Answered {
     }
 }
 
-fn ping(lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVERHEAD] {
+fn ping(service: DataService, lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVERHEAD] {
     let header = DataHeader {
-        service: DataService::Memory,
+        service,
         op: DataOp::Ping as u8,
         flags: 0,
         status: 0,
@@ -141,7 +144,7 @@ fn ping(lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVERHEAD] {
     out
 }
 
-fn why_unreachable(state: &State) -> String {
+fn why_unreachable<C>(state: &State<C>) -> String {
     match state {
         State::Cut { proof, .. } => proof.clone(),
         State::Empty => "it was never bound".into(),

@@ -1,4 +1,4 @@
-//! After the cut: scrub, remember that the lease is over, forget the rest. And the remediation of
+//! After the cut: clean up, remember that the lease is over, forget the rest. And the remediation of
 //! what could not be cut or scrubbed.
 
 use std::{
@@ -11,30 +11,28 @@ use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
 use super::{
     backend::FbmuBackend,
     clock,
-    entry::Entry,
+    entry::{Content, Entry},
     life::{Life, Slot, State},
+    road::Road,
     table::Known,
 };
 use crate::Standing;
 
 /// What a release has to do.
-enum Step {
-    /// Scrub; the state is Releasing.
-    Scrub(Option<Arc<Entry>>),
+enum Step<C> {
+    /// Clean up; the state is Releasing.
+    Clean(Option<Arc<Entry<C>>>),
     /// Done before.
     Done,
 }
 
-impl FbmuBackend {
-    /// [`Backend::release`] without the scrub, for bytes that another road scrubs.
-    pub fn retire(&self, tag: Tag) -> Result<(), StepError> {
-        self.give_back(tag, None)
-    }
-
+impl<C: Content> Road<C> {
+    /// Ends a binding that was cut: `clean` takes away what is left of it, once nothing of it is under way.
     pub(super) fn give_back(
         &self,
         tag: Tag,
-        scrub: Option<(Extent, &dyn Fn())>,
+        progress: &dyn Fn(),
+        clean: impl FnOnce(Option<&Entry<C>>) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
         let Some(slot) = self.table.find_or_make(tag.lease_id) else {
             // Scrubbing again would hit whoever has the bytes now. The lease may have been fenced
@@ -49,45 +47,28 @@ impl FbmuBackend {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let begun = slot.lock().begin_release(tag)?;
-        let Step::Scrub(entry) = begun else {
+        let Step::Clean(entry) = begun else {
             return Ok(());
         };
-        let scrubbed = scrub.map_or(Ok(()), |(extent, progress)| {
-            self.scrub(tag, extent, progress)
-        });
-        self.finish(&slot, tag, entry, scrubbed)
-    }
-
-    fn scrub(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-        let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
-        // Other bytes than were bound would leave the tenant's where they are.
-        if let Some(bound) = self.table.held_by(tag.lease_id).filter(|it| *it != extent) {
-            return Err(failed(format!(
-                "bound {bound:?}, asked to release {extent:?}"
-            )));
-        }
-        if let Some(other) = self.table.holder_besides(tag.lease_id, extent) {
-            return Err(failed(format!("the bytes belong to lease {other} by now")));
-        }
-        self.arena
-            .scrub(extent.offset, extent.length, progress)
-            .map_err(|outside| failed(outside.to_string()))
+        let cleaned = wait_until_quiet(tag, entry.as_deref(), progress);
+        let cleaned = cleaned.and_then(|()| clean(entry.as_deref()));
+        self.finish(&slot, tag, entry, cleaned)
     }
 
     fn finish(
         &self,
-        slot: &Slot,
+        slot: &Slot<C>,
         tag: Tag,
-        entry: Option<Arc<Entry>>,
-        scrubbed: Result<(), StepError>,
+        entry: Option<Arc<Entry<C>>>,
+        cleaned: Result<(), StepError>,
     ) -> Result<(), StepError> {
         let mut life = slot.lock();
-        if let Err(error) = &scrubbed {
+        if let Err(error) = &cleaned {
             life.state = State::Dirty {
                 error: error.clone(),
                 entry,
             };
-            return scrubbed;
+            return cleaned;
         }
         life.state = State::Gone;
         drop(life);
@@ -97,20 +78,62 @@ impl FbmuBackend {
         self.table.released(tag.lease_id);
         Ok(())
     }
+}
+
+impl FbmuBackend {
+    /// [`Backend::release`] without the scrub, for bytes that another road scrubs.
+    pub fn retire(&self, tag: Tag) -> Result<(), StepError> {
+        self.road.give_back(tag, &|| (), |_| Ok(()))
+    }
+
+    pub(super) fn scrub(
+        &self,
+        tag: Tag,
+        extent: Extent,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
+        // Other bytes than were bound would leave the tenant's where they are.
+        if let Some(bound) = self
+            .road
+            .table
+            .held_by(tag.lease_id)
+            .filter(|it| *it != extent)
+        {
+            return Err(failed(format!(
+                "bound {bound:?}, asked to release {extent:?}"
+            )));
+        }
+        if let Some(other) = self.road.table.holder_besides(tag.lease_id, extent) {
+            return Err(failed(format!("the bytes belong to lease {other} by now")));
+        }
+        self.arena
+            .scrub(extent.offset, extent.length, progress)
+            .map_err(|outside| failed(outside.to_string()))
+    }
 
     /// Cuts and releases again, whatever state the lease was left in, and looks whether it is gone.
     pub(super) fn remedy(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
         self.cut(tag, Farewell::None)?;
         self.release(tag, extent, &|| ())?;
-        match self.table.find(tag.lease_id) {
+        match self.road.table.find(tag.lease_id) {
             Known::Released | Known::No => Ok(()),
             Known::Slot(_) => Err(StepError::new("reset", format_args!("{tag}: still there"))),
         }
     }
 }
 
-impl Life {
-    fn begin_release(&mut self, tag: Tag) -> Result<Step, StepError> {
+fn wait_until_quiet<C: Content>(
+    tag: Tag,
+    entry: Option<&Entry<C>>,
+    progress: &dyn Fn(),
+) -> Result<(), StepError> {
+    let quiet = entry.map_or(Ok(()), |entry| entry.content.wait_until_quiet(progress));
+    quiet.map_err(|why| StepError::new("release", format_args!("{tag}: {why}")))
+}
+
+impl<C> Life<C> {
+    fn begin_release(&mut self, tag: Tag) -> Result<Step<C>, StepError> {
         let refuse = |why: &str| Err(StepError::new("release", format_args!("{tag}: {why}")));
         if self.is_past(tag.generation) {
             return refuse("the lease has moved on to a newer generation");
@@ -131,6 +154,6 @@ impl Life {
             }
         };
         self.state = State::Releasing(entry.clone());
-        Ok(Step::Scrub(entry))
+        Ok(Step::Clean(entry))
     }
 }

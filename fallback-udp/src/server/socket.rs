@@ -19,15 +19,21 @@ use super::fragments;
 /// Some milliseconds of a fast network, for when the threads do not get a processor.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Opens `count` sockets on `listen`. With port 0 the system chooses one, the same for all.
-pub(super) fn open(listen: SocketAddr, count: usize) -> Result<Vec<UdpSocket>, StepError> {
-    let failed = |errno| StepError::new("listen for FBMU", explain(listen, errno));
+/// Opens `count` sockets of the service `name` on `listen`. With port 0 the system chooses one, the same
+/// for all.
+pub(super) fn open(
+    name: &str,
+    listen: SocketAddr,
+    count: usize,
+) -> Result<Vec<UdpSocket>, StepError> {
+    let step = format!("listen for {name}");
+    let failed = |errno| StepError::new(&step, explain(listen, errno));
     // The first is alone on the port: if somebody else has it, also another server that would
     // share it, this fails. Only then may the others join.
     let first = UdpSocket::from(bound(listen, false).map_err(failed)?);
     let address = first
         .local_addr()
-        .map_err(|error| StepError::new("listen for FBMU", format_args!("{listen}: {error}")))?;
+        .map_err(|error| StepError::new(&step, format_args!("{listen}: {error}")))?;
     setsockopt(&first, sockopt::ReusePort, &true).map_err(failed)?;
     let mut sockets = vec![first];
     for _ in 1..count {

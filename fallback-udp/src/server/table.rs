@@ -17,14 +17,14 @@ use super::life::Slot;
 /// release and does nothing; this many releases later no thread still carries such an order.
 const RELEASED: usize = 16_384;
 
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    inner: Mutex<Inner>,
+#[derive(Debug)]
+pub(super) struct Table<C> {
+    inner: Mutex<Inner<C>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    slots: HashMap<LeaseId, (Arc<Slot>, Option<Extent>)>,
+#[derive(Debug)]
+struct Inner<C> {
+    slots: HashMap<LeaseId, (Arc<Slot<C>>, Option<Extent>)>,
     /// What leases hold, by first byte; no two of them overlap.
     held: BTreeMap<u64, (Extent, LeaseId)>,
     released: HashSet<LeaseId>,
@@ -33,9 +33,9 @@ struct Inner {
 
 /// What is known of a lease.
 #[derive(Debug)]
-pub(super) enum Known {
+pub(super) enum Known<C> {
     /// Bound or cut here, and not released.
-    Slot(Arc<Slot>),
+    Slot(Arc<Slot<C>>),
     /// Released before.
     Released,
     /// Never heard of.
@@ -51,8 +51,27 @@ pub(super) enum NotFree {
     HasOthers,
 }
 
-impl Table {
-    pub(super) fn find(&self, lease: LeaseId) -> Known {
+impl<C> Default for Table<C> {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::default(),
+        }
+    }
+}
+
+impl<C> Default for Inner<C> {
+    fn default() -> Self {
+        Self {
+            slots: HashMap::new(),
+            held: BTreeMap::new(),
+            released: HashSet::new(),
+            released_order: VecDeque::new(),
+        }
+    }
+}
+
+impl<C> Table<C> {
+    pub(super) fn find(&self, lease: LeaseId) -> Known<C> {
         let inner = self.lock();
         match inner.slots.get(&lease) {
             Some((slot, _)) => Known::Slot(Arc::clone(slot)),
@@ -62,7 +81,7 @@ impl Table {
     }
 
     /// The slot of a lease, made if need be. `None`: it was released before.
-    pub(super) fn find_or_make(&self, lease: LeaseId) -> Option<Arc<Slot>> {
+    pub(super) fn find_or_make(&self, lease: LeaseId) -> Option<Arc<Slot<C>>> {
         let mut inner = self.lock();
         if inner.released.contains(&lease) {
             return None;
@@ -76,7 +95,7 @@ impl Table {
         &self,
         lease: LeaseId,
         extent: Extent,
-    ) -> Result<Option<Arc<Slot>>, NotFree> {
+    ) -> Result<Option<Arc<Slot<C>>>, NotFree> {
         let mut inner = self.lock();
         if inner.released.contains(&lease) {
             return Ok(None);
@@ -119,12 +138,12 @@ impl Table {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner<C>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl<C> Inner<C> {
     /// Extents that do not overlap end in the order in which they start.
     fn holder_besides(&self, lease: LeaseId, extent: Extent) -> Option<LeaseId> {
         let before_end = self.held.range(..extent.end()).rev();
@@ -156,7 +175,7 @@ mod tests {
 
     #[test]
     fn bytes_belong_to_one_lease_until_it_is_released() {
-        let table = Table::default();
+        let table = Table::<()>::default();
         assert!(table.claim(A, page(0)).unwrap().is_some());
         assert!(table.claim(A, page(0)).unwrap().is_some(), "again");
         assert_eq!(table.claim(A, page(1)).err(), Some(NotFree::HasOthers));
@@ -168,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_overlap_is_found_and_no_neighbour() {
-        let table = Table::default();
+        let table = Table::<()>::default();
         for (lease, extent) in [(A, pages(2, 4)), (B, pages(8, 1))] {
             assert!(table.claim(lease, extent).unwrap().is_some());
         }
@@ -189,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_released_lease_does_not_come_back() {
-        let table = Table::default();
+        let table = Table::<()>::default();
         assert!(table.find_or_make(A).is_some());
         table.released(A);
         assert!(table.find_or_make(A).is_none());
@@ -199,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_of_released_leases_is_bounded() {
-        let table = Table::default();
+        let table = Table::<()>::default();
         for lease in 0..RELEASED as u128 + 10 {
             table.released(LeaseId(lease));
         }

@@ -3,13 +3,12 @@
 use std::{
     io,
     net::UdpSocket,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use nix::{
@@ -19,19 +18,18 @@ use nix::{
 };
 
 use super::{
-    batch::{BATCH, Batch, Letter},
+    batch::{BATCH, Batch, Letter, Replies, Sent},
     clock,
-    counters::{Counters, Tally},
-    serving::{Outcome, Serving},
 };
-use crate::{Rate, Sources, limit::Allowance, unauthenticated};
+use crate::{Rate, limit::Allowance};
 
 /// Between two looks at what can be forgotten when nobody asks anything.
-const IDLE_MS: u16 = 60_000;
+pub(super) const IDLE_MS: u16 = 60_000;
 
 /// The threads, until dropped.
 #[derive(Debug)]
 pub(super) struct Workers {
+    name: &'static str,
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -53,11 +51,22 @@ pub(super) trait Clerk: Send + 'static {
 
     /// Nothing has come for a while.
     fn idle(&mut self) {}
+
+    /// Sleeps until one of `inputs` can be read or something of its own is over; `false`: neither was for
+    /// a while.
+    fn wait(&mut self, inputs: [BorrowedFd<'_>; 2]) -> Result<bool, Errno> {
+        let mut events = inputs.map(|input| PollFd::new(input, PollFlags::POLLIN));
+        Ok(poll(&mut events, PollTimeout::from(IDLE_MS))? > 0)
+    }
+
+    /// Has those replies sent that were not ready with their batch.
+    fn late(&mut self, _send: &mut dyn FnMut(Replies<'_>)) {}
 }
 
 impl Workers {
     /// A thread for each socket, each with a clerk of its own.
     pub(super) fn start<C: Clerk>(
+        name: &'static str,
         sockets: Vec<UdpSocket>,
         clerk: impl Fn() -> io::Result<C>,
     ) -> io::Result<Self> {
@@ -67,13 +76,15 @@ impl Workers {
             event: EventFd::from_value_and_flags(0, flags)?,
         };
         let mut workers = Self {
+            name,
             stop: Arc::new(stop),
             threads: Vec::new(),
         };
         for socket in sockets {
             let (stop, clerk) = (Arc::clone(&workers.stop), clerk()?);
-            let body = move || Worker::new(socket, stop, clerk).run();
-            let thread = thread::Builder::new().name("fbmu".into()).spawn(body)?;
+            let body = move || Worker::new(name, socket, stop, clerk).run();
+            let thread = thread::Builder::new().name(name.to_lowercase());
+            let thread = thread.spawn(body)?;
             workers.threads.push(thread);
         }
         Ok(workers)
@@ -84,18 +95,19 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.stop.said.store(true, Ordering::Release);
         if let Err(errno) = self.stop.event.write(1) {
-            tracing::error!(%errno, "the threads of FBMU cannot be told to stop");
+            tracing::error!(service = self.name, %errno, "the threads cannot be told to stop");
             return;
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of FBMU panicked");
+                tracing::error!(service = self.name, "a thread panicked");
             }
         }
     }
 }
 
 struct Worker<C> {
+    name: &'static str,
     socket: UdpSocket,
     stop: Arc<Stop>,
     batch: Batch,
@@ -103,19 +115,13 @@ struct Worker<C> {
     complaints: Complaints,
 }
 
-/// Answers one datagram after the other.
-pub(super) struct Server {
-    serving: Arc<Serving>,
-    counters: Arc<Counters>,
-    sources: Sources,
-}
-
-/// Failures of the socket, for the log: one a second, since anybody may be able to cause them.
-struct Complaints(Allowance);
+/// Failures for the log: one a second, since anybody may be able to cause them.
+pub(super) struct Complaints(Allowance);
 
 impl<C: Clerk> Worker<C> {
-    fn new(socket: UdpSocket, stop: Arc<Stop>, clerk: C) -> Self {
+    fn new(name: &'static str, socket: UdpSocket, stop: Arc<Stop>, clerk: C) -> Self {
         Self {
+            name,
             socket,
             stop,
             batch: Batch::new(),
@@ -138,7 +144,7 @@ impl<C: Clerk> Worker<C> {
                 Err(Errno::EAGAIN) => self.wait(),
                 Err(Errno::EINTR) => {}
                 Err(errno) => {
-                    self.complaints.say("receive", errno);
+                    self.complain("receive", errno);
                     self.wait();
                 }
             }
@@ -147,93 +153,50 @@ impl<C: Clerk> Worker<C> {
 
     fn send(&mut self, count: usize) {
         let sent = self.batch.send(self.socket.as_fd(), count);
+        self.note(&sent);
+        self.send_late();
+    }
+
+    fn send_late(&mut self) {
+        let mut all = Sent::default();
+        let (batch, socket) = (&mut self.batch, self.socket.as_fd());
+        self.clerk
+            .late(&mut |replies| all.add(&batch.send_all(socket, replies)));
+        self.note(&all);
+    }
+
+    fn note(&mut self, sent: &Sent) {
         if let Some(errno) = sent.errno {
             self.clerk.unsent(sent.unsent);
-            self.complaints.say("send", errno);
+            self.complain("send", errno);
         }
     }
 
-    /// Until something comes or the end is said.
+    /// Until something comes, something is over or the end is said.
     fn wait(&mut self) {
-        let mut events = [
-            PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.stop.event.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut events, PollTimeout::from(IDLE_MS)) {
-            Ok(0) => self.clerk.idle(),
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => self.complaints.say("poll", errno),
+        let inputs = [self.socket.as_fd(), self.stop.event.as_fd()];
+        match self.clerk.wait(inputs) {
+            Ok(false) => self.clerk.idle(),
+            Ok(true) | Err(Errno::EINTR) => {}
+            Err(errno) => self.complain("wait", errno),
         }
+        self.send_late();
     }
-}
 
-impl Server {
-    pub(super) fn new(serving: &Arc<Serving>, counters: &Arc<Counters>) -> io::Result<Self> {
-        let seed = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Self {
-            serving: Arc::clone(serving),
-            counters: Arc::clone(counters),
-            sources: Sources::new(seed),
-        })
-    }
-}
-
-impl Clerk for Server {
-    /// Counted before anything is sent: who has a reply finds it counted.
-    fn handle(&mut self, letters: &mut [Letter]) {
-        let received = clock::now();
-        let mut tally = Tally {
-            received: letters.len() as u64,
-            ..Tally::default()
-        };
-        for letter in letters {
-            self.answer(letter, received, &mut tally);
+    fn complain(&mut self, call: &str, errno: Errno) {
+        if self.complaints.may_speak() {
+            tracing::warn!(service = self.name, call, %errno, "socket");
         }
-        self.counters.add(&tally);
-    }
-
-    fn unsent(&mut self, replies: u64) {
-        self.counters.add_unsent(replies);
-    }
-
-    fn idle(&mut self) {
-        self.serving.leases.forget_old(clock::now());
-    }
-}
-
-impl Server {
-    fn answer(&mut self, letter: &mut Letter, received: Duration, tally: &mut Tally) {
-        let Some(source) = letter.source() else {
-            tally.dropped += 1;
-            return;
-        };
-        let (datagram, reply) = letter.open();
-        let length = match self.serving.serve(datagram, source, reply) {
-            Outcome::Reply(reply) => {
-                tally.answered[reply.status as usize] += 1;
-                reply.length
-            }
-            Outcome::Unauthenticated(header) if self.sources.take(source, received) => {
-                tally.unauthenticated += 1;
-                unauthenticated(&header, reply)
-            }
-            Outcome::Unauthenticated(_) | Outcome::Nothing => {
-                tally.dropped += 1;
-                return;
-            }
-        };
-        letter.answer(length);
     }
 }
 
 impl Complaints {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Allowance::new(Rate::new(1, 1)))
     }
 
-    fn say(&mut self, call: &str, errno: Errno) {
-        if self.0.take(clock::now()) {
-            tracing::warn!(call, %errno, "socket of FBMU");
-        }
+    /// Whether it is time for another one.
+    pub(super) fn may_speak(&mut self) -> bool {
+        self.0.take(clock::now())
     }
 }

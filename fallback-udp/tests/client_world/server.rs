@@ -3,8 +3,8 @@
 use std::{cell::RefCell, net::IpAddr, time::Duration};
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, Standing, Store, StoreFailed, answer, open,
-    unauthenticated,
+    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, Space, Standing, Store, StoreFailed, answer,
+    open, unauthenticated,
 };
 use fabricbios_wire::{DATAGRAM_MAX, DataService, DpKey};
 
@@ -29,11 +29,13 @@ struct Lease {
 
 struct Memory(RefCell<Vec<u8>>);
 
-impl Store for Memory {
+impl Space for Memory {
     fn units(&self) -> u64 {
         self.0.borrow().len() as u64
     }
+}
 
+impl Store for Memory {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed> {
         into.copy_from_slice(&self.0.borrow()[offset as usize..][..into.len()]);
         Ok(())
@@ -46,7 +48,7 @@ impl Store for Memory {
 }
 
 impl Leased for Lease {
-    type Store = Memory;
+    type Space = Memory;
 
     fn standing(&self) -> Standing {
         self.standing
@@ -56,7 +58,7 @@ impl Leased for Lease {
         Duration::from_secs(100_000)
     }
 
-    fn store(&self) -> &Memory {
+    fn space(&self) -> &Memory {
         &self.memory
     }
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, Standing, Store, StoreFailed, answer, crc32c,
-    open, unauthenticated,
+    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, Space, Standing, Store, StoreFailed, answer,
+    crc32c, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey, HelloReply,
@@ -209,7 +209,7 @@ impl World {
 }
 
 impl Leased for Lease {
-    type Store = Memory;
+    type Space = Memory;
 
     fn standing(&self) -> Standing {
         self.standing.get()
@@ -219,7 +219,7 @@ impl Leased for Lease {
         self.deadline.get()
     }
 
-    fn store(&self) -> &Memory {
+    fn space(&self) -> &Memory {
         &self.memory
     }
 
@@ -243,7 +243,7 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
+impl Space for Memory {
     fn units(&self) -> u64 {
         LENGTH / u64::from(self.unit)
     }
@@ -255,7 +255,9 @@ impl Store for Memory {
     fn is_read_only(&self) -> bool {
         self.read_only
     }
+}
 
+impl Store for Memory {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed> {
         self.works()?;
         into.copy_from_slice(&self.bytes.borrow()[self.range(offset, into.len())]);

@@ -1,0 +1,193 @@
+//! What every service does alike: orders of the lease table about bindings and keys, carried out on one
+//! port.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, MutexGuard},
+};
+
+use fabricbios_lease::{BindError, BootTime, StepError, Tag};
+use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, Limits};
+
+use super::{
+    entry::{Content, Entry},
+    life::{Life, Slot, State},
+    serving::Serving,
+    table::{Known, Table},
+};
+use crate::{DataKey, Keys, Rate, Standing};
+
+/// Leases over UDP.
+#[derive(Debug)]
+pub(super) struct Road<C> {
+    pub(super) serving: Arc<Serving<C>>,
+    pub(super) table: Table<C>,
+    pub(super) address: SocketAddr,
+    rate: Rate,
+}
+
+impl<C: Content> Road<C> {
+    /// No lease is known yet.
+    pub(super) fn new(address: SocketAddr, ops_per_second: u32) -> Self {
+        let at_once = (ops_per_second / 10).max(256);
+        Self {
+            serving: Arc::default(),
+            table: Table::default(),
+            address,
+            rate: Rate::new(ops_per_second, at_once),
+        }
+    }
+
+    /// Serves `content` as the binding of a tag; of an older one nothing is under way any more then.
+    pub(super) fn bind(&self, slot: &Slot<C>, tag: Tag, content: C) -> Result<Binding, BindError> {
+        let key = fresh_key(tag).map_err(BindError::Failed)?;
+        let mut life = self.ready(slot, tag)?;
+        let keys = Keys::new(DataKey::new(&key));
+        let entry = Arc::new(Entry::new(tag, keys, content, self.rate));
+        self.serving.leases.serve(Arc::clone(&entry));
+        life.generation = Some(tag.generation);
+        life.key = Some(key);
+        life.state = State::Live(entry);
+        Ok(self.binding(&life))
+    }
+
+    /// The slot, once no older binding is in the way. Waited for is without the lock: a cut never waits
+    /// for the storage.
+    fn ready<'a>(&self, slot: &'a Slot<C>, tag: Tag) -> Result<MutexGuard<'a, Life<C>>, BindError> {
+        loop {
+            let mut life = slot.lock();
+            if life.is_past(tag.generation) || life.is_cut(tag.generation) {
+                return Err(BindError::Cancelled);
+            }
+            self.make_way(&mut life, tag)?;
+            let Some(older) = life.still_busy() else {
+                return Ok(life);
+            };
+            drop(life);
+            let quiet = older.content.wait_until_quiet(&|| ());
+            quiet.map_err(|why| failed(tag, &format!("of the older binding {why}")))?;
+        }
+    }
+
+    pub(super) fn extend(&self, tag: Tag, deadline: BootTime) {
+        if let Some(entry) = self.serving.leases.of(tag) {
+            entry.extend(deadline);
+        }
+    }
+
+    pub(super) fn fenced(&self, tag: Tag) {
+        if let Some(entry) = self.serving.leases.of(tag) {
+            entry.set(Standing::Fenced);
+        }
+    }
+
+    /// A farewell costs nothing here: a key that is cut is answered with NO_LEASE anyway.
+    pub(super) fn cut(&self, tag: Tag) -> Result<String, StepError> {
+        let Some(slot) = self.table.find_or_make(tag.lease_id) else {
+            return Ok("it was released before".into());
+        };
+        let mut life = slot.lock();
+        life.cut_through = life.cut_through.max(Some(tag.generation));
+        if let Some(newer) = life.generation.filter(|it| *it > tag.generation) {
+            let newer = newer.0;
+            return Ok(format!("the lease has moved on to generation {newer}"));
+        }
+        self.end(&mut life, tag)
+    }
+
+    pub(super) fn add_key(&self, tag: Tag) -> Result<Binding, BindError> {
+        let slot = self.bound_slot(tag, "rotate").map_err(BindError::Refused)?;
+        let key = fresh_key(tag).map_err(BindError::Failed)?;
+        let mut life = slot.lock();
+        let entry = live(&life, tag, "rotate").map_err(BindError::Refused)?;
+        let mut keys = entry.keys_alone();
+        if keys.has_previous() {
+            let detail = format!("{tag}: the key before the last rotation is not retired yet");
+            return Err(BindError::Refused(StepError::new("rotate", detail)));
+        }
+        keys.rotate(DataKey::new(&key));
+        drop(keys);
+        life.generation = life.generation.max(Some(tag.generation));
+        life.key = Some(key);
+        Ok(self.binding(&life))
+    }
+
+    pub(super) fn drop_old_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        let slot = self.bound_slot(tag, "retire key")?;
+        let life = slot.lock();
+        let entry = live(&life, tag, "retire key")?;
+        self.prove_retired(entry)?;
+        Ok(self.binding(&life))
+    }
+
+    /// Ends whatever older binding there is.
+    fn make_way(&self, life: &mut Life<C>, tag: Tag) -> Result<(), BindError> {
+        let generation = Some(tag.generation);
+        match &life.state {
+            State::Empty | State::Cut { .. } => Ok(()),
+            State::Live(_) if life.generation == generation => {
+                Err(failed(tag, "this generation is bound already"))
+            }
+            State::Live(_) => match self.end(life, tag) {
+                Ok(_proof) => Ok(()),
+                Err(error) => Err(BindError::Stranded(error)),
+            },
+            State::Failed { error, .. } => Err(BindError::Stranded(error.clone())),
+            State::Dirty { error, .. } => Err(failed(tag, &format!("not clean: {error}"))),
+            State::Releasing(_) | State::Gone => Err(BindError::Cancelled),
+        }
+    }
+
+    /// Coordinates of the binding in use.
+    fn binding(&self, life: &Life<C>) -> Binding {
+        let State::Live(entry) = &life.state else {
+            return Binding::default();
+        };
+        Binding {
+            dp_key: life.key.clone(),
+            udp_endpoint: Some(Endpoint::from(self.address)),
+            limits: Some(Limits {
+                offset: 0,
+                length: entry.content.units(),
+            }),
+            rdma: None,
+            nvmeof: None,
+        }
+    }
+
+    /// The slot of a lease that is bound here.
+    fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<C>>, StepError> {
+        match self.table.find(tag.lease_id) {
+            Known::Slot(slot) => Ok(slot),
+            Known::Released | Known::No => Err(not_bound(step, tag)),
+        }
+    }
+}
+
+fn fresh_key(tag: Tag) -> Result<DpKey, StepError> {
+    let mut key = DpKey([0; 32]);
+    let filled = getrandom::fill(&mut key.0);
+    filled.map_err(|error| StepError::new("make a key", format_args!("{tag}: {error}")))?;
+    Ok(key)
+}
+
+fn live<'a, C>(life: &'a Life<C>, tag: Tag, step: &str) -> Result<&'a Arc<Entry<C>>, StepError> {
+    life.live(tag.generation)
+        .ok_or_else(|| not_bound(step, tag))
+}
+
+fn not_bound(step: &str, tag: Tag) -> StepError {
+    StepError::new(step, format_args!("{tag}: not bound here"))
+}
+
+pub(super) fn failed(tag: Tag, why: &str) -> BindError {
+    BindError::Failed(StepError::new("bind", format_args!("{tag}: {why}")))
+}
+
+/// As people call a service.
+pub(super) fn name_of(service: DataService) -> &'static str {
+    match service {
+        DataService::Memory => "FBMU",
+        DataService::Block => "FBBU",
+    }
+}
