@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 import nvmet_tree
-from checks import give_back, programs, skip
+from checks import LATE_LIMIT_MS, give_back, programs, skip
 from fabric import ADDRESS, Node
 from nvme_host import connect, controllers, disconnect, until
 
@@ -174,6 +174,13 @@ def settled(fabric, pool, available, secs=60):
     """Waits until so much of a pool is free: what was leased is wiped before it is."""
     free = lambda: resources(fabric)[next(name for name in resources(fabric) if pool in name)]["available"] == available
     return until(free, secs, f"{available} bytes of {pool} free")
+
+
+def on_time(suite, name, lease, lost_at_ms):
+    """A client's connection is lost at the deadline: not before, and not much later."""
+    late_ms = (lost_at_ms or 0) - lease["expires_at_unix_ms"]
+    print(f"   {name}: connection lost {late_ms:+.0f} ms from the deadline", flush=True)
+    suite.check(f"{name}: cut at the deadline", 0 <= late_ms < LATE_LIMIT_MS, f"0 to {LATE_LIMIT_MS} ms", late_ms)
 
 
 def ways_to_end(node, tenant, term_secs):

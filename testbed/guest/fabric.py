@@ -129,6 +129,7 @@ class Node:
         self.address = f"{address}:{port}"
         self.command = [*within, program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
                         "--listen", self.address, "--mem-bytes", str(mem_bytes), "--rdma-device", device, *more]
+        self.environment = {}  # More of it, for the next start.
         self.lines, self.news = [], threading.Condition()
         self.process = None
         self.start()
@@ -136,7 +137,7 @@ class Node:
     def start(self):
         """Starts it and waits until it says READY on standard output."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, "NO_COLOR": "1"})
+                                        env={**os.environ, "NO_COLOR": "1", **self.environment})
         start, ready, self.is_ready = len(self.lines), threading.Event(), False
         self.readers = [threading.Thread(target=self._read, args=(pipe, ready), daemon=True)
                         for pipe in (self.process.stdout, self.process.stderr)]

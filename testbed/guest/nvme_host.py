@@ -6,6 +6,7 @@ import os
 import pathlib
 import shlex
 import subprocess
+import threading
 import time
 
 SUBSYSTEMS = pathlib.Path("/sys/class/nvme-subsystem")
@@ -148,6 +149,26 @@ def sockets(port, state=ESTABLISHED):
             words = row.split()
             count += int(words[1].rsplit(":", 1)[1], 16) == port and words[3] == state
     return count
+
+
+class Watch(threading.Thread):
+    """Sees when this host's connection to a subsystem is lost: the controller's state is no longer `live`."""
+
+    def __init__(self, nqn):
+        super().__init__(daemon=True)
+        self.states = [CONTROLLERS / name / "state" for name in controllers(nqn)]
+        self.lost_at_ms = None
+        self.start()
+
+    def run(self):
+        while all(text_of(state) == "live" for state in self.states):
+            time.sleep(0.01)
+        self.lost_at_ms = time.time() * 1000
+
+    def report(self, secs=60):
+        """Wall clock of the loss, milliseconds; None if there was none in time."""
+        self.join(secs)
+        return self.lost_at_ms
 
 
 class Fio:

@@ -1,0 +1,40 @@
+#!/usr/bin/python3
+"""Whom the kernel must not let in: everybody who lacks one of a lease's names or its key."""
+import uuid
+
+from nvme_host import attempt, changed, controllers, gen_key
+
+
+def host(number=None):
+    """A host NQN and the host id that goes with it."""
+    name = number or str(uuid.uuid4())
+    return {"hostnqn": f"nqn.2014-08.org.nvmexpress:uuid:{name}", "hostid": name}
+
+
+def identity_of(lease):
+    """Host NQN, host id and key that another lease gave."""
+    binding = lease["binding"]["nvmeof"]
+    return {"hostnqn": binding["hostnqn"], "hostid": binding["hostid"], "dhchap_secret": binding["dhchap_secret"]}
+
+
+def strangers(suite, name, lease, other):
+    """Connects that lack something. `other` is a lease of another tenant."""
+    binding = lease["binding"]["nvmeof"]
+    line, own = binding["connect"], binding["hostnqn"]
+    wrong = {"another host with the right key": changed(line, **host()),
+             "the right host with another key": changed(line, dhchap_secret=gen_key(own)),
+             "the right host without a key": changed(line, dhchap_secret=None),
+             "another host without a key": changed(line, dhchap_secret=None, **host()),
+             "another tenant's host with its key": changed(line, **identity_of(other)),
+             "another tenant's host with this key": changed(line, **{**identity_of(other), "dhchap_secret": binding["dhchap_secret"]})}
+    for what, words in wrong.items():
+        refused(suite, f"{name}: {what}", words, binding["subnqn"])
+
+
+def refused(suite, name, words, nqn):
+    """This connect fails, and leaves nothing on this host."""
+    before = controllers(nqn)
+    status, said = attempt(words, nqn)
+    print(f"   {name}: {said[:300]}", flush=True)
+    suite.check(f"{name} is refused", status != 0 and controllers(nqn) == before, "an error and no controller",
+                f"exit {status}, controllers {controllers(nqn)}")

@@ -1,0 +1,200 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""Pools that cannot be, sizes and names that make no sense, ports that are taken, a kernel without configfs or nvmet:
+each is refused with its name and what to do, and harms nothing."""
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import tempfile
+
+from block import MIB, BlockNode, alloc, attached, directory_pool, leased, loop_device, put, ready, resources, run, sh
+from block import traces, same_traces
+from checks import Suite
+from fabric import ADDRESS, NOT_FOUND, REFUSED, USAGE, Refused
+from nvme_host import LISTENING, sockets, until
+
+OTHER = "10.77.9.1"
+
+
+class NotReady(Exception):
+    """A daemon that ended instead of serving; what it said."""
+
+
+@contextlib.contextmanager
+def trying(*pools, **settings):
+    """A node that may refuse to start; raises NotReady with its words."""
+    try:
+        node = BlockNode(*pools, fbbu=False, **settings)
+    except RuntimeError as error:
+        raise NotReady(str(error)) from None
+    with node:
+        yield node
+
+
+def refused_pool(suite, name, path, *words, more=()):
+    """A pool that must not be taken: the daemon names it and says why (`words`), and offers it to nobody."""
+    try:
+        with trying(path, more=more) as node:
+            offered = [row for row in resources(node.operator).values() if row["capacity"]]
+            said = "\n".join(node.lines)
+    except NotReady as error:
+        offered, said = [], str(error)
+    told = [line for line in said.splitlines() if str(path) in line]
+    print(f"   {name}: {(told or [said])[-1][:300]}", flush=True)
+    suite.check(f"{name}: not offered", not offered, "no such resource", offered)
+    suite.check(f"{name}: named, with its reason", any(all(word in line.lower() for word in words) for line in told), words, told or said[-300:])
+
+
+def pools(suite):
+    """Paths that are no pools, or not now."""
+    place = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
+    refused_pool(suite, "absent", place / "absent")
+    (place / "file").write_bytes(bytes(MIB))
+    refused_pool(suite, "a regular file", place / "file")
+    readonly = place / "readonly"
+    readonly.mkdir()
+    sh(f"mount -t tmpfs -o ro tmpfs {readonly}")
+    refused_pool(suite, "a directory that cannot be written", readonly)
+    sh(f"umount {readonly}")
+    refused_pool(suite, "a character device", pathlib.Path("/dev/null"))
+
+
+def devices(suite):
+    """Devices that somebody else has."""
+    mounted, place = loop_device(16), tempfile.mkdtemp(dir="/dev/shm")
+    sh(f"mkfs.ext4 -q -F {mounted} && mount {mounted} {place}")
+    refused_pool(suite, "a mounted device", mounted, more=("--force",))
+    sh(f"umount {place}")
+    refused_pool(suite, "a file system in the way", mounted, "--force")
+    busy = loop_device(16)
+    sh(f"dmsetup create holder --table '0 8192 linear {busy} 0'")
+    refused_pool(suite, "a device in use", busy, more=("--force",))
+    sh("dmsetup remove holder")
+    parted = loop_device(16)
+    # One primary partition of type 83, and the signature.
+    put(parted, bytes(446) + bytes.fromhex("00000000 83000000 00080000 00100000") + bytes(48) + b"\x55\xaa")
+    refused_pool(suite, "a partition table in the way", parted, "--force")
+    with trying(parted, more=("--force",)) as node:
+        suite.check("a partition table, with --force: offered", resources(node.operator), "a resource")
+        twice = "the same pool for a second node"
+        try:
+            with BlockNode(parted, fbbu=False, address="127.0.0.1", ports=(f"tcp:{ADDRESS}:4444",)) as other:
+                rows = [row for row in resources(other.operator).values() if row["capacity"]]
+                suite.equal(f"{twice} is not offered", [], rows)
+        except RuntimeError as error:
+            suite.check(f"{twice} is refused", parted in str(error), parted, str(error)[-300:])
+
+
+def requests(suite):
+    """Sizes and names."""
+    pool = loop_device(32)
+    with trying(pool) as node:
+        alice = node.tenant("alice")
+        with leased(alice, 5000) as lease:
+            suite.check("5,000 bytes: rounded up, and said", lease["capacity"] >= 5000 and lease["capacity"] % 512 == 0, "a multiple of 512", lease.get("capacity"))
+        told = alice.run("lease", "alloc", "block", "--bytes", 5000, "--secs", 60, "--transport", "nvme-tcp", as_json=False)
+        suite.check("5,000 bytes, for people: the size is told", told.returncode == 0 and "round" in (told.stdout + told.stderr).lower(), "rounded", told.stdout + told.stderr)
+        free = next(iter(resources(node.operator).values()))["available"]
+        suite.refused("more than is free", lambda: alloc(alice, free + 512), REFUSED, "CapacityExceeded")
+        suite.refused("more than any machine has", lambda: alloc(alice, 1 << 62), REFUSED, "CapacityExceeded")
+        suite.refused("a road that the node does not have", lambda: alloc(alice, transport="nvme-rdma"), REFUSED)
+        for name in ("", "x", "nqn", "nqn.2014-08.org.example:../../../tmp/x", "nqn.2014-08.org.example:a/b", "nqn.2014-08.org.example:" + "x" * 220,
+                     "nqn.2014-08.org.example:a\nb", "nqn.2014-08.org.example:ä", "nqn.2014-08.org.example:..", "nqn.2014-08.org.example:a b", "discovery"):
+            before = traces()
+            suite.refused(f"host NQN {name[:44]!r}", lambda name=name: alloc(alice, more=("--hostnqn", name)), code=None)
+            same_traces(suite, f"host NQN {name[:44]!r}", before, traces())
+        for words in (("block", "attach", "0" * 31 + "1"), ("block", "read", "0" * 31 + "1", "--offset", 0, "--len", 512)):
+            suite.refused(" ".join(map(str, words[:2])) + " of a lease that does not exist", lambda words=words: alice.ask(*words), NOT_FOUND)
+        for words in (("--bytes", 0, "--secs", 9), ("--bytes", 4096, "--secs", 9, "--transport", "pigeon"), ("--secs", 9)):
+            suite.refused(f"usage: {words}", lambda words=words: alice.ask("lease", "alloc", "block", *words), USAGE)
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+
+
+def ports(suite):
+    """Ports that somebody has, and addresses that come later."""
+    pool = loop_device(32)
+    with socket.create_server((ADDRESS, 4420)):
+        words = _said(pool)
+        suite.check("a port in use: said, with the address", any(ADDRESS in line and "4420" in line for line in words), f"{ADDRESS}:4420", words[-3:])
+    port = f"tcp:{OTHER}:4420"
+    node = BlockNode(pool, ports=(port,), fbbu=False)
+    with node:
+        alice = node.tenant("alice")
+        suite.refused("an address that is not there yet", lambda: alloc(alice, 512 * 8), None)
+        sh(f"ip address add {OTHER}/32 dev lo")
+        until(lambda: sockets(4420, LISTENING), 30, "the port")
+        with attached(alice, MIB) as (_, path):
+            suite.check("once it is there, the port is", path, "a device")
+        sh(f"ip address del {OTHER}/32 dev lo")
+
+
+def _said(pool, **settings):
+    """All that a node said that cannot have everything it wants."""
+    try:
+        with trying(pool, **settings) as node:
+            return list(node.lines)
+    except NotReady as error:
+        return str(error).splitlines()
+
+
+def kernel(suite):
+    """A kernel that lacks something: the daemon says what to do."""
+    pool = loop_device(32)
+    sh("umount /sys/kernel/config")
+    words = _said(pool)
+    suite.check("configfs not mounted: said what to do", any("mount" in line and "configfs" in line for line in words), "mount -t configfs", words[-3:])
+    sh("mount -t configfs configfs /sys/kernel/config")
+    # In this order: each is used by the next.
+    for module in ("nvme-loop", "nvmet-tcp", "nvmet-rdma", "nvmet"):
+        run("modprobe", "-r", module)
+    blocked = pathlib.Path("/etc/modprobe.d/lab.conf")
+    blocked.write_text("install nvmet /bin/false\n", encoding="ascii")
+    words = _said(pool)
+    suite.check("nvmet not loadable: said what to do", any("modprobe nvmet" in line for line in words), "modprobe nvmet", words[-3:])
+    blocked.unlink()
+    with trying(pool) as node, attached(node.tenant("alice"), MIB) as (_, path):
+        suite.check("afterwards it works", path, "a device")
+
+
+def links(suite):
+    """What somebody else put into a pool's directory, before and in place of a lease's file."""
+    place, victim = pathlib.Path(directory_pool()), pathlib.Path(tempfile.mkdtemp(dir="/dev/shm")) / "victim"
+    victim.write_bytes(b"precious" * 512)
+    (place / "symbolic").symlink_to(victim)
+    os.link(victim, place / "hard")
+    (place / "dir").mkdir()
+    node = BlockNode(place, fbbu=False)
+    with node:
+        lease = alloc(node.tenant("alice"), MIB)
+        node.kill()
+        files = [path for path in place.rglob("*") if lease["lease_id"] in path.name and path.is_file()]
+        suite.equal("the lease has one file", 1, len(files))
+        for kind, make in (("a symbolic link", lambda path: path.symlink_to(victim)), ("a hard link", lambda path: os.link(victim, path))):
+            for path in files:
+                path.unlink(missing_ok=True)
+                make(path)
+            with contextlib.suppress(RuntimeError):
+                node.start()
+                with contextlib.suppress(Refused):
+                    node.tenant("alice").free(lease)
+                node.kill()
+            suite.equal(f"{kind} in place of the file: what it leads to is untouched", b"precious" * 512, victim.read_bytes())
+        suite.equal("what is not the node's is left alone", (True, True, True),
+                    ((place / "symbolic").is_symlink(), (place / "hard").exists(), (place / "dir").is_dir()))
+        with contextlib.suppress(RuntimeError):
+            node.start()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def main():
+    """Each section has nodes of its own."""
+    ready()
+    with Suite("block, bad input") as suite:
+        for section in (pools, devices, requests, ports, links, kernel):
+            suite.section(section, suite)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=7200
+"""Leases of blocks granted and freed, over and over, leave configfs, device-mapper and the pools as they were found.
+BLOCK_CYCLES says how often (50), BLOCK_CONNECT after how many a client connects to one of them (10)."""
+import os
+
+from block import MIB, BlockNode, alloc, directory_pool, loop_device, nqn_of, pattern, put, get, ready, resources
+from block import same_traces, settled, traces
+from checks import Suite
+from nvme_host import connect, disconnect
+
+CYCLES = int(os.environ.get("BLOCK_CYCLES", "50"))
+CONNECT = int(os.environ.get("BLOCK_CONNECT", "10"))
+
+
+def cycles(suite, node, pools):
+    """From one pool and the other in turn, some of them used."""
+    alice, kinds, dirty = node.tenant("alice"), sorted(pools), 0
+    for n in range(CYCLES):
+        lease = alloc(alice, (1 + n % 3) * MIB, pool=pools[kinds[n % 2]])
+        if n % CONNECT == 0:
+            path = connect(lease)
+            dirty += get(path, MIB) != bytes(MIB)
+            put(path, pattern(f"cycle {n}"))
+            disconnect(nqn_of(lease))
+        alice.free(lease)
+        if n % 100 == 99:
+            print(f"   {n + 1} cycles", flush=True)
+    suite.equal(f"{CYCLES} grants and frees: each that was looked at began as zeros", 0, dirty)
+
+
+def main():
+    """One node with both kinds of pool, between two looks."""
+    ready()
+    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    with Suite("block cycles") as suite:
+        nothing = traces()
+        with BlockNode(*pools.values()) as node:
+            free = {pool: row["available"] for pool, row in resources(node.operator).items()}
+            before = traces([pools["directory"]])
+            suite.section(cycles, suite, node, pools)
+            for pool, available in free.items():
+                settled(node.operator, pool, available)
+            same_traces(suite, f"after {CYCLES} cycles", before, traces([pools["directory"]]))
+            suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal("SIGTERM", 0, node.stop())
+        same_traces(suite, "the node is gone", nothing, traces())
+
+
+if __name__ == "__main__":
+    main()

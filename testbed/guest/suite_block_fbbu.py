@@ -1,0 +1,182 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""Blocks over UDP: a client in plain Python and `fabricctl` see the same bytes, what is forged, out of bounds or against
+the lease is refused, NVMe-oF and UDP are two roads to one lease that are cut together, and a file system on an attached
+device survives packets that are lost."""
+import contextlib
+import pathlib
+import secrets
+import subprocess
+import tempfile
+
+import fbmu_frame as f
+from block import MIB, BlockNode, alloc, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
+from block import ready, run, sh, size_of
+from checks import Suite
+from fabric import program
+from fbbu_client import Client, part
+from fbmu_frame import Frame
+from fbmu_suite import Strangers
+from nvme_host import Fio, Watch, connect, gone
+
+TERM_SECS = 10
+BLOCK = 4096
+LOSS = "loss 2%"
+
+
+def refusals(suite, node, pools):
+    """What a server of blocks must not do."""
+    alice = node.tenant("alice")
+    with leased(alice, 64 * BLOCK, transport="udp", pool=pools["device"]) as lease, Client(lease) as client:
+        client.write(0, pattern("mine", 64 * BLOCK))
+        suite.equal("HELLO: unit, blocks and flags", (BLOCK, 64, 0), tuple(client.hello[k] for k in ("unit", "resource_len", "flags")))
+        strangers, count = Strangers(suite, client), client.hello["resource_len"]
+        strangers.refused("past the end", f.RANGE, [(f"op {op} at {at}", client.frame(op, at, 1, bytes(BLOCK) if op == f.WRITE else b""))
+                          for op in (f.READ, f.WRITE) for at in (count, 1 << 40, (1 << 64) - 1)])
+        strangers.refused("senseless", f.INVALID, [
+            ("READ of nothing", client.frame(f.READ, 0, 0)), ("READ of more than a datagram", client.frame(f.READ, 0, 64)),
+            ("WRITE of half a block", client.frame(f.WRITE, 0, 1, bytes(BLOCK // 2))),
+            ("WRITE of two, told as one", client.frame(f.WRITE, 0, 1, bytes(2 * BLOCK))),
+            ("FLUSH of something", client.frame(f.FLUSH, 0, 1)), ("an operation that is none", client.frame(9, 0, 1))])
+        write = lambda **more: client.frame(f.WRITE, 0, 1, b"evil" * (BLOCK // 4), **more)
+        strangers.nothing("another key", [("WRITE", write().datagram(secrets.token_bytes(32))), ("no tag", write().datagram(None))])
+        strangers.nothing("FBMU's magic", [("WRITE", write(magic=b"FBMU").datagram(client.place.key))], may_be_told=False)
+        strangers.nothing("damaged", [("a byte of payload", f.flipped(write().datagram(client.place.key), 500))])
+        parts(suite, client, strangers)
+        suite.check("no byte has changed", client.read(0, 64) == pattern("mine", 64 * BLOCK), "the same bytes")
+
+
+def parts(suite, client, strangers):
+    """Requests in parts: those that make sense, and those that do not."""
+    piece = lambda n, count, block=1, **more: client.frame(f.WRITE, block, 1, b"part" * (BLOCK // count // 4), part(n, count), **more)
+    strangers.refused("parts that cannot be", f.INVALID, [
+        ("index beyond", piece(4, 4)), ("three", client.frame(f.WRITE, 1, 1, bytes(BLOCK // 4), part(0, 3))),
+        ("one", client.frame(f.WRITE, 1, 1, bytes(BLOCK), part(0, 1))), ("128 parts", piece(0, 128)),
+        ("of two blocks", client.frame(f.READ, 1, 2, b"", part(0, 4))), ("PING in parts", client.frame(f.PING, reserved=part(0, 4)))])
+    first, second = piece(0, 2), client.frame(f.WRITE, 2, 1, bytes(BLOCK // 2), part(1, 2))
+    suite.equal("the first part of a write", f.OK, client.ask(first).status)
+    strangers.refused("a part that does not agree with its write", f.INVALID, [("another block", second)])
+    client.write_in_parts(3, pattern("parts", BLOCK), 4)
+    suite.equal("a block written in parts", pattern("parts", BLOCK), client.read(3, 1))
+    got = b"".join(client.ask(client.frame(f.READ, 3, 1, b"", part(n, 8))).payload for n in range(8))
+    suite.equal("a block read in parts", pattern("parts", BLOCK), got)
+    client.write(3, pattern("mine", BLOCK))
+
+
+def read_only(suite, node, pools):
+    """A lease that cannot be written."""
+    alice = node.tenant("alice")
+    with leased(alice, 16 * BLOCK, transport="udp", pool=pools["device"], more=("--read-only",)) as lease, Client(lease) as client:
+        suite.equal("read-only: HELLO says it", 1, client.hello["flags"] & 1)
+        Strangers(suite, client).refused("read-only", f.BLOCK_RO, [
+            ("WRITE", client.frame(f.WRITE, 0, 1, bytes(BLOCK))), ("a part", client.frame(f.WRITE, 0, 1, bytes(BLOCK // 4), part(0, 4)))])
+        suite.equal("read-only: READ", bytes(BLOCK), client.read(0, 1))
+
+
+def by_fabricctl(suite, node, pools):
+    """`fabricctl block read|write` and the Python client see the same bytes."""
+    alice = node.tenant("alice")
+    for kind, pool in pools.items():
+        with leased(alice, MIB, transport="udp", pool=pool) as lease, Client(lease) as client:
+            data = pattern(kind, MIB // 2)
+            suite.equal(f"{kind}: fabricctl block write", 0, _ctl(alice, "write", lease, "--offset", 8192, given=data).returncode)
+            suite.check(f"{kind}: read by Python", client.read(8192 // client.unit, len(data) // client.unit) == data, "the same bytes")
+            client.write(0, pattern("python", 8192))
+            client.flush()
+            back = _ctl(alice, "read", lease, "--offset", 0, "--len", 12288).stdout
+            suite.check(f"{kind}: read by fabricctl", back == pattern("python", 8192) + data[:4096], "the same bytes", back[:32])
+            beyond = _ctl(alice, "read", lease, "--offset", MIB, "--len", 4096)
+            suite.check(f"{kind}: past the end is refused", beyond.returncode != 0 and not beyond.stdout, "an error", beyond.returncode)
+
+
+def _ctl(tenant, what, lease, *words, given=b""):
+    command = [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, "block", what, lease["lease_id"]]
+    return subprocess.run([*command, *map(str, words)], input=given, capture_output=True, timeout=60, check=False)
+
+
+def both(suite, node, pools):
+    """One lease, two roads: the same bytes, and one end."""
+    alice = node.tenant("alice")
+    for kind, pool in pools.items():
+        secs = TERM_SECS if kind == "device" else 300
+        lease = alloc(alice, 2 * MIB, secs=secs, transport="both", pool=pool)
+        path = connect(lease)
+        with Client(lease) as client:
+            put(path, pattern("nvme"))
+            suite.check(f"both, {kind}: written over NVMe-oF, read over UDP", client.read(0, MIB // client.unit) == pattern("nvme"), "the same bytes")
+            client.write(0, pattern("udp", 65536))
+            suite.check(f"both, {kind}: written over UDP, read over NVMe-oF", get(path, 65536) == pattern("udp", 65536), "the same bytes")
+            job, watch = Fio(path, offset="1M", size="1M").started(), Watch(nqn_of(lease))
+            if kind == "device":
+                on_time(suite, f"both, {kind}", lease, watch.report())
+            else:
+                alice.free(lease)
+                suite.check(f"both, {kind}: NVMe-oF is cut", watch.report(), "a connection that is lost")
+            suite.equal(f"both, {kind}: UDP is cut too", f.NO_LEASE, _status_of(client))
+            suite.check(f"both, {kind}: fio meets errors", job.report()["error"], "an error")
+        gone(nqn_of(lease))
+
+
+def _status_of(client):
+    """How a lease that is over answers a READ: PING gets NO_LEASE too, so the flow has no other mark."""
+    frame = Frame(f.READ, client.place.lease_id, client.session << 32 | 0x7FFFFFFF, 0, 1, magic=b"FBBU")
+    client.wire.waiting()
+    client.wire.send(frame.datagram(client.place.key))
+    data = client.wire.receive(client.give_up_secs)
+    reply = data and f.genuine(data, client.place.key, b"FBBU")
+    return reply and reply.status
+
+
+def file_system(suite, node, pools):
+    """A file system on an attached device, on a line that loses packets at an MTU of 1500."""
+    alice = node.tenant("alice")
+    with lossy_line(), leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease, tempfile.TemporaryDirectory() as place:
+        name = pathlib.Path(place) / "file"
+        with device_of(alice, lease) as path:
+            suite.equal("attached: its size", 16 * MIB, size_of(path))
+            sh(f"mkfs.ext4 -q -F -O ^has_journal {path}")
+            sh(f"mount {path} {place}")
+            name.write_bytes(pattern("file", MIB))
+            sh(f"umount {place}")
+        with device_of(alice, lease) as path:
+            suite.equal("attached again: fsck finds nothing", 0, run("fsck.ext4", "-f", "-n", path).returncode)
+            sh(f"mount {path} {place}")
+            suite.check("attached again: the file is there", name.read_bytes() == pattern("file", MIB), "the same bytes")
+            sh(f"umount {place}")
+
+
+@contextlib.contextmanager
+def lossy_line():
+    """Everything of this machine to itself, worse than it is."""
+    mtu = pathlib.Path("/sys/class/net/lo/mtu").read_text(encoding="ascii").strip()
+    sh("ip link set lo mtu 1500")
+    sh(f"tc qdisc add dev lo root netem {LOSS}")
+    try:
+        yield
+    finally:
+        sh("tc qdisc del dev lo root")
+        sh(f"ip link set lo mtu {mtu}")
+
+
+@contextlib.contextmanager
+def device_of(tenant, lease):
+    """The lease as a block device, by `fabricctl block attach`."""
+    path = tenant.ask("block", "attach", lease["lease_id"])["device"]
+    try:
+        yield path
+    finally:
+        tenant.ask("block", "detach", lease["lease_id"])
+
+
+def main():
+    """All sections on one node; the device has blocks of 4,096 bytes, which do not fit a datagram at an MTU of 1500."""
+    ready()
+    pools = {"directory": directory_pool(64), "device": loop_device(64, BLOCK)}
+    with Suite("blocks over UDP") as suite, BlockNode(*pools.values()) as node:
+        for section in (refusals, read_only, by_fabricctl, both, file_system):
+            suite.section(section, suite, node, pools)
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""Storage that hangs under a lease: the client is cut on time all the same, the release gives up and fences what it
+cannot finish, naming the device, and everybody else's grants, cuts and I/O go on. When the storage answers again the
+fence goes."""
+from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resources
+from block import settled, sh
+from checks import Suite, give_back
+from fabric import Refused
+from nvme_host import Fio, Watch, connect, gone, until, verified
+
+TERM_SECS = 12
+
+
+def slice_of(lease):
+    """The device-mapper name of a lease's part of a device."""
+    names = [line.split()[0] for line in sh("dmsetup ls").splitlines()]
+    return next(name for name in names if lease["lease_id"] in name)
+
+
+def stuck(suite, node, pools, resumed_by):
+    """A lease over suspended storage ends; `resumed_by` is what has to happen afterwards."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    with attached(alice, pool=pools["device"]) as (_, path):
+        neighbour = Fio(path).started()
+        lease = alloc(bob, secs=TERM_SECS, pool=pools["device"])
+        victim, name = Fio(connect(lease)).started(), slice_of(lease)
+        sh(f"dmsetup suspend --noflush --nolockfs {name}")
+        try:
+            watch = Watch(nqn_of(lease))
+            on_time(suite, "stuck", lease, watch.report())
+            suite.check("stuck: fio meets errors", victim.report()["error"], "an error")
+            gone(nqn_of(lease))
+            fence = until(lambda: fences(node), 60, "a fence")[0]
+            suite.check("stuck: the fence names the device", name in fence["reason"] or lease["lease_id"] in fence["reason"], name, fence["reason"])
+            print(f"   stuck: {fence['reason']}", flush=True)
+            others(suite, node, pools)
+            suite.check("stuck: the neighbour goes on", neighbour.running(), "running")
+        finally:
+            sh(f"dmsetup resume {name}")
+        resumed_by(suite, node, fence)
+        suite.check("healed: the neighbour goes on", neighbour.running(), "running")
+        suite.equal("the neighbour met no error", 0, neighbour.stop()["error"])
+    for pool in pools.values():
+        row = next(row for key, row in resources(node.operator).items() if pool in key)
+        suite.check(f"healed: all of {pool} is free", settled(node.operator, pool, row["capacity"]))
+
+
+def fences(node):
+    """What is fenced now."""
+    return node.operator.ask("fence", "list")["fences"]
+
+
+def others(suite, node, pools):
+    """While it is stuck: grants, transfers, frees and an expiry beside it."""
+    carol = node.tenant("carol")
+    with attached(carol, pool=pools["directory"]) as (_, path):
+        suite.equal("stuck: another lease is granted, written and verified", 0, verified(path, size="1M")["error"])
+    with leased(carol, pool=pools["directory"], secs=6) as lease:
+        connect(lease)
+        watch = Watch(nqn_of(lease))
+        on_time(suite, "stuck, another lease", lease, watch.report())
+        gone(nqn_of(lease))
+    freed = alloc(carol, pool=pools["directory"])
+    suite.equal("stuck: another lease is freed", "freed", carol.free(freed)["state"])
+    try:
+        give_back(carol, alloc(carol, pool=pools["device"]))
+        print("   stuck: the same pool still grants", flush=True)
+    except Refused as refusal:
+        print(f"   stuck: the same pool refuses: {refusal.message}", flush=True)
+
+
+def heals(suite, node, _fence):
+    """The late release clears its own fence."""
+    suite.check("resumed: the late release clears the fence", until(lambda: not fences(node), 60, "no fence"))
+
+
+def cleared(suite, node, fence):
+    """An operator clears it, or finds that it is gone already."""
+    try:
+        node.operator.ask("fence", "clear", fence["resource_id"])
+    except Refused as refusal:
+        suite.equal("fence clear: nothing left to clear", "NotFound", refusal.code)
+    suite.equal("fence clear: no fence", [], fences(node))
+
+
+def main():
+    """Twice on one node with both kinds of pool."""
+    ready()
+    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    with Suite("block over stuck storage") as suite, BlockNode(*pools.values()) as node:
+        for after in (heals, cleared):
+            suite.section(stuck, suite, node, pools, after)
+        suite.equal("nothing is fenced", [], fences(node))
+
+
+if __name__ == "__main__":
+    main()

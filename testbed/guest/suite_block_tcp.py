@@ -1,0 +1,146 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own line connects, to a file of a directory and to a slice
+of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; what is freed goes
+away at the client, and nothing of it is left on the node."""
+import shlex
+
+from block import MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern
+from block import put, ready, same_traces, settled, resources, size_of, traces
+from block_refusals import refused, strangers
+from checks import Suite
+from fabric import REFUSED, Refused
+from nvme_host import Fio, attempt, connect, controllers, disconnect, gone, until, verified
+
+RENEW_SECS = 15
+
+
+def transfer(suite, node, pools):
+    """A connect line as it is, and bytes that come back, from each kind of pool."""
+    alice = node.tenant("alice")
+    for kind, pool in pools.items():
+        with attached(alice, 8 * MIB, pool=pool) as (lease, path):
+            suite.equal(f"{kind}: the device's size", 8 * MIB, size_of(path))
+            suite.check(f"{kind}: it begins as zeros", get(path, MIB) == bytes(MIB), "zeros")
+            report = verified(path, size="4M")
+            suite.equal(f"{kind}: written and verified", (0, 0), (report["status"], report["error"]))
+            loss = int(dict(_options(lease)).get("ctrl-loss-tmo", 600))
+            suite.check(f"{kind}: the line's ctrl-loss-tmo", loss <= 5, "at most grace + 5 s", loss)
+
+
+def _options(lease):
+    words = shlex.split(lease["binding"]["nvmeof"]["connect"])
+    return [(word.lstrip("-"), value) for word, value in zip(words, words[1:]) if word.startswith("--")]
+
+
+def tenants(suite, node, pools):
+    """Two tenants side by side: each has bytes of its own, and its names and keys open nothing else."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    with attached(alice, pool=pools["device"]) as (hers, her_path), attached(bob, pool=pools["device"]) as (his, his_path):
+        put(her_path, pattern("alice"))
+        put(his_path, pattern("bob"))
+        suite.equal("two tenants: each its own bytes", (pattern("alice"), pattern("bob")), (get(her_path, MIB), get(his_path, MIB)))
+        names = [[lease["binding"]["nvmeof"][field] for field in ("subnqn", "hostnqn", "hostid", "dhchap_secret")] for lease in (hers, his)]
+        suite.check("two tenants: no name or key in common", not set(names[0]) & set(names[1]), "none")
+        strangers(suite, "two tenants", hers, his)
+        suite.equal("two tenants: the first goes on", pattern("alice"), get(her_path, MIB))
+
+
+def own_host(suite, node, _pools):
+    """A host NQN that the client brings is its tenant's alone."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    name = "nqn.2014-08.org.nvmexpress:uuid:6f0c3a52-6e0a-4a0e-9f38-2a9b8e3f4c11"
+    with attached(alice, more=("--hostnqn", name)) as (lease, path):
+        suite.equal("--hostnqn: it is the lease's", name, lease["binding"]["nvmeof"]["hostnqn"])
+        put(path, pattern("own"))
+        with attached(alice, more=("--hostnqn", name)) as (second, other):
+            same = [lease["binding"]["nvmeof"][field] == second["binding"]["nvmeof"][field] for field in ("dhchap_secret", "hostid")]
+            suite.equal("--hostnqn: one key and one host id for both leases", [True, True], same)
+            suite.check("--hostnqn: two devices", path != other and get(other, 16) == bytes(16), "another device")
+        suite.refused("--hostnqn of another tenant", lambda: alloc(bob, more=("--hostnqn", name)), REFUSED)
+        suite.equal("--hostnqn: the first goes on", pattern("own"), get(path, MIB))
+
+
+def rotation(suite, node, pools):
+    """A renewal with another key: the live connection goes on, the old key opens nothing new."""
+    alice = node.tenant("alice")
+    with attached(alice, pool=pools["directory"], secs=RENEW_SECS, more=("--rotate-on-renew",)) as (lease, path):
+        job = Fio(path).started()
+        renewed = until(lambda: _renewed(alice, lease), RENEW_SECS + 5, "a renewal")
+        old, new = lease["binding"]["nvmeof"], renewed["binding"]["nvmeof"]
+        suite.check("renewal: another key", old["dhchap_secret"] != new["dhchap_secret"], "another key")
+        suite.equal("renewal: the same names", [old[f] for f in ("subnqn", "hostnqn", "hostid")], [new[f] for f in ("subnqn", "hostnqn", "hostid")])
+        second = ["--duplicate-connect"]
+        refused(suite, "renewal: the old key for another connection", shlex.split(old["connect"]) + second, old["subnqn"])
+        status, said = attempt(shlex.split(new["connect"]) + second, old["subnqn"])
+        suite.check("renewal: the new key connects", status == 0, "exit 0", said)
+        suite.check("renewal: fio goes on", job.running(), "running")
+        report = job.stop()
+        suite.equal("renewal: without an error", 0, report["error"])
+        again = _reconnected(renewed)
+        suite.equal("renewal: connected again by the new line", pattern("x", 16), _round(again))
+
+
+def _renewed(tenant, lease):
+    try:
+        return tenant.renew(lease)
+    except Refused as refusal:
+        if refusal.code != "RenewTooEarly":
+            raise
+        return None
+
+
+def _reconnected(lease):
+    disconnect(nqn_of(lease))
+    return connect(lease)
+
+
+def _round(path):
+    put(path, pattern("x", MIB))
+    return get(path, 16)
+
+
+def ended(suite, node, pools):
+    """What is freed under a client goes away there, and nobody gets back in."""
+    alice = node.tenant("alice")
+    for kind, pool in pools.items():
+        lease = alloc(alice, pool=pool)
+        job = Fio(connect(lease)).started()
+        alice.free(lease)
+        report = job.report()
+        suite.check(f"free, {kind}: fio meets errors", report["error"], "an error", report)
+        print(f"   free, {kind}: no device after {gone(nqn_of(lease)):.1f} s more", flush=True)
+        suite.check(f"free, {kind}: the client's device is gone", not controllers(nqn_of(lease)))
+        refused(suite, f"free, {kind}: the lease's own line", shlex.split(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
+
+
+def six(suite, device):
+    """The same over IPv6, by a node that has no other port."""
+    with BlockNode(device, ports=(TCP6,)) as node:
+        with attached(node.tenant("alice")) as (lease, path):
+            suite.check("IPv6: the line's address", ":" in lease["binding"]["nvmeof"]["traddr"], "an IPv6 address", lease["binding"]["nvmeof"]["traddr"])
+            suite.equal("IPv6: written and verified", 0, verified(path, size="1M")["error"])
+
+
+def main():
+    """All sections on one node with both kinds of pool, between two looks at what there is."""
+    ready()
+    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    with Suite("block over tcp") as suite:
+        before = traces()
+        with BlockNode(*pools.values(), ports=(TCP, TCP6)) as node:
+            free = {pool: row["available"] for pool, row in resources(node.operator).items()}
+            running = traces([pools["directory"]])
+            for section in (transfer, tenants, own_host, rotation, ended):
+                suite.section(section, suite, node, pools)
+            for pool, available in free.items():
+                settled(node.operator, pool, available)
+            same_traces(suite, "all leases ended", running, traces([pools["directory"]]))
+            suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal("SIGTERM", 0, node.stop())
+        same_traces(suite, "the node is gone", before, traces())
+        suite.section(six, suite, pools["device"])
+
+
+if __name__ == "__main__":
+    main()
