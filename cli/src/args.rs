@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE, Road};
 use fabricbios_wire::{
-    CpuIsolationClass, GpuExclusivityClass, KvCacheIntent, LeaseId, RdmaPeer, ResourceId, Role,
-    Transport,
+    CpuIsolationClass, GpuExclusivityClass, HostId, KvCacheIntent, LeaseId, Nqn, RdmaPeer,
+    ResourceId, Role, Transport,
 };
 
 use crate::values;
@@ -195,8 +195,17 @@ pub(crate) enum Alloc {
         #[command(flatten)]
         term: Term,
         /// Over which road: auto, nvme-tcp, nvme-rdma, udp, both
-        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
+        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto,
+              value_parser = values::block_road)]
         transport: Transport,
+        #[command(flatten)]
+        host: BlockHost,
+        /// Nothing can be written
+        #[arg(long)]
+        read_only: bool,
+        /// Renewal changes the keys, for the next connection; for clients that follow key changes
+        #[arg(long)]
+        rotate_on_renew: bool,
     },
     /// A network interface
     Net {
@@ -228,6 +237,22 @@ pub(crate) enum Alloc {
         #[arg(long, value_name = "CLASS")]
         exclusivity: Option<GpuExclusivityClass>,
     },
+}
+
+/// Who will connect over NVMe-oF.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BlockHost {
+    /// The host that will connect, such as the one in /etc/nvme/hostnqn; the node makes one for this
+    /// lease if not given
+    #[arg(long, value_name = "NQN")]
+    pub(crate) hostnqn: Option<Nqn>,
+    /// Its identifier, such as the one in /etc/nvme/hostid; the name's own UUID, or one that the node
+    /// makes, if not given
+    #[arg(long, value_name = "UUID", requires = "hostnqn")]
+    pub(crate) hostid: Option<HostId>,
+    /// The node, too, has to prove who it is
+    #[arg(long)]
+    pub(crate) mutual_auth: bool,
 }
 
 /// What every lease has.

@@ -5,11 +5,12 @@ use fabricbios_wire::{
     RdmaBinding, Transport,
 };
 use serde::Serialize;
+use zeroize::Zeroizing;
 
-use crate::gid;
+use crate::{gid, nvmeof_json::NvmeofJson};
 
-#[derive(Debug, Serialize)]
-pub(crate) struct LeaseJson {
+#[derive(Serialize)]
+pub(crate) struct LeaseJson<'a> {
     lease_id: String,
     resource_id: String,
     resource_type: String,
@@ -25,7 +26,7 @@ pub(crate) struct LeaseJson {
     grace_ends_unix_ms: u64,
     remaining_ms: u64,
     effective: EffectiveJson,
-    binding: BindingJson,
+    binding: BindingJson<'a>,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,18 +38,24 @@ struct EffectiveJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     transport: Option<&'static str>,
     rotate_on_renew: bool,
+    #[serde(skip_serializing_if = "is_not")]
+    read_only: bool,
+    #[serde(skip_serializing_if = "is_not")]
+    mutual_auth: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct BindingJson {
+#[derive(Serialize)]
+struct BindingJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    dp_key: Option<String>,
+    dp_key: Option<Zeroizing<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     udp_endpoint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<LimitsJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rdma: Option<RdmaJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nvmeof: Option<NvmeofJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +103,11 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+// serde calls it with a reference.
+fn is_not(flag: &bool) -> bool {
+    !*flag
+}
+
 /// The specification's words for LEASE_QUERY.
 pub(crate) fn status(status: LeaseStatus) -> &'static str {
     match status {
@@ -105,8 +117,8 @@ pub(crate) fn status(status: LeaseStatus) -> &'static str {
     }
 }
 
-impl From<&LeaseInfo> for LeaseJson {
-    fn from(info: &LeaseInfo) -> Self {
+impl<'a> From<&'a LeaseInfo> for LeaseJson<'a> {
+    fn from(info: &'a LeaseInfo) -> Self {
         Self {
             lease_id: info.lease_id.to_string(),
             resource_id: info.resource_id.to_string(),
@@ -133,12 +145,14 @@ impl From<&Effective> for EffectiveJson {
             gpu_exclusivity: effective.gpu_exclusivity.map(GpuExclusivityClass::name),
             transport: effective.transport.map(Transport::name),
             rotate_on_renew: effective.rotate_on_renew,
+            read_only: effective.read_only,
+            mutual_auth: effective.mutual_auth,
         }
     }
 }
 
-impl From<&Binding> for BindingJson {
-    fn from(binding: &Binding) -> Self {
+impl<'a> From<&'a Binding> for BindingJson<'a> {
+    fn from(binding: &'a Binding) -> Self {
         let limits = binding.limits;
         Self {
             dp_key: binding.dp_key.as_ref().map(|key| hex(&key.0)),
@@ -148,6 +162,7 @@ impl From<&Binding> for BindingJson {
                 length: limits.length,
             }),
             rdma: binding.rdma.as_ref().map(RdmaJson::from),
+            nvmeof: binding.nvmeof.as_ref().map(NvmeofJson::from),
         }
     }
 }
@@ -193,6 +208,13 @@ fn queue_pairs(rdma: &RdmaBinding) -> Vec<QueuePairJson> {
     std::iter::once(first).chain(further).collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn hex(key: &[u8; 32]) -> Zeroizing<String> {
+    // Room for all of it at once: a text that grows leaves copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(2 * key.len()));
+    for byte in key {
+        for digit in [byte >> 4, byte & 0xf] {
+            text.extend(char::from_digit(digit.into(), 16));
+        }
+    }
+    text
 }

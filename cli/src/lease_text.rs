@@ -1,6 +1,8 @@
-//! A lease for people. Keys of the UDP road are not shown: they are for programs, in the JSON.
+//! A lease for people. Keys and secrets are not shown: they are for programs, in the JSON.
 
-use fabricbios_wire::{Effective, LeaseInfo, LeasePhase, RdmaBinding, ResourceType};
+use fabricbios_wire::{
+    Effective, LeaseId, LeaseInfo, LeasePhase, NvmeofBinding, RdmaBinding, ResourceType,
+};
 
 use crate::{gid, output, time_text};
 
@@ -91,6 +93,12 @@ fn effective(effective: &Effective) -> String {
     if effective.rotate_on_renew {
         parts.push("rotate on renew".to_owned());
     }
+    if effective.read_only {
+        parts.push("read-only".to_owned());
+    }
+    if effective.mutual_auth {
+        parts.push("mutual authentication".to_owned());
+    }
     if parts.is_empty() {
         "nothing beyond the term".to_owned()
     } else {
@@ -120,6 +128,28 @@ fn binding(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
     if let Some(rdma) = &binding.rdma {
         rdma_rows(rdma, rows);
     }
+    if let Some(nvmeof) = &binding.nvmeof {
+        nvmeof_rows(info.lease_id, nvmeof, rows);
+    }
+}
+
+fn nvmeof_rows(lease_id: LeaseId, nvmeof: &NvmeofBinding, rows: &mut Vec<Vec<String>>) {
+    let mut heading = "nvme-of";
+    for address in &nvmeof.addresses {
+        let place = format!("{} at {}", address.transport, address.endpoint);
+        rows.push(row(heading, place));
+        heading = "";
+    }
+    let namespace = format!(
+        "namespace {} of {}, blocks of {} bytes",
+        nvmeof.nsid, nvmeof.subsystem, nvmeof.block_bytes
+    );
+    rows.push(row("", namespace));
+    rows.push(row("", format!("for host {}", nvmeof.host_nqn)));
+    let how = format!(
+        "`fabricctl block attach {lease_id}` as root; the nvme line with its secret is shown by --json only"
+    );
+    rows.push(row("connect", how));
 }
 
 fn rdma_rows(rdma: &RdmaBinding, rows: &mut Vec<Vec<String>>) {

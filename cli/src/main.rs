@@ -11,6 +11,7 @@ mod gid;
 mod hint;
 mod lease_json;
 mod lease_text;
+mod nvmeof_json;
 mod output;
 mod progress;
 mod time_text;

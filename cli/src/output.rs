@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
@@ -26,11 +27,11 @@ impl Output {
         json: &impl Serialize,
         text: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        let mut line = if self.json {
+        let mut line = Zeroizing::new(if self.json {
             serde_json::to_string(json).map_err(|e| Failure::local("make JSON", &e))?
         } else {
             text()
-        };
+        });
         if !line.ends_with('\n') {
             line.push('\n');
         }

@@ -1,7 +1,7 @@
 //! Values as people write them. Every error says what was wrong and what would be right.
 
 use fabricbios_client::Road;
-use fabricbios_wire::{KvCacheIntent, RdmaPeer, is_tenant_name};
+use fabricbios_wire::{KvCacheIntent, RdmaPeer, Transport, is_tenant_name};
 
 use crate::{args::RoadChoice, gid};
 
@@ -43,6 +43,12 @@ pub(crate) fn road(text: &str) -> Result<RoadChoice, String> {
         "udp" => Ok(RoadChoice(Some(Road::Udp))),
         _ => Err("write auto, rdma or udp".into()),
     }
+}
+
+/// A road to block storage.
+pub(crate) fn block_road(text: &str) -> Result<Transport, String> {
+    let road = text.parse().ok().filter(|road| *road != Transport::Rdma);
+    road.ok_or_else(|| "write auto, nvme-tcp, nvme-rdma, udp or both".into())
 }
 
 /// A term in seconds, not zero.

@@ -1,7 +1,11 @@
 //! `lease alloc`: flags to a request, and the grant to standard output.
 
+use std::io::{self, Write};
+
 use fabricbios_client::Node;
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType};
+use fabricbios_wire::{
+    BlockTerms, LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType, Transport,
+};
 
 use crate::{
     args::{Alloc, Term},
@@ -12,9 +16,37 @@ use crate::{
 };
 
 pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failure> {
-    let info = node.alloc_blocking(request(what))?;
+    let request = request(what);
+    check(&request)?;
+    let asked = request.capacity;
+    let info = node.alloc_blocking(request)?;
+    if !output.json {
+        tell_rounded(&info, asked);
+    }
     let printed = output.print(&LeaseJson::from(&info), || lease_text::full(&info));
     printed.map_err(|failure| failure.loudly(&give_back(node, info.lease_id)))
+}
+
+/// What could never be: the node need not be asked.
+fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
+    if request.transport == Transport::Udp && request.block.names_host() {
+        return Err(Failure::usage(
+            "--hostnqn, --hostid and --mutual-auth are for NVMe-oF; leave them out with --transport udp",
+        ));
+    }
+    Ok(())
+}
+
+/// The node gives out whole blocks. The JSON says `capacity`.
+fn tell_rounded(info: &LeaseInfo, asked: u64) {
+    if info.capacity != asked {
+        let told = format!(
+            "fabricctl: asked for {asked}, granted {}: this node gives out whole pieces only",
+            info.capacity
+        );
+        // With standard error gone the capacity is still in the answer.
+        writeln!(io::stderr(), "{told}").ok();
+    }
 }
 
 /// Nobody knows the lease: it is of no use to anybody.
@@ -45,8 +77,18 @@ fn request(what: Alloc) -> LeaseAllocRequest {
             bytes,
             term,
             transport,
+            host,
+            read_only,
+            rotate_on_renew,
         } => LeaseAllocRequest {
             transport,
+            rotate_on_renew,
+            block: BlockTerms {
+                read_only,
+                host_nqn: host.hostnqn,
+                host_id: host.hostid,
+                mutual_auth: host.mutual_auth,
+            },
             ..plain(ResourceType::Block, bytes, &term)
         },
         Alloc::Net { mbps, term } => plain(ResourceType::Net, mbps, &term),

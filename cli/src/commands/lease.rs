@@ -111,8 +111,8 @@ fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure>
 }
 
 #[derive(Serialize)]
-struct LeasesJson {
-    leases: Vec<LeaseJson>,
+struct LeasesJson<'a> {
+    leases: Vec<LeaseJson<'a>>,
 }
 
 fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {

@@ -6,6 +6,7 @@
 )]
 
 mod ask;
+mod block;
 #[path = "../../../client/tests/common/mod.rs"]
 mod common;
 mod fail;

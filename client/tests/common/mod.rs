@@ -217,7 +217,7 @@ pub(crate) fn honest(request: &LeaseAllocRequest) -> Effective {
         gpu_exclusivity: request.gpu_exclusivity,
         transport: Some(request.transport),
         rotate_on_renew: request.rotate_on_renew,
-        read_only: false,
-        mutual_auth: false,
+        read_only: request.block.read_only,
+        mutual_auth: request.block.mutual_auth,
     }
 }
