@@ -1,10 +1,10 @@
-//! What an answer means for a transfer.
+//! What an answer means.
 
 use core::time::Duration;
 
-use fabricbios_wire::{DataFrame, DataStatus, HelloReply};
+use fabricbios_wire::{DataFrame, DataOp, DataService, DataStatus, HelloReply, Part};
 
-use super::{Failure, Transfer, work::Work};
+use super::{Failure, Requester, piece::Piece};
 
 const OK: u8 = DataStatus::Ok as u8;
 const NO_LEASE: u8 = DataStatus::NoLease as u8;
@@ -14,117 +14,164 @@ const FENCED: u8 = DataStatus::Fenced as u8;
 const TOO_OLD: u8 = DataStatus::TooOld as u8;
 const BUSY: u8 = DataStatus::Busy as u8;
 
-impl Transfer<'_> {
-    /// A datagram from the server's address, whatever it is.
-    pub fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        if self.outcome.is_some() {
-            return;
-        }
-        let Ok(frame) = DataFrame::parse(datagram) else {
-            return;
-        };
-        if let Some(at) = self.requester.requests.find(&frame.header) {
-            if self.counts(&frame, now) {
-                self.on_answer(at, &frame, now);
-            }
-        } else if let Some(length) = self.hello_length(&frame)
-            && self.counts(&frame, now)
-        {
-            self.on_hello(length, &frame, now);
-        }
-    }
+/// What came out of a datagram, for who has the bytes. All else is settled.
+#[derive(Debug)]
+pub(super) enum Event<'a> {
+    /// A request was done, which makes so many bytes of its operation done. What a READ has is as long as
+    /// its range.
+    Done {
+        piece: Piece,
+        bytes: usize,
+        payload: &'a [u8],
+    },
+    /// It was not, and will not be; `None`: HELLO.
+    Refused {
+        piece: Option<Piece>,
+        failure: Failure,
+    },
+    /// There is a session.
+    Opened,
+}
 
-    /// The length of the HELLO that it answers.
-    fn hello_length(&self, frame: &DataFrame<'_>) -> Option<usize> {
-        let hello = self.requester.hello.as_ref()?;
-        hello.find(&frame.header)
+impl Requester {
+    /// A datagram from the server's address, whatever it is.
+    pub(super) fn on_datagram<'a>(
+        &mut self,
+        datagram: &'a [u8],
+        now: Duration,
+    ) -> Option<Event<'a>> {
+        let frame = DataFrame::parse(datagram).ok()?;
+        if let Some(at) = self.requests.find(&frame.header) {
+            return self
+                .counts(&frame, now)
+                .then(|| self.on_answer(at, &frame, now))?;
+        }
+        let length = self.hello.as_ref()?.find(&frame.header)?;
+        self.counts(&frame, now)
+            .then(|| self.on_hello(length, &frame, now))?
     }
 
     fn counts(&mut self, frame: &DataFrame<'_>, now: Duration) -> bool {
-        let counts = self.requester.is_authentic(frame, now);
-        self.requester.statistics.answered += u64::from(counts);
+        let counts = self.is_authentic(frame, now);
+        self.statistics.answered += u64::from(counts);
         counts
     }
 
-    fn on_answer(&mut self, at: usize, frame: &DataFrame<'_>, now: Duration) {
-        let requester = &mut *self.requester;
+    fn on_answer<'a>(
+        &mut self,
+        at: usize,
+        frame: &DataFrame<'a>,
+        now: Duration,
+    ) -> Option<Event<'a>> {
         match frame.header.status {
-            OK => self.on_done(at, frame.payload, now),
+            OK => return self.on_ok(at, frame.payload, now),
             BUSY => {
-                requester.refusal = Some(BUSY);
-                requester.on_busy(at, now);
+                self.refusal = Some(BUSY);
+                self.on_busy(at, now);
             }
             // REPLAY is a defect or a session that is shared; another session helps against the latter.
             status @ (TOO_OLD | REPLAY) => {
-                requester.refusal = Some(status);
-                requester.session_lost(&frame.header, now);
+                self.refusal = Some(status);
+                self.session_lost(&frame.header, now);
             }
-            status => self.refused(status),
+            status => {
+                let failure = self.failure(status);
+                let piece = Some(self.on_answered(at, now)?);
+                return Some(Event::Refused { piece, failure });
+            }
         }
+        None
     }
 
-    fn on_done(&mut self, at: usize, payload: &[u8], now: Duration) {
-        let requester = &mut *self.requester;
-        let Some(request) = requester.requests.get_mut(at) else {
-            return;
+    fn on_ok<'a>(&mut self, at: usize, payload: &'a [u8], now: Duration) -> Option<Event<'a>> {
+        let piece = &self.requests.get_mut(at)?.piece;
+        let expected = match piece.op {
+            DataOp::Read => piece.range.len(),
+            _ => 0,
         };
-        if !self.work.take(&request.range, payload) {
-            return;
+        if payload.len() != expected {
+            return None;
         }
-        let sample = (request.tries == 0).then(|| now.saturating_sub(request.sent));
-        self.confirmed += request.range.len() as u64;
-        requester.on_done(at, sample);
-        requester.progressed(now);
+        let piece = self.on_answered(at, now)?;
+        self.progressed(now);
+        let bytes = self.left.done(&piece);
+        Some(Event::Done {
+            piece,
+            bytes,
+            payload,
+        })
     }
 
-    fn on_hello(&mut self, length: usize, frame: &DataFrame<'_>, now: Duration) {
-        let requester = &mut *self.requester;
+    fn on_hello<'a>(
+        &mut self,
+        length: usize,
+        frame: &DataFrame<'a>,
+        now: Duration,
+    ) -> Option<Event<'a>> {
         match frame.header.status {
-            OK => self.on_opened(length, frame.payload, now),
+            OK => return self.on_opened(length, frame.payload, now),
             BUSY => {
-                requester.refusal = Some(BUSY);
-                if let Some(hello) = &mut requester.hello {
+                self.refusal = Some(BUSY);
+                if let Some(hello) = &mut self.hello {
                     hello.busy(now);
                 }
             }
             status @ (TOO_OLD | REPLAY) => {
-                requester.refusal = Some(status);
-                requester.reopen(now);
+                self.refusal = Some(status);
+                self.reopen(now);
             }
-            status => self.refused(status),
+            status => {
+                let failure = self.failure(status);
+                return Some(Event::Refused {
+                    piece: None,
+                    failure,
+                });
+            }
         }
+        None
     }
 
     /// The reply is as long as the request, which proves the length both ways.
-    fn on_opened(&mut self, length: usize, payload: &[u8], now: Duration) {
+    fn on_opened<'a>(&mut self, length: usize, payload: &[u8], now: Duration) -> Option<Event<'a>> {
         if payload.len() + fabricbios_wire::DATA_OVERHEAD != length {
-            return;
+            return None;
         }
-        match HelloReply::read(payload).filter(makes_sense) {
-            Some(told) => {
-                self.requester.sample_hello(now);
-                self.requester.opened(told, length);
-            }
-            None => self.end(Failure::Nonsense),
-        }
-        if matches!(self.work, Work::Hello) {
-            self.requester.progressed(now);
-        }
+        let told = HelloReply::read(payload).filter(|told| self.makes_sense(told));
+        let Some(told) = told else {
+            let failure = Failure::Nonsense;
+            return Some(Event::Refused {
+                piece: None,
+                failure,
+            });
+        };
+        self.sample_hello(now);
+        self.opened(told, length);
+        Some(Event::Opened)
     }
 
-    fn refused(&mut self, status: u8) {
-        let told = self.requester.session_told();
+    /// Memory or blocks, of which something can be read and written; what offsets count stays the same.
+    fn makes_sense(&self, told: &HelloReply) -> bool {
+        let most = told.max_read.min(told.max_write);
+        let counts = match self.service {
+            DataService::Memory => told.unit == 1 && most > 0,
+            DataService::Block => {
+                told.unit.is_power_of_two()
+                    && (512..=4096).contains(&told.unit)
+                    && most >= Part::BYTES_MIN
+                    && told.window >= Part::COUNT_MAX
+            }
+        };
+        counts && self.unit.is_none_or(|unit| unit == told.unit)
+    }
+
+    fn failure(&self, status: u8) -> Failure {
+        let told = self.session_told();
         let resource_len = told.map_or(0, |told| told.resource_len);
-        self.end(match status {
+        match status {
             NO_LEASE => Failure::NoLease,
             FENCED => Failure::Fenced,
             RANGE => Failure::OutOfRange { resource_len },
             status => Failure::Refused { status },
-        });
+        }
     }
-}
-
-/// Memory, of which something can be read and written.
-fn makes_sense(told: &HelloReply) -> bool {
-    told.unit == 1 && told.max_read > 0 && told.max_write > 0
 }

@@ -89,6 +89,7 @@ struct Probe {
 /// What all HELLOs of an attempt have in common.
 #[derive(Debug)]
 pub(super) struct Opening {
+    pub(super) service: DataService,
     pub(super) lease_id: LeaseId,
     pub(super) flags: u8,
     /// The session that is given up; 0: none.
@@ -184,7 +185,7 @@ impl Opening {
         #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
         let payload_len = payload as u32;
         let header = DataHeader {
-            service: DataService::Memory,
+            service: self.service,
             op: DataOp::Hello as u8,
             flags: self.flags,
             status: 0,

@@ -7,9 +7,12 @@
 //! that was delayed on its way never undoes a later one.
 
 mod answer;
+mod blocks;
 mod flow;
 mod hello;
 mod left;
+mod operation;
+mod piece;
 mod requester;
 mod requests;
 mod work;
@@ -18,10 +21,13 @@ use core::time::Duration;
 
 use fabricbios_wire::{DATA_OVERHEAD, DataOp, LeaseId};
 
+pub use blocks::{Blocks, Finished, Outgoing};
+pub use operation::Operation;
 pub use requester::Requester;
 pub use work::Work;
 
 use crate::DataKey;
+use answer::Event;
 use requests::Request;
 
 /// Time-outs in a row of one request after which the path, its length and the session are in doubt.
@@ -82,6 +88,13 @@ pub enum Failure {
     },
 }
 
+impl Failure {
+    /// Whether it is one of everything that the client could ask for.
+    pub(crate) fn is_final(self) -> bool {
+        !matches!(self, Self::OutOfRange { .. } | Self::Refused { .. })
+    }
+}
+
 /// What a client has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -135,6 +148,28 @@ impl<'a> Transfer<'a> {
         };
         self.requester.statistics.sent += u64::from(transmit.is_some());
         transmit
+    }
+
+    /// A datagram from the server's address, whatever it is.
+    pub fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        if self.outcome.is_some() {
+            return;
+        }
+        match self.requester.on_datagram(datagram, now) {
+            Some(Event::Done {
+                piece,
+                bytes,
+                payload,
+            }) => {
+                self.work.take(&piece.range, payload);
+                self.confirmed += bytes as u64;
+            }
+            Some(Event::Refused { failure, .. }) => self.end(failure),
+            Some(Event::Opened) if matches!(self.work, Work::Hello) => {
+                self.requester.progressed(now)
+            }
+            Some(Event::Opened) | None => (),
+        }
     }
 
     /// When to call [`poll_transmit`](Self::poll_transmit) again if nothing arrives.
@@ -209,19 +244,20 @@ impl<'a> Transfer<'a> {
     }
 
     fn send_fresh(&mut self, now: Duration) -> Option<Transmit<'a>> {
-        let (nonce, range) = match self.work.op() {
+        let (nonce, piece) = match self.work.op() {
             DataOp::Ping => self.requester.next_ping()?,
-            op => self.requester.next_segment(op, now)?,
+            _ => self.requester.next_piece(now)?,
         };
-        let header = self.requester.header(self.work.header(nonce, &range));
-        let payload = self.work.payload(&range);
-        let request = self.requester.sign(header, payload, range);
+        let header = self.work.header(nonce, &piece.range);
+        let header = self.requester.header(header);
+        let payload = self.work.payload(&piece.range);
+        let request = self.requester.sign(header, payload, piece);
         Some(self.send(request, now))
     }
 
     fn send(&mut self, request: Request, now: Duration) -> Transmit<'a> {
         Transmit {
-            payload: self.work.payload(&request.range),
+            payload: self.work.payload(&request.piece.range),
             prefix: self.requester.send(request, now),
         }
     }

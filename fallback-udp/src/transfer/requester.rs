@@ -1,9 +1,9 @@
 //! What a client keeps between transfers: its session, the path, the pace.
 
-use core::{ops::Range, time::Duration};
+use core::time::Duration;
 
 use fabricbios_wire::{
-    DATA_OVERHEAD, DataFrame, DataHeader, DataOp, HelloReply, LeaseId, data_flags,
+    DATA_OVERHEAD, DataFrame, DataHeader, DataService, HelloReply, LeaseId, data_flags,
 };
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     flow::Flow,
     hello::{Hello, Opening, Path, ZEROS},
     left::Left,
+    piece::{Piece, Sizes},
     requests::{Request, Requests},
 };
 use crate::{DataKey, crc32c};
@@ -28,14 +29,13 @@ struct Session {
     told: HelloReply,
     /// The next request's counter; `None`: all are used.
     next: Option<u32>,
-    /// Longest payloads, by the path and by the server.
-    max_read: usize,
-    max_write: usize,
+    sizes: Sizes,
 }
 
 /// One client of one lease.
 #[derive(Debug)]
 pub struct Requester {
+    pub(super) service: DataService,
     lease_id: LeaseId,
     key: DataKey,
     flags: u8,
@@ -43,13 +43,15 @@ pub struct Requester {
     random: u64,
     path: Path,
     session: Option<Session>,
+    /// Bytes of what offsets count, as the first HELLO told.
+    pub(super) unit: Option<u32>,
     /// The session that the next HELLO gives up; 0: none.
     forsaken: u32,
     pub(super) hello: Option<Hello>,
     /// HELLOs that were answered since something was done.
     openings: u32,
     pub(super) requests: Requests,
-    left: Left,
+    pub(super) left: Left,
     pub(super) flow: Flow,
     /// When something was done.
     done: Duration,
@@ -66,7 +68,13 @@ impl Requester {
     /// A client that has not sent anything yet.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
+        Self::of(DataService::Memory, setup)
+    }
+
+    /// A client of either service.
+    pub(super) fn of(service: DataService, setup: Setup) -> Self {
         Self {
+            service,
             lease_id: setup.lease_id,
             key: setup.key,
             flags: if setup.payload_mac {
@@ -78,6 +86,7 @@ impl Requester {
             random: setup.seed,
             path: Path::new(setup.route_mtu, setup.ip_header),
             session: None,
+            unit: None,
             forsaken: 0,
             hello: None,
             openings: 0,
@@ -95,17 +104,33 @@ impl Requester {
     /// Begins a transfer. What the last one left unanswered may still be on its way, so its session is
     /// given up.
     pub fn transfer<'a>(&'a mut self, work: Work<'a>, now: Duration) -> Transfer<'a> {
+        self.abandon();
+        self.left.add(Piece {
+            operation: 0,
+            op: work.op(),
+            range: 0..work.len(),
+            part: None,
+        });
+        self.begin(now);
+        Transfer::new(self, work)
+    }
+
+    /// Nothing more of what was begun; if some of it may still be on its way, its session is given up.
+    pub(super) fn abandon(&mut self) {
         if !self.requests.is_empty() {
             self.forsake();
             self.requests.drain().for_each(drop);
         }
-        self.left = Left::all(work.len());
+        self.left = Left::default();
+    }
+
+    /// There is something to do, after some time in which there was nothing.
+    pub(super) fn begin(&mut self, now: Duration) {
         self.openings = 0;
         self.done = now;
         self.authentic = now;
         self.doubt = false;
         self.refusal = None;
-        Transfer::new(self, work)
     }
 
     /// What the last HELLO said about the lease.
@@ -216,9 +241,8 @@ impl Requester {
 
     /// Nothing of this is outstanding any more; it will be asked again.
     fn put_back(&mut self) {
-        for request in self.requests.drain() {
-            self.left.put_back(request.range);
-        }
+        let carried = self.requests.drain().map(|request| request.piece);
+        self.left.put_back(carried);
     }
 
     /// Opens another session. What is outstanding stays so until that is open: late answers count.
@@ -238,6 +262,7 @@ impl Requester {
 
     fn opening(&self) -> Opening {
         Opening {
+            service: self.service,
             lease_id: self.lease_id,
             flags: self.flags,
             forsaken: self.forsaken,
@@ -266,9 +291,13 @@ impl Requester {
         self.forsaken = 0;
         self.openings += 1;
         self.statistics.sessions += 1;
+        self.unit = Some(told.unit);
         self.session = Some(Session {
-            max_read: most(told.max_read),
-            max_write: most(told.max_write),
+            sizes: Sizes {
+                unit: usize::try_from(told.unit).unwrap_or(usize::MAX),
+                max_read: most(told.max_read),
+                max_write: most(told.max_write),
+            },
             next: Some(1),
             told,
         });
@@ -289,15 +318,24 @@ impl Requester {
         self.refusal = None;
     }
 
-    /// Request number `at` was answered, with a sample of the round trip if it was sent once only.
-    pub(super) fn on_done(&mut self, at: usize, sample: Option<Duration>) {
+    /// Request number `at` was answered: it is a clean sample of the round trip if it was sent once only.
+    pub(super) fn on_answered(&mut self, at: usize, now: Duration) -> Option<Piece> {
+        let request = self.requests.get_mut(at)?;
+        let sample = (request.tries == 0).then(|| now.saturating_sub(request.sent));
         if sample.is_some()
+            && self.is_answered_in_order()
             && let Some(lost) = self.requests.passed(at)
         {
             self.flow.lost(lost, self.requests.next);
         }
-        self.requests.take(at);
         self.flow.answered(sample);
+        Some(self.requests.take(at)?.piece)
+    }
+
+    /// Answers of memory come in the order in which they were asked for, if none is lost. Those of a disk
+    /// come when it has them, so that one was passed by others says nothing.
+    fn is_answered_in_order(&self) -> bool {
+        self.service == DataService::Memory
     }
 
     /// Request number `at` was not done for want of room: the same again, later and slower.
@@ -331,49 +369,44 @@ impl Requester {
         Some(request)
     }
 
-    /// Nonce and bytes of a new request, if there is room for one.
-    pub(super) fn next_segment(
-        &mut self,
-        op: DataOp,
-        now: Duration,
-    ) -> Option<(u64, Range<usize>)> {
+    /// Nonce and piece of a new request, if there is room for one.
+    pub(super) fn next_piece(&mut self, now: Duration) -> Option<(u64, Piece)> {
         if self.requests.in_flight() >= self.flow.window() || self.left.is_empty() {
             return None;
         }
         let session = self.session.as_mut()?;
-        let Some(counter) = session.next else {
+        let last = |counter: u32| counter.checked_add(self.left.reserve(&session.sizes));
+        let counters = session.next.and_then(|next| Some((next, last(next)?)));
+        let Some((counter, last)) = counters else {
             self.reopen(now);
             return None;
         };
         let window = u32::from(session.told.window);
-        if !self.requests.within(counter, window) {
+        if !self.requests.within(counter..=last, window) {
             return None;
         }
-        let most = match op {
-            DataOp::Write => session.max_write,
-            _ => session.max_read,
-        };
-        let range = self.left.take(most)?;
+        let piece = self.left.take(&session.sizes)?;
         session.next = counter.checked_add(1);
         let nonce = u64::from(session.told.session) << 32 | u64::from(counter);
-        Some((nonce, range))
+        Some((nonce, piece))
     }
 
-    pub(super) fn next_ping(&mut self) -> Option<(u64, Range<usize>)> {
-        let range = self.left.take(1)?;
-        Some((next_random(&mut self.random), range))
+    pub(super) fn next_ping(&mut self) -> Option<(u64, Piece)> {
+        let piece = self.left.take(&Sizes::NONE)?;
+        Some((next_random(&mut self.random), piece))
     }
 
     pub(super) fn header(&self, header: DataHeader) -> DataHeader {
         DataHeader {
+            service: self.service,
             lease_id: self.lease_id,
             flags: self.flags,
             ..header
         }
     }
 
-    pub(super) fn sign(&self, header: DataHeader, payload: &[u8], range: Range<usize>) -> Request {
-        Request::new(header, &self.key, payload, range)
+    pub(super) fn sign(&self, header: DataHeader, payload: &[u8], piece: Piece) -> Request {
+        Request::new(header, &self.key, payload, piece)
     }
 
     pub(super) fn send(&mut self, request: Request, now: Duration) -> [u8; DATA_OVERHEAD] {

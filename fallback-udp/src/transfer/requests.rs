@@ -1,10 +1,11 @@
 //! Requests that wait for their answer, in the order in which they were last sent.
 
 use alloc::collections::VecDeque;
-use core::{ops::Range, time::Duration};
+use core::{ops::RangeInclusive, time::Duration};
 
-use fabricbios_wire::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, data_flags};
+use fabricbios_wire::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Part, data_flags};
 
+use super::piece::Piece;
 use crate::DataKey;
 
 /// Answers to later requests after which one counts as lost (as TCP's three duplicates).
@@ -15,8 +16,7 @@ const PASSED_MAX: u8 = 3;
 pub(super) struct Request {
     pub(super) header: DataHeader,
     pub(super) prefix: [u8; DATA_OVERHEAD],
-    /// The bytes of the transfer that it carries or asks for.
-    pub(super) range: Range<usize>,
+    pub(super) piece: Piece,
     /// Which transmission the last one was.
     pub(super) transmission: u64,
     pub(super) sent: Duration,
@@ -32,16 +32,11 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(
-        header: DataHeader,
-        key: &DataKey,
-        payload: &[u8],
-        range: Range<usize>,
-    ) -> Self {
+    pub(super) fn new(header: DataHeader, key: &DataKey, payload: &[u8], piece: Piece) -> Self {
         Self {
             header,
             prefix: prefix(&header, key, payload),
-            range,
+            piece,
             transmission: 0,
             sent: Duration::ZERO,
             due: Duration::ZERO,
@@ -50,6 +45,12 @@ impl Request {
             passed: 0,
             lost: false,
         }
+    }
+
+    /// A server that has not all parts of a block forgets the first of them first.
+    fn oldest_counter(&self) -> u32 {
+        let index = self.piece.part.map_or(0, Part::index);
+        self.header.counter().saturating_sub(index.into())
     }
 }
 
@@ -68,7 +69,7 @@ pub(super) fn answers(reply: &DataHeader, request: &DataHeader) -> bool {
             == (request.service, request.op, request.lease_id)
         && (reply.nonce, reply.offset, reply.length)
             == (request.nonce, request.offset, request.length)
-        && reply.reserved == 0
+        && reply.reserved == request.reserved
 }
 
 #[derive(Debug, Default)]
@@ -92,20 +93,28 @@ impl Requests {
         self.sent.len() - self.lost
     }
 
+    /// Whether any of them is of this operation.
+    pub(super) fn has(&self, operation: u64) -> bool {
+        self.sent
+            .iter()
+            .any(|request| request.piece.operation == operation)
+    }
+
     /// When the next one counts as lost.
     pub(super) fn due(&self) -> Option<Duration> {
         let waiting = self.sent.iter().filter(|request| !request.lost);
         waiting.map(|request| request.due).min()
     }
 
-    /// Whether a request with this counter is within what a server remembers behind which nothing is
-    /// outstanding: a request that falls out of the window could never be answered.
-    pub(super) fn within(&mut self, counter: u32, window: u32) -> bool {
-        if counter.saturating_sub(self.floor) >= window {
-            let counters = self.sent.iter().map(|request| request.header.counter());
-            self.floor = counters.min().unwrap_or(counter);
+    /// Whether requests with these counters, the next ones, are within what a server remembers behind which
+    /// nothing is outstanding: a request that falls out of the window could never be answered.
+    pub(super) fn within(&mut self, counters: RangeInclusive<u32>, window: u32) -> bool {
+        let (first, last) = counters.into_inner();
+        if last.saturating_sub(self.floor) >= window {
+            let oldest = self.sent.iter().map(Request::oldest_counter);
+            self.floor = oldest.min().unwrap_or(first);
         }
-        counter.saturating_sub(self.floor) < window
+        last.saturating_sub(self.floor) < window
     }
 
     /// It goes out now and is due at `due`.

@@ -110,15 +110,10 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Takes what an OK brought for `range`; false if that is not as long as it must be.
-    pub(super) fn take(&mut self, range: &Range<usize>, payload: &[u8]) -> bool {
-        match self {
-            Self::Read { into, .. } if payload.len() == range.len() => {
-                into[range.clone()].copy_from_slice(payload);
-                true
-            }
-            Self::Read { .. } => false,
-            _ => payload.is_empty(),
+    /// Takes what an OK brought for `range`, which is as long as that.
+    pub(super) fn take(&mut self, range: &Range<usize>, payload: &[u8]) {
+        if let Self::Read { into, .. } = self {
+            into[range.clone()].copy_from_slice(payload);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! A server, a network and a clock, all simulated; the engine and the requester are the real ones.
 
+mod air;
 mod random;
 mod server;
 
 use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
     net::{IpAddr, Ipv4Addr},
-    ops::Range,
+    ops::{Deref, DerefMut, Range},
     time::Duration,
 };
 
@@ -17,58 +16,17 @@ use fabricbios_fallback_udp::{
 };
 use fabricbios_wire::{DataFrame, DataStatus, LeaseId};
 
+pub(crate) use air::{Air, Network};
 pub(crate) use random::Random;
 use server::{Server, key};
 
 pub(crate) const LEASE_ID: LeaseId = LeaseId(0x1ea5e);
-/// IPv4 and UDP.
-const HEADERS: usize = 28;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Network {
-    /// Shares of the datagrams.
-    pub(crate) loss: f64,
-    pub(crate) copies: f64,
-    pub(crate) damage: f64,
-    pub(crate) late: f64,
-    /// How late those are at most.
-    pub(crate) latest: Duration,
-    pub(crate) delay: Duration,
-    pub(crate) mtu: usize,
-}
-
-impl Network {
-    pub(crate) const GOOD: Self = Self {
-        loss: 0.0,
-        copies: 0.0,
-        damage: 0.0,
-        late: 0.0,
-        latest: Duration::from_millis(300),
-        delay: Duration::from_micros(100),
-        mtu: 9000,
-    };
-}
-
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Flying {
-    at: Duration,
-    number: u64,
-    to_server: bool,
-    bytes: Vec<u8>,
-}
-
 pub(crate) struct World {
-    pub(crate) now: Duration,
-    pub(crate) random: Random,
-    pub(crate) network: Network,
+    air: Air,
     pub(crate) requester: Requester,
     /// When the server starts again, and when it gets another key beside the old one.
     pub(crate) restarts: Vec<Duration>,
     pub(crate) rotations: Vec<Duration>,
-    /// Nothing arrives meanwhile.
-    pub(crate) partition: Range<Duration>,
-    /// The request with this counter is lost until then.
-    pub(crate) swallowed: Option<(u32, Duration)>,
     /// Whether somebody can be asked for the key.
     pub(crate) refreshes: bool,
     /// Somebody sends answers to everything, without the key.
@@ -77,28 +35,34 @@ pub(crate) struct World {
     asked_at: Duration,
     /// Which key the client has.
     known: u8,
-    flying: BinaryHeap<Reverse<Flying>>,
-    number: u64,
+}
+
+impl Deref for World {
+    type Target = Air;
+
+    fn deref(&self) -> &Air {
+        &self.air
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Air {
+        &mut self.air
+    }
 }
 
 impl World {
     pub(crate) fn new(seed: u64, lease_len: usize, network: Network) -> Self {
         Self {
-            now: Duration::ZERO,
-            random: Random(seed),
-            network,
+            air: Air::new(seed, network),
             requester: requester(key(0), seed),
             restarts: Vec::new(),
             rotations: Vec::new(),
-            partition: Duration::ZERO..Duration::ZERO,
-            swallowed: None,
             refreshes: true,
             forger: false,
             server: Server::new(lease_len),
             asked_at: Duration::ZERO,
             known: 0,
-            flying: BinaryHeap::new(),
-            number: 0,
         }
     }
 
@@ -185,7 +149,7 @@ impl World {
         } else {
             timeout
         };
-        let arrival = self.flying.peek().map(|flying| flying.0.at);
+        let arrival = self.next_arrival();
         if arrival.is_none_or(|at| at > wake) {
             self.now = self.now.max(wake);
             self.happen();
@@ -217,57 +181,19 @@ impl World {
         }
     }
 
-    fn send(&mut self, to_server: bool, bytes: Vec<u8>) {
-        let copies = 1 + usize::from(self.random.chance(self.network.copies));
-        for _ in 0..copies {
-            let cut = self.partition.contains(&self.now) || self.is_swallowed(&bytes);
-            let too_long = bytes.len() + HEADERS > self.network.mtu;
-            if !cut && !too_long && !self.random.chance(self.network.loss) {
-                self.fly(to_server, bytes.clone());
-            }
-        }
-    }
-
-    fn is_swallowed(&self, bytes: &[u8]) -> bool {
-        let frame = DataFrame::parse(bytes);
-        let counter = frame.map_or(0, |frame| frame.header.counter());
-        self.swallowed
-            .is_some_and(|(swallowed, until)| counter == swallowed && self.now < until)
-    }
-
-    fn fly(&mut self, to_server: bool, mut bytes: Vec<u8>) {
-        let mut delay = self.network.delay;
-        if self.random.chance(self.network.late) {
-            let latest = self.network.latest.as_micros() as u64;
-            delay += Duration::from_micros(self.random.below(latest));
-        }
-        if self.random.chance(self.network.damage) {
-            let at = self.random.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << self.random.below(8);
-        }
-        self.number += 1;
-        let (at, number) = (self.now + delay, self.number);
-        self.flying.push(Reverse(Flying {
-            at,
-            number,
-            to_server,
-            bytes,
-        }));
-    }
-
     /// The next datagram arrives; it is returned if it is for the client.
     fn arrive(&mut self) -> Option<Vec<u8>> {
-        let Reverse(flying) = self.flying.pop()?;
-        self.now = self.now.max(flying.at);
+        let (to_server, bytes) = self.land()?;
         self.happen();
-        if !flying.to_server {
-            return Some(flying.bytes);
+        if !to_server {
+            return Some(bytes);
         }
         if self.forger {
-            self.forge(&flying.bytes);
+            self.forge(&bytes);
         }
         let source = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        if let Some(reply) = self.server.answer(&flying.bytes, source, self.now) {
+        let now = self.now;
+        if let Some(reply) = self.server.answer(&bytes, source, now) {
             self.send(false, reply);
         }
         None
@@ -293,7 +219,7 @@ impl World {
 
     /// All that is still on its way, also what nobody waits for any more.
     pub(crate) fn let_everything_arrive(&mut self) {
-        while !self.flying.is_empty() {
+        while self.next_arrival().is_some() {
             self.arrive();
         }
     }

@@ -1,0 +1,391 @@
+//! The asking half for blocks: many operations at once.
+//!
+//! Operations run side by side as far as the pace and the session allow. Of two that touch the same block,
+//! one of them writing, the later one begins when the earlier one was answered: two requests in flight
+//! never name the same block (section 4).
+
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
+};
+use core::{ops::Range, time::Duration};
+
+use fabricbios_wire::{DATA_OVERHEAD, DataService, HelloReply};
+
+use super::{
+    Failure, Operation, Requester, Setup, Statistics, Transmit, answer::Event, hello::ZEROS,
+    operation::Reach, piece::Piece, requests::Request,
+};
+use crate::DataKey;
+
+/// Time-outs in a row of one request after which the path, its length and the session are in doubt: at
+/// least five seconds. What waits for a disk is not asked again in a new session any sooner.
+const SILENT_MAX: u32 = 8;
+
+/// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
+/// gives until it gives nothing, take what [`next_finished`](Self::next_finished) has, hand in what
+/// arrives until [`next_timeout`](Self::next_timeout), and again.
+#[derive(Debug)]
+pub struct Blocks {
+    requester: Requester,
+    /// Those that are not finished, by id: in the order in which they came.
+    active: BTreeMap<u64, Active>,
+    /// No active one below this has yet to be looked at.
+    looked_at: u64,
+    next: u64,
+    finished: VecDeque<Finished>,
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub struct Finished {
+    /// What [`Blocks::submit`] gave it.
+    pub id: u64,
+    /// With its bytes.
+    pub operation: Operation,
+    /// How it went.
+    pub outcome: Result<(), Failure>,
+}
+
+/// A datagram to send; [`Blocks::transmit`] has its bytes.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    prefix: [u8; DATA_OVERHEAD],
+    payload: Payload,
+}
+
+#[derive(Clone, Debug)]
+enum Payload {
+    Zeros(usize),
+    Of(u64, Range<usize>),
+}
+
+#[derive(Debug)]
+struct Active {
+    operation: Operation,
+    /// `None`: not looked at yet.
+    reach: Option<Reach>,
+    /// Earlier ones that it waits for.
+    behind: usize,
+    /// Bytes whose answers came.
+    done: usize,
+    failure: Option<Failure>,
+}
+
+impl Blocks {
+    /// A client that has not sent anything yet.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            requester: Requester::of(DataService::Block, setup),
+            active: BTreeMap::new(),
+            looked_at: 0,
+            next: 0,
+            finished: VecDeque::new(),
+        }
+    }
+
+    /// Something to do: the id under which it will be finished.
+    pub fn submit(&mut self, operation: Operation, now: Duration) -> u64 {
+        if self.active.is_empty() {
+            self.requester.begin(now);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.active.insert(id, Active::new(operation));
+        id
+    }
+
+    /// One that is over.
+    pub fn next_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    /// Operations that are not over.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.active.len()
+    }
+
+    /// The next datagram that may be sent now.
+    pub fn poll_transmit(&mut self, now: Duration) -> Option<Outgoing> {
+        self.expire(now);
+        if self.active.is_empty() {
+            return None;
+        }
+        let outgoing = if self.requester.has_session() {
+            self.look_at_arrivals();
+            self.send_again(now).or_else(|| self.send_fresh(now))
+        } else {
+            self.requester.say_hello(now).map(Outgoing::hello)
+        };
+        self.requester.statistics.sent += u64::from(outgoing.is_some());
+        outgoing
+    }
+
+    /// The bytes of a datagram that has just been polled.
+    #[must_use]
+    pub fn transmit(&self, outgoing: &Outgoing) -> Transmit<'_> {
+        let payload = match &outgoing.payload {
+            Payload::Zeros(length) => &ZEROS[..*length],
+            Payload::Of(id, range) => {
+                let active = self.active.get(id);
+                active.map_or(&[][..], |active| active.operation.payload(range))
+            }
+        };
+        Transmit {
+            prefix: outgoing.prefix,
+            payload,
+        }
+    }
+
+    /// A datagram from the server's address, whatever it is.
+    pub fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        match self.requester.on_datagram(datagram, now) {
+            Some(Event::Done {
+                piece,
+                bytes,
+                payload,
+            }) => self.on_done(&piece, bytes, payload),
+            Some(Event::Refused {
+                piece: Some(piece),
+                failure,
+            }) if !failure.is_final() => {
+                self.requester.progressed(now);
+                self.on_refused(&piece, failure);
+            }
+            Some(Event::Refused { failure, .. }) => self.end_all(failure),
+            Some(Event::Opened) => self.let_failed_go(),
+            None => (),
+        }
+    }
+
+    /// When to call [`poll_transmit`](Self::poll_transmit) again if nothing arrives; `None`: there is
+    /// nothing to do.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        if self.active.is_empty() {
+            return None;
+        }
+        let end = self.requester.ends_at();
+        let next = self.requester.due(true);
+        Some(next.map_or(end, |next| next.min(end)))
+    }
+
+    /// From when on it is worth asking whether the coordinates are still right, as long as something is to
+    /// be done; moves on with every authenticated answer.
+    #[must_use]
+    pub fn doubtful_at(&self) -> Duration {
+        self.requester.doubtful_at()
+    }
+
+    /// Another key: what is unanswered is asked again, in a session under it.
+    pub fn set_key(&mut self, key: DataKey, now: Duration) {
+        self.requester.set_key(key, now);
+    }
+
+    /// Another route, or news about it, as in [`Setup`].
+    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
+        self.requester.set_route(mtu, ip_header, now);
+    }
+
+    /// See [`Requester::farewell`].
+    pub fn farewell(&mut self, now: Duration) -> Option<Transmit<'static>> {
+        self.requester.farewell(now)
+    }
+
+    /// What the last HELLO said about the lease; `None`: there is no session now.
+    #[must_use]
+    pub fn session_told(&self) -> Option<&HelloReply> {
+        self.requester.session_told()
+    }
+
+    /// See [`Requester::path_mtu`].
+    #[must_use]
+    pub fn path_mtu(&self) -> Option<usize> {
+        self.requester.path_mtu()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.requester.statistics()
+    }
+
+    fn expire(&mut self, now: Duration) {
+        if !self.active.is_empty() && now >= self.requester.ends_at() {
+            let failure = self.requester.silence();
+            self.end_all(failure);
+        }
+        let silent = self.requester.expire(now);
+        if silent >= SILENT_MAX && self.requester.has_session() {
+            self.requester.reopen(now);
+        }
+    }
+
+    fn send_again(&mut self, now: Duration) -> Option<Outgoing> {
+        let request = self.requester.take_lost()?;
+        Some(self.send(request, now))
+    }
+
+    fn send_fresh(&mut self, now: Duration) -> Option<Outgoing> {
+        let unit = self.requester.unit?;
+        let (nonce, piece) = self.requester.next_piece(now)?;
+        let operation = &self.active.get(&piece.operation)?.operation;
+        let header = self.requester.header(operation.header(nonce, &piece, unit));
+        let payload = operation.payload(&piece.range);
+        let request = self.requester.sign(header, payload, piece);
+        Some(self.send(request, now))
+    }
+
+    fn send(&mut self, request: Request, now: Duration) -> Outgoing {
+        let payload = Payload::Of(request.piece.operation, request.piece.range.clone());
+        Outgoing {
+            prefix: self.requester.send(request, now),
+            payload,
+        }
+    }
+
+    /// Begins what came since, or has it wait for what it must not overtake.
+    fn look_at_arrivals(&mut self) {
+        while self.looked_at < self.next {
+            let id = self.looked_at;
+            self.looked_at += 1;
+            let Some(lease) = self.requester.session_told() else {
+                return;
+            };
+            let reach = self.active.get(&id).map(|it| it.operation.reach(lease));
+            match reach {
+                Some(Ok(reach)) => self.place(id, reach),
+                Some(Err(failure)) => self.finish(id, Err(failure)),
+                None => {}
+            }
+        }
+    }
+
+    fn place(&mut self, id: u64, reach: Reach) {
+        let earlier = self.active.range(..id);
+        let behind = earlier.filter(|(_, it)| it.conflicts(&reach)).count();
+        let Some(active) = self.active.get_mut(&id) else {
+            return;
+        };
+        active.reach = Some(reach);
+        active.behind = behind;
+        if active.operation.len() == 0 {
+            self.finish(id, Ok(()));
+        } else if behind == 0 {
+            self.requester.left.add(active.whole(id));
+        }
+    }
+
+    fn on_done(&mut self, piece: &Piece, bytes: usize, payload: &[u8]) {
+        let Some(active) = self.active.get_mut(&piece.operation) else {
+            return;
+        };
+        active.operation.take(&piece.range, payload);
+        active.done += bytes;
+        self.finish_if_over(piece.operation);
+    }
+
+    /// The rest of it is not asked for. What is on its way is waited for: nothing else may touch those
+    /// blocks before.
+    fn on_refused(&mut self, piece: &Piece, failure: Failure) {
+        if let Some(active) = self.active.get_mut(&piece.operation) {
+            active.failure.get_or_insert(failure);
+        }
+        self.requester.left.forget(piece.operation);
+        self.finish_if_over(piece.operation);
+    }
+
+    /// A session was opened: nothing of the one before is on its way, and failed ones ask nothing anew.
+    fn let_failed_go(&mut self) {
+        let failed = self.active.iter().filter(|(_, it)| it.failure.is_some());
+        let failed: Vec<_> = failed.map(|(id, _)| *id).collect();
+        for id in failed {
+            self.requester.left.forget(id);
+            self.finish_if_over(id);
+        }
+    }
+
+    fn finish_if_over(&mut self, id: u64) {
+        let Some(active) = self.active.get(&id) else {
+            return;
+        };
+        match active.failure {
+            Some(failure) if !self.requester.requests.has(id) => self.finish(id, Err(failure)),
+            None if active.done == active.operation.len() => self.finish(id, Ok(())),
+            _ => {}
+        }
+    }
+
+    /// It is over, and those that waited for it alone begin.
+    fn finish(&mut self, id: u64, outcome: Result<(), Failure>) {
+        let Some(over) = self.active.remove(&id) else {
+            return;
+        };
+        for (later, active) in self.active.range_mut(id..) {
+            let waits = over.reach.as_ref().is_some_and(|it| active.conflicts(it));
+            if waits {
+                active.behind -= 1;
+                if active.behind == 0 {
+                    self.requester.left.add(active.whole(*later));
+                }
+            }
+        }
+        let operation = over.operation;
+        self.finished.push_back(Finished {
+            id,
+            operation,
+            outcome,
+        });
+    }
+
+    /// Nothing more can be done. What may still be on its way is closed before anything else is begun.
+    fn end_all(&mut self, failure: Failure) {
+        self.requester.abandon();
+        self.looked_at = self.next;
+        for (id, active) in core::mem::take(&mut self.active) {
+            self.finished.push_back(Finished {
+                id,
+                operation: active.operation,
+                outcome: Err(active.failure.unwrap_or(failure)),
+            });
+        }
+    }
+}
+
+impl Active {
+    fn new(operation: Operation) -> Self {
+        Self {
+            operation,
+            reach: None,
+            behind: 0,
+            done: 0,
+            failure: None,
+        }
+    }
+
+    /// Whether it and another one must not be done at once.
+    fn conflicts(&self, reach: &Reach) -> bool {
+        let mine = self.reach.as_ref();
+        mine.is_some_and(|mine| mine.conflicts(reach))
+    }
+
+    fn whole(&self, id: u64) -> Piece {
+        Piece {
+            operation: id,
+            op: self.operation.op(),
+            range: 0..self.operation.len(),
+            part: None,
+        }
+    }
+}
+
+impl Outgoing {
+    fn hello(hello: Transmit<'_>) -> Self {
+        Self {
+            prefix: hello.prefix,
+            payload: Payload::Zeros(hello.payload.len()),
+        }
+    }
+}
