@@ -1,7 +1,7 @@
 //! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
 //! what the resource can do. Decides at once; never over-commits.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, string::String};
 use core::net::Ipv6Addr;
 
 use fabricbios_wire::{
@@ -9,10 +9,7 @@ use fabricbios_wire::{
     ResourceType, Transport,
 };
 
-use crate::{
-    Extent, LeaseTable, Wanted,
-    resource::{Resource, takes_peers},
-};
+use crate::{Extent, LeaseTable, Wanted, resource::Resource, roads::check_road};
 
 /// A place for a lease.
 #[derive(Debug)]
@@ -34,8 +31,8 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
             gpu_exclusivity: request.gpu_exclusivity,
             transport: Some(request.transport).filter(|&road| road != Transport::Auto),
             rotate_on_renew: request.rotate_on_renew,
-            read_only: false,
-            mutual_auth: false,
+            read_only: request.block.read_only,
+            mutual_auth: request.block.mutual_auth,
         },
     }
 }
@@ -49,6 +46,7 @@ impl LeaseTable {
     pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
         self.check_terms(request)?;
         check_classes(request)?;
+        check_block_terms(request)?;
         check_peers(&request.rdma_peers)?;
         self.check_offered(request)?;
         let resource = self.choose(request)?;
@@ -62,6 +60,8 @@ impl LeaseTable {
             effective: Effective {
                 transport: Some(road),
                 rotate_on_renew: request.rotate_on_renew,
+                read_only: resource.read_only_for(request),
+                mutual_auth: request.block.mutual_auth,
                 ..Effective::default()
             },
             policy: match request.transport {
@@ -172,7 +172,7 @@ impl LeaseTable {
                 ),
             );
         };
-        if resource.fence.is_some() {
+        if resource.is_fenced() {
             return refuse(
                 LeaseError::Fenced,
                 RefusalClass::Transient,
@@ -186,10 +186,8 @@ impl LeaseTable {
         let rank = |resource: &Resource| {
             (
                 resource.usable < request.capacity,
-                resource
-                    .road(request.transport, !request.rdma_peers.is_empty())
-                    .is_none(),
-                resource.fence.is_some(),
+                resource.road(request).is_none(),
+                resource.is_fenced(),
                 resource.free.longest() < request.capacity,
                 resource.free.longest(),
             )
@@ -240,35 +238,23 @@ fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn names(roads: &[Transport]) -> String {
-    let names: Vec<&str> = roads.iter().map(|road| road.name()).collect();
-    names.join(", ")
-}
-
-fn check_road(resource: &Resource, request: &LeaseAllocRequest) -> Result<Transport, Refusal> {
-    let Some(road) = resource.road(request.transport, !request.rdma_peers.is_empty()) else {
-        let what = match request.transport {
-            Transport::Auto => "a queue pair was given, and a road that takes one".into(),
-            named => format!("transport {named}"),
-        };
-        return refuse(
+/// What only leases of blocks have is refused for others, never left out.
+fn check_block_terms(request: &LeaseAllocRequest) -> Result<(), Refusal> {
+    let (kind, block) = (request.resource_type, &request.block);
+    let stated = [
+        (block.read_only, "read-only"),
+        (block.host_nqn.is_some(), "a host NQN"),
+        (block.host_id.is_some(), "a host identifier"),
+        (block.mutual_auth, "mutual authentication"),
+    ];
+    match stated.into_iter().find(|&(is_stated, _)| is_stated) {
+        Some((_, what)) if kind != ResourceType::Block => refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
-            format!(
-                "{what} is not offered for resource {}; it has {}",
-                resource.id,
-                names(&resource.transports)
-            ),
-        );
-    };
-    if !request.rdma_peers.is_empty() && !takes_peers(road) {
-        return refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!("a queue pair was given, but the lease would go over {road}"),
-        );
+            format!("{what} is for leases of block storage and cannot be had for {kind}"),
+        ),
+        _ => Ok(()),
     }
-    Ok(road)
 }
 
 fn no_room(resource: &Resource, request: &LeaseAllocRequest) -> Refusal {

@@ -226,7 +226,9 @@ pub trait Backend: Send + Sync + 'static {
     fn fenced(&self, _tag: Tag) {}
 
     /// Gives the binding a new key beside the old one, which works until [`Backend::retire_key`].
-    /// `Refused` and `Failed` leave the old key as it was.
+    /// `Refused` and `Failed` leave the old key as it was. Over NVMe-oF a key is asked for when a host
+    /// connects and a host has one: the old one is dead for new connections at once, those that are
+    /// there go on, whatever the overlap, and retiring it finds it dead.
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError>;
 
     /// Ends the key before the last rotation. `Ok`: it is proven dead.

@@ -96,7 +96,8 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        if lease.state == State::Cutting && lease.ending == LeasePhase::Expired {
+        let may_be_kept = lease.ending == LeasePhase::Expired && !lease.told_over;
+        if lease.state == State::Cutting && may_be_kept {
             // Somebody wants it gone: after the proof nothing is kept for a renewal.
             lease.ending = phase;
             return;
@@ -172,9 +173,11 @@ impl LeaseTable {
         if let Some(at) = lease.timer {
             self.timers.remove(&(at, Timer::Lease(id)));
         }
+        let mut releases_again = false;
         if let Some(resource) = self.resources.get_mut(&lease.resource_id) {
             resource.free.give_back(lease.extent);
             resource.fenced_leases.remove(&id);
+            releases_again = resource.outlives_machine();
         }
         let fenced = lease.fault.is_some();
         if !lease.granted() {
@@ -191,8 +194,9 @@ impl LeaseTable {
             lease.ending
         };
         let ended = lease.to_ended(phase);
-        if fenced {
-            // Its bytes are not to be kept from anybody any more.
+        if fenced || releases_again {
+            // Its bytes are not to be kept from anybody any more, nor released again by the next run:
+            // written down before any grant of who has them next.
             self.journal(Change::PutLease(ended.record(id)));
         }
         self.note(Note::Ended {

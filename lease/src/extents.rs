@@ -1,27 +1,30 @@
-//! Sub-allocation of one resource: which stretches are free.
+//! Sub-allocation of one resource: which stretches are free, or how much is.
 //!
-//! Best fit over two ordered views of the same free stretches, so that taking and giving back are
+//! Of stretches, best fit over two ordered views of the same free stretches, so that taking and giving back are
 //! O(log n). It never hands out what it has handed out; giving back what was never taken is a
 //! programming error that the caller cannot commit through [`crate::LeaseTable`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use crate::Extent;
+use crate::{Extent, Layout};
 
-/// The free stretches of a resource.
+/// What is free of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
+    layout: Layout,
     align: u64,
     free_total: u64,
+    /// Both views are empty where amounts are given out.
     by_offset: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
 }
 
 impl Extents {
     /// Everything free. `align` of 0 counts as 1; a tail shorter than `align` is never used.
-    pub(crate) fn new(capacity: u64, align: u64) -> Self {
+    pub(crate) fn new(capacity: u64, align: u64, layout: Layout) -> Self {
         let align = align.max(1);
         let mut extents = Self {
+            layout,
             align,
             free_total: 0,
             by_offset: BTreeMap::new(),
@@ -36,15 +39,21 @@ impl Extents {
         self.free_total
     }
 
-    /// The longest single stretch: what one lease could get.
+    /// What one lease could get: the longest single stretch, or all that is free.
     pub(crate) fn longest(&self) -> u64 {
-        self.by_length.last().map_or(0, |&(length, _)| length)
+        match self.layout {
+            Layout::Stretches => self.by_length.last().map_or(0, |&(length, _)| length),
+            Layout::Amounts => self.free_total,
+        }
     }
 
-    /// Takes the shortest stretch that is long enough for the length asked for, rounded up to the
-    /// alignment.
+    /// Takes the length asked for, rounded up to the alignment; of stretches, from the shortest that is
+    /// long enough.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
         let reserved = self.reserved(length)?;
+        if self.layout == Layout::Amounts {
+            return self.take_amount(reserved);
+        }
         let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
         self.remove(offset, found);
         self.insert(offset + reserved, found - reserved);
@@ -54,16 +63,31 @@ impl Extents {
         })
     }
 
-    /// Takes exactly these positions. `false`: they are not all free, or not aligned, and nothing
-    /// changed.
+    fn take_amount(&mut self, length: u64) -> Option<Extent> {
+        self.free_total = self.free_total.checked_sub(length)?;
+        Some(Extent { offset: 0, length })
+    }
+
+    /// Takes exactly these positions, or this amount at 0. `false`: they are not all free, or not
+    /// aligned, and nothing changed.
     pub(crate) fn take_this(&mut self, wanted: Extent) -> bool {
+        let aligned =
+            wanted.offset.is_multiple_of(self.align) && wanted.length.is_multiple_of(self.align);
+        if wanted.length == 0 || !aligned {
+            return false;
+        }
+        match self.layout {
+            Layout::Stretches => self.take_stretch(wanted),
+            Layout::Amounts => wanted.offset == 0 && self.take_amount(wanted.length).is_some(),
+        }
+    }
+
+    fn take_stretch(&mut self, wanted: Extent) -> bool {
         let Some((&offset, &length)) = self.by_offset.range(..=wanted.offset).next_back() else {
             return false;
         };
         let end = offset + length;
-        let aligned =
-            wanted.offset.is_multiple_of(self.align) && wanted.length.is_multiple_of(self.align);
-        if wanted.length == 0 || !aligned || wanted.end() > end {
+        if wanted.end() > end {
             return false;
         }
         self.remove(offset, length);
@@ -74,6 +98,13 @@ impl Extents {
 
     /// Gives back what was taken.
     pub(crate) fn give_back(&mut self, extent: Extent) {
+        match self.layout {
+            Layout::Stretches => self.give_back_stretch(extent),
+            Layout::Amounts => self.free_total += extent.length,
+        }
+    }
+
+    fn give_back_stretch(&mut self, extent: Extent) {
         let (mut start, mut end) = (extent.offset, extent.end());
         if let Some((&before, &its)) = self.by_offset.range(..start).next_back()
             && before + its == start
@@ -95,10 +126,13 @@ impl Extents {
     }
 
     fn insert(&mut self, offset: u64, length: u64) {
-        if length > 0 {
+        if length == 0 {
+            return;
+        }
+        self.free_total += length;
+        if self.layout == Layout::Stretches {
             self.by_offset.insert(offset, length);
             self.by_length.insert((length, offset));
-            self.free_total += length;
         }
     }
 
@@ -119,7 +153,7 @@ mod tests {
 
     #[test]
     fn nothing_and_too_much_are_refused() {
-        let mut extents = Extents::new(8192, 4096);
+        let mut extents = Extents::new(8192, 4096, Layout::Stretches);
         assert_eq!(extents.take(0), None);
         assert_eq!(extents.take(8193), None);
         assert_eq!(extents.take(u64::MAX), None, "rounding up must not wrap");
@@ -128,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_gap_between_two_neighbours_heals() {
-        let mut extents = Extents::new(3 * 4096, 4096);
+        let mut extents = Extents::new(3 * 4096, 4096, Layout::Stretches);
         let taken: Vec<_> = (0..3).map(|_| extents.take(1).expect("room")).collect();
         assert_eq!(extents.longest(), 0);
         extents.give_back(taken[0]);
@@ -138,11 +172,34 @@ mod tests {
         assert_eq!(extents.longest(), 3 * 4096);
     }
 
+    /// Files of a directory are nowhere: what two of them gave back, one of twice the size can have.
+    #[test]
+    fn amounts_are_not_broken_up() {
+        let mut extents = Extents::new(4 * 4096 + 100, 4096, Layout::Amounts);
+        let taken: Vec<_> = (0..4).map(|_| extents.take(1).expect("room")).collect();
+        assert!(
+            taken
+                .iter()
+                .all(|extent| *extent == taken[0] && extent.offset == 0)
+        );
+        assert_eq!((extents.take(1), extents.longest()), (None, 0));
+        extents.give_back(taken[0]);
+        extents.give_back(taken[2]);
+        let at = |offset, length| Extent { offset, length };
+        assert!(
+            !extents.take_this(at(4096, 4096)),
+            "every amount starts at 0"
+        );
+        assert!(!extents.take_this(at(0, 3 * 4096)) && !extents.take_this(at(0, 100)));
+        assert_eq!(extents.longest(), 2 * 4096);
+        assert!(extents.take_this(at(0, 2 * 4096)));
+    }
+
     proptest! {
         /// Never twice the same byte, never a byte outside, and all of it back in the end.
         #[test]
         fn handed_out_stretches_are_disjoint(steps in prop::collection::vec((any::<bool>(), 1u64..40_000), 1..200)) {
-            let mut extents = Extents::new(1 << 18, 4096);
+            let mut extents = Extents::new(1 << 18, 4096, Layout::Stretches);
             let mut held: Vec<Extent> = Vec::new();
             for (take, n) in steps {
                 if take || held.is_empty() {

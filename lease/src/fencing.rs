@@ -8,7 +8,7 @@ use fabricbios_wire::{
 
 use crate::{
     Asked, Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
-    Ticket,
+    Tag, Ticket,
     lease::Waiting,
     requests::Decision,
     standing::{busy, check_operator, not_found},
@@ -17,7 +17,9 @@ use crate::{
 
 /// Fencing.
 impl LeaseTable {
-    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones.
+    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones. Of a
+    /// resource that outlives the machine, a failed release fences no more than the lease's own part,
+    /// which it goes on holding: it is cut, and nobody else's bytes are in doubt.
     pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -69,16 +71,28 @@ impl LeaseTable {
             lease_id: fence.lease_id,
             reason: fence.reason.clone(),
         };
-        // The first reason stands, except that a failed cut is graver than a failed release.
-        let graver = resource
-            .fence
-            .as_ref()
-            .is_none_or(|old| old.by_release && !fence.by_release);
-        if graver {
-            resource.fence = Some(fence.clone());
+        if resource.fence_for(fence.clone()) {
             self.journal(Change::PutFence(fence));
         }
         self.note(note);
+    }
+
+    /// A lease behind a fence is clean: what is told names one that is not.
+    pub(crate) fn name_another_culprit(&mut self, clean: Tag) {
+        let Some(resource) = self.resources.get_mut(&clean.resource_id) else {
+            return;
+        };
+        let fault = |id: &LeaseId| Some((*id, self.leases.get(id)?.fault.as_deref()?));
+        let other = resource.fenced_leases.iter().find_map(fault);
+        let told = resource.fence.as_mut();
+        let told = told.filter(|fence| fence.lease_id == clean.lease_id);
+        let (Some(fence), Some((lease_id, reason))) = (told, other) else {
+            return;
+        };
+        fence.lease_id = lease_id;
+        fence.reason = reason.clone();
+        let fence = fence.clone();
+        self.journal(Change::PutFence(fence));
     }
 
     fn tell_fenced(&mut self, id: LeaseId, waiting: Vec<Waiting>) {

@@ -3,15 +3,16 @@
 use alloc::{boxed::Box, format};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, LeaseId, LeasePhase, RdmaPeer, Transport};
+use fabricbios_wire::{Binding, LeaseId, LeasePhase, RdmaPeer};
 
 use crate::{
-    Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
+    Asked, BindError, BindOrder, BlockOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
+    Tag,
     admission::check_peers,
     config::OVERLAP_MS_MAX,
     lease::{Lease, OldKey, Outstanding, Waiting},
     requests::Decision,
-    resource::takes_peers,
+    roads::{takes_datagrams, takes_peers},
     standing::{busy, invalid},
 };
 
@@ -27,7 +28,8 @@ impl LeaseTable {
         let lease = self.live_mut(id)?;
         if !lease.takes_peers() {
             return Err(invalid(format!(
-                "lease {id} goes over {}; only RDMA leases take a queue pair",
+                "lease {id} of {} goes over {}; only leases of memory over RDMA take a queue pair",
+                lease.kind,
                 lease.effective.transport.unwrap_or_default()
             )));
         }
@@ -87,7 +89,8 @@ impl LeaseTable {
                 "lease {id}: the key before still works; rotate after it"
             )));
         }
-        if lease.state == State::Active && !lease.has_key() && !lease.takes_datagrams() {
+        let by_bind_alone = lease.takes_peers() && !lease.takes_datagrams();
+        if lease.state == State::Active && !lease.has_key() && by_bind_alone {
             return Err(invalid(format!(
                 "lease {id} has no key yet: LEASE_BIND gives it one"
             )));
@@ -222,7 +225,7 @@ impl Lease {
     pub(crate) fn has_key(&self) -> bool {
         self.binding.as_deref().is_some_and(|binding| {
             let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
-            rkey.is_some() || binding.dp_key.is_some()
+            rkey.is_some() || binding.dp_key.is_some() || binding.nvmeof.is_some()
         })
     }
 
@@ -232,8 +235,12 @@ impl Lease {
             extent: self.extent,
             transport: self.effective.transport.unwrap_or_default(),
             peers: self.peers.clone(),
-            block: None,
-            adopts: false,
+            block: self.block.as_deref().map(|terms| BlockOrder {
+                tenant: self.tenant.clone(),
+                terms: terms.clone(),
+                grace: self.grace,
+            }),
+            adopts: self.bound_before,
         })
     }
 
@@ -247,11 +254,11 @@ impl Lease {
     }
 
     fn takes_datagrams(&self) -> bool {
-        let road = self.effective.transport;
-        matches!(road, Some(Transport::Udp | Transport::Both))
+        self.effective.transport.is_some_and(takes_datagrams)
     }
 
     pub(crate) fn takes_peers(&self) -> bool {
-        self.effective.transport.is_some_and(takes_peers)
+        let road = self.effective.transport;
+        road.is_some_and(|road| takes_peers(self.kind, road))
     }
 }

@@ -4,8 +4,8 @@ use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, Effective, Generation, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, PreviousKey,
-    RdmaPeer, ResourceId, ResourceType,
+    Binding, BlockTerms, Effective, Generation, LeaseId, LeaseInfo, LeasePhase, LeaseStatus,
+    PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
@@ -65,6 +65,8 @@ pub(crate) struct Lease {
     /// Start of what the current state does; the last progress while releasing.
     pub(crate) since: BootTime,
     pub(crate) effective: Effective,
+    /// Of a lease of blocks: what was asked for, as it is enforced.
+    pub(crate) block: Option<Box<BlockTerms>>,
     pub(crate) peers: Vec<RdmaPeer>,
     pub(crate) binding: Option<Box<Binding>>,
     pub(crate) old_key: Option<OldKey>,
@@ -75,6 +77,10 @@ pub(crate) struct Lease {
     pub(crate) patience_over: bool,
     /// The release has found its thread: from then on it must move.
     pub(crate) release_began: bool,
+    /// An earlier run bound it, and this one has not yet: what is there is the next binding's.
+    pub(crate) bound_before: bool,
+    /// An earlier run told that it is over, and may not have finished: it is cut and released again.
+    pub(crate) told_over: bool,
     /// Overlap that the rotation under way was asked for.
     pub(crate) overlap: Duration,
     /// How it is ending.
@@ -143,6 +149,7 @@ impl Lease {
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.state {
             State::Binding => LeasePhase::Binding,
+            State::Cutting if self.told_over => self.ending,
             State::Active | State::Rebinding | State::Cutting => LeasePhase::Active,
             State::Grace => LeasePhase::Grace,
             State::Releasing | State::Ended => self.ending,
@@ -226,8 +233,16 @@ impl Lease {
             grace_secs: whole_secs(self.grace),
             deadline: self.deadline,
             ended: (!lives).then_some(phase),
+            fenced_by_release: self.fenced_by_release,
+            block: self.block.clone(),
             ..self.to_ended(phase).record(self.id)
         }
+    }
+
+    /// Nothing can be had of it any more, and that was told.
+    pub(crate) fn is_over(&self) -> bool {
+        let over = matches!(self.state, State::Releasing | State::Fenced | State::Ended);
+        over || self.told_over
     }
 
     /// Whether anybody was told of it.

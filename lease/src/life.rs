@@ -16,7 +16,7 @@
 //! Not drawn: a release that ends late and verifies leads from Fenced to Ended, if it was the
 //! release that fenced; a failed cut is never cleared that way. A bind that strands something
 //! fences from every state that is still alive, because the report may come after the cut.
-//! A lease of an earlier run begins in Rebinding, Grace or Fenced, see
+//! A lease of an earlier run begins in Rebinding, Cutting, Grace or Fenced, see
 //! [`crate::LeaseTable::restore_lease`].
 
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use core::{fmt, time::Duration};
 
 use fabricbios_wire::{Effective, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType};
 
-use crate::{State, StepError, Tag};
+use crate::{Extent, State, StepError, Tag};
 
 /// What a request wanted, as far as the decision was about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +42,19 @@ pub enum Note {
     Adopted {
         /// Which.
         lease_id: LeaseId,
-        /// `Rebinding`: in use as soon as it has its new binding; `Grace`: its bytes are kept.
+        /// `Rebinding`: in use as soon as it has its new binding; `Grace`: its bytes are kept;
+        /// `Cutting`: what may be left of its access is taken away, then its bytes are kept or released.
         state: State,
+    },
+    /// What a lease of an earlier run held is not there or is somebody else's: it is over, and nothing
+    /// is released.
+    Displaced {
+        /// Which.
+        lease_id: LeaseId,
+        /// Of which resource.
+        resource_id: ResourceId,
+        /// What it held.
+        extent: Extent,
     },
     /// A request was refused.
     Refused {

@@ -1,15 +1,17 @@
 //! What is known of a lease after it ended, and across restarts.
 
-use alloc::{string::String, sync::Arc};
+use alloc::{boxed::Box, string::String, sync::Arc};
 
-use fabricbios_wire::{Effective, Generation, LeaseId, LeasePhase, ResourceId, ResourceType};
+use fabricbios_wire::{
+    BlockTerms, Effective, Generation, LeaseId, LeasePhase, ResourceId, ResourceType,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{BootTime, Extent};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
 /// formats without names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 2;
+pub const RECORDS_VERSION: u8 = 3;
 
 /// What survives of a lease: enough to go on with it, or to answer LEASE_QUERY after it ended; nothing
 /// secret.
@@ -43,6 +45,10 @@ pub struct LeaseRecord {
     pub deadline: BootTime,
     /// How it ended; absent while it lives.
     pub ended: Option<LeasePhase>,
+    /// Where that is `Fenced`: it is cut, and all that failed is its release.
+    pub fenced_by_release: bool,
+    /// Of a lease of blocks, as long as it holds some: what was asked for, as it is enforced.
+    pub block: Option<Box<BlockTerms>>,
 }
 
 /// A lease that is over, in memory: the tenant's name is shared.
@@ -91,6 +97,8 @@ impl Ended {
             grace_secs: 0,
             deadline: BootTime(0),
             ended: Some(self.phase),
+            fenced_by_release: false,
+            block: None,
         }
     }
 }

@@ -96,6 +96,7 @@ impl LeaseTable {
             return;
         }
         lease.binding = Some(Box::new(binding));
+        lease.bound_before = false;
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
             lease.start_term(now, whole_secs(lease.term));
@@ -303,6 +304,8 @@ impl LeaseTable {
             });
         if last {
             self.unfence(now, tag.resource_id, Event::ReleasedLate, "late release");
+        } else {
+            self.name_another_culprit(tag);
         }
     }
 }

@@ -4,8 +4,8 @@ use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply,
-    Request, RevokeOutcome,
+    BlockTerms, Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, Refusal,
+    RefusalClass, Reply, Request, ResourceType, RevokeOutcome,
 };
 
 use crate::{
@@ -108,12 +108,15 @@ impl LeaseTable {
             timer: None,
             since: now.boot,
             effective: admitted.effective,
+            block: block_terms(request, admitted),
             peers: request.rdma_peers.clone(),
             binding: None,
             old_key: None,
             outstanding: Some(Outstanding::Bind),
             patience_over: false,
             release_began: false,
+            bound_before: false,
+            told_over: false,
             overlap: Duration::ZERO,
             ending: LeasePhase::Revoked,
             fault: None,
@@ -226,15 +229,22 @@ impl LeaseTable {
         waiting: Waiting,
     ) -> Decision {
         let lease = self.live_mut(id)?;
-        match lease.state {
-            State::Releasing | State::Fenced | State::Ended => return Err(lease.over()),
-            _ => {
-                lease.waiting.push(waiting);
-                self.end(now, id, event, phase);
-            }
+        if lease.is_over() {
+            return Err(lease.over());
         }
+        lease.waiting.push(waiting);
+        self.end(now, id, event, phase);
         Ok(None)
     }
+}
+
+/// As they are enforced.
+fn block_terms(request: &LeaseAllocRequest, admitted: &Admitted) -> Option<Box<BlockTerms>> {
+    let terms = || BlockTerms {
+        read_only: admitted.effective.read_only,
+        ..request.block.clone()
+    };
+    (request.resource_type == ResourceType::Block).then(|| Box::new(terms()))
 }
 
 /// What requests leave behind.

@@ -31,7 +31,7 @@ pub(crate) struct Resource {
 
 impl Resource {
     pub(crate) fn new(kind: ResourceType, offer: Offer) -> Self {
-        let free = Extents::new(offer.capacity, offer.align);
+        let free = Extents::new(offer.capacity, offer.align, offer.layout);
         Self {
             id: offer.resource_id,
             kind,
@@ -48,24 +48,33 @@ impl Resource {
         }
     }
 
-    /// Over which road a lease would go; `None` if this resource has not the one asked for. Who
-    /// names a queue pair means a road that has one.
-    pub(crate) fn road(&self, wanted: Transport, has_peer: bool) -> Option<Transport> {
-        match wanted {
-            Transport::Auto if has_peer => self
-                .transports
-                .iter()
-                .copied()
-                .find(|&road| takes_peers(road)),
-            Transport::Auto => self.transports.first().copied(),
-            named => self.transports.contains(&named).then_some(named),
-        }
+    /// Whether each lease was made something of its own that outlives the machine. Then the part of a
+    /// lease whose release failed is fenced by itself, and a release is written down when it is done.
+    pub(crate) fn outlives_machine(&self) -> bool {
+        self.outlives == Outlives::Machine
     }
-}
 
-/// Whether queue pairs of the client belong to a lease over this road.
-pub(crate) fn takes_peers(road: Transport) -> bool {
-    matches!(road, Transport::Rdma | Transport::Both)
+    /// Nothing of it is leased.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fence.is_some() && !self.is_partly_fenced()
+    }
+
+    /// Parts of it are fenced, each held by its lease; the others are leased as ever.
+    pub(crate) fn is_partly_fenced(&self) -> bool {
+        let by_release = self.fence.as_ref().is_some_and(|fence| fence.by_release);
+        by_release && self.outlives_machine()
+    }
+
+    /// Makes it the reason of the fence, if it is: the first stands, except that a failed cut is graver
+    /// than a failed release.
+    pub(crate) fn fence_for(&mut self, fence: FenceRecord) -> bool {
+        let old = self.fence.as_ref();
+        let graver = old.is_none_or(|old| old.by_release && !fence.by_release);
+        if graver {
+            self.fence = Some(fence);
+        }
+        graver
+    }
 }
 
 /// What the table says of an offered resource, for inventories.
@@ -77,8 +86,11 @@ pub struct Availability {
     pub resource_type: ResourceType,
     /// All of it.
     pub capacity: u64,
-    /// The longest single stretch that is free: what a lease could still get. 0 while fenced.
+    /// The longest single stretch that is free, or all that is where amounts are given out: what a
+    /// lease could still get. 0 while fenced.
     pub available: u64,
-    /// Whether it is fenced.
+    /// Whether it is fenced: nothing of it is leased.
     pub fenced: bool,
+    /// Whether only parts of it are fenced, those of leases whose release failed; never with `fenced`.
+    pub partly_fenced: bool,
 }

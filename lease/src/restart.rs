@@ -1,47 +1,65 @@
 //! What an earlier run left behind.
 //!
 //! A lease goes on where its bytes and its road survive the process: then it is *adopted*, with a new
-//! binding and the deadline that it had. All others ended with the process. What was fenced stays
-//! fenced, and keeps its bytes from everybody until a remediation has verified them.
+//! binding and the deadline that it had. All others end: what ended with the process is over already;
+//! what outlives the machine is cut and released like any other, and its bytes are its own until that is
+//! done. What was fenced stays fenced, and keeps its bytes from everybody until a remediation has
+//! verified them.
 //!
 //! At start, in this order: [`LeaseTable::offer`] for every resource, [`LeaseTable::restore_lease`]
 //! for every lease on record, [`LeaseTable::restore_fence`] for every fence. Then everything of a
-//! resource that [`LeaseTable::held`] does not name is scrubbed, and only then is anything advertised.
+//! resource that [`LeaseTable::holders`] does not name is taken away and scrubbed, and only then is
+//! anything advertised.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{LeasePhase, ResourceId, Transport};
+use fabricbios_wire::{LeaseId, LeasePhase, ResourceId};
 
 use crate::{
-    Change, Extent, FenceRecord, LeaseRecord, LeaseTable, Note, Now, Outlives, State, StepError,
-    lease::Lease, record::Ended, resource::Resource,
+    Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note, Now, Order,
+    State, StepError, Tag,
+    fate::{Fate, Held, secs},
+    lease::Lease,
+    record::Ended,
 };
 
-/// What becomes of a lease of an earlier run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Over(LeasePhase),
-    /// Alive or fenced: it holds its bytes.
-    Holds(State, Extent),
-}
-
 impl LeaseTable {
-    /// Takes up a lease of an earlier run. `same_boot`: that run was of this boot, so that deadlines
-    /// on the boot-time clock mean what they meant then.
+    /// Takes up a lease of an earlier run.
     ///
-    /// Adopted is what has no end on record, on the same boot, over UDP or both roads, on a resource
-    /// that outlives the process: before its deadline it gets a new binding, in its grace time its
+    /// Of a resource that outlives the process, a lease over UDP or both roads without an end on record
+    /// is adopted on the same boot: before its deadline it gets a new binding, in its grace time its
     /// bytes are kept, afterwards it is Expired. Whatever else was alive is Revoked.
-    pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, same_boot: bool) {
-        match self.fate(now, &record, same_boot) {
-            Fate::Over(phase) => self.restore_ended(now, &record, phase),
-            Fate::Holds(state, extent) if self.take(record.resource_id, extent) => {
-                self.restore_holder(now, &record, state, extent);
+    ///
+    /// Of a resource that outlives the machine, a lease over any road that is still offered is adopted,
+    /// also on another boot: there the time that was left is counted by the wall clock, the time off
+    /// included, if that clock is trusted, is not before the grant, and leaves no more than a term. In
+    /// its grace time its bytes are kept once a cut is proved, since the run before may have died
+    /// between the deadline and its cut; a term that ended before this boot counts as ended at its
+    /// start, so that the bytes are kept somewhat longer. Every other lease that holds a part of it is
+    /// cut and released, also one whose end was told already: it ends as it did then.
+    ///
+    /// A lease whose part cannot be had any more, because the resource shrank or the bytes are somebody
+    /// else's, is over, with a note; its bytes are not touched. What is left of its access goes with
+    /// everything else that no lease holds.
+    pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, run: EarlierRun) {
+        let fate = self.fate(now, &record, run);
+        match fate {
+            Fate::Over(phase) => {
+                let is_news = record.ended.is_none();
+                self.restore_ended(now, &record, phase, is_news);
             }
-            // The arena is another one, or the bytes are somebody else's.
-            Fate::Holds(State::Fenced, _) => self.restore_ended(now, &record, LeasePhase::Fenced),
-            Fate::Holds(..) => self.restore_ended(now, &record, LeasePhase::Revoked),
+            Fate::Holds(held, extent) if self.take(record.resource_id, extent) => {
+                self.restore_holder(now, &record, held, extent);
+            }
+            Fate::Holds(_, extent) => {
+                self.note(Note::Displaced {
+                    lease_id: record.lease_id,
+                    resource_id: record.resource_id,
+                    extent,
+                });
+                self.restore_ended(now, &record, fate.displaced(), true);
+            }
         }
     }
 
@@ -59,49 +77,30 @@ impl LeaseTable {
             Some(_alive) => {}
             None => drop(resource.fenced_leases.insert(fence.lease_id)),
         }
-        resource.fence = Some(fence);
+        // Unless a lease on record is a graver reason, whose fence a crash kept from being written down.
+        let found_graver = resource
+            .fence
+            .as_ref()
+            .is_some_and(|found| !found.by_release);
+        if !(found_graver && fence.by_release) {
+            resource.fence = Some(fence);
+        }
         if reverify {
             self.start_reset(now, id, None);
         }
     }
 
-    /// Which parts of a resource are somebody's: of leases that go on, and of fenced ones, whose
-    /// bytes are touched by nothing but the remediation. Everything else is nobody's.
-    pub fn held(&self, resource_id: ResourceId) -> impl Iterator<Item = Extent> + '_ {
+    /// Which parts of a resource are somebody's: of leases that go on, of ending ones, and of fenced
+    /// ones, whose bytes are touched by nothing but the remediation. Everything else is nobody's.
+    pub fn holders(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, Extent)> + '_ {
         let leases = self.leases.values();
         let its = leases.filter(move |lease| lease.resource_id == resource_id);
-        its.map(|lease| lease.extent)
+        its.map(|lease| (lease.tag(), lease.extent))
     }
 
-    fn fate(&self, now: Now, record: &LeaseRecord, same_boot: bool) -> Fate {
-        match (record.ended, record.extent) {
-            (Some(LeasePhase::Fenced), Some(extent)) => Fate::Holds(State::Fenced, extent),
-            (Some(phase), _) => Fate::Over(phase),
-            (None, Some(extent)) if same_boot && self.outlived(now, record) => {
-                if now.boot < record.deadline {
-                    Fate::Holds(State::Rebinding, extent)
-                } else if now.boot < record.deadline + secs(record.grace_secs) {
-                    Fate::Holds(State::Grace, extent)
-                } else {
-                    Fate::Over(LeasePhase::Expired)
-                }
-            }
-            (None, _) => Fate::Over(LeasePhase::Revoked),
-        }
-    }
-
-    /// Whether bytes and road are still there. A deadline farther away than a whole term was read
-    /// from another clock.
-    fn outlived(&self, now: Now, record: &LeaseRecord) -> bool {
-        let found = self.resources.get(&record.resource_id);
-        found.is_some_and(|resource| {
-            resource.kind == record.resource_type
-                && record
-                    .effective
-                    .transport
-                    .is_some_and(|road| resource.can_reopen(road))
-                && record.deadline <= now.boot + secs(record.term_secs)
-        })
+    /// The same, without whose they are.
+    pub fn held(&self, resource_id: ResourceId) -> impl Iterator<Item = Extent> + '_ {
+        self.holders(resource_id).map(|(_, extent)| extent)
     }
 
     fn take(&mut self, id: ResourceId, extent: Extent) -> bool {
@@ -109,10 +108,10 @@ impl LeaseTable {
         resource.is_some_and(|resource| resource.free.take_this(extent))
     }
 
-    fn restore_ended(&mut self, now: Now, record: &LeaseRecord, phase: LeasePhase) {
+    fn restore_ended(&mut self, now: Now, record: &LeaseRecord, phase: LeasePhase, is_news: bool) {
         let lease_id = record.lease_id;
         let ended = Ended::of(record, self.tenant_name(&record.tenant), phase);
-        if record.ended.is_none() {
+        if is_news {
             self.journal(Change::PutLease(ended.record(lease_id)));
             self.note(Note::Ended { lease_id, phase });
         }
@@ -120,15 +119,23 @@ impl LeaseTable {
     }
 
     /// The bytes are taken already.
-    fn restore_holder(&mut self, now: Now, record: &LeaseRecord, state: State, extent: Extent) {
+    fn restore_holder(&mut self, now: Now, record: &LeaseRecord, held: Held, extent: Extent) {
         let id = record.lease_id;
         let tenant = self.tenant_name(&record.tenant);
-        let lease = Lease::restored(now, record, tenant.clone(), state, extent);
+        let mut lease = Lease::restored(now, record, tenant.clone(), held, extent);
+        let resource = self.resources.get(&record.resource_id);
+        lease.bound_before = resource.is_some_and(|resource| resource.outlives_machine());
+        if lease.bound_before && lease.state == State::Grace {
+            // The run before may have died between the deadline and its cut.
+            lease.state = State::Cutting;
+        }
+        let state = lease.state;
         self.lives(&tenant, id);
         self.leases.insert(id, lease);
         match state {
             State::Fenced => self.restore_fenced(now, record),
             State::Grace => self.arm(id),
+            State::Cutting => self.cut_once_more(id),
             _ => self.bind_anew(now, id),
         }
         if state != State::Fenced {
@@ -139,6 +146,17 @@ impl LeaseTable {
         }
     }
 
+    /// Written down, for this boot's clock; nobody of this run expects a farewell.
+    fn cut_once_more(&mut self, id: LeaseId) {
+        self.put(id);
+        if let Some(lease) = self.leases.get(&id) {
+            let order = Order::Cut(lease.tag(), Farewell::None);
+            self.cutting += 1;
+            self.order(order);
+        }
+        self.arm(id);
+    }
+
     /// Whatever was written down of its fence, it is one: the record of that comes later and may be
     /// missing, where the crash came between the two.
     fn restore_fenced(&mut self, now: Now, record: &LeaseRecord) {
@@ -146,23 +164,14 @@ impl LeaseTable {
             return;
         };
         resource.fenced_leases.insert(record.lease_id);
-        resource.fence.get_or_insert_with(|| FenceRecord {
+        resource.fence_for(FenceRecord {
             resource_id: record.resource_id,
             resource_type: record.resource_type,
             lease_id: record.lease_id,
             since_unix_ms: now.unix_ms,
             reason: fenced_before(),
-            by_release: false,
+            by_release: record.fenced_by_release,
         });
-    }
-}
-
-impl Resource {
-    /// Whether a new process can open again what a lease over `road` had: queue pairs die with the
-    /// process, keys of datagrams are made anew.
-    fn can_reopen(&self, road: Transport) -> bool {
-        let by_datagrams = matches!(road, Transport::Udp | Transport::Both);
-        self.outlives != Outlives::Nothing && by_datagrams && self.transports.contains(&road)
     }
 }
 
@@ -171,9 +180,16 @@ impl Lease {
         now: Now,
         record: &LeaseRecord,
         tenant: Arc<str>,
-        state: State,
+        held: Held,
         extent: Extent,
     ) -> Self {
+        let (state, deadline, ending) = match held {
+            Held::Fenced => (State::Fenced, record.deadline, LeasePhase::Revoked),
+            Held::Lives(deadline) => (State::Rebinding, deadline, LeasePhase::Revoked),
+            Held::Kept(ended_at) => (State::Grace, ended_at, LeasePhase::Expired),
+            Held::Ends { phase, .. } => (State::Cutting, now.boot, phase),
+        };
+        let ends = matches!(held, Held::Ends { .. });
         Self {
             id: record.lease_id,
             tenant,
@@ -183,34 +199,35 @@ impl Lease {
             state,
             generation: record.generation,
             term: secs(record.term_secs),
-            grace: secs(record.grace_secs),
-            deadline: record.deadline,
+            // What ends is not kept for a renewal.
+            grace: if ends {
+                Duration::ZERO
+            } else {
+                secs(record.grace_secs)
+            },
+            deadline,
             granted_at_unix_ms: record.granted_at_unix_ms,
             expires_at_unix_ms: record.expires_at_unix_ms,
             timer: None,
             since: now.boot,
             effective: record.effective,
+            block: record.block.clone(),
             peers: Vec::new(),
             binding: None,
             old_key: None,
             outstanding: None,
             patience_over: false,
             release_began: false,
+            bound_before: false,
+            told_over: matches!(held, Held::Ends { told: true, .. }),
             overlap: Duration::ZERO,
-            ending: match state {
-                State::Grace => LeasePhase::Expired,
-                _ => LeasePhase::Revoked,
-            },
+            ending,
             fault: (state == State::Fenced).then(|| Box::new(fenced_before())),
-            fenced_by_release: false,
+            fenced_by_release: record.fenced_by_release,
             waiting: Vec::new(),
             wanted: None,
         }
     }
-}
-
-fn secs(secs: u32) -> Duration {
-    Duration::from_secs(secs.into())
 }
 
 fn fenced_before() -> StepError {

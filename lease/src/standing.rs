@@ -67,7 +67,7 @@ impl Lease {
             State::Binding | State::Rebinding => {
                 busy(format!("lease {} is getting a new key; ask again", self.id))
             }
-            State::Cutting => busy(format!(
+            State::Cutting if !self.told_over => busy(format!(
                 "access to lease {} is being taken away; ask again",
                 self.id
             )),

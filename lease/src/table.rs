@@ -91,12 +91,13 @@ impl LeaseTable {
             resource_id: resource.id,
             resource_type: resource.kind,
             capacity: resource.capacity,
-            available: if resource.fence.is_some() {
+            available: if resource.is_fenced() {
                 0
             } else {
                 resource.free.longest()
             },
-            fenced: resource.fence.is_some(),
+            fenced: resource.is_fenced(),
+            partly_fenced: resource.is_partly_fenced(),
         })
     }
 

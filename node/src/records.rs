@@ -57,7 +57,7 @@ mod tests {
         let longer = [good.as_slice(), &[0]].concat();
         let shorter = &good[..good.len() - 1];
         for (bytes, word) in [
-            (older.as_slice(), "version 1"),
+            (older.as_slice(), "version 2"),
             (&longer, "behind"),
             (shorter, "damaged"),
             (&[], "empty"),

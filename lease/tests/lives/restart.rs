@@ -9,6 +9,13 @@ use crate::support::*;
 
 const UDP: Transport = Transport::Udp;
 
+fn run(same_boot: bool) -> EarlierRun {
+    EarlierRun {
+        same_boot,
+        wall_clock_trusted: true,
+    }
+}
+
 /// What is on record after a crash.
 fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
     let mut known = BTreeMap::new();
@@ -27,7 +34,7 @@ fn restart_into(before: &World, mut next: World, same_boot: bool) -> World {
     (next.now, next.next) = (before.now, before.next);
     next.journal.clone_from(&before.journal);
     for record in records(before).into_values() {
-        next.table.restore_lease(next.now, record, same_boot);
+        next.table.restore_lease(next.now, record, run(same_boot));
     }
     for change in &before.journal {
         if let Change::PutFence(fence) = change {
@@ -225,7 +232,7 @@ fn what_cannot_go_on_is_revoked_and_holds_nothing() {
     let mut earlier = lasting();
     earlier.now.boot = BootTime(1_000_000_000);
     let record = records(&before)[&tag.lease_id].clone();
-    earlier.table.restore_lease(earlier.now, record, true);
+    earlier.table.restore_lease(earlier.now, record, run(true));
     assert_eq!(
         phase(&mut earlier, tag.lease_id),
         LeasePhase::Revoked,
@@ -254,7 +261,7 @@ fn bytes_that_are_not_free_are_not_adopted() {
             extent,
             ..record.clone()
         };
-        after.table.restore_lease(after.now, other, true);
+        after.table.restore_lease(after.now, other, run(true));
         after.drain();
         assert_eq!(
             phase(&mut after, LeaseId(99)),

@@ -1,7 +1,8 @@
 //! What can happen to a node, in the abstract: who is meant is a number that is reduced to the
 //! leases and orders there are when it happens.
 
-use fabricbios_wire::Transport;
+use fabricbios_lease::EarlierRun;
+use fabricbios_wire::{ResourceType, Transport};
 use proptest::prelude::*;
 
 use crate::oracle::Limits;
@@ -65,6 +66,24 @@ pub(crate) struct Wish {
     pub(crate) peer: Peer,
     pub(crate) rotate_on_renew: bool,
     pub(crate) arena: Option<usize>,
+    pub(crate) kind: ResourceType,
+    pub(crate) terms: Terms,
+}
+
+/// What is asked for of blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) read_only: bool,
+    pub(crate) host: bool,
+    pub(crate) mutual: bool,
+}
+
+impl Terms {
+    pub(crate) const PLAIN: Self = Self {
+        read_only: false,
+        host: false,
+        mutual: false,
+    };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,9 +105,9 @@ pub(crate) enum Action {
     Stray(usize, Outcome),
     /// A release is said to move, of whatever lease.
     Moves(usize),
-    /// The daemon dies, and comes back when so much time has passed; on the same boot or not. The
-    /// number is how much of the journal a worse crash would have left.
-    Restart(Step, bool, usize),
+    /// The daemon dies, and comes back when so much time has passed. The number is how much of the
+    /// journal a worse crash would have left.
+    Restart(Step, EarlierRun, usize),
 }
 
 const PAGE: u64 = 4096;
@@ -116,9 +135,14 @@ fn wish() -> impl Strategy<Value = Action> {
         3 => (Just(Transport::Both), peer()),
         2 => (Just(Transport::Both), none()),
     ];
-    let arena = prop::option::weighted(0.3, 0..4usize);
-    (0..3usize, bytes, secs, grace, road, any::<bool>(), arena).prop_map(
-        |(tenant, bytes, secs, grace, (road, peer), rotate_on_renew, arena)| {
+    let arena = prop::option::weighted(0.3, 0..7usize);
+    let of_what = prop_oneof![
+        9 => (Just(ResourceType::Mem), road, Just(Terms::PLAIN)),
+        9 => (Just(ResourceType::Block), block_road(), terms()),
+        1 => (Just(ResourceType::Mem), block_road(), terms()),
+    ];
+    (0..3usize, bytes, secs, grace, of_what, any::<bool>(), arena).prop_map(
+        |(tenant, bytes, secs, grace, (kind, (road, peer), terms), rotate_on_renew, arena)| {
             Action::Alloc(Wish {
                 tenant,
                 bytes,
@@ -128,9 +152,32 @@ fn wish() -> impl Strategy<Value = Action> {
                 peer,
                 rotate_on_renew,
                 arena,
+                kind,
+                terms,
             })
         },
     )
+}
+
+fn block_road() -> impl Strategy<Value = (Transport, Peer)> {
+    let none = || Just(Peer::None);
+    prop_oneof![
+        6 => (Just(Transport::Auto), none()),
+        4 => (Just(Transport::NvmeTcp), none()),
+        1 => (Just(Transport::NvmeRdma), none()),
+        3 => (Just(Transport::Both), none()),
+        4 => (Just(Transport::Udp), none()),
+        1 => (Just(Transport::Both), peer()),
+    ]
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let (read_only, host) = (prop::bool::weighted(0.2), prop::bool::weighted(0.2));
+    (read_only, host, prop::bool::weighted(0.1)).prop_map(|(read_only, host, mutual)| Terms {
+        read_only,
+        host,
+        mutual,
+    })
 }
 
 /// A lease of ten seconds is asked for and bound.
@@ -144,6 +191,8 @@ pub(crate) fn comes(number: usize) -> [Action; 2] {
         peer: Peer::Port(number),
         rotate_on_renew: false,
         arena: None,
+        kind: ResourceType::Mem,
+        terms: Terms::PLAIN,
     };
     [Action::Alloc(wish), Action::Report(0, Outcome::Fine)]
 }
@@ -181,9 +230,12 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 fn restart() -> impl Strategy<Value = Action> {
-    let same_boot = prop::bool::weighted(0.8);
-    (step(), same_boot, any::<usize>())
-        .prop_map(|(step, same, left)| Action::Restart(step, same, left))
+    let run = (prop::bool::weighted(0.7), prop::bool::weighted(0.7));
+    let run = run.prop_map(|(same_boot, wall_clock_trusted)| EarlierRun {
+        same_boot,
+        wall_clock_trusted,
+    });
+    (step(), run, any::<usize>()).prop_map(|(step, run, left)| Action::Restart(step, run, left))
 }
 
 pub(crate) fn action() -> impl Strategy<Value = Action> {
@@ -206,7 +258,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Bind(a, w, p)),
         5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
         2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
-        3 => (boss(), 0..4usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
+        3 => (boss(), 0..7usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
         (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {
             true => Action::Drain,
             false => Action::Pass(Step::Due),

@@ -133,7 +133,7 @@ pub(super) fn wanted(
     number: u32,
 ) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type: ResourceType::Mem,
+        resource_type: wish.kind,
         resource_id,
         capacity: wish.bytes,
         lease_secs: wish.secs,
@@ -145,6 +145,16 @@ pub(super) fn wanted(
         transport: wish.road,
         rotate_on_renew: wish.rotate_on_renew,
         rdma_peers: peers(wish.peer, number),
-        block: BlockTerms::default(),
+        block: block_terms(wish.terms, number),
+    }
+}
+
+fn block_terms(terms: Terms, number: u32) -> BlockTerms {
+    let name = |number| format!("nqn.2025-01.org.example:{number}");
+    BlockTerms {
+        read_only: terms.read_only,
+        host_nqn: terms.host.then(|| name(number).parse().unwrap()),
+        host_id: None,
+        mutual_auth: terms.mutual,
     }
 }

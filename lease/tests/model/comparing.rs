@@ -24,17 +24,22 @@ impl Pair {
         invariant_few_farewells(&self.open, &live);
         let fences = self.table.fences();
         self.seen.invariant_the_journal_replays(&told, &fences);
+        self.seen
+            .invariant_what_outlives_the_machine_is_on_record(&live, &self.world.offers);
         let told = told.iter();
         told.for_each(|info| self.seen.invariant_ended_is_told_after_the_proof(info));
     }
 
     pub(super) fn compare_effects(&mut self, effects: Vec<Effect>) {
-        let fences = self.table.fences();
+        let offered = self.table.availability();
+        let fenced: Vec<_> = { offered.filter(|arena| arena.fenced) }
+            .map(|arena| arena.resource_id)
+            .collect();
         let (mut orders, mut answers) = (vec![], vec![]);
         for effect in effects {
             match effect {
                 Effect::Order(order) => {
-                    self.seen.order(&order, &self.open, &fences);
+                    self.seen.order(&order, &self.open, &fenced);
                     // Nobody reports on what is only said.
                     if !matches!(order, Order::Extend(..) | Order::Fenced(_)) {
                         self.open.push(order.clone());
@@ -108,6 +113,8 @@ impl Pair {
             assert_eq!((info.phase, info.status), (lease.phase(), lease.status()));
             assert_eq!(info.remaining_ms, lease.remaining_ms(now), "{lease:?}");
             assert_eq!(info.generation, lease.generation());
+            assert_eq!(info.effective, lease.effective(), "{lease:?}");
+            assert_eq!(info.expires_at_unix_ms, lease.expires_ms, "{lease:?}");
             assert_eq!(info.capacity, lease.extent.length);
             assert_eq!(info.resource_id, self.oracle.arenas[lease.arena].id);
             assert_eq!(info.granted_at_unix_ms != 0, lease.granted);
@@ -157,8 +164,10 @@ impl Pair {
 
     pub(super) fn compare_arenas(&self) {
         for (told, arena) in self.table.availability().zip(&self.oracle.arenas) {
-            let expected = (arena.id, arena.available(), arena.fenced());
-            assert_eq!((told.resource_id, told.available, told.fenced), expected);
+            let expected = (arena.id, arena.available());
+            assert_eq!((told.resource_id, told.available), expected);
+            let expected = (arena.fenced(), arena.partly_fenced());
+            assert_eq!((told.fenced, told.partly_fenced), expected, "{arena:?}");
         }
         for arena in &self.oracle.arenas {
             let mut held: Vec<Extent> = self.table.held(arena.id).collect();

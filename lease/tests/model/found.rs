@@ -19,6 +19,8 @@ fn lease(secs: u32, grace: u32) -> Wish {
         peer: Peer::Port(0),
         rotate_on_renew: false,
         arena: None,
+        kind: ResourceType::Mem,
+        terms: Terms::PLAIN,
     }
 }
 

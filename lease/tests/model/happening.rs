@@ -126,8 +126,11 @@ impl Pair {
             if !self.open.is_empty() {
                 self.report_open(0, Outcome::Fine);
             } else if !self.table.fences().is_empty() {
-                let fenced = |arena: &usize| self.oracle.arenas[*arena].fenced();
-                self.clear_fence(Asker::Operator, (0..3).find(fenced).unwrap());
+                let fenced = |arena: &usize| self.oracle.arenas[*arena].culprit().is_some();
+                self.clear_fence(
+                    Asker::Operator,
+                    (0..self.world.offers.len()).find(fenced).unwrap(),
+                );
             } else if self.table.next_deadline().is_some() {
                 self.pass(Step::Due);
             } else {
@@ -148,44 +151,47 @@ impl Pair {
 
 /// The daemon dies and comes back.
 impl Pair {
-    pub(super) fn restart(&mut self, step: Step, same_boot: bool, left: usize) {
+    pub(super) fn restart(&mut self, step: Step, run: EarlierRun, left: usize) {
         let before = self.list(OPERATOR, Asker::Operator, true);
         let then = self.now.boot.0;
         self.set_clock(self.after(step));
-        self.restart_after_a_worse_crash(same_boot, left);
-        self.seen.restart();
+        self.restart_after_a_worse_crash(run, left);
+        self.seen.restart(&self.world.offers);
         self.open.clear();
         self.reported.clear();
-        self.table = restored(&self.world, &self.seen.journal, self.now, same_boot);
+        self.table = restored(&self.world, &self.seen.journal, self.now, run);
         let effects = self.effects();
-        self.oracle.restart(self.now.boot.0, same_boot);
+        invariant_nobody_is_displaced(&effects);
+        self.oracle.restart(self.now.boot.0, run);
         self.compare(effects);
         let after = self.list(OPERATOR, Asker::Operator, true);
         let pause_ms = (self.now.boot.0 - then) / 1_000_000;
-        invariant_nothing_revives(&before, &after, pause_ms, same_boot);
+        invariant_nothing_revives(&before, &after, pause_ms, run, &self.world.offers);
         invariant_bytes_have_one_holder(&self.table, &self.world.offers);
     }
 
     /// The disk had only some of the changes.
-    pub(super) fn restart_after_a_worse_crash(&self, same_boot: bool, left: usize) {
+    pub(super) fn restart_after_a_worse_crash(&self, run: EarlierRun, left: usize) {
         let changes = &self.seen.changes;
         let left = left % (changes.len() + 1);
         let mut journal = Journal::default();
         changes[..left]
             .iter()
             .for_each(|change| journal.apply(change));
-        let table = restored(&self.world, &journal, self.now, same_boot);
+        let mut table = restored(&self.world, &journal, self.now, run);
+        let effects: Vec<_> = std::iter::from_fn(|| table.poll_effect()).collect();
+        invariant_nobody_is_displaced(&effects);
         invariant_bytes_have_one_holder(&table, &self.world.offers);
     }
 }
 
-pub(super) fn restored(world: &World, journal: &Journal, now: Now, same_boot: bool) -> LeaseTable {
+pub(super) fn restored(world: &World, journal: &Journal, now: Now, run: EarlierRun) -> LeaseTable {
     let mut table = world.table();
     for record in journal.leases.values() {
-        table.restore_lease(now, record.clone(), same_boot);
+        table.restore_lease(now, record.clone(), run);
     }
     for fence in journal.fences.values() {
-        table.restore_fence(now, fence.clone(), !same_boot);
+        table.restore_fence(now, fence.clone(), !run.same_boot);
     }
     table
 }
@@ -220,7 +226,10 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
     match order {
         Order::Bind(order) => {
             let rkey = (!order.peers.is_empty()).then_some(number);
-            Report::Bind(order.tag, bound(binding(order.transport, rkey, number)))
+            Report::Bind(
+                order.tag,
+                bound(binding(order.tag, order.transport, rkey, number)),
+            )
         }
         Order::Rotate(tag) => Report::Rotate(*tag, bound(rotated(*tag, number, oracle))),
         Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
@@ -237,7 +246,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
 
 pub(super) fn rotated(tag: Tag, number: u32, oracle: &Oracle) -> Binding {
     let (road, before) = oracle.keys(tag.lease_id);
-    let mut binding = binding(road, before.rkey.map(|_| number), number);
+    let mut binding = binding(tag, road, before.rkey.map(|_| number), number);
     if let Some(rdma) = &mut binding.rdma {
         rdma.previous = before.rkey.map(|rkey| PreviousKey {
             rkey,
@@ -249,12 +258,15 @@ pub(super) fn rotated(tag: Tag, number: u32, oracle: &Oracle) -> Binding {
 
 pub(super) fn retired(tag: Tag, oracle: &Oracle) -> Binding {
     let (road, keys) = oracle.keys(tag.lease_id);
-    binding(road, keys.rkey, keys.dp_key.unwrap_or_default())
+    let number = keys.dp_key.or(keys.nvmeof).unwrap_or_default();
+    binding(tag, road, keys.rkey, number)
 }
 
-/// `number`: that of the key of datagrams, on roads that have one.
-pub(super) fn binding(road: Transport, rkey: Option<u32>, number: u32) -> Binding {
-    let rdma = matches!(road, Transport::Rdma | Transport::Both).then_some(RdmaBinding {
+/// `number`: that of the key of datagrams and of NVMe-oF, on roads that have one.
+pub(super) fn binding(tag: Tag, road: Transport, rkey: Option<u32>, number: u32) -> Binding {
+    let blocks = kind_of(tag.resource_id) == ResourceType::Block;
+    let rdma = matches!(road, Transport::Rdma | Transport::Both) && !blocks;
+    let rdma = rdma.then_some(RdmaBinding {
         rkey,
         remote_addr: 0x1000,
         qp_num: 18,
@@ -272,6 +284,23 @@ pub(super) fn binding(road: Transport, rkey: Option<u32>, number: u32) -> Bindin
     Binding {
         dp_key: by_datagrams.then(|| oracle::dp_key(number)),
         rdma,
+        nvmeof: (blocks && road != Transport::Udp).then(|| nvmeof(number)),
         ..Binding::default()
+    }
+}
+
+/// `number`: that of the key, for comparison.
+fn nvmeof(number: u32) -> NvmeofBinding {
+    let name = |number: u32| format!("nqn.2025-01.org.example:{number}").parse().unwrap();
+    NvmeofBinding {
+        addresses: vec![],
+        subsystem: name(0),
+        nsid: number,
+        host_nqn: name(1),
+        host_id: HostId([1; 16]),
+        dhchap_secret: DhchapSecret::new("DHHC-1:00:AAAA:").unwrap(),
+        dhchap_ctrl_secret: None,
+        ctrl_loss_secs: 5,
+        block_bytes: 512,
     }
 }

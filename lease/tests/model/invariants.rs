@@ -8,7 +8,7 @@ use std::{
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
-use crate::{NOBODY, PAGE};
+use crate::{NOBODY, PAGE, kind_of};
 
 /// What a crash would leave.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Seen {
     }
 
     /// `open`: what was ordered before and has not been reported yet.
-    pub(crate) fn order(&mut self, order: &Order, open: &[Order], fenced: &[Fence]) {
+    pub(crate) fn order(&mut self, order: &Order, open: &[Order], fenced: &[ResourceId]) {
         match order {
             Order::Bind(bind) => {
                 invariant_no_new_lease_on_a_fenced_resource(bind, fenced);
@@ -136,9 +136,14 @@ impl Seen {
         );
     }
 
-    /// The process is gone, and what only it knew. Its end has cut whatever it had bound.
-    pub(crate) fn restart(&mut self) {
-        let newest = self.newest.iter();
+    /// The process is gone, and what only it knew. Its end has cut whatever it had bound, except what
+    /// the kernel serves.
+    pub(crate) fn restart(&mut self, offers: &[Offer]) {
+        let ended = |id: &LeaseId| {
+            let place = self.extents.get(id);
+            place.is_none_or(|place| !outlives_machine(place.0, offers))
+        };
+        let newest = self.newest.iter().filter(|(id, _)| ended(id));
         self.proved
             .extend(newest.map(|(&id, &generation)| (id, generation)));
         self.asked
@@ -188,6 +193,9 @@ impl Seen {
             .iter()
             .map(|info| self.extents[&info.lease_id])
             .collect();
+        let amounts = |&&(id, _): &&(ResourceId, Extent)| is_amount(id, offers);
+        assert!(taken.iter().filter(amounts).all(|(_, it)| it.offset == 0));
+        taken.retain(|&(id, _)| !is_amount(id, offers));
         taken.sort();
         for &(id, extent) in &taken {
             let offer = offers.iter().find(|offer| offer.resource_id == id).unwrap();
@@ -231,6 +239,20 @@ impl Seen {
         assert_eq!(written, fences, "journal against fences");
     }
 
+    /// The next run must know what every lease holds until it is clean, and nothing of it afterwards.
+    pub(crate) fn invariant_what_outlives_the_machine_is_on_record(
+        &self,
+        live: &[LeaseInfo],
+        offers: &[Offer],
+    ) {
+        for record in self.journal.leases.values() {
+            if outlives_machine(record.resource_id, offers) {
+                let lives = live.iter().any(|info| info.lease_id == record.lease_id);
+                assert_eq!(record.extent.is_some(), lives, "{record:?}");
+            }
+        }
+    }
+
     pub(crate) fn invariant_every_ticket_was_answered(&self) {
         let open = self
             .asked
@@ -240,13 +262,9 @@ impl Seen {
     }
 }
 
-fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[Fence]) {
+fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[ResourceId]) {
     let new = bind.tag.generation == Generation(1);
-    let mut ids = fenced.iter().map(|fence| fence.resource_id);
-    assert!(
-        !new || !ids.any(|id| id == bind.tag.resource_id),
-        "{bind:?}"
-    );
+    assert!(!new || !fenced.contains(&bind.tag.resource_id), "{bind:?}");
 }
 
 /// What is scrubbed must not be opened again, by an order that still waits for its thread.
@@ -263,7 +281,8 @@ fn invariant_only_ports_are_bound(bind: &BindOrder) {
     let gid = |peer: &RdmaPeer| Ipv6Addr::from(peer.gid).to_string();
     let mut gids = bind.peers.iter().map(gid);
     assert!(!gids.any(|gid| NOBODY.contains(&gid.as_str())), "{bind:?}");
-    let takes_peers = matches!(bind.transport, Transport::Rdma | Transport::Both);
+    let blocks = kind_of(bind.tag.resource_id) == ResourceType::Block;
+    let takes_peers = matches!(bind.transport, Transport::Rdma | Transport::Both) && !blocks;
     assert!(bind.peers.is_empty() || takes_peers, "{bind:?}");
 }
 
@@ -280,12 +299,34 @@ pub(crate) fn invariant_few_farewells(open: &[Order], live: &[LeaseInfo]) {
     assert!(brief <= 32, "{brief} farewells at once");
 }
 
-/// What a restart leaves in use was in use, of the same boot, and has the time that it had.
+fn of(id: ResourceId, offers: &[Offer]) -> &Offer {
+    let mut offers = offers.iter();
+    offers.find(|offer| offer.resource_id == id).unwrap()
+}
+
+fn outlives_machine(id: ResourceId, offers: &[Offer]) -> bool {
+    of(id, offers).outlives == Outlives::Machine
+}
+
+fn is_amount(id: ResourceId, offers: &[Offer]) -> bool {
+    of(id, offers).layout == Layout::Amounts
+}
+
+/// However little of the journal a crash left: nobody's bytes have been given to somebody else.
+pub(crate) fn invariant_nobody_is_displaced(effects: &[Effect]) {
+    let mut effects = effects.iter();
+    let displaced = effects.find(|it| matches!(it, Effect::Note(Note::Displaced { .. })));
+    assert_eq!(displaced, None);
+}
+
+/// What a restart leaves in use was in use, and has the time that it had: of the same boot, or by a wall
+/// clock that can be believed, which counts milliseconds.
 pub(crate) fn invariant_nothing_revives(
     before: &[LeaseInfo],
     after: &[LeaseInfo],
     pause_ms: u64,
-    same_boot: bool,
+    run: EarlierRun,
+    offers: &[Offer],
 ) {
     for info in after {
         let uses = matches!(info.phase, LeasePhase::Active | LeasePhase::Grace);
@@ -294,8 +335,11 @@ pub(crate) fn invariant_nothing_revives(
             assert!(!uses, "{info:?} comes from nowhere");
             continue;
         };
-        assert!(same_boot, "{info:?} lives on another boot");
-        assert!(info.remaining_ms <= known.remaining_ms.saturating_sub(pause_ms));
+        let believed = run.wall_clock_trusted || info.remaining_ms == 0;
+        let may = run.same_boot || believed && outlives_machine(info.resource_id, offers);
+        assert!(may, "{info:?} lives on another boot");
+        let left_ms = known.remaining_ms.saturating_sub(pause_ms);
+        assert!(info.remaining_ms <= left_ms + u64::from(!run.same_boot));
         assert_eq!(info.expires_at_unix_ms, known.expires_at_unix_ms);
         assert!(info.generation >= known.generation);
         let lived = matches!(known.phase, LeasePhase::Active | LeasePhase::Grace);
@@ -309,7 +353,8 @@ pub(crate) fn invariant_bytes_have_one_holder(table: &LeaseTable, offers: &[Offe
         let mut held: Vec<Extent> = table.held(offer.resource_id).collect();
         held.sort();
         let clash = |pair: &[Extent]| pair[0].overlaps(pair[1]);
-        assert!(!held.windows(2).any(clash), "{held:?}");
+        let apart = is_amount(offer.resource_id, offers) || !held.windows(2).any(clash);
+        assert!(apart, "{held:?}");
         let bytes: u64 = held.iter().map(|extent| extent.length).sum();
         assert!(arena.available + bytes <= offer.capacity);
     }
@@ -333,17 +378,15 @@ pub(crate) fn invariant_permanent_means_never(
     let Err(refusal) = answer else { return };
     if refusal.error == LeaseError::CapacityExceeded {
         let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
+        let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type;
         let road = |offer: &&Offer| {
-            let takes_peers = |road: &Transport| matches!(road, Transport::Rdma | Transport::Both);
-            match wanted.transport {
-                Transport::Auto if !wanted.rdma_peers.is_empty() => {
-                    offer.transports.iter().any(takes_peers)
-                }
-                Transport::Auto => true,
-                named => offer.transports.contains(&named),
-            }
+            let mut roads = offer.transports.iter();
+            let road = |road: &Transport| {
+                matches!(wanted.transport, Transport::Auto) || *road == wanted.transport
+            };
+            roads.any(|it| road(it) && goes_over(*it, offer, wanted))
         };
-        let mut could = offers.iter().filter(named).filter(road);
+        let mut could = offers.iter().filter(named).filter(kind).filter(road);
         let never = !could.any(|offer| offer.capacity / PAGE >= wanted.capacity.div_ceil(PAGE));
         assert_eq!(
             refusal.class == RefusalClass::Permanent,
@@ -351,4 +394,16 @@ pub(crate) fn invariant_permanent_means_never(
             "{refusal:?}"
         );
     }
+}
+
+/// Only memory over RDMA has queue pairs of the client, only NVMe-oF has hosts, and NVMe-oF cannot be
+/// read-only.
+fn goes_over(road: Transport, offer: &Offer, wanted: &LeaseAllocRequest) -> bool {
+    let blocks = wanted.resource_type == ResourceType::Block;
+    if !blocks {
+        return wanted.rdma_peers.is_empty() || matches!(road, Transport::Rdma | Transport::Both);
+    }
+    let udp = road == Transport::Udp;
+    let read_only = offer.read_only || wanted.block.read_only;
+    wanted.rdma_peers.is_empty() && (udp || !read_only) && !(udp && wanted.block.names_host())
 }

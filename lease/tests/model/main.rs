@@ -25,13 +25,14 @@ mod restarts;
 
 use std::{net::Ipv6Addr, sync::Arc};
 
-use actions::{Action, Asker, Outcome, Peer, Step, Wish};
+use actions::{Action, Asker, Outcome, Peer, Step, Terms, Wish};
 use asking::peers;
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 use invariants::{
     Journal, Seen, invariant_bytes_have_one_holder, invariant_few_farewells,
-    invariant_nothing_revives, invariant_permanent_means_never, invariant_the_deadline_is_ahead,
+    invariant_nobody_is_displaced, invariant_nothing_revives, invariant_permanent_means_never,
+    invariant_the_deadline_is_ahead,
 };
 use oracle::{Keys, Limits, Oracle, Said};
 use proptest::prelude::*;
@@ -65,13 +66,23 @@ struct World {
 
 impl World {
     /// A large arena with a tail that is no page, a smaller one over one road only whose bytes die with
-    /// the process, and one whose best road takes no queue pair.
+    /// the process, and one whose best road takes no queue pair. A device of blocks, a directory of them,
+    /// and a device that cannot be written.
     fn new(limits: Limits) -> Self {
-        let (both, udp) = (Transport::Both, Transport::Udp);
+        let (both, udp, nvme) = (Transport::Both, Transport::Udp, Transport::NvmeTcp);
         let offers = vec![
             lasting(offer(0xa0, 16 * PAGE + 100, &[Transport::Rdma, udp, both])),
             offer(0xb0, 10 * PAGE, &[udp]),
             lasting(offer(0xc0, 6 * PAGE, &[udp, both])),
+            blocks(offer(0x1d0, 12 * PAGE, &[nvme, udp, both])),
+            Offer {
+                layout: Layout::Amounts,
+                ..blocks(offer(0x1e0, 6 * PAGE + 100, &[both, nvme, udp]))
+            },
+            Offer {
+                read_only: true,
+                ..blocks(offer(0x1f0, 3 * PAGE, &[nvme, udp]))
+            },
         ];
         Self { offers, limits }
     }
@@ -96,7 +107,7 @@ impl World {
     fn table(&self) -> LeaseTable {
         let mut table = LeaseTable::new(self.policy());
         for offer in &self.offers {
-            table.offer(ResourceType::Mem, offer.clone());
+            table.offer(kind_of(offer.resource_id), offer.clone());
         }
         table
     }
@@ -116,6 +127,22 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         outlives: Outlives::Nothing,
         layout: Layout::Stretches,
         read_only: false,
+    }
+}
+
+/// The numbers of blocks are the higher ones.
+fn kind_of(id: ResourceId) -> ResourceType {
+    if id.0 >= 0x100 {
+        ResourceType::Block
+    } else {
+        ResourceType::Mem
+    }
+}
+
+fn blocks(offer: Offer) -> Offer {
+    Offer {
+        outlives: Outlives::Machine,
+        ..offer
     }
 }
 
@@ -199,7 +226,7 @@ impl Pair {
             Action::Again(which) => self.report_again(which),
             Action::Stray(which, outcome) => self.report_stray(which, outcome),
             Action::Moves(who) => self.report_progress(who),
-            Action::Restart(step, same_boot, left) => self.restart(step, same_boot, left),
+            Action::Restart(step, run, left) => self.restart(step, run, left),
         }
     }
 }

@@ -8,8 +8,16 @@ use Outcome::{Failed, Fine, Stranded};
 
 const DONE: Action = Told(0, Fine);
 const DUE: Action = Pass(Step::Due);
-const AT_ONCE: Action = Restart(Step::Nanos(1), true, 0);
-const REBOOT: Action = Restart(Step::Nanos(1), false, 0);
+const SAME_BOOT: EarlierRun = EarlierRun {
+    same_boot: true,
+    wall_clock_trusted: true,
+};
+const OTHER_BOOT: EarlierRun = EarlierRun {
+    same_boot: false,
+    ..SAME_BOOT
+};
+const AT_ONCE: Action = Restart(Step::Nanos(1), SAME_BOOT, 0);
+const REBOOT: Action = Restart(Step::Nanos(1), OTHER_BOOT, 0);
 
 fn lease(road: Transport, secs: u32, grace: u32) -> Wish {
     Wish {
@@ -21,6 +29,8 @@ fn lease(road: Transport, secs: u32, grace: u32) -> Wish {
         peer: Peer::None,
         rotate_on_renew: true,
         arena: Some(0),
+        kind: ResourceType::Mem,
+        terms: Terms::PLAIN,
     }
 }
 
@@ -31,7 +41,7 @@ fn udp(secs: u32, grace: u32) -> Action {
 /// The term ended while nobody was there, and nobody cut: its bytes could not be released.
 #[test]
 fn a_lease_adopted_in_grace_is_released_without_a_cut() {
-    let late = Restart(Step::Millis(3_000), true, 0);
+    let late = Restart(Step::Millis(3_000), SAME_BOOT, 0);
     live(&[
         udp(2, 9),
         DONE,

@@ -77,7 +77,9 @@ impl Oracle {
         match lease.life {
             Life::Asked | Life::InUse | Life::NewBinding | Life::NewKey => self.cut(at, phase),
             // Somebody wants it gone: nothing is kept for a renewal.
-            Life::BeingCut if lease.ending == LeasePhase::Expired => lease.ending = phase,
+            Life::BeingCut if lease.ending == LeasePhase::Expired && !lease.told_over => {
+                lease.ending = phase;
+            }
             Life::Kept => {
                 lease.ending = phase;
                 self.scrub(at);

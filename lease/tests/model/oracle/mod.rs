@@ -9,7 +9,7 @@ mod restart;
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
-use crate::{PAGE, actions::Asker};
+use crate::{BOOT, PAGE, UNIX_MS, actions::Asker, kind_of};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -44,12 +44,14 @@ impl Limits {
 pub(crate) struct Keys {
     pub(crate) rkey: Option<u32>,
     pub(crate) dp_key: Option<u32>,
+    pub(crate) nvmeof: Option<u32>,
 }
 
 impl Keys {
     const NONE: Self = Self {
         rkey: None,
         dp_key: None,
+        nvmeof: None,
     };
 
     pub(crate) fn of(binding: &Binding) -> Self {
@@ -57,6 +59,7 @@ impl Keys {
         Self {
             rkey: binding.rdma.as_ref().and_then(|rdma| rdma.rkey),
             dp_key: binding.dp_key.as_ref().map(number),
+            nvmeof: binding.nvmeof.as_ref().map(|it| it.nsid),
         }
     }
 }
@@ -155,9 +158,12 @@ pub(crate) struct Held {
     road: Transport,
     peers: Vec<RdmaPeer>,
     rotate_on_renew: bool,
+    /// Of blocks, as they are enforced.
+    terms: Option<BlockTerms>,
     term_secs: u32,
     grace_ns: u64,
     deadline: u64,
+    pub(crate) expires_ms: u64,
     since: u64,
     pub(crate) granted: bool,
     ending: LeasePhase,
@@ -170,6 +176,10 @@ pub(crate) struct Held {
     release_ordered: bool,
     /// It has been heard of.
     release_moves: bool,
+    /// It is of an earlier run, and this one has bound nothing of it.
+    bound_before: bool,
+    /// An earlier run told its end, and it is cut once more.
+    told_over: bool,
     /// It is fenced, and all that failed is its release.
     only_release_failed: bool,
     waits: Vec<(Ticket, Waits)>,
@@ -208,6 +218,7 @@ impl Held {
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.life {
             Life::Asked => LeasePhase::Binding,
+            Life::BeingCut if self.told_over => self.ending,
             Life::InUse | Life::NewBinding | Life::NewKey | Life::BeingCut => LeasePhase::Active,
             Life::Kept => LeasePhase::Grace,
             Life::Scrubbed | Life::Clean => self.ending,
@@ -221,6 +232,22 @@ impl Held {
             LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
             LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
         }
+    }
+
+    pub(crate) fn effective(&self) -> Effective {
+        let terms = self.terms.clone().unwrap_or_default();
+        Effective {
+            transport: Some(self.road),
+            rotate_on_renew: self.rotate_on_renew,
+            read_only: terms.read_only,
+            mutual_auth: terms.mutual_auth,
+            ..Effective::default()
+        }
+    }
+
+    /// Its end was told; what is left is for the node to do.
+    fn is_over(&self) -> bool {
+        self.told_over || matches!(self.life, Life::Scrubbed | Life::Clean | Life::Fenced)
     }
 
     pub(crate) fn alive(&self) -> bool {
@@ -254,7 +281,7 @@ impl Held {
         match self.life {
             Life::Kept if self.on_its_way == OnItsWay::Nothing => LeaseError::Expired,
             Life::Fenced => LeaseError::Fenced,
-            Life::Scrubbed | Life::Clean => match self.ending {
+            _ if self.is_over() => match self.ending {
                 LeasePhase::Revoked => LeaseError::Revoked,
                 LeasePhase::Fenced => LeaseError::Fenced,
                 _ => LeaseError::Expired,
@@ -276,7 +303,10 @@ impl Held {
 pub(crate) struct Arena {
     pub(crate) id: ResourceId,
     pub(crate) roads: Vec<Transport>,
-    lasts: bool,
+    kind: ResourceType,
+    outlives: Outlives,
+    layout: Layout,
+    read_only: bool,
     owner: Vec<Option<LeaseId>>,
     /// Which lease it is told of, and whether only releases failed.
     fence: Option<(LeaseId, bool)>,
@@ -288,20 +318,29 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn longest(&self) -> u64 {
+        if self.layout == Layout::Amounts {
+            return self.owner.iter().filter(|page| page.is_none()).count() as u64 * PAGE;
+        }
         let runs = self.owner.split(Option::is_some);
         runs.map(|run| run.len() as u64 * PAGE).max().unwrap_or(0)
     }
 
     pub(crate) fn available(&self) -> u64 {
-        if self.fence.is_some() {
-            0
-        } else {
-            self.longest()
-        }
+        if self.fenced() { 0 } else { self.longest() }
     }
 
+    /// All of it. What is made for each lease alone is not, where only its release failed.
     pub(crate) fn fenced(&self) -> bool {
-        self.fence.is_some()
+        self.fence.is_some() && !self.partly_fenced()
+    }
+
+    pub(crate) fn partly_fenced(&self) -> bool {
+        let by_release = self.fence.is_some_and(|(_, by_release)| by_release);
+        by_release && self.outlives_machine()
+    }
+
+    fn outlives_machine(&self) -> bool {
+        self.outlives == Outlives::Machine
     }
 
     /// The lease that its fence names.
@@ -314,10 +353,20 @@ impl Arena {
         self.owner.len() as u64 * PAGE
     }
 
-    fn pages(extent: Extent) -> std::ops::Range<usize> {
+    /// Of amounts, any that are free.
+    fn pages(&self, extent: Extent) -> Vec<usize> {
         let first = extent.offset / PAGE;
         let end = (extent.offset + extent.length).div_ceil(PAGE);
-        usize::try_from(first).unwrap()..usize::try_from(end).unwrap()
+        let (first, end) = (
+            usize::try_from(first).unwrap(),
+            usize::try_from(end).unwrap(),
+        );
+        if self.layout == Layout::Stretches {
+            return (first..end).collect();
+        }
+        assert_eq!(first, 0, "amounts start at 0");
+        let free = (0..self.owner.len()).filter(|&page| self.owner[page].is_none());
+        free.take(end).collect()
     }
 }
 
@@ -338,7 +387,10 @@ impl Oracle {
         let arena = |offer: &Offer| Arena {
             id: offer.resource_id,
             roads: offer.transports.clone(),
-            lasts: offer.outlives != Outlives::Nothing,
+            kind: kind_of(offer.resource_id),
+            outlives: offer.outlives,
+            layout: offer.layout,
+            read_only: offer.read_only,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
             fence: None,
             resetting: None,
@@ -353,6 +405,14 @@ impl Oracle {
             orders: vec![],
             answers: vec![],
         }
+    }
+
+    pub(crate) fn unix_ms(&self) -> u64 {
+        UNIX_MS + (self.boot - BOOT) / MS
+    }
+
+    fn machine(&self, at: usize) -> bool {
+        self.arenas[self.leases[at].arena].outlives_machine()
     }
 
     fn say(&mut self, ticket: Ticket, said: Said) {

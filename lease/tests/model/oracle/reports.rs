@@ -56,13 +56,17 @@ impl Oracle {
     }
 
     pub(super) fn bound(&mut self, at: usize, binding: &Binding) {
-        let now = self.boot;
+        let (now, unix_ms) = (self.boot, self.unix_ms());
         let lease = &mut self.leases[at];
+        if lease.life != Life::NewKey {
+            lease.bound_before = false;
+        }
         let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
         match lease.life {
             Life::Asked => {
                 lease.granted = true;
                 lease.deadline = now + u64::from(lease.term_secs) * SEC;
+                lease.expires_ms = unix_ms + u64::from(lease.term_secs) * 1_000;
             }
             Life::NewKey if lease.overlap_ms == 0 => {
                 // Told when the old key is dead.
@@ -192,16 +196,18 @@ impl Oracle {
             (Life::Scrubbed, true) => self.clean(at),
             (Life::Scrubbed, false) => self.fence(at, true),
             (Life::Fenced, true) if lease.only_release_failed => {
-                let arena = lease.arena;
+                let (arena, id) = (lease.arena, lease.id);
                 self.clean(at);
-                let mut others = self.leases.iter().filter(|lease| lease.arena == arena);
-                let last = !others.any(|lease| lease.life == Life::Fenced);
-                if last
-                    && self.arenas[arena]
-                        .fence
-                        .is_some_and(|(_, by_release)| by_release)
-                {
-                    self.unfence(arena);
+                let others = self.leases.iter().filter(|lease| lease.arena == arena);
+                let others = others.filter(|lease| lease.life == Life::Fenced);
+                let next = others.map(|lease| lease.id).min();
+                match (self.arenas[arena].fence, next) {
+                    (Some((_, true)), None) => self.unfence(arena),
+                    // Who is clean is not told of any more.
+                    (Some((told, by_release)), Some(next)) if told == id => {
+                        self.arenas[arena].fence = Some((next, by_release));
+                    }
+                    _ => {}
                 }
             }
             _ => {}

@@ -1,5 +1,7 @@
 //! What is asked.
 
+use std::time::Duration;
+
 use super::*;
 
 /// Requests.
@@ -13,18 +15,24 @@ impl Oracle {
         if !wanted.rdma_peers.iter().all(|&peer| names_one_port(peer)) {
             return Err(LeaseError::InvalidArgs);
         }
+        let kind = wanted.resource_type;
+        let of_kind = |arena: &Arena| arena.kind == kind;
+        let not_of_blocks = kind != ResourceType::Block && wanted.block != BlockTerms::default();
+        if not_of_blocks || !self.arenas.iter().any(of_kind) {
+            return Err(LeaseError::InvalidArgs);
+        }
         let at = match wanted.resource_id {
             Some(id) => {
-                let named = self.arenas.iter().position(|arena| arena.id == id);
+                let is_it = |arena: &Arena| arena.id == id && of_kind(arena);
+                let named = self.arenas.iter().position(is_it);
                 named.ok_or(LeaseError::NotFound)?
             }
             None => self.tightest(wanted),
         };
         let arena = &self.arenas[at];
-        let road = self.road(at, wanted);
         if arena.fenced() {
             Err(LeaseError::Fenced)
-        } else if !road.is_some_and(|road| wanted.rdma_peers.is_empty() || takes_peers(road)) {
+        } else if self.road(at, wanted).is_none() {
             Err(LeaseError::InvalidArgs)
         } else if arena.longest() < wanted.capacity {
             Err(LeaseError::CapacityExceeded)
@@ -36,6 +44,7 @@ impl Oracle {
     /// Hopeless arenas count last, then those that cannot now, then the looser ones.
     pub(super) fn tightest(&self, wanted: &LeaseAllocRequest) -> usize {
         let mut left: Vec<usize> = (0..self.arenas.len()).collect();
+        left.retain(|&at| self.arenas[at].kind == wanted.resource_type);
         let mut prefer = |good: &dyn Fn(usize) -> bool| {
             if left.iter().any(|&at| good(at)) {
                 left.retain(|&at| good(at));
@@ -52,15 +61,20 @@ impl Oracle {
     }
 
     pub(crate) fn road(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
-        let roads = &self.arenas[at].roads;
-        let takes_peers = |road: &Transport| takes_peers(*road);
-        match wanted.transport {
-            Transport::Auto if !wanted.rdma_peers.is_empty() => {
-                roads.iter().copied().find(takes_peers)
-            }
-            Transport::Auto => roads.first().copied(),
-            road => roads.contains(&road).then_some(road),
-        }
+        let arena = &self.arenas[at];
+        let read_only = arena.read_only || wanted.block.read_only;
+        let fits = |road: &&Transport| {
+            let nvmeof = match road {
+                Transport::NvmeTcp | Transport::NvmeRdma => true,
+                Transport::Both => arena.kind == ResourceType::Block,
+                _ => false,
+            };
+            let peers = wanted.rdma_peers.is_empty() || takes_peers(arena.kind, **road);
+            let named = wanted.transport == Transport::Auto || wanted.transport == **road;
+            let host = !wanted.block.names_host() || nvmeof;
+            named && peers && host && !(read_only && nvmeof)
+        };
+        arena.roads.iter().find(fits).copied()
     }
 
     /// `extent` is what the table took: any that is free will do.
@@ -82,7 +96,7 @@ impl Oracle {
         let extent = extent.unwrap_or_else(|| panic!("there is room for {wanted:?}: {self:#?}"));
         let pages = wanted.capacity.div_ceil(PAGE);
         assert_eq!((extent.length, extent.offset % PAGE), (pages * PAGE, 0));
-        for page in Arena::pages(extent) {
+        for page in self.arenas[arena].pages(extent) {
             let owner = &mut self.arenas[arena].owner[page];
             assert_eq!(owner.replace(id), None, "page {page} is somebody's");
         }
@@ -96,9 +110,14 @@ impl Oracle {
             road: self.road(arena, wanted).unwrap(),
             peers: wanted.rdma_peers.clone(),
             rotate_on_renew: wanted.rotate_on_renew,
+            terms: (wanted.resource_type == ResourceType::Block).then(|| BlockTerms {
+                read_only: wanted.block.read_only || self.arenas[arena].read_only,
+                ..wanted.block.clone()
+            }),
             term_secs: wanted.lease_secs,
             grace_ns: u64::from(wanted.grace_secs) * SEC,
             deadline: 0,
+            expires_ms: 0,
             since: self.boot,
             granted: false,
             ending: LeasePhase::Revoked,
@@ -109,6 +128,8 @@ impl Oracle {
             patience_over: false,
             release_ordered: false,
             release_moves: false,
+            bound_before: false,
+            told_over: false,
             only_release_failed: false,
             waits: vec![(ticket, Waits::Grant)],
         };
@@ -143,8 +164,12 @@ impl Oracle {
             extent: lease.extent,
             transport: lease.road,
             peers: lease.peers.clone(),
-            block: None,
-            adopts: false,
+            block: lease.terms.clone().map(|terms| BlockOrder {
+                tenant: lease.tenant.as_str().into(),
+                terms,
+                grace: Duration::from_nanos(lease.grace_ns),
+            }),
+            adopts: lease.bound_before,
         }));
     }
 
@@ -172,7 +197,7 @@ impl Oracle {
         secs: u32,
     ) -> Result<(), LeaseError> {
         let at = self.mine(asker, id)?;
-        let now = self.boot;
+        let (now, unix_ms) = (self.boot, self.unix_ms());
         let lease = &mut self.leases[at];
         if !lease.alive() {
             return Err(lease.unfit());
@@ -201,6 +226,7 @@ impl Oracle {
             lease.term_secs = secs;
         }
         lease.deadline = now + u64::from(lease.term_secs) * SEC;
+        lease.expires_ms = unix_ms + u64::from(lease.term_secs) * 1_000;
         if let OldKey::Works { until, .. } = &mut lease.old {
             *until = lease.deadline.min(*until);
         }
@@ -257,7 +283,8 @@ impl Oracle {
                 return Err(lease.unfit());
             }
             let ports = peers.iter().all(|&peer| names_one_port(peer));
-            if !takes_peers(lease.road) || !ports {
+            let kind = self.arenas[lease.arena].kind;
+            if !takes_peers(kind, lease.road) || !ports {
                 return Err(LeaseError::InvalidArgs);
             }
             self.turn_to_bind(&lease.tenant)?;
@@ -316,7 +343,7 @@ impl Oracle {
                 let said = self.lease_said(at, false);
                 self.say(ticket, said);
             }
-            (Life::Scrubbed | Life::Clean | Life::Fenced, _) => {
+            _ if self.leases[at].is_over() => {
                 let error = self.leases[at].over();
                 self.refuse(ticket, error);
             }
@@ -341,7 +368,7 @@ impl Oracle {
         };
         match (self.leases[at].life, self.leases[at].phase()) {
             (_, LeasePhase::Fenced) => self.say(ticket, Said::revoked(RevokeOutcome::Fenced)),
-            (Life::Scrubbed | Life::Clean, _) => {
+            _ if self.leases[at].is_over() => {
                 self.say(ticket, Said::revoked(RevokeOutcome::TornDown));
             }
             _ => self.end_for(at, LeasePhase::Revoked, ticket, Waits::Revoke),
@@ -353,7 +380,7 @@ impl Oracle {
             return self.refuse(ticket, LeaseError::NotPermitted);
         }
         let named = self.arenas.iter().find(|arena| arena.id == id);
-        let Some(arena) = named.filter(|arena| arena.fenced()) else {
+        let Some(arena) = named.filter(|arena| arena.fence.is_some()) else {
             return self.refuse(ticket, LeaseError::NotFound);
         };
         if arena.resetting.is_some() {
@@ -388,8 +415,8 @@ impl Oracle {
     }
 }
 
-fn takes_peers(road: Transport) -> bool {
-    matches!(road, Transport::Rdma | Transport::Both)
+fn takes_peers(kind: ResourceType, road: Transport) -> bool {
+    kind == ResourceType::Mem && matches!(road, Transport::Rdma | Transport::Both)
 }
 
 /// By the bytes of the GID: a group, nobody, or whoever asks answers to no connection.

@@ -4,7 +4,7 @@ use super::*;
 
 /// The daemon dies and comes back.
 impl Oracle {
-    pub(crate) fn restart(&mut self, boot: u64, same_boot: bool) {
+    pub(crate) fn restart(&mut self, boot: u64, run: EarlierRun) {
         self.boot = boot;
         self.draining = false;
         // What nobody was told of is forgotten, unless something of it may be left.
@@ -18,41 +18,80 @@ impl Oracle {
             self.leases[at].waits.clear();
             self.leases[at].on_its_way = OnItsWay::Nothing;
             self.leases[at].release_ordered = false;
-            self.restart_one(at, same_boot);
+            self.leases[at].bound_before = self.machine(at);
+            self.restart_one(at, run);
         }
         for at in 0..self.arenas.len() {
             self.arenas[at].resetting = None;
             // Another boot: nothing but the bytes can be left.
-            if self.arenas[at].fenced() && !same_boot {
+            if self.arenas[at].fence.is_some() && !run.same_boot {
                 self.reset(self.arenas[at].id, None);
             }
         }
     }
 
-    pub(super) fn restart_one(&mut self, at: usize, same_boot: bool) {
-        let lease = &self.leases[at];
-        let by_datagrams = matches!(lease.road, Transport::Udp | Transport::Both);
-        let adopted = same_boot && by_datagrams && self.arenas[lease.arena].lasts;
-        let grace_ends = lease.deadline + lease.grace_ns;
-        match lease.life {
-            Life::Fenced => self.leases[at].only_release_failed = false,
-            Life::Scrubbed | Life::Clean => self.clean(at),
-            _ if !adopted => self.end_with_the_process(at, LeasePhase::Revoked),
-            _ if self.boot < lease.deadline => {
-                self.leases[at].ending = LeasePhase::Revoked;
-                self.leases[at].peers.clear();
+    pub(super) fn restart_one(&mut self, at: usize, run: EarlierRun) {
+        let (machine, left) = (self.machine(at), self.left(at, run));
+        let (now, lease) = (self.boot, &mut self.leases[at]);
+        match (lease.life, left) {
+            (Life::Fenced, _) => {}
+            (Life::Scrubbed | Life::BeingCut, _) if machine && lease.is_over() => {
+                lease.told_over = true;
+                self.cut_once_more(at, None);
+            }
+            (Life::Scrubbed | Life::Clean, _) => self.clean(at),
+            (_, Some(left)) if left > 0 => {
+                lease.deadline = now + u64::try_from(left).unwrap();
+                lease.ending = LeasePhase::Revoked;
+                lease.peers.clear();
                 self.bind_again(at);
             }
-            _ if self.boot < grace_ends => {
-                let lease = &mut self.leases[at];
+            (_, Some(left)) if left + i128::from(lease.grace_ns) > 0 => {
+                lease.deadline = now - u64::try_from(-left).unwrap();
                 lease.life = Life::Kept;
                 lease.ending = LeasePhase::Expired;
                 lease.peers.clear();
                 lease.keys = Keys::NONE;
                 lease.old = OldKey::None;
+                if machine {
+                    self.being_cut(at);
+                }
             }
-            _ => self.end_with_the_process(at, LeasePhase::Expired),
+            (_, Some(_)) if machine => self.cut_once_more(at, Some(LeasePhase::Expired)),
+            (_, None) if machine => self.cut_once_more(at, Some(LeasePhase::Revoked)),
+            (_, Some(_)) => self.end_with_the_process(at, LeasePhase::Expired),
+            (_, None) => self.end_with_the_process(at, LeasePhase::Revoked),
         }
+    }
+
+    /// Nanoseconds of its term, if it can go on by a clock that is believed.
+    fn left(&self, at: usize, run: EarlierRun) -> Option<i128> {
+        let (lease, machine) = (&self.leases[at], self.machine(at));
+        let by_datagrams = matches!(lease.road, Transport::Udp | Transport::Both);
+        let lasts = self.arenas[lease.arena].outlives != Outlives::Nothing;
+        let span = |from: u64, to: u64| i128::from(to) - i128::from(from);
+        if machine && !run.same_boot {
+            let left_ms = span(self.unix_ms(), lease.expires_ms);
+            return run.wall_clock_trusted.then_some(left_ms * i128::from(MS));
+        }
+        let adopted = run.same_boot && lasts && (by_datagrams || machine);
+        adopted.then_some(span(self.boot, lease.deadline))
+    }
+
+    /// Nothing of it is to be kept; `phase`: how it ends, if that was not told before.
+    fn cut_once_more(&mut self, at: usize, phase: Option<LeasePhase>) {
+        let lease = &mut self.leases[at];
+        lease.ending = phase.unwrap_or(lease.ending);
+        (lease.deadline, lease.grace_ns) = (self.boot, 0);
+        self.being_cut(at);
+    }
+
+    fn being_cut(&mut self, at: usize) {
+        let tag = self.tag(at);
+        let lease = &mut self.leases[at];
+        lease.life = Life::BeingCut;
+        lease.since = self.boot;
+        self.orders.push(Order::Cut(tag, Farewell::None));
     }
 
     pub(super) fn end_with_the_process(&mut self, at: usize, phase: LeasePhase) {

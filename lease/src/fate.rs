@@ -1,0 +1,145 @@
+//! What becomes of a lease of an earlier run: decided here, done in `restart`.
+
+use core::time::Duration;
+
+use fabricbios_wire::{LeasePhase, Transport};
+
+use crate::{BootTime, Extent, LeaseRecord, LeaseTable, Now, Outlives, resource::Resource};
+
+/// What is known of the run that wrote the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlierRun {
+    /// It was of this boot, so that deadlines on the boot-time clock mean what they meant then.
+    pub same_boot: bool,
+    /// The wall clock says now, and said then, what time it is. Counts only where the boot is another.
+    pub wall_clock_trusted: bool,
+}
+
+/// What becomes of a lease of an earlier run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It holds nothing.
+    Over(LeasePhase),
+    /// It may hold its part of the resource.
+    Holds(Held, Extent),
+}
+
+/// How a lease of an earlier run holds what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It is fenced, and what that fences.
+    Fenced,
+    /// It goes on until then.
+    Lives(BootTime),
+    /// Its term ended then, its contents are kept.
+    Kept(BootTime),
+    /// It is to be cut and released.
+    Ends {
+        /// How it ended.
+        phase: LeasePhase,
+        /// The earlier run told so already.
+        told: bool,
+    },
+}
+
+impl Fate {
+    /// The end of a lease whose part of the resource is not to be had any more.
+    pub(crate) fn displaced(self) -> LeasePhase {
+        match self {
+            Self::Over(phase) | Self::Holds(Held::Ends { phase, told: true }, _) => phase,
+            Self::Holds(Held::Fenced, _) => LeasePhase::Fenced,
+            Self::Holds(..) => LeasePhase::Revoked,
+        }
+    }
+}
+
+/// Where in its term a lease is.
+enum Term {
+    Left(Duration),
+    OverSince(Duration),
+}
+
+impl LeaseTable {
+    pub(crate) fn fate(&self, now: Now, record: &LeaseRecord, run: EarlierRun) -> Fate {
+        let resource = self.resources.get(&record.resource_id);
+        let outlives = resource.map_or(Outlives::Nothing, |resource| resource.outlives);
+        match (record.ended, record.extent) {
+            (Some(LeasePhase::Fenced), Some(extent)) => Fate::Holds(Held::Fenced, extent),
+            (Some(phase), Some(extent)) if outlives == Outlives::Machine => {
+                Fate::Holds(Held::Ends { phase, told: true }, extent)
+            }
+            (Some(phase), _) => Fate::Over(phase),
+            (None, None) => Fate::Over(LeasePhase::Revoked),
+            (None, Some(extent)) => {
+                let reopens = resource.filter(|resource| resource.can_reopen(record));
+                let term = reopens.and_then(|_| term(now, record, run, outlives));
+                of_the_living(now, record, outlives, term, extent)
+            }
+        }
+    }
+}
+
+fn of_the_living(
+    now: Now,
+    record: &LeaseRecord,
+    outlives: Outlives,
+    term: Option<Term>,
+    extent: Extent,
+) -> Fate {
+    let phase = match term {
+        Some(Term::Left(left)) => return Fate::Holds(Held::Lives(now.boot + left), extent),
+        Some(Term::OverSince(over)) if over < secs(record.grace_secs) => {
+            let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
+            let ended_at = BootTime(now.boot.0.saturating_sub(over));
+            return Fate::Holds(Held::Kept(ended_at), extent);
+        }
+        Some(_) => LeasePhase::Expired,
+        None => LeasePhase::Revoked,
+    };
+    match outlives {
+        Outlives::Machine => Fate::Holds(Held::Ends { phase, told: false }, extent),
+        Outlives::Nothing | Outlives::Process => Fate::Over(phase),
+    }
+}
+
+/// By the clock that can be believed; `None` if none can. A deadline farther away than a whole term was
+/// read from another clock.
+fn term(now: Now, record: &LeaseRecord, run: EarlierRun, outlives: Outlives) -> Option<Term> {
+    let wall_clock_counts = outlives == Outlives::Machine
+        && run.wall_clock_trusted
+        && record.granted_at_unix_ms <= now.unix_ms;
+    let (left, over) = if run.same_boot {
+        let deadline = record.deadline;
+        (now.boot.until(deadline), deadline.until(now.boot))
+    } else if wall_clock_counts {
+        let (expires, now) = (record.expires_at_unix_ms, now.unix_ms);
+        let span = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
+        (span(now, expires), span(expires, now))
+    } else {
+        return None;
+    };
+    match left {
+        Duration::ZERO => Some(Term::OverSince(over)),
+        left => (left <= secs(record.term_secs)).then_some(Term::Left(left)),
+    }
+}
+
+impl Resource {
+    /// Whether a new process can open again what a lease had: queue pairs of memory die with the
+    /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again.
+    fn can_reopen(&self, record: &LeaseRecord) -> bool {
+        let Some(road) = record.effective.transport else {
+            return false;
+        };
+        let reopens = match self.outlives {
+            Outlives::Nothing => false,
+            Outlives::Process => matches!(road, Transport::Udp | Transport::Both),
+            Outlives::Machine => !matches!(road, Transport::Auto | Transport::Rdma),
+        };
+        reopens && self.kind == record.resource_type && self.transports.contains(&road)
+    }
+}
+
+pub(crate) fn secs(secs: u32) -> Duration {
+    Duration::from_secs(secs.into())
+}
