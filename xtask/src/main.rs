@@ -4,6 +4,7 @@
 //! `fabricbios-testbed`; what a suite proves is in the suite.
 
 mod bench;
+mod blktests;
 mod cargo;
 mod demo;
 mod fuzz;
@@ -40,6 +41,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Run the measurements
     Bench(bench::Arguments),
+    /// Run the NVMe group of blktests, from a checkout of it, against a node in a guest
+    Blktests(blktests::Arguments),
     /// Show what the lab and the tests need and this host lacks; install it with --yes
     Setup(lab::SetupArguments),
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&layout, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&layout, &arguments),
         Task::Bench(arguments) => bench::run(&layout, &arguments),
+        Task::Blktests(arguments) => blktests::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),
     };
