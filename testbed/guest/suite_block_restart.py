@@ -4,19 +4,29 @@
 out meanwhile is cut and wiped at its start. Killed at each of its own steps, it leaves nothing that its successor does
 not adopt, remove or fence. A subsystem of somebody else stands beside it and never notices.
 
-BLOCK_STEPS=all goes through every step for both kinds of pool; without it only for the device."""
+BLOCK_STEPS=all goes through every step for both kinds of pool; without it through some, for the device."""
+import contextlib
+import json
 import os
+import pathlib
+import re
 import subprocess
+import threading
 import time
 
 import nvmet_tree
-from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, pattern, put, get, ready, resources
-from block import same_traces, settled, traces
+from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready, resource_of
+from block import resources, same_traces, settled, sh, size_of, traces
 from checks import Suite, give_back
-from fabric import Refused, program
+from fabric import program
 from nvme_host import Fio, connect, device, disconnect, gone, until
 
 TERM_SECS = 8
+STEP_SECS = 15
+SECRET = pattern("secret")
+# Those behind which something different is left each time.
+SOME_STEPS = ("link anchor", "write credentials", "namespace", "enable", "link port", "rekey dhchap_key", "unlink port",
+              "remove namespace", "remove host")
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 
 
@@ -57,58 +67,102 @@ def expired_meanwhile(suite, node, pools):
 
 
 def steps():
-    """What the daemon can be told to die after; a debug build prints them."""
-    listed = subprocess.run([program("fabricbiosd"), "control-server"], env={**os.environ, DIE_AFTER: "?"},
-                            capture_output=True, text=True, timeout=30, check=False)
-    return [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+    """Names of the steps that a debug build can be told to die after, as its source lists them."""
+    source = pathlib.Path(__file__).resolve().parents[2] / "premium/src/nvmet/faults.rs"
+    listed = source.read_text(encoding="utf-8").split("STEPS", 1)[1].split("];", 1)[0]
+    return re.findall(r'"([^"]+)"', listed)
+
+
+class Life(threading.Thread):
+    """A tenant who takes a lease, writes to it, has its keys changed and gives it back, as far as the node lives."""
+
+    def __init__(self, tenant, pool):
+        super().__init__(daemon=True)
+        self.tenant, self.pool, self.resource = tenant, pool, resource_of(tenant, pool)
+        self.process, self.over = None, False
+        self.start()
+
+    def run(self):
+        lease = self._ask("lease", "alloc", "block", "--bytes", 2 * MIB, "--secs", 300, "--transport", "nvme-tcp",
+                          "--mutual-auth", "--resource", self.resource)
+        if lease:
+            with contextlib.suppress(OSError, StopIteration):
+                put(volume_of(lease, self.pool), SECRET)
+            self._ask("lease", "rotate", lease["lease_id"])
+            self._ask("lease", "free", lease["lease_id"])
+
+    def _ask(self, *words):
+        if self.over:
+            return None
+        command = [program("fabricctl"), "--json", "--node", self.tenant.node, "--identity", self.tenant.identity]
+        self.process = subprocess.Popen([*command, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        out, _ = self.process.communicate()
+        return json.loads(out) if self.process.returncode == 0 and out.strip() else None
+
+    def end(self):
+        """The node is dead: what was asked of it will not be answered."""
+        self.over = True
+        if self.process:
+            self.process.kill()
+        self.join(30)
 
 
 def dies(suite, node, pools):
-    """SIGKILL at each step of granting and of ending a lease."""
-    names = steps()
-    suite.check("the daemon knows its steps", len(names) > 5, "some steps", names)
-    chosen = pools if os.environ.get("BLOCK_STEPS") == "all" else {"device": pools["device"]}
-    for kind, pool in chosen.items():
-        for name in names:
+    """A death behind a step of a lease's life, and what the next daemon makes of it."""
+    names, everything = steps(), os.environ.get("BLOCK_STEPS") == "all"
+    suite.equal("the steps that are gone through are the daemon's", [], [name for name in SOME_STEPS if name not in names])
+    for kind, pool in pools.items() if everything else [("device", pools["device"])]:
+        for name in names if everything else SOME_STEPS:
             _die(suite, node, pool, f"{kind}, {name}", name)
 
 
 def _die(suite, node, pool, title, step):
-    """One life with the order to die, and one without."""
-    row = lambda: next(row for key, row in resources(node.operator).items() if pool in key)
-    before, free = traces(), row()["available"]
+    """One life of the daemon that ends there, and one that tidies up."""
+    before, free = traces(), available(node, pool)
     node.stop()
     node.environment = {DIE_AFTER: step}
     try:
         node.start()
-        died = _until_dead(node, pool)
-    except RuntimeError:  # It died of a step that belongs to its start.
+        life = Life(node.tenant("alice"), pool)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.process.wait(STEP_SECS)
+        died = node.process.poll() is not None
+        life.end()
+    except RuntimeError:  # The step belongs to a start.
         died = True
     node.environment = {}
-    if not died:
-        node.stop()
+    node.kill()
     node.start()
+    suite.check(f"{title}: it died there", died, "a dead daemon")
+    suite.check(f"{title}: what it left is adopted, removed or fenced", _tidied(node, pool, free), "no other traces")
+    same_traces(suite, title, before, traces())
+    if os.path.exists(pool) and not os.path.isdir(pool):
+        suite.check(f"{title}: nothing of what was written is found", SECRET[:4096] not in get(pool, size_of(pool)), "no such bytes")
+
+
+def _tidied(node, pool, free):
+    """Frees what was adopted and clears what was fenced; whether all of the pool is free then."""
     for lease in node.operator.ask("lease", "list").get("leases", []):
         if lease["state"] in ("active", "binding"):
+            print(f"   adopted: {lease['lease_id']} {lease['state']}", flush=True)
             give_back(node.tenant("alice"), lease)
-    if fences(node):
-        node.operator.ask("fence", "clear", fences(node)[0]["resource_id"])
-    settled(node.operator, pool, free)
-    suite.check(f"{title}: it died there", died, "a dead daemon")
-    same_traces(suite, title, before, traces())
+    for fence in fences(node):
+        print(f"   fenced: {fence['reason']}", flush=True)
+        node.operator.ask("fence", "clear", fence["resource_id"])
+    return settled(node.operator, pool, free)
 
 
-def _until_dead(node, pool):
-    try:
-        lease = alloc(node.tenant("alice"), pool=pool)
-        node.tenant("alice").free(lease)
-    except (Refused, subprocess.TimeoutExpired):
-        pass
-    try:
-        node.process.wait(10)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+def available(node, pool):
+    """Free bytes of a pool."""
+    return next(row for key, row in resources(node.operator).items() if pool in key)["available"]
+
+
+def volume_of(lease, pool):
+    """Where the node has the lease's bytes."""
+    if os.path.isdir(pool):
+        return next(path for path in pathlib.Path(pool).rglob("*") if lease["lease_id"] in path.name)
+    name = next(line.split()[0] for line in sh("dmsetup ls").splitlines() if lease["lease_id"] in line)
+    return f"/dev/{os.path.basename(sh(f'dmsetup info -c --noheadings -o blkdevname {name}'))}"
 
 
 def fences(node):
@@ -119,7 +173,7 @@ def fences(node):
 def main():
     """All sections on one state directory, beside somebody else's subsystem."""
     ready()
-    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    pools = {"directory": directory_pool(32), "device": loop_device(32)}
     foreign = nvmet_tree.Foreign(loop_device(16))
     with Suite("block across restarts") as suite, BlockNode(*pools.values()) as node:
         subprocess.run(["sh", "-c", foreign.line], check=True)
