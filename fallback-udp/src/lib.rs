@@ -27,7 +27,10 @@ pub mod transfer;
 
 pub use auth::{DataKey, crc32c};
 #[cfg(feature = "client")]
-pub use client::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
+pub use client::{
+    BlockClient, ClientError, ClientOptions, Completion, Coordinates, Geometry, MemoryClient,
+    Refresh,
+};
 pub use desk::Desk;
 pub use engine::{
     Asked, Begin, Leased, Opened, Pending, Reply, ReplyBuffer, Standing, answer, begin, finish,

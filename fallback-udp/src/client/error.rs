@@ -4,6 +4,9 @@ use std::{io, net::SocketAddr, string::String, time::Duration};
 
 use fabricbios_wire::{DataStatus, LeaseId};
 
+use super::Coordinates;
+use crate::transfer::Failure;
+
 /// Why a call did not do all that was asked. Each says how much of it was `confirmed`: bytes of the call
 /// whose answers came, not always its first ones.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,31 @@ pub enum ClientError {
         /// See above.
         confirmed: u64,
     },
+    /// It cannot be written; nothing was done.
+    #[error("lease {lease_id} is read-only: ask for one without --read-only to write")]
+    ReadOnly {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// See above.
+        confirmed: u64,
+    },
+    /// The node's storage failed.
+    #[error(
+        "the storage of {endpoint} failed for lease {lease_id}, {length} bytes at {offset} \
+         ({confirmed} bytes were confirmed); ask the node's operator"
+    )]
+    Storage {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// Who was asked.
+        endpoint: SocketAddr,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        length: u64,
+        /// See above.
+        confirmed: u64,
+    },
     /// The server answered, and did not do it.
     #[error(
         "{endpoint} did not do what was asked of lease {lease_id} ({confirmed} bytes were \
@@ -114,9 +142,87 @@ impl ClientError {
             | Self::Fenced { confirmed, .. }
             | Self::OutOfRange { confirmed, .. }
             | Self::Unreachable { confirmed, .. }
+            | Self::ReadOnly { confirmed, .. }
+            | Self::Storage { confirmed, .. }
             | Self::Refused { confirmed, .. }
             | Self::Protocol { confirmed, .. }
             | Self::Local { confirmed, .. } => *confirmed,
+        }
+    }
+}
+
+/// What did not end well, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Failed {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    /// What offsets count.
+    pub(super) unit: u64,
+    pub(super) confirmed: u64,
+}
+
+impl Failed {
+    pub(super) fn because(
+        self,
+        failure: Failure,
+        whom: &Coordinates,
+        after: Duration,
+        hint: String,
+    ) -> ClientError {
+        const READ_ONLY: u8 = DataStatus::ReadOnly as u8;
+        const IO: u8 = DataStatus::Io as u8;
+        let Self {
+            offset,
+            length,
+            unit,
+            confirmed,
+        } = self;
+        let (lease_id, endpoint) = (whom.lease_id, whom.endpoint);
+        match failure {
+            Failure::NoLease => ClientError::NoLease {
+                lease_id,
+                confirmed,
+            },
+            Failure::Fenced => ClientError::Fenced {
+                lease_id,
+                confirmed,
+            },
+            Failure::OutOfRange { resource_len } => ClientError::OutOfRange {
+                lease_id,
+                offset,
+                length,
+                resource_len: resource_len.saturating_mul(unit),
+                confirmed,
+            },
+            Failure::Refused { status: READ_ONLY } => ClientError::ReadOnly {
+                lease_id,
+                confirmed,
+            },
+            Failure::Refused { status: IO } => ClientError::Storage {
+                lease_id,
+                endpoint,
+                offset,
+                length,
+                confirmed,
+            },
+            Failure::Refused { status } => ClientError::Refused {
+                lease_id,
+                endpoint,
+                status,
+                confirmed,
+            },
+            Failure::Nonsense => ClientError::Protocol {
+                lease_id,
+                endpoint,
+                confirmed,
+            },
+            Failure::Silent { .. } => ClientError::Unreachable {
+                lease_id,
+                endpoint,
+                after,
+                hint,
+                confirmed,
+            },
         }
     }
 }
@@ -139,11 +245,6 @@ fn status_text(status: u8) -> String {
         (
             DataStatus::Busy,
             "BUSY: too many requests or sessions; try again later",
-        ),
-        (DataStatus::ReadOnly, "the lease is read-only"),
-        (
-            DataStatus::Io,
-            "IO: its storage failed; ask the node's operator",
         ),
     ];
     let text = known.iter().find(|(known, _)| *known as u8 == status);

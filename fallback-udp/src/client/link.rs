@@ -1,25 +1,39 @@
-//! Drives a transfer: its datagrams through the socket, its doubts to who can settle them.
+//! Drives what asks: its datagrams through the socket, its doubts to who can settle them.
 
 use std::{
     boxed::Box,
     io,
+    os::fd::{AsFd, BorrowedFd},
     string::{String, ToString},
     time::{Duration, Instant},
     vec::Vec,
 };
 
 use super::{
-    ClientOptions, Coordinates, Refresh,
+    ClientError, ClientOptions, Coordinates, Refresh,
+    error::Failed,
     socket::{BATCH, Inbox, Seen, Socket},
 };
 use crate::{
     DataKey,
-    transfer::{Failure, Transfer, Transmit},
+    transfer::{Blocks, Failure, Setup, Transfer, Transmit},
 };
 
 /// Pause between two questions for fresh coordinates; it doubles while they lead to nothing.
 const REFRESH_FIRST: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(8);
+
+/// What asks.
+pub(super) trait Asks {
+    fn next_timeout(&self) -> Option<Duration>;
+    fn doubtful_at(&self) -> Duration;
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration);
+    fn set_key(&mut self, key: DataKey, now: Duration);
+    fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration);
+
+    /// Sends some of what may be sent now; `None`: there is nothing.
+    fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>>;
+}
 
 pub(super) struct Link {
     pub(super) coordinates: Coordinates,
@@ -65,12 +79,22 @@ impl Link {
         Ok((mtu, self.socket.ip_header()))
     }
 
-    pub(super) fn give_up(&self) -> Duration {
-        self.options.give_up
+    /// What is asked with starts from this.
+    pub(super) fn setup(&self) -> io::Result<Setup> {
+        let (route_mtu, ip_header) = self.route()?;
+        Ok(Setup {
+            lease_id: self.coordinates.lease_id,
+            key: DataKey::new(&self.coordinates.dp_key),
+            payload_mac: self.options.payload_mac,
+            give_up: self.options.give_up,
+            seed: getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?,
+            route_mtu,
+            ip_header,
+        })
     }
 
     /// What was seen when nothing answered, and what to look at.
-    pub(super) fn hint(&self, doubtful: bool) -> String {
+    fn hint(&self, doubtful: bool) -> String {
         let doubt = "what answered, if anything still does, did not accept the key";
         let nothing = "is the node up, and does a firewall let this UDP port through?";
         match &self.hint {
@@ -99,48 +123,43 @@ impl Link {
         transfer: &mut Transfer<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<Result<(), Failure>> {
-        let mut batch = Vec::with_capacity(BATCH);
         let mut told = 0;
-        self.hint = None;
-        self.refresh_pause = REFRESH_FIRST;
-        self.follow(transfer)?;
+        self.begin(transfer)?;
         loop {
-            self.send(transfer, &mut batch)?;
+            self.send(transfer)?;
             if let Some(outcome) = transfer.outcome() {
                 return Ok(outcome);
             }
-            self.receive(transfer)?;
+            self.receive(transfer, self.patience(transfer))?;
             if transfer.confirmed() != told {
                 told = transfer.confirmed();
                 progress(told);
             }
             self.ask(transfer)?;
-            if self
-                .refresh
-                .as_ref()
-                .is_some_and(|refresh| refresh.is_over())
-            {
+            if self.is_over() {
                 return Ok(Err(Failure::NoLease));
             }
         }
     }
 
-    fn send<'a>(
-        &mut self,
-        transfer: &mut Transfer<'a>,
-        batch: &mut Vec<Transmit<'a>>,
-    ) -> io::Result<()> {
-        let now = self.now();
-        loop {
-            let room = BATCH - batch.len();
-            batch.extend(core::iter::from_fn(|| transfer.poll_transmit(now)).take(room));
-            if batch.is_empty() {
-                return Ok(());
-            }
-            let seen = self.socket.send(batch)?;
-            batch.clear();
-            self.look(transfer, seen)?;
+    /// There is something to do, after some time in which there was nothing.
+    pub(super) fn begin(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+        self.hint = None;
+        self.refresh_pause = REFRESH_FIRST;
+        self.follow(asks)
+    }
+
+    /// Whether the node has said that the lease is over.
+    pub(super) fn is_over(&self) -> bool {
+        let refresh = self.refresh.as_ref();
+        refresh.is_some_and(|refresh| refresh.is_over())
+    }
+
+    pub(super) fn send(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+        while let Some(seen) = asks.send(&self.socket, self.now())? {
+            self.look(asks, seen)?;
         }
+        Ok(())
     }
 
     /// One datagram that may get lost.
@@ -148,39 +167,45 @@ impl Link {
         drop(self.socket.send(&[datagram]));
     }
 
-    fn receive(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {
-        let until = transfer.next_timeout().unwrap_or_default();
-        let until = self.ask_at(transfer).map_or(until, |at| at.min(until));
-        let timeout = until.saturating_sub(self.now());
+    /// How long nothing has to be done if nothing arrives.
+    pub(super) fn patience(&self, asks: &impl Asks) -> Duration {
+        let until = asks.next_timeout().unwrap_or_default();
+        let until = self.ask_at(asks).map_or(until, |at| at.min(until));
+        until.saturating_sub(self.now())
+    }
+
+    /// Takes what came: so many datagrams.
+    pub(super) fn receive(&mut self, asks: &mut impl Asks, timeout: Duration) -> io::Result<usize> {
         let seen = self.socket.receive(&mut self.inbox, timeout)?;
-        let now = self.now();
-        for datagram in self.inbox.datagrams(seen.came) {
-            transfer.on_datagram(datagram, now);
+        let (now, came) = (self.now(), seen.came);
+        for datagram in self.inbox.datagrams(came) {
+            asks.on_datagram(datagram, now);
         }
-        self.look(transfer, seen)
+        self.look(asks, seen)?;
+        Ok(came)
     }
 
     /// What the kernel said about the path.
-    fn look(&mut self, transfer: &mut Transfer<'_>, seen: Seen) -> io::Result<()> {
+    fn look(&mut self, asks: &mut impl Asks, seen: Seen) -> io::Result<()> {
         if let Some(trouble) = seen.trouble {
             self.hint = Some(trouble.to_string());
         }
         if seen.too_long {
             let (mtu, ip_header) = self.route()?;
-            transfer.set_route(mtu, ip_header, self.now());
+            asks.set_route(mtu, ip_header, self.now());
         }
         Ok(())
     }
 
-    fn ask_at(&self, transfer: &Transfer<'_>) -> Option<Duration> {
-        let at = transfer.doubtful_at().max(self.refresh_at);
+    fn ask_at(&self, asks: &impl Asks) -> Option<Duration> {
+        let at = asks.doubtful_at().max(self.refresh_at);
         self.refresh.is_some().then_some(at)
     }
 
     /// Asks for fresh coordinates, if it is time.
-    fn ask(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {
+    pub(super) fn ask(&mut self, asks: &mut impl Asks) -> io::Result<()> {
         let now = self.now();
-        if self.ask_at(transfer).is_none_or(|at| at > now) {
+        if self.ask_at(asks).is_none_or(|at| at > now) {
             return Ok(());
         }
         match self.refresh.as_mut().map(|refresh| refresh.refresh()) {
@@ -188,8 +213,8 @@ impl Link {
                 self.coordinates = fresh;
                 self.refresh_pause = REFRESH_FIRST;
                 let key = DataKey::new(&self.coordinates.dp_key);
-                transfer.set_key(key, self.now());
-                self.follow(transfer)?;
+                asks.set_key(key, self.now());
+                self.follow(asks)?;
             }
             Some(Err(why)) => self.hint = Some(why),
             _ => (),
@@ -205,18 +230,112 @@ impl Link {
     }
 
     /// The socket goes where the coordinates say.
-    fn follow(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {
+    fn follow(&mut self, asks: &mut impl Asks) -> io::Result<()> {
         if self.socket.peer() != self.coordinates.endpoint {
-            self.connect(transfer)?;
+            self.connect(asks)?;
         }
         Ok(())
     }
 
     /// A new socket has the address and the route of now: after a failure they may be others.
-    fn connect(&mut self, transfer: &mut Transfer<'_>) -> io::Result<()> {
+    pub(super) fn connect(&mut self, asks: &mut impl Asks) -> io::Result<()> {
         self.socket = Socket::connect(self.coordinates.endpoint)?;
         let (mtu, ip_header) = self.route()?;
-        transfer.set_route(mtu, ip_header, self.now());
+        asks.set_route(mtu, ip_header, self.now());
         Ok(())
+    }
+
+    pub(super) fn explain(&self, failure: Failure, failed: Failed) -> ClientError {
+        let hint = match failure {
+            Failure::Silent { doubtful } => self.hint(doubtful),
+            _ => String::new(),
+        };
+        failed.because(failure, &self.coordinates, self.options.give_up, hint)
+    }
+
+    /// This machine's own trouble.
+    pub(super) fn local(
+        &self,
+        what: &'static str,
+        source: io::Error,
+        confirmed: u64,
+    ) -> ClientError {
+        ClientError::Local {
+            what,
+            endpoint: self.coordinates.endpoint,
+            source,
+            confirmed,
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Asks for Transfer<'_> {
+    fn next_timeout(&self) -> Option<Duration> {
+        self.next_timeout()
+    }
+
+    fn doubtful_at(&self) -> Duration {
+        self.doubtful_at()
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        self.on_datagram(datagram, now);
+    }
+
+    fn set_key(&mut self, key: DataKey, now: Duration) {
+        self.set_key(key, now);
+    }
+
+    fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
+        self.set_route(mtu, ip_header, now);
+    }
+
+    fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
+        let Some(first) = self.poll_transmit(now) else {
+            return Ok(None);
+        };
+        let mut batch = Vec::with_capacity(BATCH);
+        batch.push(first);
+        batch.extend(core::iter::from_fn(|| self.poll_transmit(now)).take(BATCH - 1));
+        socket.send(&batch).map(Some)
+    }
+}
+
+impl Asks for Blocks {
+    fn next_timeout(&self) -> Option<Duration> {
+        self.next_timeout()
+    }
+
+    fn doubtful_at(&self) -> Duration {
+        self.doubtful_at()
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        self.on_datagram(datagram, now);
+    }
+
+    fn set_key(&mut self, key: DataKey, now: Duration) {
+        self.set_key(key, now);
+    }
+
+    fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
+        self.set_route(mtu, ip_header, now);
+    }
+
+    fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
+        let Some(first) = self.poll_transmit(now) else {
+            return Ok(None);
+        };
+        let mut batch = Vec::with_capacity(BATCH);
+        batch.push(first);
+        batch.extend(core::iter::from_fn(|| self.poll_transmit(now)).take(BATCH - 1));
+        let batch: Vec<_> = batch.iter().map(|it| self.transmit(it)).collect();
+        socket.send(&batch).map(Some)
     }
 }

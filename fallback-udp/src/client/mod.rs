@@ -1,26 +1,23 @@
-//! Memory of a lease over UDP, for programs: one socket, calls that block.
+//! Leases over UDP, for programs: one socket; memory with calls that block, blocks with or without.
 
+mod blocks;
 mod error;
 mod link;
 mod socket;
 
 use core::fmt;
-use std::{
-    boxed::Box,
-    io,
-    net::SocketAddr,
-    string::{String, ToString},
-    time::Duration,
-};
+use std::{boxed::Box, net::SocketAddr, string::String, time::Duration};
 
 use fabricbios_wire::{DpKey, LeaseId};
 
+pub use blocks::{BlockClient, Completion, Geometry};
 pub use error::ClientError;
 
 use crate::{
     DataKey,
-    transfer::{Failure, Requester, Setup, Statistics, Work},
+    transfer::{Requester, Setup, Statistics, Work},
 };
+use error::Failed;
 use link::Link;
 
 /// Where a lease's memory is, from LEASE_ALLOC or LEASE_QUERY. The key is never printed.
@@ -95,18 +92,11 @@ impl MemoryClient {
         options: ClientOptions,
         refresh: Option<Box<dyn Refresh>>,
     ) -> Result<Self, ClientError> {
-        let endpoint = coordinates.endpoint;
-        let parts = parts(coordinates, options);
-        let (mut link, requester) = parts.map_err(|source| ClientError::Local {
-            what: "open a UDP socket",
-            endpoint,
-            source,
-            confirmed: 0,
-        })?;
+        let (mut link, setup) = open(coordinates, options)?;
         link.refresh = refresh;
         let mut client = Self {
             link,
-            requester,
+            requester: Requester::new(setup),
             resource_len: 0,
         };
         client.run(Work::Hello, &mut |_| ())?;
@@ -200,88 +190,30 @@ impl MemoryClient {
         let failed = Failed {
             offset,
             length: length as u64,
+            unit: 1,
             confirmed,
         };
         match driven {
-            Ok(outcome) => outcome.map_err(|failure| self.explain(failure, failed)),
-            Err(source) => Err(ClientError::Local {
-                what: "exchange datagrams",
-                endpoint: self.link.coordinates.endpoint,
-                source,
-                confirmed,
-            }),
-        }
-    }
-
-    fn explain(&self, failure: Failure, failed: Failed) -> ClientError {
-        let Failed {
-            offset,
-            length,
-            confirmed,
-        } = failed;
-        let Coordinates {
-            lease_id, endpoint, ..
-        } = self.link.coordinates;
-        match failure {
-            Failure::NoLease => ClientError::NoLease {
-                lease_id,
-                confirmed,
-            },
-            Failure::Fenced => ClientError::Fenced {
-                lease_id,
-                confirmed,
-            },
-            Failure::OutOfRange { resource_len } => ClientError::OutOfRange {
-                lease_id,
-                offset,
-                length,
-                resource_len,
-                confirmed,
-            },
-            Failure::Refused { status } => ClientError::Refused {
-                lease_id,
-                endpoint,
-                status,
-                confirmed,
-            },
-            Failure::Nonsense => ClientError::Protocol {
-                lease_id,
-                endpoint,
-                confirmed,
-            },
-            Failure::Silent { doubtful } => ClientError::Unreachable {
-                lease_id,
-                endpoint,
-                after: self.link.give_up(),
-                hint: self.link.hint(doubtful),
-                confirmed,
-            },
+            Ok(outcome) => outcome.map_err(|failure| self.link.explain(failure, failed)),
+            Err(source) => Err(self.link.local(EXCHANGE, source, confirmed)),
         }
     }
 }
 
-/// What did not end well.
-#[derive(Clone, Copy)]
-struct Failed {
-    offset: u64,
-    length: u64,
-    confirmed: u64,
-}
+/// What a machine could not do in the middle of a call.
+const EXCHANGE: &str = "exchange datagrams";
 
-fn parts(coordinates: Coordinates, options: ClientOptions) -> io::Result<(Link, Requester)> {
-    let (lease_id, key) = (coordinates.lease_id, DataKey::new(&coordinates.dp_key));
-    let link = Link::open(coordinates, options)?;
-    let (route_mtu, ip_header) = link.route()?;
-    let setup = Setup {
-        lease_id,
-        key,
-        payload_mac: options.payload_mac,
-        give_up: options.give_up,
-        seed: getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?,
-        route_mtu,
-        ip_header,
-    };
-    Ok((link, Requester::new(setup)))
+/// A socket, and what a client starts from.
+fn open(coordinates: Coordinates, options: ClientOptions) -> Result<(Link, Setup), ClientError> {
+    let endpoint = coordinates.endpoint;
+    let opened = Link::open(coordinates, options);
+    let opened = opened.and_then(|link| link.setup().map(|setup| (link, setup)));
+    opened.map_err(|source| ClientError::Local {
+        what: "open a UDP socket",
+        endpoint,
+        source,
+        confirmed: 0,
+    })
 }
 
 /// The session makes room for others. If that gets lost, it does so after some seconds by itself.

@@ -8,7 +8,7 @@ use std::{
     io,
     mem::size_of,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr,
     time::Duration,
     vec::Vec,
@@ -67,6 +67,12 @@ impl Inbox {
             .iter()
             .zip(lengths)
             .map(|(bytes, length)| &bytes[..*length])
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

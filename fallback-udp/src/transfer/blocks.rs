@@ -43,6 +43,8 @@ pub struct Finished {
     pub id: u64,
     /// With its bytes.
     pub operation: Operation,
+    /// Bytes whose answers came.
+    pub done: u64,
     /// How it went.
     pub outcome: Result<(), Failure>,
 }
@@ -101,6 +103,21 @@ impl Blocks {
         self.finished.pop_front()
     }
 
+    /// This one, if it is over.
+    pub fn take_finished(&mut self, id: u64) -> Option<Finished> {
+        let at = self
+            .finished
+            .iter()
+            .position(|finished| finished.id == id)?;
+        self.finished.remove(at)
+    }
+
+    /// Whether there is one that is over.
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
     /// Operations that are not over.
     #[must_use]
     pub fn unfinished(&self) -> usize {
@@ -154,7 +171,7 @@ impl Blocks {
                 self.requester.progressed(now);
                 self.on_refused(&piece, failure);
             }
-            Some(Event::Refused { failure, .. }) => self.end_all(failure),
+            Some(Event::Refused { failure, .. }) => self.give_up(failure),
             Some(Event::Opened) => self.let_failed_go(),
             None => (),
         }
@@ -215,7 +232,7 @@ impl Blocks {
     fn expire(&mut self, now: Duration) {
         if !self.active.is_empty() && now >= self.requester.ends_at() {
             let failure = self.requester.silence();
-            self.end_all(failure);
+            self.give_up(failure);
         }
         let silent = self.requester.expire(now);
         if silent >= SILENT_MAX && self.requester.has_session() {
@@ -332,24 +349,16 @@ impl Blocks {
                 }
             }
         }
-        let operation = over.operation;
-        self.finished.push_back(Finished {
-            id,
-            operation,
-            outcome,
-        });
+        self.finished.push_back(over.finished(id, outcome));
     }
 
     /// Nothing more can be done. What may still be on its way is closed before anything else is begun.
-    fn end_all(&mut self, failure: Failure) {
+    pub fn give_up(&mut self, failure: Failure) {
         self.requester.abandon();
         self.looked_at = self.next;
         for (id, active) in core::mem::take(&mut self.active) {
-            self.finished.push_back(Finished {
-                id,
-                operation: active.operation,
-                outcome: Err(active.failure.unwrap_or(failure)),
-            });
+            let failure = active.failure.unwrap_or(failure);
+            self.finished.push_back(active.finished(id, Err(failure)));
         }
     }
 }
@@ -369,6 +378,19 @@ impl Active {
     fn conflicts(&self, reach: &Reach) -> bool {
         let mine = self.reach.as_ref();
         mine.is_some_and(|mine| mine.conflicts(reach))
+    }
+
+    fn finished(self, id: u64, outcome: Result<(), Failure>) -> Finished {
+        let done = match self.operation {
+            Operation::Open | Operation::Flush => 0,
+            _ => self.done as u64,
+        };
+        Finished {
+            id,
+            operation: self.operation,
+            done,
+            outcome,
+        }
     }
 
     fn whole(&self, id: u64) -> Piece {

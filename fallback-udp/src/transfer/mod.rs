@@ -166,7 +166,7 @@ impl<'a> Transfer<'a> {
             }
             Some(Event::Refused { failure, .. }) => self.end(failure),
             Some(Event::Opened) if matches!(self.work, Work::Hello) => {
-                self.requester.progressed(now)
+                self.requester.progressed(now);
             }
             Some(Event::Opened) | None => (),
         }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::{fmt, ops::Range};
 
-use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, HelloReply, LeaseId};
+use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, HelloReply, LeaseId, Part};
 
 use super::{Failure, piece::Piece};
 use crate::crc32c;
@@ -81,6 +81,16 @@ impl Operation {
         }
     }
 
+    /// The first block, and bytes.
+    #[cfg(feature = "client")]
+    pub(crate) fn place(&self) -> (u64, u64) {
+        match self {
+            Self::Open | Self::Flush => (0, 0),
+            Self::Read { block, into } => (*block, into.len() as u64),
+            Self::Write { block, from } => (*block, from.len() as u64),
+        }
+    }
+
     /// What it touches, if the lease is such that it can be done. Nothing, for what waits for nothing.
     pub(super) fn reach(&self, lease: &HelloReply) -> Result<Reach, Failure> {
         let (block, bytes, writes) = match self {
@@ -127,7 +137,7 @@ impl Operation {
             length,
             payload_crc: crc32c(payload),
             payload_len,
-            reserved: piece.part.map_or(0, |part| part.reserved()),
+            reserved: piece.part.map_or(0, Part::reserved),
         }
     }
 

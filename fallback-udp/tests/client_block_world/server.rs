@@ -217,7 +217,7 @@ impl Server {
         match header.op {
             FLUSH => self.durable.clone_from(&self.disk),
             _ if self.broken.is_some_and(|broken| blocks.contains(&broken)) => {
-                status = DataStatus::Io
+                status = DataStatus::Io;
             }
             WRITE => {
                 assert_eq!(waiting.bytes.len(), length, "a torn block");
