@@ -1,9 +1,20 @@
 //! FBBU: blocks of a file or device, served by io_uring and O_DIRECT.
+//!
+//! Without io_uring there is no FBBU: threads that wait for storage one by one would let a few leases whose
+//! storage is stuck hold up all others.
 
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc};
 
 use fabricbios_lease::{BindError, BootTime, StepError, Tag};
 use fabricbios_wire::Binding;
+
+use super::{
+    backend::usual_workers, block_file::BlockFile, block_server::BlockServer, blocks::Blocks,
+    counters::Counters, road::Road, socket, worker::Workers,
+};
+
+/// Of sockets and threads, for people.
+const NAME: &str = "FBBU";
 
 /// Where and how blocks are served.
 #[derive(Clone, Debug)]
@@ -16,70 +27,99 @@ pub struct FbbuConfig {
     pub ops_per_second: u32,
 }
 
-/// A lease's blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockFile {
-    /// A file or block device.
-    pub path: PathBuf,
-    /// How much of it, from its start.
-    pub bytes: u64,
-    /// Bytes of a block.
-    pub block_bytes: u32,
-    /// Nothing is written.
-    pub read_only: bool,
-}
-
 /// The serving half of FBBU. As [`fabricbios_lease::Backend`], but that it owns no resource: whoever
 /// composes it brings the file.
 #[derive(Debug)]
-pub struct FbbuBackend {}
+pub struct FbbuBackend {
+    road: Road<Blocks>,
+    counters: Arc<Counters>,
+    workers: Workers,
+}
 
 impl FbbuBackend {
-    /// Opens the socket and starts its threads.
+    /// Opens the socket and starts its threads. `Err`: the port is taken, or the system has no io_uring for
+    /// us, which the error says.
     pub fn open(config: &FbbuConfig) -> io::Result<Self> {
-        Err(io::Error::other(format!("{config:?}")))
+        Self::open_held(config, None)
+    }
+
+    /// With storage that begins nothing before `hold` can be read: for tests of what happens meanwhile.
+    #[doc(hidden)]
+    pub fn open_held(config: &FbbuConfig, hold: Option<Arc<OwnedFd>>) -> io::Result<Self> {
+        let count = config.workers.unwrap_or_else(usual_workers).max(1);
+        let sockets = socket::open(NAME, config.listen, count).map_err(io::Error::other)?;
+        let address = sockets[0].local_addr()?;
+        let (road, counters) = (Road::new(address, config.ops_per_second), Arc::default());
+        let clerk = || BlockServer::new(&road.serving, &counters, hold.clone());
+        let workers = Workers::start(NAME, sockets, clerk)?;
+        Ok(Self {
+            road,
+            counters,
+            workers,
+        })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        unimplemented!("FBBU")
+        self.road.address
     }
 
-    /// A new binding; whatever the lease still has of an older generation is cut first. Never opens access
-    /// after a cut of the same or a newer generation has begun.
-    pub fn bind(&self, tag: Tag, _file: &BlockFile) -> Result<Binding, BindError> {
-        Err(BindError::Failed(StepError::new("bind", tag)))
+    /// What went through the sockets. An answer that comes after the end of its lease is counted as
+    /// dropped.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// A new binding; whatever the lease still has of an older generation is cut first, and what of it is
+    /// under way is waited for. Never opens access after a cut of the same or a newer generation has begun.
+    pub fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
+        let slot = self.road.table.find_or_make(tag.lease_id);
+        let slot = slot.ok_or(BindError::Cancelled)?;
+        let blocks = Blocks::open(file).map_err(BindError::Failed)?;
+        self.road.bind(&slot, tag, blocks)
     }
 
     /// [`fabricbios_lease::Backend::extend`].
-    pub fn extend(&self, _tag: Tag, _deadline: BootTime) {}
+    pub fn extend(&self, tag: Tag, deadline: BootTime) {
+        self.road.extend(tag, deadline);
+    }
 
     /// [`fabricbios_lease::Backend::fenced`].
-    pub fn fenced(&self, _tag: Tag) {}
+    pub fn fenced(&self, tag: Tag) {
+        self.road.fenced(tag);
+    }
 
     /// [`fabricbios_lease::Backend::rotate`].
     pub fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        Err(BindError::Failed(StepError::new("rotate", tag)))
+        self.road.add_key(tag)
     }
 
     /// [`fabricbios_lease::Backend::retire_key`].
     pub fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        Err(StepError::new("retire key", tag))
+        self.road.drop_old_key(tag)
     }
 
     /// [`fabricbios_lease::Backend::cut`]: never waits for the storage. What had been handed to it before
     /// may still land; nothing that is read leaves any more.
     pub fn cut(&self, tag: Tag) -> Result<String, StepError> {
-        Err(StepError::new("cut", tag))
+        self.road.cut(tag)
     }
 
     /// After a cut. `Ok`: no I/O of the lease is under way any more and its file is closed. Gives up when the
-    /// storage makes no progress for some seconds. Idempotent.
-    pub fn retire(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
-        Err(StepError::new("retire", tag))
+    /// storage ends nothing for nine seconds. Idempotent. `progress` is called whenever something has ended.
+    pub fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.road.give_back(tag, progress, |entry| {
+            if let Some(entry) = entry {
+                entry.content.close();
+            }
+            Ok(())
+        })
     }
 
-    /// Closes the socket and ends the threads.
-    pub fn close(self) {}
+    /// Closes the socket and ends the threads. What they have begun is waited for, two seconds at most.
+    pub fn close(self) {
+        drop(self.workers);
+    }
 }

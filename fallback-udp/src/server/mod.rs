@@ -3,6 +3,10 @@
 mod backend;
 mod batch;
 mod bind;
+mod block_file;
+mod block_server;
+mod blocks;
+mod buffer;
 mod bytes;
 mod calls;
 mod clock;
@@ -17,6 +21,7 @@ mod memory_server;
 mod plain;
 mod proof;
 mod release;
+mod ring;
 mod road;
 mod serving;
 mod socket;
@@ -24,7 +29,8 @@ mod table;
 mod worker;
 
 pub use backend::{FbmuBackend, FbmuConfig};
+pub use block_file::BlockFile;
 pub use counters::{Counters, Tally};
-pub use fbbu::{BlockFile, FbbuBackend, FbbuConfig};
+pub use fbbu::{FbbuBackend, FbbuConfig};
 #[doc(hidden)]
 pub use plain::Plain;

@@ -59,6 +59,9 @@ pub(super) trait Clerk: Send + 'static {
         Ok(poll(&mut events, PollTimeout::from(IDLE_MS))? > 0)
     }
 
+    /// The thread ends.
+    fn close(&mut self) {}
+
     /// Has those replies sent that were not ready with their batch.
     fn late(&mut self, _send: &mut dyn FnMut(Replies<'_>)) {}
 }
@@ -149,6 +152,7 @@ impl<C: Clerk> Worker<C> {
                 }
             }
         }
+        self.clerk.close();
     }
 
     fn send(&mut self, count: usize) {

@@ -16,6 +16,9 @@ use fabricbios_wire::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Client {
+    service: DataService,
+    /// Bytes of what offsets and lengths count.
+    pub(crate) unit: u32,
     pub(crate) socket: UdpSocket,
     pub(crate) lease: LeaseId,
     pub(crate) key: DataKey,
@@ -45,12 +48,24 @@ impl Client {
         socket.connect(server).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self {
+            service: DataService::Memory,
+            unit: 1,
             socket,
             lease,
             key: key_of(binding),
             session: 0,
             counter: 0,
             hellos: 0,
+        }
+    }
+
+    /// The same for FBBU.
+    pub(crate) fn of_blocks(self, unit: u32) -> Self {
+        let service = DataService::Block;
+        Self {
+            service,
+            unit,
+            ..self
         }
     }
 
@@ -61,7 +76,7 @@ impl Client {
 
     pub(crate) fn header(&self, op: DataOp, offset: u64, length: u32) -> DataHeader {
         DataHeader {
-            service: DataService::Memory,
+            service: self.service,
             op: op as u8,
             flags: 0,
             status: 0,
@@ -154,13 +169,23 @@ impl Client {
     }
 
     pub(crate) fn write_frame(&mut self, offset: u64, bytes: &[u8]) -> Vec<u8> {
-        let header = self.next(DataOp::Write, offset, bytes.len() as u32);
+        let header = self.next(DataOp::Write, offset, bytes.len() as u32 / self.unit);
         self.frame(header, bytes)
     }
 
     pub(crate) fn read_frame(&mut self, offset: u64, length: u32) -> Vec<u8> {
         let header = self.next(DataOp::Read, offset, length);
         self.frame(header, &[])
+    }
+
+    pub(crate) fn flush_frame(&mut self) -> Vec<u8> {
+        let header = self.next(DataOp::Flush, 0, 0);
+        self.frame(header, &[])
+    }
+
+    pub(crate) fn flush(&mut self) -> u8 {
+        let frame = self.flush_frame();
+        self.ask(&frame).0
     }
 
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> u8 {

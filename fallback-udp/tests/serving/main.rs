@@ -6,6 +6,7 @@
     reason = "a test that cannot go on has failed; numbers are small"
 )]
 
+mod blocks;
 mod client;
 mod cutting;
 mod fixture;

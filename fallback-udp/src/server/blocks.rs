@@ -1,0 +1,169 @@
+//! A lease's blocks: its file, and what of it is under way.
+
+use std::{
+    fs::File,
+    path::PathBuf,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use fabricbios_lease::StepError;
+use fabricbios_wire::{DataOp, DataService};
+
+use super::{
+    block_file::{self, BlockFile},
+    entry::{Content, Entry},
+};
+use crate::{Io, Space};
+
+/// Under way at most, so that a lease whose storage is stuck uses up nobody else's memory or threads.
+const IOS_AT_MOST: u32 = 128;
+/// Each keeps a thread of the kernel.
+const FLUSHES_AT_MOST: u32 = 4;
+/// Storage that ends nothing for so long is stuck.
+const PATIENCE: Duration = Duration::from_secs(9);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    path: PathBuf,
+    units: u64,
+    unit_bytes: u32,
+    is_read_only: bool,
+    /// None: closed.
+    file: Mutex<Option<Arc<File>>>,
+    ios: AtomicU32,
+    flushes: AtomicU32,
+    /// How many are over by now.
+    ended: Mutex<u64>,
+    has_ended: Condvar,
+    patience: Duration,
+}
+
+/// One I/O of a lease, until dropped.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) entry: Arc<Entry<Blocks>>,
+    is_flush: bool,
+}
+
+impl Blocks {
+    pub(super) fn open(file: &BlockFile) -> Result<Self, StepError> {
+        let opened = block_file::open(file);
+        let opened = opened.map_err(|why| {
+            let path = file.path.display();
+            StepError::new("open blocks", format_args!("{path}: {why}"))
+        })?;
+        Ok(Self {
+            path: file.path.clone(),
+            units: file.bytes / u64::from(file.block_bytes),
+            unit_bytes: file.block_bytes,
+            is_read_only: file.read_only,
+            file: Mutex::new(Some(Arc::new(opened))),
+            ios: AtomicU32::new(0),
+            flushes: AtomicU32::new(0),
+            ended: Mutex::new(0),
+            has_ended: Condvar::new(),
+            patience: PATIENCE,
+        })
+    }
+
+    /// Whether one more may be begun.
+    pub(super) fn has_room(&self, op: u8) -> bool {
+        let is_flush = op == DataOp::Flush as u8;
+        self.ios.load(Ordering::Relaxed) < IOS_AT_MOST
+            && (!is_flush || self.flushes.load(Ordering::Relaxed) < FLUSHES_AT_MOST)
+    }
+
+    /// After its end, once nothing is under way.
+    pub(super) fn close(&self) {
+        drop(self.file().take());
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<Arc<File>>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> MutexGuard<'_, u64> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UnderWay {
+    /// With the file to do it on; none: it is closed. Called with the keys, so that the end of the lease
+    /// comes before or finds it.
+    pub(super) fn begin(entry: &Arc<Entry<Blocks>>, io: &Io) -> (Self, Option<Arc<File>>) {
+        let is_flush = matches!(io, Io::Flush);
+        let blocks = &entry.content;
+        blocks.ios.fetch_add(1, Ordering::Relaxed);
+        blocks.flushes.fetch_add(is_flush.into(), Ordering::Relaxed);
+        let under_way = Self {
+            entry: Arc::clone(entry),
+            is_flush,
+        };
+        (under_way, blocks.file().clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let blocks = &self.entry.content;
+        let mut ended = blocks.ended();
+        blocks.ios.fetch_sub(1, Ordering::Relaxed);
+        blocks
+            .flushes
+            .fetch_sub(self.is_flush.into(), Ordering::Relaxed);
+        *ended += 1;
+        blocks.has_ended.notify_all();
+    }
+}
+
+impl Space for Blocks {
+    fn units(&self) -> u64 {
+        self.units
+    }
+
+    fn unit_bytes(&self) -> u32 {
+        self.unit_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+}
+
+impl Content for Blocks {
+    const SERVICE: DataService = DataService::Block;
+
+    fn is_quiet(&self) -> bool {
+        let _ended = self.ended();
+        self.ios.load(Ordering::Relaxed) == 0
+    }
+
+    fn wait_until_quiet(&self, progress: &dyn Fn()) -> Result<(), String> {
+        let mut ended = self.ended();
+        loop {
+            let (left, before) = (self.ios.load(Ordering::Relaxed), *ended);
+            if left == 0 {
+                return Ok(());
+            }
+            progress();
+            let is_stuck = |now: &mut u64| *now == before;
+            let waited = self
+                .has_ended
+                .wait_timeout_while(ended, self.patience, is_stuck);
+            ended = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if *ended == before {
+                return Err(format!(
+                    "{left} I/Os of {} are under way and none has come back for {} s; look at the \
+                     storage (dmesg) and try again",
+                    self.path.display(),
+                    self.patience.as_secs()
+                ));
+            }
+        }
+    }
+}

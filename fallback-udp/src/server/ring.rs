@@ -1,0 +1,272 @@
+//! I/O of one thread, by io_uring: begun without waiting for it, and waited for together with what the
+//! thread receives, by one system call (io_uring(7), io_uring_enter(2)).
+#![allow(unsafe_code, reason = "entries of the ring have pointers")]
+
+use std::{
+    fs::File,
+    io, mem,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    ptr::NonNull,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use io_uring::{
+    IoUring, opcode,
+    squeue::{Entry, Flags},
+    types::{Fd, FsyncFlags, SubmitArgs, Timespec},
+};
+use nix::errno::Errno;
+use slab::Slab;
+
+use super::buffer::Buffer;
+
+/// Entries that wait to be submitted: more than a batch of datagrams can make.
+const ENTRIES: u32 = 256;
+/// Completions that wait to be looked at; what is more the kernel keeps.
+const COMPLETIONS: u32 = 4096;
+/// Threads of the kernel for I/O that cannot begin without waiting, so that storage that is stuck does
+/// not use up those that other leases need.
+const KERNEL_THREADS: u32 = 512;
+/// Entries that are no I/O: both inputs, and what nobody waits for.
+const INPUTS: [u64; 2] = [u64::MAX, u64::MAX - 1];
+const IGNORED: u64 = u64::MAX - 2;
+/// How long the end of a thread waits for what is under way.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// See the module. `T` comes back with the result.
+pub(super) struct Ring<T> {
+    ring: IoUring,
+    flights: Slab<Flight<T>>,
+    /// Which of the inputs the kernel looks at.
+    armed: [bool; 2],
+    hold: Option<Arc<OwnedFd>>,
+}
+
+struct Flight<T> {
+    guest: T,
+    /// The kernel's until the I/O is over.
+    buffer: NonNull<Buffer>,
+    file: Arc<File>,
+}
+
+/// What to do, in bytes, with the payload of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Transfer {
+    Read {
+        at: u64,
+        bytes: u32,
+    },
+    Write {
+        at: u64,
+        bytes: u32,
+    },
+    /// fdatasync(2).
+    Flush,
+}
+
+/// An I/O that is over.
+pub(super) struct Finished<T> {
+    pub(super) guest: T,
+    pub(super) buffer: Box<Buffer>,
+    /// Bytes, or a negative errno.
+    pub(super) result: i32,
+}
+
+// SAFETY: the pointers of `flights` are to buffers that nobody else has.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+impl<T> Ring<T> {
+    /// `hold`: nothing is begun before this can be read.
+    pub(super) fn new(hold: Option<Arc<OwnedFd>>) -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_cqsize(COMPLETIONS)
+            .build(ENTRIES)
+            .map_err(explain)?;
+        let mut threads = [KERNEL_THREADS, 0];
+        if let Err(error) = ring.submitter().register_iowq_max_workers(&mut threads) {
+            tracing::debug!(%error, "io_uring keeps its usual number of threads");
+        }
+        Ok(Self {
+            ring,
+            flights: Slab::new(),
+            armed: [false; 2],
+            hold,
+        })
+    }
+
+    /// Begins an I/O at the next [`Self::submit`] or [`Self::wait`]. `Err`: the ring takes nothing.
+    pub(super) fn begin(
+        &mut self,
+        transfer: Transfer,
+        file: Arc<File>,
+        buffer: Box<Buffer>,
+        guest: T,
+    ) -> Result<(), Finished<T>> {
+        let flight = Flight {
+            guest,
+            buffer: NonNull::from(Box::leak(buffer)),
+            file,
+        };
+        let (fd, buffer) = (Fd(flight.file.as_raw_fd()), flight.buffer);
+        let key = self.flights.insert(flight);
+        // SAFETY: `buffer` is a whole one, just leaked.
+        let payload = unsafe { (*buffer.as_ptr()).payload().as_mut_ptr() };
+        let entry = transfer.entry(fd, payload).user_data(key as u64);
+        // SAFETY: the payload has room for every transfer of a datagram, and stays where it is and
+        // nobody else's until the completion of this entry has been seen: only then `finished` takes
+        // the flight out, and a ring that is dropped leaks those that are left. So does the file.
+        let pushed = unsafe { self.push_held(entry) };
+        pushed.map_err(|_full| self.flights.remove(key).over(-libc::EAGAIN))
+    }
+
+    /// Hands over what has been begun.
+    pub(super) fn submit(&mut self) -> Result<(), Errno> {
+        if self.ring.submission().is_empty() {
+            return Ok(());
+        }
+        self.ring.submit().map(drop).map_err(errno_of)
+    }
+
+    /// Hands over what has been begun, and sleeps until an I/O is over or one of `inputs` can be read.
+    /// `false`: neither was within the limit.
+    pub(super) fn wait(
+        &mut self,
+        inputs: [BorrowedFd<'_>; 2],
+        limit: Duration,
+    ) -> Result<bool, Errno> {
+        for (at, input) in inputs.iter().enumerate() {
+            if !self.armed[at] {
+                let entry = readable(input.as_raw_fd()).user_data(INPUTS[at]);
+                // SAFETY: it has no pointers.
+                unsafe { self.push(&[entry]) }?;
+                self.armed[at] = true;
+            }
+        }
+        self.sleep(limit)
+    }
+
+    /// The next I/O that is over, if one is.
+    pub(super) fn finished(&mut self) -> Option<Finished<T>> {
+        loop {
+            let completion = self.ring.completion().next()?;
+            let (data, result) = (completion.user_data(), completion.result());
+            if let Some(at) = INPUTS.iter().position(|input| *input == data) {
+                self.armed[at] = false;
+            } else if data != IGNORED {
+                let key = usize::try_from(data).ok()?;
+                return self.flights.try_remove(key).map(|it| it.over(result));
+            }
+        }
+    }
+
+    /// Has the kernel let go of the inputs, and waits a little for what is under way.
+    pub(super) fn close(&mut self) {
+        for input in INPUTS {
+            let entry = opcode::PollRemove::new(input).build().user_data(IGNORED);
+            // SAFETY: it has no pointers.
+            let _full = unsafe { self.push(&[entry]) };
+        }
+        let until = Instant::now() + CLOSING;
+        while self.armed != [false; 2] || !self.flights.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.sleep(left).is_err() {
+                return;
+            }
+            while self.finished().is_some() {}
+        }
+    }
+
+    fn sleep(&mut self, limit: Duration) -> Result<bool, Errno> {
+        let limit = Timespec::from(limit);
+        let args = SubmitArgs::new().timespec(&limit);
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(false),
+            Err(error) => Err(errno_of(error)),
+        }
+    }
+
+    /// # Safety
+    /// What the entry points to stays until it is completed.
+    unsafe fn push_held(&mut self, entry: Entry) -> Result<(), Errno> {
+        let Some(hold) = &self.hold else {
+            // SAFETY: as the caller says.
+            return unsafe { self.push(&[entry]) };
+        };
+        let first = readable(hold.as_raw_fd()).user_data(IGNORED);
+        // SAFETY: as the caller says; the first has no pointers.
+        unsafe { self.push(&[first.flags(Flags::IO_LINK), entry]) }
+    }
+
+    /// # Safety
+    /// What the entries point to stays until they are completed.
+    unsafe fn push(&mut self, entries: &[Entry]) -> Result<(), Errno> {
+        // SAFETY: as the caller says.
+        let mut push = || unsafe { self.ring.submission().push_multiple(entries) };
+        if push().is_ok() {
+            return Ok(());
+        }
+        self.ring.submit().map_err(errno_of)?;
+        // SAFETY: as the caller says.
+        let pushed = unsafe { self.ring.submission().push_multiple(entries) };
+        pushed.map_err(|_full| Errno::EAGAIN)
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    /// What the kernel may still write to is nobody's for ever.
+    fn drop(&mut self) {
+        mem::forget(mem::take(&mut self.flights));
+    }
+}
+
+impl<T> Flight<T> {
+    fn over(self, result: i32) -> Finished<T> {
+        let Self {
+            guest,
+            buffer,
+            file,
+        } = self;
+        drop(file);
+        // SAFETY: it was leaked in `begin`, once, and the kernel is done with it.
+        let buffer = unsafe { Box::from_raw(buffer.as_ptr()) };
+        Finished {
+            guest,
+            buffer,
+            result,
+        }
+    }
+}
+
+impl Transfer {
+    fn entry(self, fd: Fd, payload: *mut u8) -> Entry {
+        match self {
+            Self::Read { at, bytes } => opcode::Read::new(fd, payload, bytes).offset(at).build(),
+            Self::Write { at, bytes } => opcode::Write::new(fd, payload, bytes).offset(at).build(),
+            Self::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        }
+    }
+}
+
+fn readable(fd: RawFd) -> Entry {
+    #[allow(clippy::cast_sign_loss, reason = "a bit")]
+    let events = libc::POLLIN as u32;
+    opcode::PollAdd::new(Fd(fd), events).build()
+}
+
+fn errno_of(error: io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+fn explain(error: io::Error) -> io::Error {
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel is without it",
+        Some(libc::EPERM) => {
+            "it is not permitted: see sysctl kernel.io_uring_disabled, and the seccomp filter of a container"
+        }
+        Some(libc::ENOMEM) => "raise the limit of locked memory (RLIMIT_MEMLOCK)",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("io_uring: {error}: {hint}"))
+}

@@ -1,0 +1,129 @@
+//! A backend of blocks with a file for each lease, whose storage can be held back.
+
+use std::{
+    fs::{self, File},
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::Arc,
+    thread,
+};
+
+use fabricbios_fallback_udp::{BlockFile, FbbuBackend, FbbuConfig};
+use fabricbios_wire::{Binding, LeaseId};
+use nix::{
+    sys::eventfd::{EfdFlags, EventFd},
+    unistd,
+};
+use tempfile::TempDir;
+
+use crate::{
+    client::Client,
+    fixture::{in_a_minute, tag},
+};
+
+pub(crate) const UNIT: u32 = 4096;
+pub(crate) const BLOCKS: u64 = 300;
+
+pub(crate) struct Disks {
+    pub(crate) backend: FbbuBackend,
+    directory: TempDir,
+    hold: Option<Arc<OwnedFd>>,
+}
+
+impl Disks {
+    pub(crate) fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Nothing is begun by the storage before [`Self::let_go`].
+    pub(crate) fn held() -> Self {
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+        Self::with(Some(Arc::new(event.into())))
+    }
+
+    fn with(hold: Option<Arc<OwnedFd>>) -> Self {
+        Self {
+            backend: FbbuBackend::open_held(&config(), hold.clone()).unwrap(),
+            directory: tempfile::tempdir().unwrap(),
+            hold,
+        }
+    }
+
+    pub(crate) fn let_go(&self) {
+        unistd::write(self.hold.as_ref().unwrap(), &1u64.to_ne_bytes()).unwrap();
+    }
+
+    pub(crate) fn path(&self, number: u128) -> PathBuf {
+        self.directory.path().join(number.to_string())
+    }
+
+    /// A new file of zeros.
+    pub(crate) fn file(&self, number: u128) -> BlockFile {
+        let bytes = BLOCKS * u64::from(UNIT);
+        let path = self.path(number);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        BlockFile {
+            path,
+            bytes,
+            block_bytes: UNIT,
+            read_only: false,
+        }
+    }
+
+    /// A lease that has a minute.
+    pub(crate) fn lease(&self, number: u128, file: &BlockFile) -> Binding {
+        let binding = self.backend.bind(tag(number, 1), file).unwrap();
+        self.backend.extend(tag(number, 1), in_a_minute());
+        binding
+    }
+
+    pub(crate) fn client(&self, number: u128, binding: &Binding) -> Client {
+        Client::new(self.backend.local_addr(), LeaseId(number), binding).of_blocks(UNIT)
+    }
+
+    /// A client of a new lease, with a session.
+    pub(crate) fn leased(&self, number: u128) -> Client {
+        let mut client = self.client(number, &self.lease(number, &self.file(number)));
+        client.hello();
+        client
+    }
+
+    pub(crate) fn cut(&self, number: u128) -> String {
+        self.backend.cut(tag(number, 1)).unwrap()
+    }
+
+    pub(crate) fn retire(&self, number: u128) {
+        self.backend.retire(tag(number, 1), &|| ()).unwrap();
+    }
+
+    /// One block of the file, past FBBU.
+    pub(crate) fn block(&self, number: u128, at: u64) -> Vec<u8> {
+        let bytes = fs::read(self.path(number)).unwrap();
+        bytes[at as usize * UNIT as usize..][..UNIT as usize].to_vec()
+    }
+
+    /// Until so many datagrams have been taken in, and begun or answered.
+    pub(crate) fn await_received(&self, count: u64) {
+        while self.backend.counters().tally().received < count {
+            thread::yield_now();
+        }
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.backend.counters().tally().received
+    }
+}
+
+/// One thread, so that replies leave in the order in which they are ready.
+pub(crate) fn config() -> FbbuConfig {
+    FbbuConfig {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        workers: Some(1),
+        ops_per_second: 1_000_000,
+    }
+}
+
+pub(crate) fn block(value: u8) -> Vec<u8> {
+    vec![value; UNIT as usize]
+}

@@ -1,0 +1,7 @@
+//! FBBU, on files of this machine.
+
+mod fixture;
+mod life;
+mod parts;
+mod requests;
+mod waiting;
