@@ -19,9 +19,13 @@ use std::str::FromStr;
 pub use error::{Cause, Error};
 pub use list::parse_list;
 pub use sacrifice::{Sacrifice, Sacrificed};
+use zeroize::Zeroizing;
 
 /// Most bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.
 pub const READ_BYTES_MAX: usize = 1 << 20;
+
+/// Most bytes of a secret that are looked at: a page, like any attribute.
+const SECRET_BYTES_MAX: usize = 4096;
 
 /// A directory that all paths are relative to.
 #[derive(Clone, Debug)]
@@ -122,6 +126,22 @@ impl Tree {
     pub fn write_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
         self.write_shown(path.as_ref(), value)
             .map_err(|e| e.with_value("a secret".to_owned()))
+    }
+
+    /// Whether the text is this secret. No copy of what is there remains in memory.
+    pub fn holds_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<bool, Error> {
+        let mut held = Zeroizing::new([0; SECRET_BYTES_MAX]);
+        let mut length = 0;
+        self.perform("read", path.as_ref(), |at| {
+            let mut file = File::open(at)?;
+            loop {
+                match file.read(&mut held[length..])? {
+                    0 => return Ok(()),
+                    more => length += more,
+                }
+            }
+        })?;
+        Ok(held[..length].trim_ascii() == value.as_bytes().trim_ascii())
     }
 
     /// Writes, then reads back: some attributes accept a value and ignore it.

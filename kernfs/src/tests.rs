@@ -60,6 +60,15 @@ fn errors_carry_operation_path_value_and_errno() {
 }
 
 #[test]
+fn a_secret_is_compared_and_not_shown() {
+    let (_dir, tree) = tree();
+    tree.write_secret("d/mtu", "DHHC-1:00:xyz:").unwrap();
+    assert!(tree.holds_secret("d/mtu", "DHHC-1:00:xyz:").unwrap());
+    assert!(!tree.holds_secret("d/mtu", "DHHC-1:00:xy").unwrap());
+    assert!(tree.holds_secret("d/none", "").unwrap_err().is_absent());
+}
+
+#[test]
 fn a_write_is_read_back_where_asked() {
     let (_dir, tree) = tree();
     tree.write_verified("d/mtu", "9").unwrap();

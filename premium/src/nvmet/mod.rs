@@ -4,10 +4,40 @@
 //! kernel serves; this room makes, proves and unmakes. What it makes carries the lease's id in its name,
 //! so that a new process finds it; objects of others are never touched.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+mod credentials;
+mod cut;
+mod faults;
+mod kernel;
+mod names;
+mod namespace;
+mod nvme_tcp;
+mod objects;
+mod plan;
+mod ports;
+mod probe;
+mod publish;
+mod remove;
+mod run;
+mod secret;
+mod slots;
+mod vault;
 
-use fabricbios_lease::{BindError, StepError, Tag};
-use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofBinding, NvmeofTransport, Transport};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{StepError, Tag};
+use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
+
+pub use faults::STEPS;
+
+use self::{
+    credentials::Credentials, cut::Cut, names::Names, ports::Ports, slots::Slots, vault::Vault,
+};
 
 /// A port that all leases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,54 +83,98 @@ pub struct Export {
 /// The kernel's target. Blocking; called from several threads at once; a call for one lease waits for a
 /// call for another only where the kernel itself does.
 #[derive(Debug)]
-pub struct Target {}
+pub struct Target {
+    tree: Tree,
+    names: Names,
+    ports: Arc<Ports>,
+    credentials: Mutex<Credentials>,
+    slots: Slots,
+}
 
 impl Target {
     /// Takes the ports, with an anchor that keeps them listening. Errors say what is missing and what to
-    /// do about it: configfs to mount, a module to load, an address that is taken.
+    /// do about it: configfs to mount, a module to load, an address that is taken. An address that does
+    /// not exist yet is no error: it is tried until it does.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
-        Err(StepError::new("open nvmet", config.configfs.display()))
+        if config.ports.is_empty() {
+            return Err(StepError::new(
+                "open nvmet",
+                "no port is given: --nvmet tcp:ADDRESS:4420",
+            ));
+        }
+        kernel::make_ready(&config.configfs)?;
+        let credentials = Credentials::open(Vault::open(config.credentials)?)?;
+        let tree = Tree::new(config.configfs);
+        let names = Names::new(config.node_id);
+        let ports = Ports::open(&tree, names.anchor(), &config.ports)?;
+        Ok(Self {
+            tree,
+            names,
+            ports,
+            credentials: Mutex::new(credentials),
+            slots: Slots::default(),
+        })
     }
 
-    /// Roads that its ports are.
+    /// Roads that its ports are, also of those whose address does not exist yet.
     #[must_use]
     pub fn transports(&self) -> Vec<Transport> {
-        Vec::new()
-    }
-
-    /// Makes the export, or as much of it as is not there yet; what is there and as it should be stays as
-    /// it is, also under a connected client. Same names and keys as before for a lease that had some. Never
-    /// links to a port after a [`Target::cut`] of the same or a newer generation has begun.
-    pub fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
-        Err(BindError::Failed(StepError::new("publish", export.tag)))
-    }
-
-    /// New keys for the next connection; a live one goes on. Where another lease of the tenant has the same
-    /// host NQN, that is refused: it would lose its key.
-    pub fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
-        Err(BindError::Failed(StepError::new("rekey", tag)))
+        let has = |wanted| {
+            let mut ports = self.ports.list.iter();
+            ports.any(|port| port.setting.transport == wanted)
+        };
+        let roads = [
+            (NvmeofTransport::Rdma, Transport::NvmeRdma),
+            (NvmeofTransport::Tcp, Transport::NvmeTcp),
+        ];
+        let roads = roads.into_iter().filter(|(transport, _)| has(*transport));
+        roads.map(|(_, road)| road).collect()
     }
 
     /// Ends access, by unlinking from every port; `Ok` is the proof. Idempotent; also for a lease of an
     /// earlier process. Depends on no storage.
     pub fn cut(&self, tag: Tag) -> Result<String, StepError> {
-        Err(StepError::new("cut", tag))
-    }
-
-    /// After a cut: takes everything of the lease away. `Ok`: no I/O of it is under way any more and its
-    /// volume is not open. Idempotent. Gives up, with the device's name, when the kernel makes no progress
-    /// for some seconds.
-    pub fn remove(&self, lease: LeaseId, _progress: &dyn Fn()) -> Result<(), StepError> {
-        Err(StepError::new("remove", lease))
+        let slot = self.slots.of(tag.lease_id);
+        let mut gate = slot.gate();
+        if let Err(newer) = gate.begin_cut(tag.generation) {
+            return Ok(format!("the lease has moved on to generation {}", newer.0));
+        }
+        let cut = Cut {
+            tree: &self.tree,
+            anchor: &self.names.anchor(),
+            lease: tag.lease_id,
+            subsystem: self.names.subsystem(tag.lease_id),
+        };
+        cut.run()
     }
 
     /// Every lease of this node of which there is something, whole or half made.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        Ok(Vec::new())
+        let subsystems = self.tree.list("subsystems");
+        let subsystems = subsystems.map_err(|error| StepError::new("look at subsystems", error))?;
+        let named = subsystems
+            .iter()
+            .filter_map(|name| self.names.lease_of(name));
+        let mut leases: Vec<LeaseId> = named.chain(self.credentials().leases()).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        Ok(leases)
     }
 
     /// Gives the ports back, if no lease is linked to them.
     pub fn close(self) -> Result<(), StepError> {
-        Ok(())
+        self.ports.close()
+    }
+
+    fn credentials(&self) -> MutexGuard<'_, Credentials> {
+        self.credentials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.ports.stop();
     }
 }

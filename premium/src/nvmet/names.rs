@@ -1,0 +1,120 @@
+//! What the target's objects are called. Everything of a lease carries the lease's id, so that a later
+//! process finds it, and a client sees the same disk again after a restart.
+
+use std::fmt::Write as _;
+
+use fabricbios_wire::{HostId, LeaseId, NodeId};
+
+/// Ours begin with this; whatever else is in configfs is somebody else's.
+const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
+
+/// What clients see as the model of the disk.
+pub(super) const MODEL: &str = "fabricBIOS";
+
+/// The namespace of every subsystem.
+pub(super) const NAMESPACE: u32 = 1;
+
+/// Digits of a serial number that the kernel takes (`NVMET_SN_MAX_SIZE`).
+const SERIAL_DIGITS: usize = 20;
+
+/// The names of one node's objects.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    pub(super) fn new(node_id: NodeId) -> Self {
+        let mut prefix = PREFIX.to_owned();
+        for byte in &node_id.0[..8] {
+            // Writing to a String cannot fail.
+            write!(prefix, "{byte:02x}").unwrap_or_default();
+        }
+        prefix.push(':');
+        Self { prefix }
+    }
+
+    /// The subsystem that keeps the ports listening.
+    pub(super) fn anchor(&self) -> String {
+        format!("{}anchor", self.prefix)
+    }
+
+    pub(super) fn subsystem(&self, lease: LeaseId) -> String {
+        format!("{}{lease}", self.prefix)
+    }
+
+    /// Whose subsystem that is; `None`: no lease's of this node.
+    pub(super) fn lease_of(&self, subsystem: &str) -> Option<LeaseId> {
+        subsystem.strip_prefix(&self.prefix)?.parse().ok()
+    }
+}
+
+/// The serial number of a lease's disk: the beginning of its id, which is random.
+pub(super) fn serial(lease: LeaseId) -> String {
+    let mut digits = lease.to_string();
+    digits.truncate(SERIAL_DIGITS);
+    digits
+}
+
+/// The UUID of a lease's namespace, and its NGUID: the lease's id.
+pub(super) fn uuid(lease: LeaseId) -> String {
+    HostId(lease.0.to_be_bytes()).to_string()
+}
+
+pub(super) fn subsystem_at(subsystem: &str) -> String {
+    format!("subsystems/{subsystem}")
+}
+
+pub(super) fn namespace_at(subsystem: &str) -> String {
+    format!("subsystems/{subsystem}/namespaces/{NAMESPACE}")
+}
+
+pub(super) fn host_at(host: &str) -> String {
+    format!("hosts/{host}")
+}
+
+pub(super) fn allowed_at(subsystem: &str, host: &str) -> String {
+    format!("subsystems/{subsystem}/allowed_hosts/{host}")
+}
+
+pub(super) fn port_at(port: u16) -> String {
+    format!("ports/{port}")
+}
+
+pub(super) fn link_at(port: u16, subsystem: &str) -> String {
+    format!("ports/{port}/subsystems/{subsystem}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_found_by_its_subsystem_and_nobody_elses_is() {
+        let names = Names::new(NodeId([0xAB; 32]));
+        let lease = LeaseId(0x1234);
+        let subsystem = names.subsystem(lease);
+        assert_eq!(
+            subsystem,
+            "nqn.2026-11.org.fabricbios:abababababababab:00000000000000000000000000001234"
+        );
+        assert!(subsystem.parse::<fabricbios_wire::Nqn>().is_ok());
+        assert_eq!(names.lease_of(&subsystem), Some(lease));
+        let other = Names::new(NodeId([0xAC; 32]));
+        for foreign in [
+            names.anchor(),
+            other.subsystem(lease),
+            format!("{subsystem}0"),
+            "nqn.2014-08.org.nvmexpress.discovery".to_owned(),
+        ] {
+            assert_eq!(names.lease_of(&foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn the_disk_of_a_lease_looks_the_same_after_a_restart() {
+        let lease = LeaseId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+        assert_eq!(serial(lease), "0123456789abcdef0123");
+        assert_eq!(uuid(lease), "01234567-89ab-cdef-0123-456789abcdef");
+    }
+}

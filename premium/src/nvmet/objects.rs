@@ -1,0 +1,121 @@
+//! What steps are made of: configfs, or a test's imitation of it.
+
+use std::{fmt, path::Path, time::Duration};
+
+use fabricbios_kernfs::{Error, Sacrifice, Tree};
+
+/// The longest that a process which only waits for a device may be silent. With what comes around it, a
+/// removal that is stuck is told within ten seconds.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(9);
+
+/// Why something was not done.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// Of the system, where it was the system that refused.
+    pub(super) errno: Option<i32>,
+    pub(super) detail: String,
+    /// A process is left that waits in the kernel, and what it holds is not free.
+    pub(super) stuck: bool,
+}
+
+impl Trouble {
+    pub(super) fn new(detail: impl fmt::Display) -> Self {
+        Self {
+            errno: None,
+            detail: detail.to_string(),
+            stuck: false,
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self {
+            errno: error.errno(),
+            ..Self::new(&error)
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+/// Objects, attributes and links by their path in configfs.
+pub(super) trait Objects {
+    fn exists(&self, path: &str) -> Result<bool, Trouble>;
+    fn read(&self, path: &str) -> Result<String, Trouble>;
+    fn write(&self, path: &str, value: &str) -> Result<(), Trouble>;
+    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble>;
+    /// The value appears in no error.
+    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble>;
+    fn mkdir(&self, path: &str) -> Result<(), Trouble>;
+    fn rmdir(&self, path: &str) -> Result<(), Trouble>;
+    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble>;
+    fn unlink(&self, path: &str) -> Result<(), Trouble>;
+    /// Removes a namespace, which waits for its device: gives up when that takes too long.
+    fn remove_namespace(&self, path: &str) -> Result<(), Trouble>;
+    /// Reads the beginning of a device or file, not from a cache; gives up when that takes too long.
+    fn read_once(&self, volume: &Path) -> Result<(), Trouble>;
+}
+
+impl Objects for Tree {
+    fn exists(&self, path: &str) -> Result<bool, Trouble> {
+        Ok(Tree::exists(self, path)?)
+    }
+
+    fn read(&self, path: &str) -> Result<String, Trouble> {
+        Ok(Tree::read(self, path)?)
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
+        Ok(Tree::write(self, path, value)?)
+    }
+
+    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {
+        Ok(Tree::holds_secret(self, path, value)?)
+    }
+
+    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
+        Ok(Tree::write_secret(self, path, value)?)
+    }
+
+    fn mkdir(&self, path: &str) -> Result<(), Trouble> {
+        Ok(Tree::mkdir(self, path)?)
+    }
+
+    fn rmdir(&self, path: &str) -> Result<(), Trouble> {
+        Ok(Tree::rmdir(self, path)?)
+    }
+
+    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble> {
+        Ok(Tree::symlink(self, target, at)?)
+    }
+
+    fn unlink(&self, path: &str) -> Result<(), Trouble> {
+        Ok(Tree::unlink(self, path)?)
+    }
+
+    fn remove_namespace(&self, path: &str) -> Result<(), Trouble> {
+        super::namespace::remove(self, path)
+    }
+
+    fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
+        let from = format!("if={}", volume.display());
+        let rest = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct"];
+        let words = ["dd", from.as_str()].into_iter().chain(rest);
+        sacrifice(Sacrifice::new(words))
+    }
+}
+
+/// Lets a process do it, silently.
+pub(super) fn sacrifice(process: Sacrifice) -> Result<(), Trouble> {
+    process
+        .run(SILENCE_MAX, &|_line| ())
+        .map_err(|error| Trouble {
+            stuck: matches!(error, fabricbios_kernfs::Sacrificed::Stuck { .. }),
+            ..Trouble::new(error)
+        })
+}

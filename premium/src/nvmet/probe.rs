@@ -1,0 +1,220 @@
+//! Asks a port for a connection to a subsystem, as a client would, and counts connections.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use fabricbios_wire::HostId;
+
+use super::nvme_tcp::{self, INIT_BYTES, RESPONSE_BYTES, Status};
+
+/// For one try, all its steps together. The kernel answers such a question in well under a millisecond.
+const TRY: Duration = Duration::from_millis(300);
+
+/// Tries, where one gets no answer: a loaded machine may be late.
+const TRIES: u32 = 3;
+
+/// Bytes of the kernel's table of sockets that are looked at, some 50,000 lines.
+const TABLE_BYTES_MAX: u64 = 8 << 20;
+
+/// What a port said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// This, to Connect.
+    Status(Status),
+    /// Nobody listens there.
+    NobodyListens,
+    /// Nothing that can be understood.
+    Silence(String),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "it answers with status {:#06x}", status.0),
+            Self::NobodyListens => f.write_str("nobody listens there"),
+            Self::Silence(why) => write!(f, "it gives no answer: {why}"),
+        }
+    }
+}
+
+/// Asks the port at `address` for the subsystem.
+pub(super) fn ask(address: SocketAddr, host_id: HostId, subsystem: &str, host: &str) -> Answer {
+    let mut answer = Answer::Silence("not asked".to_owned());
+    for _ in 0..TRIES {
+        answer = match try_once(address, host_id, subsystem, host) {
+            Ok(status) => Answer::Status(status),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::NobodyListens,
+            Err(error) => Answer::Silence(error.to_string()),
+        };
+        if !matches!(answer, Answer::Silence(_)) {
+            break;
+        }
+    }
+    answer
+}
+
+fn try_once(
+    address: SocketAddr,
+    host_id: HostId,
+    subsystem: &str,
+    host: &str,
+) -> io::Result<Status> {
+    let until = Instant::now() + TRY;
+    let mut stream = TcpStream::connect_timeout(&address, TRY)?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(TRY))?;
+    stream.write_all(&nvme_tcp::initialize())?;
+    let agreed: [u8; INIT_BYTES] = read_by(&mut stream, until)?;
+    nvme_tcp::check_initialized(&agreed).map_err(io::Error::other)?;
+    let request = nvme_tcp::connect(host_id, subsystem, host);
+    stream.write_all(&request.ok_or(io::ErrorKind::InvalidInput)?)?;
+    let response: [u8; RESPONSE_BYTES] = read_by(&mut stream, until)?;
+    nvme_tcp::status(&response).map_err(io::Error::other)
+}
+
+/// So many bytes, however they arrive.
+fn read_by<const N: usize>(stream: &mut TcpStream, until: Instant) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        let left = until.checked_duration_since(Instant::now());
+        let left = left.filter(|left| !left.is_zero());
+        stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
+        match stream.read(&mut bytes[filled..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => filled += more,
+        }
+    }
+    Ok(bytes)
+}
+
+/// How many connections the kernel has that ended up at one of these addresses. `None`: it did not say.
+pub(super) fn connections(addresses: &[SocketAddr]) -> Option<usize> {
+    let local: Vec<String> = addresses.iter().copied().map(table_text).collect();
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
+    tables
+        .filter_map(|table| File::open(table).ok())
+        .map(|file| count(file, &local))
+        .sum()
+}
+
+fn count(table: impl Read, local: &[String]) -> Option<usize> {
+    let mut found = 0;
+    for line in BufReader::new(table.take(TABLE_BYTES_MAX)).lines() {
+        found += usize::from(is_established(&line.ok()?, local));
+    }
+    Some(found)
+}
+
+/// Columns: number, local address, remote address, state; 01 is `TCP_ESTABLISHED`.
+fn is_established(line: &str, local: &[String]) -> bool {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let (here, _there, state) = (words.next(), words.next(), words.next());
+    state == Some("01") && local.iter().any(|address| here == Some(address))
+}
+
+/// An address as these tables have it: 32-bit words in the machine's own order (`tcp4_seq_show` in
+/// net/ipv4/tcp_ipv4.c).
+fn table_text(address: SocketAddr) -> String {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
+    let hex = |bytes: &[u8]| -> String {
+        let words = bytes.chunks(4).map(word);
+        words.map(|word| format!("{word:08X}")).collect()
+    };
+    let ip = match address.ip() {
+        IpAddr::V4(v4) => hex(&v4.octets()),
+        IpAddr::V6(v6) => hex(&v6.octets()),
+    };
+    format!("{ip}:{:04X}", address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::*;
+
+    const ID: HostId = HostId([1; 16]);
+
+    fn serve(answers: Vec<Vec<u8>>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let mut request = [0; INIT_BYTES];
+                if stream.read_exact(&mut request).is_ok() {
+                    answers
+                        .iter()
+                        .for_each(|answer| stream.write_all(answer).unwrap());
+                    // Until the other end is done.
+                    stream.read_to_end(&mut Vec::new()).ok();
+                }
+            }
+        });
+        address
+    }
+
+    fn initialized() -> Vec<u8> {
+        let mut pdu = nvme_tcp::initialize();
+        pdu[0] = 1;
+        pdu.to_vec()
+    }
+
+    fn refusal() -> Vec<u8> {
+        let mut pdu = vec![5, 0, 24, 0, 24, 0, 0, 0];
+        pdu.resize(RESPONSE_BYTES, 0);
+        pdu[22..].copy_from_slice(&(0x4182_u16 << 1).to_le_bytes());
+        pdu
+    }
+
+    #[test]
+    fn a_port_is_asked_and_its_answer_is_understood() {
+        let address = serve(vec![initialized(), refusal()]);
+        let answer = ask(address, ID, "nqn.s", "nqn.h");
+        assert_eq!(answer, Answer::Status(Status(0x4182)));
+    }
+
+    #[test]
+    fn nonsense_silence_and_an_absent_port_are_no_status() {
+        for answers in [
+            vec![vec![9; 300]],
+            vec![initialized()],
+            vec![initialized(), vec![9; 24]],
+        ] {
+            let answer = ask(serve(answers), ID, "nqn.s", "nqn.h");
+            assert!(matches!(answer, Answer::Silence(_)), "{answer:?}");
+        }
+        let gone = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        assert_eq!(ask(gone, ID, "nqn.s", "nqn.h"), Answer::NobodyListens);
+    }
+
+    #[test]
+    fn live_connections_of_an_address_are_counted_and_no_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(
+            connections(&[address]),
+            Some(0),
+            "listening is not connected"
+        );
+        let clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+        assert_eq!(connections(&[address]), Some(2));
+        drop(clients);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_written_as_the_kernel_does() {
+        let text = table_text("[fd00::1]:4420".parse().unwrap());
+        if cfg!(target_endian = "little") {
+            assert_eq!(text, "000000FD000000000000000001000000:1144");
+        }
+    }
+}

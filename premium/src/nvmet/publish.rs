@@ -1,0 +1,253 @@
+//! Makes an export, or takes it back when that does not work out.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use fabricbios_lease::{BindError, StepError, Tag};
+use fabricbios_wire::{Endpoint, Nqn, NvmeofAddress, NvmeofBinding, NvmeofTransport, Transport};
+
+use super::{
+    Export, Target,
+    credentials::{Credential, Taken},
+    faults,
+    names::{NAMESPACE, host_at},
+    objects::Objects,
+    plan,
+    ports::Port,
+    run::{Failed, Run},
+    slots::Slot,
+};
+
+/// How long a client's kernel goes on after it lost a connection: through the grace, and a moment longer.
+const CTRL_LOSS_MARGIN: Duration = Duration::from_secs(5);
+/// No disk without a node for longer than this.
+const CTRL_LOSS_MAX: Duration = Duration::from_secs(30);
+
+fn refused(detail: impl std::fmt::Display) -> BindError {
+    BindError::Refused(StepError::new("publish", detail))
+}
+
+/// Why an export was not made.
+enum Stopped {
+    Failed(Failed),
+    /// A cut came first.
+    Cut,
+}
+
+impl From<Failed> for Stopped {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+impl Target {
+    /// Makes the export, or as much of it as is not there yet; what is there and as it should be stays as
+    /// it is, also under a connected client. Same names and keys as before for a lease that had some. Never
+    /// links to a port after a [`Target::cut`] of the same or a newer generation has begun.
+    pub fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
+        let slot = self.slots.of(export.tag.lease_id);
+        let mut work = slot.work();
+        let result = self.publish_in(&slot, export);
+        match &result {
+            Ok(_) => {
+                *work = Some(export.clone());
+                self.slots.keep(export.tag.lease_id);
+            }
+            Err(_) => self.slots.forget_later(export.tag.lease_id),
+        }
+        result
+    }
+
+    fn publish_in(&self, slot: &Slot, export: &Export) -> Result<NvmeofBinding, BindError> {
+        if !slot.gate().begin(export.tag.generation) {
+            return Err(BindError::Cancelled);
+        }
+        let device_path = acceptable(export)?;
+        let ports = self.ports_for(export)?;
+        let taken = self.take_credential(export)?;
+        let credential = &taken.credential;
+        let subsystem = self.names.subsystem(export.tag.lease_id);
+        let lease = export.tag.lease_id;
+        let volume = export.volume.clone();
+        let steps = plan::export(lease, &subsystem, volume, device_path, credential);
+        let mut run = Run::new(&self.tree);
+        let made = run.take_all(&steps).map_err(Stopped::Failed);
+        let made = made.and_then(|()| link_all(slot, export.tag, &ports, &subsystem, &mut run));
+        match made {
+            Ok(()) => self.binding(export, credential, &ports),
+            Err(stopped) => Err(self.take_back(export.tag, run, &taken, stopped)),
+        }
+    }
+
+    /// New keys for the next connection; a live one goes on. Where another lease of the tenant has the same
+    /// host NQN, that is refused: it would lose its key.
+    pub fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
+        let slot = self.slots.of(tag.lease_id);
+        let work = slot.work();
+        let nothing = || refused(format_args!("{tag} has no export here to give new keys to"));
+        let export = work.as_ref().ok_or_else(nothing)?;
+        if !slot.gate().is_open(tag.generation) {
+            return Err(BindError::Cancelled);
+        }
+        let mut credentials = self.credentials();
+        let old = credentials.of(tag.lease_id).cloned().ok_or_else(nothing)?;
+        let new = credentials.renewed(tag.lease_id)?;
+        let written = Run::new(&self.tree).take_all(&plan::rekey(&new));
+        let kept = written
+            .map_err(StepError::from)
+            .and_then(|()| credentials.keep(new.clone()));
+        if let Err(error) = kept {
+            return Err(self.restore_keys(&old, error));
+        }
+        faults::passed("rekey credentials");
+        drop(credentials);
+        let ports = self.ports_for(export)?;
+        self.binding(export, &new, &ports)
+    }
+
+    fn restore_keys(&self, old: &Credential, error: StepError) -> BindError {
+        match Run::new(&self.tree).take_all(&plan::rekey(old)) {
+            Ok(()) => BindError::Failed(error),
+            Err(failed) => BindError::Stranded(StepError::new(
+                error.step,
+                format_args!(
+                    "{}; and the old key is not back: {}",
+                    error.detail, failed.trouble
+                ),
+            )),
+        }
+    }
+
+    fn ports_for(&self, export: &Export) -> Result<Vec<&Port>, BindError> {
+        let wanted = |port: &&Port| match export.transport {
+            Transport::NvmeTcp => port.setting.transport == NvmeofTransport::Tcp,
+            Transport::NvmeRdma => port.setting.transport == NvmeofTransport::Rdma,
+            Transport::Auto | Transport::Both => true,
+            Transport::Rdma | Transport::Udp => false,
+        };
+        let fitting: Vec<_> = self.ports.list.iter().filter(wanted).collect();
+        if fitting.is_empty() {
+            let transport = export.transport;
+            return Err(refused(format_args!(
+                "no port of this node is for {transport:?}"
+            )));
+        }
+        let mut ports: Vec<_> = fitting.into_iter().filter(|port| port.listens()).collect();
+        if ports.is_empty() {
+            return Err(BindError::Failed(StepError::new(
+                "publish",
+                "no port listens yet: the addresses do not exist",
+            )));
+        }
+        // Best first.
+        ports.sort_by_key(|port| Reverse(port.setting.transport == NvmeofTransport::Rdma));
+        Ok(ports)
+    }
+
+    fn take_credential(&self, export: &Export) -> Result<Taken, BindError> {
+        let foreign = |host: &Nqn| {
+            let exists = Objects::exists(&self.tree, &host_at(host.as_str()));
+            exists.map_err(|trouble| StepError::new("host", trouble))
+        };
+        let lease = export.tag.lease_id;
+        let mut credentials = self.credentials();
+        let taken = credentials.take(lease, &export.tenant, &export.terms, foreign)?;
+        faults::passed("write credentials");
+        Ok(taken)
+    }
+
+    fn take_back(
+        &self,
+        tag: Tag,
+        run: Run<'_, fabricbios_kernfs::Tree>,
+        taken: &Taken,
+        stopped: Stopped,
+    ) -> BindError {
+        let undone = run.undo().and_then(|()| match taken.is_new {
+            true => {
+                let mut credentials = self.credentials();
+                credentials.leave(tag.lease_id, |host| self.remove_host(host))
+            }
+            false => Ok(()),
+        });
+        match (undone, stopped) {
+            (Ok(()), Stopped::Cut) => BindError::Cancelled,
+            (Ok(()), Stopped::Failed(failed)) if failed.trouble.stuck => {
+                BindError::Stranded(failed.into())
+            }
+            (Ok(()), Stopped::Failed(failed)) => BindError::Failed(failed.into()),
+            (Err(left), Stopped::Cut) => BindError::Stranded(left),
+            (Err(left), Stopped::Failed(failed)) => {
+                let detail = format_args!("{}; then {left}", failed.trouble);
+                BindError::Stranded(StepError::new(failed.step, detail))
+            }
+        }
+    }
+
+    fn binding(
+        &self,
+        export: &Export,
+        credential: &Credential,
+        ports: &[&Port],
+    ) -> Result<NvmeofBinding, BindError> {
+        let address = |port: &&Port| NvmeofAddress {
+            transport: port.setting.transport,
+            endpoint: Endpoint::from(port.setting.address),
+        };
+        let subsystem = self.names.subsystem(export.tag.lease_id).parse();
+        let ctrl_loss = export
+            .grace
+            .saturating_add(CTRL_LOSS_MARGIN)
+            .min(CTRL_LOSS_MAX);
+        Ok(NvmeofBinding {
+            addresses: ports.iter().map(address).collect(),
+            subsystem: subsystem
+                .map_err(|error| BindError::Failed(StepError::new("name of subsystem", error)))?,
+            nsid: NAMESPACE,
+            host_nqn: credential.host_nqn.clone(),
+            host_id: credential.host_id,
+            dhchap_secret: credential.secret.clone(),
+            dhchap_ctrl_secret: credential
+                .ctrl_secret
+                .clone()
+                .filter(|_| export.terms.mutual_auth),
+            ctrl_loss_secs: u32::try_from(ctrl_loss.as_secs()).unwrap_or(u32::MAX),
+            block_bytes: export.block_bytes,
+        })
+    }
+}
+
+/// The volume's path as the kernel is to have it.
+fn acceptable(export: &Export) -> Result<&str, BindError> {
+    if export.terms.read_only {
+        return Err(refused(
+            "the kernel's target writes to whatever it exports: use --transport udp for a read-only lease",
+        ));
+    }
+    let path = export.volume.to_str().filter(|path| !path.contains('\n'));
+    path.ok_or_else(|| {
+        let shown = export.volume.display();
+        BindError::Failed(StepError::new(
+            "publish",
+            format_args!("no path for the kernel: {shown}"),
+        ))
+    })
+}
+
+/// A cut waits for one link at most, and none is made behind it.
+fn link_all(
+    slot: &Slot,
+    tag: Tag,
+    ports: &[&Port],
+    subsystem: &str,
+    run: &mut Run<'_, fabricbios_kernfs::Tree>,
+) -> Result<(), Stopped> {
+    for port in ports {
+        let gate = slot.gate();
+        if !gate.is_open(tag.generation) {
+            return Err(Stopped::Cut);
+        }
+        run.take(&plan::port_link(port.number, subsystem))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Takes away everything of a lease that is cut.
+
+use fabricbios_lease::StepError;
+use fabricbios_wire::{LeaseId, Nqn};
+
+use super::{
+    Export, Target, faults,
+    names::{allowed_at, host_at, namespace_at, subsystem_at},
+    namespace, ports,
+};
+
+impl Target {
+    /// After a cut: takes everything of the lease away. `Ok`: no I/O of it is under way any more and its
+    /// volume is not open. Idempotent. Gives up, with the device's name, when the kernel makes no progress
+    /// for some seconds; a later call goes on waiting for the same process.
+    pub fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
+        let slot = self.slots.of(lease);
+        let work = slot.work();
+        let subsystem = self.names.subsystem(lease);
+        self.refuse_linked(&subsystem)?;
+        slot.begin_removal();
+        let exists = self.tree.exists(subsystem_at(&subsystem));
+        if exists.map_err(|error| StepError::new("remove", error))? {
+            self.remove_namespace(&subsystem, work.as_ref())?;
+            progress();
+            self.remove_subsystem(&subsystem)?;
+        }
+        let mut credentials = self.credentials();
+        credentials.leave(lease, |host| self.remove_host(host))?;
+        faults::passed("remove credentials");
+        self.slots.forget_later(lease);
+        progress();
+        Ok(())
+    }
+
+    /// Whoever is linked could still be reached, and its removal would be no proper end.
+    fn refuse_linked(&self, subsystem: &str) -> Result<(), StepError> {
+        let seen = ports::survey(&self.tree)?;
+        let linked = |port: &&ports::Seen| port.subsystems.iter().any(|name| name == subsystem);
+        match seen.iter().find(linked) {
+            None => Ok(()),
+            Some(port) => Err(StepError::new(
+                "remove",
+                format_args!(
+                    "subsystem {subsystem} is linked to ports/{}: cut it first",
+                    port.number
+                ),
+            )),
+        }
+    }
+
+    fn remove_namespace(&self, subsystem: &str, export: Option<&Export>) -> Result<(), StepError> {
+        let path = namespace_at(subsystem);
+        let device = match export {
+            Some(export) => export.volume.display().to_string(),
+            // Somebody waits in there already: looking would mean to wait, too.
+            None if namespace::is_being_removed(&self.tree, &path) => "its device".to_owned(),
+            None => self.device_of(&path),
+        };
+        namespace::remove(&self.tree, &path).map_err(|trouble| {
+            let what = format!("subsystem {subsystem}, {device}: {trouble}");
+            StepError::new("remove namespace", what)
+        })?;
+        faults::passed("remove namespace");
+        Ok(())
+    }
+
+    fn device_of(&self, namespace: &str) -> String {
+        let read = self.tree.read(format!("{namespace}/device_path"));
+        read.unwrap_or_else(|_absent| "its device".to_owned())
+    }
+
+    fn remove_subsystem(&self, subsystem: &str) -> Result<(), StepError> {
+        let failed = |error| StepError::new("remove subsystem", error);
+        let base = subsystem_at(subsystem);
+        let hosts = self.tree.list(format!("{base}/allowed_hosts"));
+        for host in hosts.map_err(failed)? {
+            let link = allowed_at(subsystem, &host);
+            self.tree.unlink(link).map_err(failed)?;
+        }
+        self.tree.rmdir(base).map_err(failed)?;
+        faults::passed("remove subsystem");
+        Ok(())
+    }
+
+    /// A host that no lease uses any more.
+    pub(super) fn remove_host(&self, host: &Nqn) -> Result<(), StepError> {
+        match self.tree.rmdir(host_at(host.as_str())) {
+            Err(error) if !error.is_absent() => Err(StepError::new("remove host", error)),
+            _ => {
+                faults::passed("remove host");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Makes DH-HMAC-CHAP secrets and names of hosts.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use fabricbios_lease::StepError;
+use fabricbios_wire::{DhchapSecret, HostId, Nqn, UUID_PREFIX};
+use zeroize::Zeroizing;
+
+/// Bytes of a secret; `01` in its text says that it goes through HMAC-SHA-256 with the host's name.
+const SECRET_BYTES: usize = 32;
+
+/// The sum that is part of a secret's text: CRC-32 of the secret, the one of Ethernet and zlib.
+const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
+
+/// `DHHC-1:01:`, base64 of the secret and its CRC with the low byte first, `:` (NVM Express base
+/// specification 2.0, section 8.13.5.8), as `nvme gen-dhchap-key --hmac=1` makes it.
+pub(super) fn mint_secret() -> Result<DhchapSecret, StepError> {
+    let mut secret = Zeroizing::new([0; SECRET_BYTES]);
+    fill(secret.as_mut())?;
+    encode(&secret).ok_or_else(|| StepError::new("mint secret", "it has not the form of one"))
+}
+
+fn encode(secret: &[u8; SECRET_BYTES]) -> Option<DhchapSecret> {
+    let mut summed = Zeroizing::new([0; SECRET_BYTES + 4]);
+    let (head, tail) = summed.split_at_mut(SECRET_BYTES);
+    head.copy_from_slice(secret);
+    tail.copy_from_slice(&CRC.checksum(secret).to_le_bytes());
+    let mut digits = Zeroizing::new([0; (SECRET_BYTES + 4) / 3 * 4]);
+    STANDARD.encode_slice(*summed, digits.as_mut()).ok()?;
+    let mut text = Zeroizing::new(String::with_capacity(64));
+    text.push_str("DHHC-1:01:");
+    text.push_str(std::str::from_utf8(digits.as_ref()).ok()?);
+    text.push(':');
+    DhchapSecret::new(&text)
+}
+
+/// A random UUID (RFC 9562, version 4).
+pub(super) fn mint_host_id() -> Result<HostId, StepError> {
+    let mut bytes = [0; 16];
+    fill(&mut bytes)?;
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    Ok(HostId(bytes))
+}
+
+/// The name of a host that is a UUID.
+pub(super) fn name_of(host_id: HostId) -> Result<Nqn, StepError> {
+    let text = format!("{UUID_PREFIX}{host_id}");
+    text.parse()
+        .map_err(|error| StepError::new("mint host name", format_args!("{text}: {error}")))
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), StepError> {
+    getrandom::fill(bytes).map_err(|error| StepError::new("random bytes", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_written_as_the_specification_says() {
+        // Made by `nvme gen-dhchap-key --hmac=1` of nvme-cli 2.3 is the form; the bytes are 0 to 31, whose
+        // CRC-32 is 0x91267E8A.
+        let secret: [u8; SECRET_BYTES] = std::array::from_fn(|at| u8::try_from(at).unwrap());
+        assert_eq!(
+            encode(&secret).unwrap().reveal(),
+            "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
+        );
+    }
+
+    #[test]
+    fn no_two_are_alike_and_ids_are_random_uuids() {
+        let [one, other] = [mint_secret().unwrap(), mint_secret().unwrap()];
+        assert_ne!(one, other);
+        let id = mint_host_id().unwrap();
+        assert_ne!(id, mint_host_id().unwrap());
+        assert_eq!(id.to_string().as_bytes()[14], b'4');
+        assert_eq!(name_of(id).unwrap().uuid(), Some(id));
+    }
+}
