@@ -71,7 +71,7 @@ impl LeaseTable {
             (Some(phase), _) => Fate::Over(phase),
             (None, None) => Fate::Over(LeasePhase::Revoked),
             (None, Some(extent)) => {
-                let reopens = resource.filter(|resource| resource.can_reopen(record));
+                let reopens = resource.filter(|it| !record.cannot_go_on && it.can_reopen(record));
                 let term = reopens.and_then(|_| term(now, record, run, outlives));
                 of_the_living(now, record, outlives, term, extent)
             }

@@ -79,6 +79,8 @@ pub(crate) struct Lease {
     pub(crate) release_began: bool,
     /// An earlier run bound it, and this one has not yet: what is there is the next binding's.
     pub(crate) bound_before: bool,
+    /// A restart could not go on with it: it is being revoked.
+    pub(crate) cannot_go_on: bool,
     /// An earlier run told that it is over, and may not have finished: it is cut and released again.
     pub(crate) told_over: bool,
     /// Overlap that the rotation under way was asked for.
@@ -233,6 +235,7 @@ impl Lease {
             grace_secs: whole_secs(self.grace),
             deadline: self.deadline,
             ended: (!lives).then_some(phase),
+            cannot_go_on: self.cannot_go_on,
             fenced_by_release: self.fenced_by_release,
             block: self.block.clone(),
             ..self.to_ended(phase).record(self.id)

@@ -45,7 +45,10 @@ pub struct LeaseRecord {
     pub deadline: BootTime,
     /// How it ended; absent while it lives.
     pub ended: Option<LeasePhase>,
-    /// Where that is `Fenced`: it is cut, and all that failed is its release.
+    /// A restart could not go on with it and is revoking it: no later one takes it up, whatever its clock
+    /// says.
+    pub cannot_go_on: bool,
+    /// Where `ended` is `Fenced`: it is cut, and all that failed is its release.
     pub fenced_by_release: bool,
     /// Of a lease of blocks, as long as it holds some: what was asked for, as it is enforced.
     pub block: Option<Box<BlockTerms>>,
@@ -97,6 +100,7 @@ impl Ended {
             grace_secs: 0,
             deadline: BootTime(0),
             ended: Some(self.phase),
+            cannot_go_on: false,
             fenced_by_release: false,
             block: None,
         }

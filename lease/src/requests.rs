@@ -116,6 +116,7 @@ impl LeaseTable {
             patience_over: false,
             release_began: false,
             bound_before: false,
+            cannot_go_on: false,
             told_over: false,
             overlap: Duration::ZERO,
             ending: LeasePhase::Revoked,

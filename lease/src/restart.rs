@@ -22,6 +22,7 @@ use crate::{
     fate::{Fate, Held, secs},
     lease::Lease,
     record::Ended,
+    resource::Resource,
 };
 
 impl LeaseTable {
@@ -124,7 +125,7 @@ impl LeaseTable {
         let tenant = self.tenant_name(&record.tenant);
         let mut lease = Lease::restored(now, record, tenant.clone(), held, extent);
         let resource = self.resources.get(&record.resource_id);
-        lease.bound_before = resource.is_some_and(|resource| resource.outlives_machine());
+        lease.bound_before = resource.is_some_and(Resource::outlives_machine);
         if lease.bound_before && lease.state == State::Grace {
             // The run before may have died between the deadline and its cut.
             lease.state = State::Cutting;
@@ -190,6 +191,8 @@ impl Lease {
             Held::Ends { phase, .. } => (State::Cutting, now.boot, phase),
         };
         let ends = matches!(held, Held::Ends { .. });
+        // What ends is not kept for a renewal.
+        let grace_secs = if ends { 0 } else { record.grace_secs };
         Self {
             id: record.lease_id,
             tenant,
@@ -199,12 +202,7 @@ impl Lease {
             state,
             generation: record.generation,
             term: secs(record.term_secs),
-            // What ends is not kept for a renewal.
-            grace: if ends {
-                Duration::ZERO
-            } else {
-                secs(record.grace_secs)
-            },
+            grace: secs(grace_secs),
             deadline,
             granted_at_unix_ms: record.granted_at_unix_ms,
             expires_at_unix_ms: record.expires_at_unix_ms,
@@ -219,6 +217,7 @@ impl Lease {
             patience_over: false,
             release_began: false,
             bound_before: false,
+            cannot_go_on: ends && ending == LeasePhase::Revoked,
             told_over: matches!(held, Held::Ends { told: true, .. }),
             overlap: Duration::ZERO,
             ending,

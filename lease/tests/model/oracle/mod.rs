@@ -180,6 +180,8 @@ pub(crate) struct Held {
     bound_before: bool,
     /// An earlier run told its end, and it is cut once more.
     told_over: bool,
+    /// It could not go on, and was to be cut for that.
+    revoked_at_a_restart: bool,
     /// It is fenced, and all that failed is its release.
     only_release_failed: bool,
     waits: Vec<(Ticket, Waits)>,

@@ -130,6 +130,7 @@ impl Oracle {
             release_moves: false,
             bound_before: false,
             told_over: false,
+            revoked_at_a_restart: false,
             only_release_failed: false,
             waits: vec![(ticket, Waits::Grant)],
         };

@@ -18,6 +18,7 @@ impl Oracle {
             self.leases[at].waits.clear();
             self.leases[at].on_its_way = OnItsWay::Nothing;
             self.leases[at].release_ordered = false;
+            self.leases[at].release_moves = false;
             self.leases[at].bound_before = self.machine(at);
             self.restart_one(at, run);
         }
@@ -70,6 +71,9 @@ impl Oracle {
         let by_datagrams = matches!(lease.road, Transport::Udp | Transport::Both);
         let lasts = self.arenas[lease.arena].outlives != Outlives::Nothing;
         let span = |from: u64, to: u64| i128::from(to) - i128::from(from);
+        if lease.revoked_at_a_restart {
+            return None;
+        }
         if machine && !run.same_boot {
             let left_ms = span(self.unix_ms(), lease.expires_ms);
             return run.wall_clock_trusted.then_some(left_ms * i128::from(MS));
@@ -83,6 +87,9 @@ impl Oracle {
         let lease = &mut self.leases[at];
         lease.ending = phase.unwrap_or(lease.ending);
         (lease.deadline, lease.grace_ns) = (self.boot, 0);
+        if lease.ending == LeasePhase::Revoked {
+            lease.revoked_at_a_restart = true;
+        }
         self.being_cut(at);
     }
 
