@@ -5,10 +5,22 @@
 //! is the lease table's decision and is on record in its journal; what a pool makes of that carries the
 //! lease's id in its name, so that a new process finds it.
 
+mod device;
+mod directory;
+mod health;
+mod lock;
+mod wipe;
+
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use fabricbios_lease::{Condition, Extent, Layout, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
+
+use device::Device;
+use directory::Directory;
+use health::Health;
+pub use wipe::wipe_main;
 
 /// What the operator offers.
 #[derive(Clone, Debug)]
@@ -62,57 +74,136 @@ pub struct Volume {
 /// A pool. Blocking; called from several threads at once; a call for one lease never waits for a call for
 /// another.
 #[derive(Debug)]
-pub struct Pool {}
+pub struct Pool {
+    kind: Kind,
+    facts: Facts,
+    health: Health,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Directory(Directory),
+    Device(Device),
+}
 
 impl Pool {
     /// Takes the pool at `config.path`, exclusively. Errors say what is in the way and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
-        Err(StepError::new("open pool", config.path.display()))
+        let failed = |why: String| StepError::new("open pool", why);
+        let shown = config.path.display();
+        let path = config.path.canonicalize();
+        let path = path.map_err(|error| failed(format!("{shown}: {error}")))?;
+        let kind = path.metadata().map(|metadata| metadata.file_type());
+        let kind = kind.map_err(|error| failed(format!("{shown}: {error}")))?;
+        if kind.is_dir() {
+            let (pool, facts) = Directory::open(&config, path).map_err(failed)?;
+            let health = Health::watch(pool.check());
+            return Ok(Self::new(Kind::Directory(pool), facts, health));
+        }
+        if kind.is_block_device() {
+            let (pool, facts) = Device::open(&config, path).map_err(failed)?;
+            let health = Health::watch(pool.check());
+            return Ok(Self::new(Kind::Device(pool), facts, health));
+        }
+        Err(failed(format!(
+            "{shown}: neither a directory nor a block device"
+        )))
+    }
+
+    fn new(kind: Kind, facts: Facts, health: Health) -> Self {
+        Self {
+            kind,
+            facts,
+            health,
+        }
     }
 
     /// What it is.
     #[must_use]
     pub fn facts(&self) -> &Facts {
-        unimplemented!("the pool")
+        &self.facts
     }
 
-    /// Makes the volume of a new lease: all zeros (what is there, of a read-only device). An error, also
-    /// where there is one of that lease already, leaves nothing behind that was not there before.
-    pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        Err(StepError::new("create volume", format!("{lease} {extent:?}")))
-    }
-
-    /// The volume that a lease has already, as it is; a device that a reboot took away is made again over
-    /// the same blocks. An error where the lease's bytes are not there any more: never new ones.
-    pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        Err(StepError::new("reopen volume", format!("{lease} {extent:?}")))
+    /// The volume of a lease, made if it is not there: all zeros then (what is there of a read-only device).
+    /// One that is there is the lease's own and stays as it is. An error leaves nothing behind that was
+    /// not there before.
+    pub fn volume(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        let failed = |why| StepError::new("volume", format!("lease {lease}: {why}"));
+        self.facts.admits(extent).map_err(failed)?;
+        let result = match &self.kind {
+            Kind::Directory(pool) => pool.volume(lease, extent.length),
+            Kind::Device(pool) => pool.volume(lease, extent),
+        };
+        self.health.note(result.map_err(failed))
     }
 
     /// Every lease of which there is something, whole or half made. Never blocks on a device.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        Ok(Vec::new())
+        match &self.kind {
+            Kind::Directory(pool) => Ok(pool.leases()),
+            Kind::Device(pool) => pool
+                .leases()
+                .map_err(|why| StepError::new("list volumes", why)),
+        }
     }
 
     /// Takes a lease's volume away and makes sure that nothing of what was in it can be read by the next.
     /// Idempotent, also where an earlier process did part of it or all. Nobody uses the volume any more.
-    /// Gives up, with the device's name, when the storage makes no progress for some seconds.
+    /// Gives up, with the device's name, when the storage makes no progress for some seconds. What lies in
+    /// the volume of another lease is never touched.
     pub fn destroy(
         &self,
         lease: LeaseId,
         extent: Option<Extent>,
-        _progress: &dyn Fn(),
+        progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        Err(StepError::new("destroy", format!("{lease} {extent:?}")))
+        let failed = |why| StepError::new("destroy volume", format!("lease {lease}: {why}"));
+        if let Some(extent) = extent {
+            self.facts.admits(extent).map_err(failed)?;
+        }
+        let result = match &self.kind {
+            Kind::Directory(pool) => pool.destroy(lease, progress),
+            Kind::Device(pool) => pool.destroy(lease, extent, progress),
+        };
+        self.health.note(result.map_err(failed))
+    }
+
+    /// What no volume holds now may be anything from here on, and is zeroed before it is given out: for
+    /// a node that does not know any more which leases there were.
+    pub fn distrust(&self) -> Result<(), StepError> {
+        match &self.kind {
+            Kind::Directory(_) => Ok(()),
+            Kind::Device(pool) => {
+                let result = pool.distrust();
+                result.map_err(|why| StepError::new("distrust pool", why))
+            }
+        }
     }
 
     /// How it does. Never blocks: it says what the latest calls and a watcher found out.
     #[must_use]
     pub fn condition(&self) -> Condition {
-        Condition::Good
+        self.health.condition()
     }
 }
 
-/// The process that wipes: a call that can wait for ever for a device must not be the daemon's.
-pub fn wipe_main(_args: &[std::ffi::OsString]) -> std::process::ExitCode {
-    std::process::ExitCode::FAILURE
+impl Facts {
+    /// Whether a lease could lie there: whole blocks, within the pool.
+    fn admits(&self, extent: Extent) -> Result<(), String> {
+        let block = u64::from(self.block_bytes);
+        let whole = extent.offset.is_multiple_of(block) && extent.length.is_multiple_of(block);
+        if extent.length == 0 || !whole {
+            return Err(format!(
+                "{extent:?} of {}: not whole blocks of {block} bytes",
+                self.name
+            ));
+        }
+        let end = extent.offset.checked_add(extent.length);
+        let within = self.layout == Layout::Amounts || end.is_some_and(|end| end <= self.capacity);
+        if !within {
+            let (name, capacity) = (&self.name, self.capacity);
+            return Err(format!("{extent:?}: {name} ends at {capacity}"));
+        }
+        Ok(())
+    }
 }

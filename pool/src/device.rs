@@ -1,0 +1,287 @@
+//! A raw block device as a pool: its first bytes say whose it is, the rest is carved with device-mapper.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | the first MiB | the header, twice ([`header`]); zeros otherwise |
+//! | then | the leases; an extent's offset counts from here |
+//! | the last MiB | zeros: here a tenant could leave what makes this machine take the disk for a RAID |
+//!
+//! A device that cannot be written has none of that: all of it is data, from its first byte.
+//!
+//! Exclusive among daemons by flock(2), which also keeps udev away. Not by `O_EXCL`: that claims a device
+//! for the one that opens it, and device-mapper, which claims it as well, would be refused (`bd_may_claim`,
+//! block/bdev.c). It is tried at the start, where it tells whether anybody else has the device.
+
+mod block_device;
+pub(crate) mod dm;
+pub(crate) mod header;
+mod record;
+mod signature;
+mod taking;
+mod virgin;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fabricbios_lease::Extent;
+use fabricbios_wire::LeaseId;
+
+use crate::health::Check;
+use crate::wipe::{Identity, Wiper, range_is_busy};
+use crate::{Facts, PoolConfig, Volume};
+use block_device::{BlockDevice, SECTOR_BYTES};
+use dm::{Control, DeviceNumber, Target};
+use record::Record;
+
+const NAME_START: &str = "fabricbios-";
+const MIB: u64 = 1 << 20;
+/// Where the leases begin.
+const DATA_FROM: u64 = MIB;
+/// Nobody's, at the end.
+const TAIL_BYTES: u64 = MIB;
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    device: BlockDevice,
+    /// Locked for as long as it is open.
+    file: File,
+    control: Control,
+    wiper: Wiper,
+    identity: Identity,
+    block_bytes: u32,
+    /// None for a device that cannot be written.
+    record: Option<Record>,
+    /// What has a lease's data in it, or may: until it is wiped.
+    held: Mutex<BTreeMap<LeaseId, Option<Extent>>>,
+}
+
+impl Device {
+    pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
+        let shown = config.path.display();
+        taking::take(config, path).map_err(|why| format!("{shown}: {why}"))
+    }
+
+    /// Whether the device is still there.
+    pub(crate) fn check(&self) -> Check {
+        let device = self.device.clone();
+        Box::new(move || {
+            let there = device.is_there();
+            there.map_err(|why| format!("{}: {why}", device.path.display()))
+        })
+    }
+
+    pub(crate) fn volume(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
+        let is_new = self.hold(lease, extent)?;
+        let made = self.find_or_make(lease, extent);
+        // What could not be undone stays on the list, and is there for `destroy`.
+        if made.is_err() && is_new && matches!(self.control.find(&self.uuid(lease)), Ok(None)) {
+            self.held().remove(&lease);
+        }
+        Ok(Volume {
+            path: made?,
+            bytes: extent.length,
+            block_bytes: self.block_bytes,
+            read_only: self.record.is_none(),
+        })
+    }
+
+    fn find_or_make(&self, lease: LeaseId, extent: Extent) -> Result<PathBuf, String> {
+        let uuid = self.uuid(lease);
+        match self.control.find(&uuid)? {
+            Some(found) if found.is_active => {
+                self.confirm(&uuid, extent)?;
+                return node_of(found.number);
+            }
+            // A process ended while it made this one: it had no table, so nobody has written to it.
+            Some(_unfinished) => self.control.remove_patiently(&uuid)?,
+            None => {}
+        }
+        self.make_clean(extent)?;
+        let name = format!("{NAME_START}{lease}");
+        let target = self.target(extent);
+        let number = self
+            .control
+            .make(&name, &uuid, &target, self.record.is_none())?;
+        node_of(number).inspect_err(|_| {
+            if let Err(error) = self.control.remove_patiently(&uuid) {
+                tracing::warn!(%error, "a device that nobody can open cannot be removed");
+            }
+        })
+    }
+
+    /// Zeros where something from before the pool would be read.
+    fn make_clean(&self, extent: Extent) -> Result<(), String> {
+        let Some(record) = &self.record else {
+            return Ok(());
+        };
+        let busy = range_is_busy(&self.file, DATA_FROM + extent.offset, extent.length);
+        if busy.map_err(|error| self.said(error))? {
+            return Err(self.said("a process that was given up still zeroes there"));
+        }
+        for stretch in record.virgin_within(extent) {
+            self.zero(stretch, &|| ())?;
+        }
+        let noted = record.touch(&self.file, extent);
+        noted.map_err(|error| self.said(error))
+    }
+
+    pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, String> {
+        let devices = devices_of(&self.control, self.identity)?.into_iter();
+        let there: BTreeSet<LeaseId> = devices.map(|(lease, _)| lease).collect();
+        let known: BTreeSet<LeaseId> = self.held().keys().copied().collect();
+        Ok(there.union(&known).copied().collect())
+    }
+
+    pub(crate) fn destroy(
+        &self,
+        lease: LeaseId,
+        given: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), String> {
+        let uuid = self.uuid(lease);
+        let active = self.control.find(&uuid)?.filter(|found| found.is_active);
+        let found = match active {
+            Some(_) => Some(self.extent_of(&self.control.table(&uuid)?)?),
+            None => self.held().get(&lease).copied().flatten(),
+        };
+        // From here on it is on the list, until it is clean. Two that differ are refused.
+        for extent in [found, given].into_iter().flatten() {
+            self.hold(lease, extent)?;
+        }
+        self.wiper.unmap(&uuid, progress)?;
+        if let (Some(extent), Some(_)) = (found.or(given), &self.record) {
+            self.zero(extent, progress)?;
+        }
+        self.held().remove(&lease);
+        Ok(())
+    }
+
+    /// What is not held counts as never given out.
+    pub(crate) fn distrust(&self) -> Result<(), String> {
+        let Some(record) = &self.record else {
+            return Ok(());
+        };
+        let forgotten = record.forget(&self.file);
+        forgotten.map_err(|error| self.said(error))
+    }
+
+    /// Puts it on the list; refuses what overlaps another's. True if it was not there.
+    fn hold(&self, lease: LeaseId, extent: Extent) -> Result<bool, String> {
+        let mut held = self.held();
+        for (other, theirs) in held.iter().filter_map(|(id, at)| Some((*id, (*at)?))) {
+            if other == lease && theirs != extent {
+                return Err(self.said(format!("{extent:?} asked for, but it has {theirs:?}")));
+            }
+            if other != lease && theirs.overlaps(extent) {
+                let why = format!("{extent:?} overlaps {theirs:?} of lease {other}");
+                return Err(self.said(why));
+            }
+        }
+        Ok(held.insert(lease, Some(extent)).is_none())
+    }
+
+    fn confirm(&self, uuid: &str, extent: Extent) -> Result<(), String> {
+        let found = self.extent_of(&self.control.table(uuid)?)?;
+        if found == extent {
+            return Ok(());
+        }
+        Err(self.said(format!("device {uuid} is {found:?} and not {extent:?}")))
+    }
+
+    fn zero(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
+        let at = DATA_FROM + extent.offset;
+        let (device, identity) = (&self.device.path, self.identity);
+        self.wiper
+            .zero(device, identity, at, extent.length, progress)
+    }
+
+    fn data_from(&self) -> u64 {
+        self.record.as_ref().map_or(0, |_| DATA_FROM)
+    }
+
+    fn target(&self, extent: Extent) -> Target {
+        let offset = self.data_from() + extent.offset;
+        Target::linear(self.device.number, offset, extent.length)
+    }
+
+    fn extent_of(&self, table: &[Target]) -> Result<Extent, String> {
+        let extent = extent_of(table, self.device.number, self.data_from());
+        extent.ok_or_else(|| self.said(format!("a device of it has the table {table:?}")))
+    }
+
+    fn uuid(&self, lease: LeaseId) -> String {
+        format!("{}{lease}", uuid_start(self.identity))
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Option<Extent>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn said(&self, what: impl std::fmt::Display) -> String {
+        format!("{}: {what}", self.device.path.display())
+    }
+}
+
+fn uuid_start(identity: Identity) -> String {
+    format!("FABRICBIOS-{:032x}-", u128::from_be_bytes(identity))
+}
+
+/// The devices of a pool: by UUID, because anybody can take a name.
+fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm::Device)>, String> {
+    let start = uuid_start(identity);
+    let lease = |device: &dm::Device| device.uuid.strip_prefix(&start)?.parse().ok();
+    let devices = control.devices(NAME_START)?.into_iter();
+    Ok(devices
+        .filter_map(|device| Some((lease(&device)?, device)))
+        .collect())
+}
+
+/// The one stretch that a table made here is.
+fn extent_of(table: &[Target], device: DeviceNumber, data_from: u64) -> Option<Extent> {
+    let [target] = table else { return None };
+    let (there, sector) = target.parameters.split_once(' ')?;
+    let ours = target.kind == "linear" && target.start == 0 && there == device.to_string();
+    let from = sector.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
+    ours.then_some(Extent {
+        offset: from.checked_sub(data_from)?,
+        length: target.length.checked_mul(SECTOR_BYTES)?,
+    })
+}
+
+/// The device node that the kernel itself makes, in devtmpfs: there with udev and without.
+fn node_of(number: DeviceNumber) -> Result<PathBuf, String> {
+    let path = Path::new("/dev").join(format!("dm-{}", number.minor));
+    let metadata = fs::metadata(&path).map_err(|error| {
+        let shown = path.display();
+        format!("{shown}: {error}: is devtmpfs mounted on /dev?")
+    })?;
+    let right =
+        metadata.file_type().is_block_device() && DeviceNumber::of(metadata.rdev()) == number;
+    right
+        .then_some(path.clone())
+        .ok_or_else(|| format!("{}: not device {number}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_tells_the_extent_that_it_was_made_for() {
+        let number = DeviceNumber { major: 8, minor: 1 };
+        let extent = Extent {
+            offset: 5 * MIB,
+            length: 2 * MIB,
+        };
+        let table = |offset| Target::linear(number, offset, extent.length);
+        let told = |table: &[Target]| extent_of(table, number, DATA_FROM);
+        assert_eq!(told(&[table(DATA_FROM + extent.offset)]), Some(extent));
+        assert_eq!(told(&[table(0)]), None);
+        assert_eq!(told(&[]), None);
+        let elsewhere = DeviceNumber { major: 8, minor: 2 };
+        assert_eq!(told(&[Target::linear(elsewhere, DATA_FROM, MIB)]), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! What the kernel tells about a block device, and who has it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use fabricbios_kernfs::Tree;
+use sha2::{Digest, Sha256};
+
+use super::dm::DeviceNumber;
+
+/// The unit of sizes in sysfs, whatever the device's own blocks are.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+
+/// A disk, or a partition of one.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockDevice {
+    pub(crate) path: PathBuf,
+    pub(crate) number: DeviceNumber,
+    /// The kernel's name, such as `sda1`.
+    pub(crate) name: String,
+    /// Its directory in sysfs.
+    own: Tree,
+    /// The disk's, which is the same unless it is a partition.
+    disk: Tree,
+}
+
+impl BlockDevice {
+    pub(crate) fn find(path: PathBuf) -> Result<Self, String> {
+        let metadata = fs::metadata(&path).map_err(|error| error.to_string())?;
+        let number = DeviceNumber::of(metadata.rdev());
+        let link = PathBuf::from(format!("/sys/dev/block/{number}"));
+        let directory = fs::canonicalize(&link);
+        let directory = directory.map_err(|error| format!("{}: {error}", link.display()))?;
+        let own = Tree::new(&directory);
+        let is_partition = own.exists("partition").map_err(|error| error.to_string())?;
+        let disk = directory.parent().filter(|_| is_partition);
+        Ok(Self {
+            disk: disk.map_or_else(|| own.clone(), Tree::new),
+            name: file_name(&directory),
+            own,
+            path,
+            number,
+        })
+    }
+
+    /// Bytes that it has now.
+    pub(crate) fn bytes(&self) -> Result<u64, String> {
+        let sectors: u64 = self
+            .own
+            .read_as("size")
+            .map_err(|error| error.to_string())?;
+        Ok(sectors.saturating_mul(SECTOR_BYTES))
+    }
+
+    /// Whether there is still this device under the name.
+    pub(crate) fn is_there(&self) -> Result<(), String> {
+        let metadata = fs::metadata(&self.path).map_err(|error| error.to_string())?;
+        if DeviceNumber::of(metadata.rdev()) != self.number {
+            return Err("another device has its name now".to_owned());
+        }
+        match self.bytes()? {
+            0 => Err("it has no medium any more".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of a block that it reads and writes as a whole.
+    pub(crate) fn logical_block_bytes(&self) -> Result<u32, String> {
+        let read = self.disk.read_as("queue/logical_block_size");
+        read.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn read_only(&self) -> Result<bool, String> {
+        let read: Result<u8, _> = self.own.read_as("ro");
+        read.map(|flag| flag != 0)
+            .map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn removable(&self) -> bool {
+        self.disk
+            .read_as::<u8>("removable")
+            .is_ok_and(|flag| flag != 0)
+    }
+
+    /// Partitions that the kernel has found on it.
+    pub(crate) fn partitions(&self) -> Vec<String> {
+        let names = self.own.list("").unwrap_or_default().into_iter();
+        let is_partition = |name: &String| self.own.exists(format!("{name}/partition"));
+        names
+            .filter(|name| is_partition(name).unwrap_or(false))
+            .collect()
+    }
+
+    /// Devices that are made of it, each with its device-mapper UUID if it has one.
+    pub(crate) fn holders(&self) -> Vec<(String, Option<String>)> {
+        let names = self.own.list("holders").unwrap_or_default().into_iter();
+        let uuid = |name: &String| {
+            Tree::new("/sys/class/block")
+                .read(format!("{name}/dm/uuid"))
+                .ok()
+        };
+        names.map(|name| (name.clone(), uuid(&name))).collect()
+    }
+
+    /// Where it is mounted, or that it is swap.
+    pub(crate) fn used_as(&self) -> Option<String> {
+        let proc = Tree::new("/proc");
+        let mounts = proc.read("self/mountinfo").unwrap_or_default();
+        let swaps = proc.read("swaps").unwrap_or_default();
+        let mount = mounted_at(&mounts, self.number, &self.path);
+        let mount = mount.map(|place| format!("mounted on {place}"));
+        mount.or_else(|| is_swap(&swaps, &self.path).then(|| "used as swap space".to_owned()))
+    }
+
+    /// The same number wherever the device is attached, if it has a name of its own; for devices that
+    /// nothing can be written on.
+    pub(crate) fn fingerprint(&self) -> [u8; 16] {
+        let words = [
+            "wwid",
+            "device/wwid",
+            "device/serial",
+            "serial",
+            "dm/uuid",
+            "loop/backing_file",
+        ];
+        let told = words.map(|word| self.disk.read(word).unwrap_or_default());
+        let partition = self.own.read("partition").unwrap_or_default();
+        let nameless = told
+            .iter()
+            .all(String::is_empty)
+            .then(|| self.number.to_string());
+        let bytes = self.bytes().unwrap_or(0);
+        let text = format!("{told:?} {partition} {nameless:?} {bytes}");
+        let sum = Sha256::digest(text.as_bytes());
+        std::array::from_fn(|index| sum[index])
+    }
+}
+
+/// See proc(5), `/proc/PID/mountinfo`: the third word is the device's number, the second after a lone
+/// dash is its name. Some file systems have a number of their own, so that only the name tells.
+fn mounted_at(mountinfo: &str, number: DeviceNumber, path: &Path) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(2);
+        let same_number = left.next()? == number.to_string();
+        let same_name = right.split(' ').nth(1).map(Path::new) == Some(path);
+        let place = left.nth(1)?;
+        (same_number || same_name).then(|| place.to_owned())
+    })
+}
+
+fn is_swap(swaps: &str, path: &Path) -> bool {
+    let names = swaps
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next());
+    names.map(Path::new).any(|name| name == path)
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                          30 22 0:40 /sub /mnt/b rw - btrfs /dev/sdb rw,ssd\n\
+                          31 22 0:5 / /proc rw - proc proc rw\nnonsense\n";
+
+    #[test]
+    fn a_mount_is_found_by_number_or_by_name() {
+        let number = |major, minor| DeviceNumber { major, minor };
+        let at = |major, minor, path| mounted_at(MOUNTS, number(major, minor), Path::new(path));
+        assert_eq!(at(8, 1, "/dev/disk/by-id/x").unwrap(), "/");
+        assert_eq!(at(8, 16, "/dev/sdb").unwrap(), "/mnt/b");
+        assert_eq!(at(8, 32, "/dev/sdc"), None);
+    }
+
+    #[test]
+    fn swap_is_found_by_name() {
+        let swaps = "Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n";
+        assert!(is_swap(swaps, Path::new("/dev/sda2")));
+        assert!(!is_swap(swaps, Path::new("/dev/sda")));
+    }
+}

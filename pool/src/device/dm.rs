@@ -1,0 +1,184 @@
+//! Device-mapper, as far as a pool needs it: devices of one linear target
+//! (`docs/decisions/0007-device-mapper-by-hand.md`).
+
+mod encoding;
+mod ioctl;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use encoding::{ACTIVE_PRESENT, Answer, BUFFER_FULL, HANDS_OFF, READ_ONLY, Request, STATUS_TABLE};
+pub(crate) use encoding::{DeviceNumber, Target};
+use ioctl::{Command, call};
+
+const CONTROL: &str = "/dev/mapper/control";
+const ROOM_BYTES: usize = 16 << 10;
+const ROOM_BYTES_MAX: usize = 16 << 20;
+/// udev opens what it hears of, and has closed it again after this; nothing tells when.
+const BUSY_TRIES: u32 = 40;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// A way to ask.
+#[derive(Debug)]
+pub(crate) struct Control(File);
+
+/// A device that there is.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) uuid: String,
+    pub(crate) number: DeviceNumber,
+    /// It has a table in use, so that it may have been written to.
+    pub(crate) is_active: bool,
+}
+
+impl Control {
+    pub(crate) fn open() -> Result<Self, String> {
+        let file = OpenOptions::new().read(true).write(true).open(CONTROL);
+        file.map(Self).map_err(|error| {
+            format!("{CONTROL}: {error}: devices are carved with device-mapper (modprobe dm-mod, as root)")
+        })
+    }
+
+    /// Every device whose name starts so.
+    pub(crate) fn devices(&self, name_start: &str) -> Result<Vec<Device>, String> {
+        let answer = self.ask(Command::ListDevices, &Request::default());
+        let answer = answer.map_err(|error| format!("device-mapper: list: {error}"))?;
+        let names = Answer(&answer).names().into_iter();
+        let mut devices = Vec::new();
+        for name in names.filter(|name| name.starts_with(name_start)) {
+            let request = Request {
+                name: &name,
+                ..Request::default()
+            };
+            devices.extend(self.device(&request)?);
+        }
+        Ok(devices)
+    }
+
+    /// The device of this UUID, if there is one.
+    pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, String> {
+        self.device(&by_uuid(uuid))
+    }
+
+    fn device(&self, request: &Request<'_>) -> Result<Option<Device>, String> {
+        match self.ask(Command::Status, request) {
+            Ok(answer) => {
+                let answer = Answer(&answer);
+                Ok(Some(Device {
+                    uuid: answer.uuid(),
+                    number: answer.device(),
+                    is_active: answer.flags() & ACTIVE_PRESENT != 0,
+                }))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            Err(error) => Err(said("status", request, &error)),
+        }
+    }
+
+    /// The table in use.
+    pub(crate) fn table(&self, uuid: &str) -> Result<Vec<Target>, String> {
+        let request = Request {
+            flags: STATUS_TABLE,
+            ..by_uuid(uuid)
+        };
+        let answer = self.ask(Command::TableStatus, &request);
+        let answer = answer.map_err(|error| said("table", &request, &error))?;
+        let targets = Answer(&answer).targets();
+        targets.ok_or_else(|| format!("device-mapper: table {uuid}: the answer makes no sense"))
+    }
+
+    /// Makes a device of one target; or leaves none behind.
+    pub(crate) fn make(
+        &self,
+        name: &str,
+        uuid: &str,
+        target: &Target,
+        read_only: bool,
+    ) -> Result<DeviceNumber, String> {
+        let flags = if read_only { READ_ONLY } else { 0 };
+        let create = Request {
+            name,
+            flags,
+            ..by_uuid(uuid)
+        };
+        let created = self.ask(Command::Create, &create);
+        let created = created.map_err(|error| said("create", &create, &error))?;
+        let number = Answer(&created).device();
+        let filled = self.fill(uuid, target, flags);
+        if filled.is_err()
+            && let Err(error) = self.remove_patiently(uuid)
+        {
+            tracing::warn!(%error, "a device that failed cannot be removed");
+        }
+        filled.map(|()| number)
+    }
+
+    fn fill(&self, uuid: &str, target: &Target, flags: u32) -> Result<(), String> {
+        let load = Request {
+            flags,
+            targets: 1,
+            data: target.encode(),
+            ..by_uuid(uuid)
+        };
+        let resume = Request {
+            flags,
+            event: HANDS_OFF,
+            ..by_uuid(uuid)
+        };
+        self.ask(Command::LoadTable, &load)
+            .map_err(|error| said("load", &load, &error))?;
+        self.ask(Command::Suspend, &resume)
+            .map_err(|error| said("resume", &resume, &error))?;
+        Ok(())
+    }
+
+    /// Removes a device, if it is there; waits a little for whoever looks at it.
+    pub(crate) fn remove_patiently(&self, uuid: &str) -> Result<(), String> {
+        let request = Request {
+            event: HANDS_OFF,
+            ..by_uuid(uuid)
+        };
+        for tries_left in (0..BUSY_TRIES).rev() {
+            match self.ask(Command::Remove, &request) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries_left > 0 => {
+                    thread::sleep(BUSY_PAUSE);
+                }
+                Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
+                    return Err(said("remove", &request, &error));
+                }
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks with more and more room, until the answer fits.
+    fn ask(&self, command: Command, request: &Request<'_>) -> io::Result<Vec<u8>> {
+        let mut room = ROOM_BYTES;
+        loop {
+            let mut bytes = request.encode(room);
+            call(&self.0, command, &mut bytes)?;
+            if Answer(&bytes).flags() & BUFFER_FULL == 0 {
+                return Ok(bytes);
+            }
+            room *= 4;
+            if room > ROOM_BYTES_MAX {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+        }
+    }
+}
+
+fn by_uuid(uuid: &str) -> Request<'_> {
+    Request {
+        uuid,
+        ..Request::default()
+    }
+}
+
+fn said(step: &str, request: &Request<'_>, error: &io::Error) -> String {
+    let Request { name, uuid, .. } = request;
+    format!("device-mapper: {step} {name}{uuid}: {error}")
+}

@@ -1,0 +1,179 @@
+//! The first bytes of a raw device that is a pool: which pool it is, whose, and what of it was never given
+//! out.
+//!
+//! Two copies, written in turns, each with a sum over its bytes: a write that is torn leaves the other. What
+//! tools look for to tell what a disk has on it stands at other places, and is zeroed when the pool is made.
+//!
+//! | byte | what |
+//! |---:|---|
+//! | 0 | `FABRICBIOS POOL` and a zero |
+//! | 16 | version, 1 |
+//! | 24 | sequence: the copy with the higher one counts |
+//! | 32 | identity |
+//! | 48 | node |
+//! | 80 | `virgin_from` |
+//! | 88 | SHA-256 of the bytes before |
+//!
+//! Numbers are little-endian.
+
+use fabricbios_wire::NodeId;
+use sha2::{Digest, Sha256};
+
+/// Bytes of a copy: a block of any device that is taken.
+pub(crate) const BYTES: usize = 4096;
+/// Where the copies are, bytes from the start of the device.
+pub(crate) const PLACES: [u64; 2] = [0, 512 << 10];
+
+const MAGIC: &[u8; 16] = b"FABRICBIOS POOL\0";
+const VERSION: u64 = 1;
+const SUM_AT: usize = 88;
+const SUM_BYTES: usize = 32;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) sequence: u64,
+    pub(crate) identity: [u8; 16],
+    pub(crate) node: NodeId,
+    /// Bytes of the data area from here on hold whatever was there before the pool.
+    pub(crate) virgin_from: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..16].copy_from_slice(MAGIC);
+        bytes[16..24].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.identity);
+        bytes[48..80].copy_from_slice(&self.node.0);
+        bytes[80..88].copy_from_slice(&self.virgin_from.to_le_bytes());
+        let sum = Sha256::digest(&bytes[..SUM_AT]);
+        bytes[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
+        bytes
+    }
+
+    /// None where there is no header; an error where there is one that cannot be read.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
+        if bytes.get(..16) != Some(MAGIC) {
+            return Ok(None);
+        }
+        let part = |from: usize, length: usize| bytes.get(from..from + length).unwrap_or_default();
+        let number = |from| u64::from_le_bytes(part(from, 8).try_into().unwrap_or_default());
+        if part(SUM_AT, SUM_BYTES) != &Sha256::digest(part(0, SUM_AT))[..] {
+            return Err("the header of a pool is damaged".to_owned());
+        }
+        if number(16) != VERSION {
+            let version = number(16);
+            return Err(format!(
+                "the header of a pool has version {version} and not {VERSION}"
+            ));
+        }
+        Ok(Some(Self {
+            sequence: number(24),
+            identity: part(32, 16).try_into().unwrap_or_default(),
+            node: NodeId(part(48, 32).try_into().unwrap_or_default()),
+            virgin_from: number(80),
+        }))
+    }
+
+    /// The one that counts of two copies.
+    pub(crate) fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, String> {
+        let [first, second] = copies.map(Self::decode);
+        match (first, second) {
+            (Ok(first), Ok(second)) => Ok([first, second]
+                .into_iter()
+                .flatten()
+                .max_by_key(|header| header.sequence)),
+            (Ok(Some(whole)), Err(_)) | (Err(_), Ok(Some(whole))) => Ok(Some(whole)),
+            (Err(why), _) | (_, Err(why)) => Err(why),
+        }
+    }
+
+    /// Where the copy of this sequence belongs: never over the one before it.
+    pub(crate) fn place(&self) -> u64 {
+        PLACES[usize::from(self.sequence % 2 == 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(sequence: u64) -> Header {
+        Header {
+            sequence,
+            identity: [7; 16],
+            node: NodeId([9; 32]),
+            virgin_from: sequence << 20,
+        }
+    }
+
+    #[test]
+    fn the_newer_copy_counts_and_the_older_one_is_written_next() {
+        let (old, new) = (header(4), header(5));
+        let (old_bytes, new_bytes) = (old.encode(), new.encode());
+        assert_eq!(
+            Header::newest([&old_bytes, &new_bytes]).unwrap().unwrap(),
+            new
+        );
+        assert_eq!(
+            Header::newest([&new_bytes, &old_bytes]).unwrap().unwrap(),
+            new
+        );
+        assert_ne!(old.place(), new.place());
+    }
+
+    #[test]
+    fn no_header_is_not_a_damaged_one() {
+        let nothing = [0; BYTES];
+        assert_eq!(Header::newest([&nothing, &nothing]), Ok(None));
+        assert_eq!(Header::newest([&[], &[]]), Ok(None));
+        let mut torn = header(1).encode();
+        torn[40] ^= 1;
+        assert!(
+            Header::newest([&torn, &nothing])
+                .unwrap_err()
+                .contains("damaged")
+        );
+    }
+
+    #[test]
+    fn a_version_to_come_is_told() {
+        let mut bytes = header(1).encode();
+        bytes[16] = 2;
+        let sum = Sha256::digest(&bytes[..SUM_AT]);
+        bytes[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
+        assert!(Header::decode(&bytes).unwrap_err().contains("version 2"));
+    }
+
+    #[test]
+    fn it_looks_like_no_disk_with_something_on_it() {
+        let bytes = header(u64::MAX).encode();
+        assert_ne!(&bytes[510..512], [0x55, 0xAA]);
+        assert!(bytes[SUM_AT + SUM_BYTES..].iter().all(|&byte| byte == 0));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(sequence: u64, identity: [u8; 16], node: [u8; 32], virgin_from: u64) {
+            let header = Header { sequence, identity, node: NodeId(node), virgin_from };
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(Some(header)));
+        }
+
+        #[test]
+        fn a_torn_write_leaves_the_other_copy(sequence in 1u64..u64::MAX, torn_at in 0usize..SUM_AT + SUM_BYTES) {
+            let (whole, newer) = (header(sequence), header(sequence + 1));
+            let mut torn = [0xEE; BYTES];
+            torn[..torn_at].copy_from_slice(&newer.encode()[..torn_at]);
+            let found = Header::newest([&torn, &whole.encode()]).unwrap().unwrap();
+            prop_assert_eq!(found, whole);
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes: Vec<u8>, rest: Vec<u8>) {
+            let with_magic = [&MAGIC[..], &rest].concat();
+            let _either = (Header::decode(&bytes), Header::decode(&with_magic));
+        }
+    }
+}

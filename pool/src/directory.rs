@@ -1,0 +1,175 @@
+//! A directory as a pool: a preallocated file for each lease, and nothing else of it is ever touched.
+//!
+//! A file system promises zeros in what it allocates, so a volume is never wiped: its file is unlinked,
+//! and the next lease gets a file of its own. One that cannot allocate ahead is refused, because a lease
+//! is a promise of bytes. Files are made under another name: a crash leaves nothing, a file that no
+//! lease uses, or all of it.
+
+mod marker;
+mod volume;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fabricbios_lease::Layout;
+use fabricbios_wire::LeaseId;
+
+use crate::health::Check;
+use crate::wipe::Wiper;
+use crate::{Facts, PoolConfig, Volume};
+use marker::Marker;
+pub(crate) use volume::remove_if_there;
+
+/// What a file system needs for itself to keep the files: this part of what is free.
+const MARGIN_DIVISOR: u64 = 256;
+const MARGIN_BYTES_MIN: u64 = 1 << 20;
+const MARGIN_BYTES_MAX: u64 = 1 << 28;
+/// A page, and the least that file systems allocate.
+const ALIGN_MIN: u64 = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    identity: Identity,
+    block_bytes: u32,
+    wiper: Wiper,
+    /// What there is; the directory itself could keep the caller waiting.
+    known: Mutex<BTreeSet<LeaseId>>,
+    /// Locked for as long as it is open.
+    _marker: Marker,
+}
+
+/// Which directory it is, whatever its name.
+type Identity = (u64, u64);
+
+impl Directory {
+    pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
+        let shown = path.display().to_string();
+        let identity = trusted(&path)?;
+        let marker = Marker::take(&path, &config.node_id, config.force)?;
+        let block_bytes = volume::probe(&path)?;
+        let names = names(&path).map_err(|error| format!("{shown}: {error}"))?;
+        for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
+            let at = path.join(stray);
+            fs::remove_file(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+        }
+        let known: BTreeSet<LeaseId> = names.iter().filter_map(|n| volume::lease_of(n)).collect();
+        let align = u64::from(block_bytes).max(ALIGN_MIN);
+        let facts = Facts {
+            identity: marker.identity(),
+            name: config.path.display().to_string(),
+            device: None,
+            capacity: capacity(&path, &known, align).map_err(|e| format!("{shown}: {e}"))?,
+            align,
+            block_bytes,
+            layout: Layout::Amounts,
+            read_only: false,
+            removable: false,
+        };
+        let pool = Self {
+            identity,
+            block_bytes,
+            wiper: Wiper::new(&config.wiper),
+            known: Mutex::new(known),
+            _marker: marker,
+            path,
+        };
+        Ok((pool, facts))
+    }
+
+    /// Whether the directory is still there, and the same.
+    pub(crate) fn check(&self) -> Check {
+        let (path, identity) = (self.path.clone(), self.identity);
+        Box::new(move || is_same(&path, identity))
+    }
+
+    pub(crate) fn volume(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
+        is_same(&self.path, self.identity)?;
+        let path = self.path.join(volume::name(lease));
+        if !volume::is_there(&path, bytes)? {
+            volume::make(&self.path, lease, bytes)?;
+        }
+        self.known().insert(lease);
+        Ok(Volume {
+            path,
+            bytes,
+            block_bytes: self.block_bytes,
+            read_only: false,
+        })
+    }
+
+    pub(crate) fn leases(&self) -> Vec<LeaseId> {
+        self.known().iter().copied().collect()
+    }
+
+    /// The names go, whatever stands under them: a link that somebody put there leads nowhere for us.
+    pub(crate) fn destroy(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), String> {
+        is_same(&self.path, self.identity)?;
+        let names = [volume::name(lease), volume::unfinished_name(lease)].map(OsString::from);
+        self.wiper.remove(&self.path, names, progress)?;
+        self.known().remove(&lease);
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which it is, if nobody but us and root can put things into it.
+fn trusted(path: &Path) -> Result<Identity, String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    let own = nix::unistd::geteuid().as_raw();
+    if metadata.uid() != own && metadata.uid() != 0 {
+        let owner = metadata.uid();
+        return Err(format!(
+            "{shown}: belongs to user {owner}, who could exchange the files: chown {own} {shown}"
+        ));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(format!(
+            "{shown}: others may write to it, and could exchange the files: chmod go-w {shown}"
+        ));
+    }
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn is_same(path: &Path, identity: Identity) -> Result<(), String> {
+    let shown = path.display();
+    let now = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    if (now.dev(), now.ino()) == identity {
+        return Ok(());
+    }
+    Err(format!(
+        "{shown}: another directory than when the daemon took it: start it anew"
+    ))
+}
+
+fn names(path: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+    let names = entries.into_iter().map(|entry| entry.file_name());
+    Ok(names.filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// What is free and what the volumes have already.
+fn capacity(path: &Path, known: &BTreeSet<LeaseId>, align: u64) -> io::Result<u64> {
+    let mut held: u64 = 0;
+    for lease in known {
+        let metadata = fs::symlink_metadata(path.join(volume::name(*lease)))?;
+        held = held.saturating_add(if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        });
+    }
+    let free = volume::free_bytes(path)?;
+    let margin = (free / MARGIN_DIVISOR).clamp(MARGIN_BYTES_MIN, MARGIN_BYTES_MAX);
+    let all = free.saturating_sub(margin).saturating_add(held);
+    Ok(all - all % align)
+}

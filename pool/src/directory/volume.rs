@@ -1,0 +1,185 @@
+//! One volume: a file of its full size, that is what it seems to be.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use fabricbios_wire::LeaseId;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
+
+const ENDING: &str = ".volume";
+const UNFINISHED_ENDING: &str = ".volume.new";
+const PROBE: &str = ".fabricbios-probe";
+const MODE: u32 = 0o600;
+/// nvmet takes the block size of a file from its inode, up to this (`nvmet_file_ns_enable`,
+/// drivers/nvme/target/io-cmd-file.c).
+const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=4096;
+
+pub(super) fn name(lease: LeaseId) -> String {
+    format!("{lease}{ENDING}")
+}
+
+pub(super) fn unfinished_name(lease: LeaseId) -> String {
+    format!("{lease}{UNFINISHED_ENDING}")
+}
+
+/// The lease that has a volume of this name.
+pub(super) fn lease_of(entry: &str) -> Option<LeaseId> {
+    let lease = entry.strip_suffix(ENDING)?.parse().ok()?;
+    (name(lease) == entry).then_some(lease)
+}
+
+pub(super) fn is_unfinished(entry: &str) -> bool {
+    let lease = entry.strip_suffix(".new").and_then(lease_of);
+    lease.is_some_and(|lease| unfinished_name(lease) == entry)
+}
+
+/// Whether the volume is there; an error if something else is.
+pub(super) fn is_there(path: &Path, bytes: u64) -> Result<bool, String> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => match flaw(&metadata, bytes) {
+            None => Ok(true),
+            Some(flaw) => Err(format!(
+                "{}: {flaw}: this is no volume that was made here; look at it and remove it",
+                path.display()
+            )),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn flaw(metadata: &Metadata, bytes: u64) -> Option<String> {
+    if let Some(flaw) = file_flaw(metadata) {
+        return Some(flaw);
+    }
+    (metadata.len() != bytes).then(|| format!("{} bytes and not {bytes}", metadata.len()))
+}
+
+/// What speaks against a file being one that only we and root can have made and can reach.
+pub(super) fn file_flaw(metadata: &Metadata) -> Option<String> {
+    let own = nix::unistd::geteuid().as_raw();
+    let mode = metadata.mode() & 0o7777;
+    if metadata.file_type().is_symlink() {
+        Some("a symbolic link".to_owned())
+    } else if !metadata.is_file() {
+        Some("no regular file".to_owned())
+    } else if metadata.nlink() != 1 {
+        Some(format!("has {} names", metadata.nlink()))
+    } else if metadata.uid() != own {
+        Some(format!("belongs to user {}", metadata.uid()))
+    } else if mode != MODE {
+        Some(format!("has mode {mode:o} and not {MODE:o}"))
+    } else {
+        None
+    }
+}
+
+/// Makes the file, all zeros, its bytes allocated, durable; or nothing.
+pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), String> {
+    let unfinished = directory.join(unfinished_name(lease));
+    let finished = directory.join(name(lease));
+    let made = remove_if_there(&unfinished)
+        .and_then(|()| allocate(&unfinished, bytes))
+        .and_then(|_file| take_name(&unfinished, &finished));
+    let made = match made {
+        Ok(()) => make_durable(directory).inspect_err(|_| undo(&finished)),
+        Err(error) => {
+            undo(&unfinished);
+            Err(error)
+        }
+    };
+    made.map_err(|error| {
+        let why = explain(&error, directory, bytes);
+        format!("{}: {why}", finished.display())
+    })
+}
+
+/// A new file of this size.
+fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(MODE)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    let length = i64::try_from(bytes).map_err(|_too_long| Errno::EFBIG)?;
+    fallocate(&file, FallocateFlags::empty(), 0, length)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn take_name(unfinished: &Path, finished: &Path) -> io::Result<()> {
+    let never_over = RenameFlags::RENAME_NOREPLACE;
+    Ok(renameat2(
+        AT_FDCWD, unfinished, AT_FDCWD, finished, never_over,
+    )?)
+}
+
+fn make_durable(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn undo(path: &Path) {
+    if let Err(error) = remove_if_there(path) {
+        tracing::warn!(path = %path.display(), %error, "what is left of a volume cannot be removed");
+    }
+}
+
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn explain(error: &io::Error, directory: &Path, bytes: u64) -> String {
+    let full = matches!(
+        error.raw_os_error(),
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
+    );
+    let free = full.then(|| free_bytes(directory).ok()).flatten();
+    match free {
+        Some(free) => {
+            format!("{error}: {bytes} bytes wanted, {free} free; make room or offer less")
+        }
+        None => error.to_string(),
+    }
+}
+
+/// What an ordinary user could still write.
+pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
+    let about = nix::sys::statvfs::statvfs(directory)?;
+    Ok(about
+        .blocks_available()
+        .saturating_mul(about.fragment_size()))
+}
+
+/// Tries what a volume needs; returns the bytes of a block of a file, as nvmet will have it.
+pub(super) fn probe(directory: &Path) -> Result<u32, String> {
+    let path = directory.join(PROBE);
+    let shown = directory.display();
+    let file = remove_if_there(&path).and_then(|()| allocate(&path, *BLOCK_BYTES.end()));
+    let block_bytes = match file {
+        Ok(file) => file.metadata().map(|metadata| metadata.blksize()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => Err(io::Error::other(
+                "this file system cannot allocate files ahead (fallocate): take another, such as ext4 or xfs",
+            )),
+            // Its volumes may have all of it.
+            Some(libc::ENOSPC | libc::EDQUOT) => {
+                fs::metadata(directory).map(|metadata| metadata.blksize())
+            }
+            _ => Err(error),
+        },
+    };
+    let removed = remove_if_there(&path);
+    let block_bytes = removed
+        .and(block_bytes)
+        .map_err(|error| format!("{shown}: {error}"))?;
+    let clamped = block_bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
+    u32::try_from(clamped).map_err(|error| format!("{shown}: {error}"))
+}

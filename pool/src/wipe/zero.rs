@@ -1,0 +1,167 @@
+//! Zeroing part of a raw device, and looking whether it is zero.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
+
+use super::verbs::Say;
+use crate::device::header::{self, Header};
+
+/// The number of a pool.
+pub(crate) type Identity = [u8; 16];
+
+/// Zeroed between two words of progress: a slow disk does this in a second.
+const CHUNK_BYTES: u64 = 16 << 20;
+/// Read back at each place that is looked at; no smaller than a block of any device that is taken.
+const SAMPLE_BYTES: usize = 4096;
+const SAMPLES_MAX: u64 = 16;
+
+/// Zeroes `length` bytes at `offset` of the device, waits until they are on it, and looks.
+///
+/// With `FALLOC_FL_ZERO_RANGE` and nothing else, because of what the kernel does then (`blkdev_fallocate`,
+/// block/fops.c): it drops cached pages and calls `blkdev_issue_zeroout` with `BLKDEV_ZERO_NOUNMAP`. So the
+/// device is told to write zeroes and to keep the blocks, and one that cannot is written to. With
+/// `PUNCH_HOLE`, or a discard, the blocks may be unmapped, and what they read as afterwards would be the
+/// device's word; and a thin device could run out of space under a lease.
+pub(super) fn zero(
+    device: &Path,
+    identity: Identity,
+    offset: u64,
+    length: u64,
+    say: Say<'_>,
+) -> Result<(), String> {
+    let shown = device.display();
+    let failed = |error: io::Error| format!("{shown}: zeroing {length} bytes at {offset}: {error}");
+    let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
+    confirm(&file, identity).map_err(|why| format!("{shown}: {why}"))?;
+    wait_for_others(&file, offset, length).map_err(failed)?;
+    say()?;
+    for (at, bytes) in chunks(offset, length) {
+        zero_range(&file, at, bytes).map_err(failed)?;
+        say()?;
+    }
+    file.sync_all().map_err(failed)?;
+    for at in samples(offset, length) {
+        let bytes = read_sample(&file, at).map_err(failed)?;
+        if let Some(place) = bytes.iter().position(|&byte| byte != 0) {
+            let place = at + place as u64;
+            return Err(format!(
+                "{shown}: byte {place} is not zero after it was zeroed: this device cannot be trusted"
+            ));
+        }
+        say()?;
+    }
+    Ok(())
+}
+
+/// Past every cache of this machine, so that a look sees what a later reader will.
+fn open(device: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(device)
+}
+
+/// The name could be another device's by now.
+fn confirm(file: &File, identity: Identity) -> Result<(), String> {
+    let copies = header::PLACES.map(|place| read_sample(file, place));
+    let header = copies
+        .into_iter()
+        .filter_map(|copy| Header::decode(&copy.ok()?).ok())
+        .flatten()
+        .any(|header| header.identity == identity);
+    if header {
+        return Ok(());
+    }
+    Err("this is not the pool that was to be wiped: nothing was written".to_owned())
+}
+
+/// Waits until no other process zeroes there: one that was given up still does, as long as it is there.
+fn wait_for_others(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLKW(&range(offset, length)?))?;
+    Ok(())
+}
+
+/// Whether a process, of this daemon or an earlier one, still zeroes there.
+pub(crate) fn range_is_busy(file: &File, offset: u64, length: u64) -> io::Result<bool> {
+    let mut answer = range(offset, length)?;
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut answer))?;
+    Ok(i32::from(answer.l_type) != libc::F_UNLCK)
+}
+
+fn range(offset: u64, length: u64) -> io::Result<libc::flock> {
+    let number = |value: u64| i64::try_from(value).map_err(io::Error::other);
+    let kind = |value: i32| i16::try_from(value).map_err(io::Error::other);
+    Ok(libc::flock {
+        l_type: kind(libc::F_WRLCK)?,
+        l_whence: kind(libc::SEEK_SET)?,
+        l_start: number(offset)?,
+        l_len: number(length)?,
+        l_pid: 0,
+    })
+}
+
+fn zero_range(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    let number = |value: u64| i64::try_from(value).map_err(io::Error::other);
+    let flags = FallocateFlags::FALLOC_FL_ZERO_RANGE;
+    Ok(fallocate(file, flags, number(offset)?, number(length)?)?)
+}
+
+fn chunks(offset: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    let starts = (0..length.div_ceil(CHUNK_BYTES)).map(|index| index * CHUNK_BYTES);
+    starts.map(move |start| (offset + start, CHUNK_BYTES.min(length - start)))
+}
+
+/// The first sample, the last, and some between them.
+fn samples(offset: u64, length: u64) -> impl Iterator<Item = u64> {
+    let all = length / SAMPLE_BYTES as u64;
+    let taken = all.min(SAMPLES_MAX);
+    let last = all.saturating_sub(1);
+    (0..taken).map(move |index| {
+        let place = u128::from(last) * u128::from(index) / u128::from((taken - 1).max(1));
+        offset + u64::try_from(place).unwrap_or(last) * SAMPLE_BYTES as u64
+    })
+}
+
+/// Into memory that starts on a page, as such reads want it.
+fn read_sample(file: &File, offset: u64) -> io::Result<Vec<u8>> {
+    let mut room = vec![0; SAMPLE_BYTES * 2];
+    let start = room.as_ptr().align_offset(SAMPLE_BYTES);
+    let sample = &mut room[start..start + SAMPLE_BYTES];
+    file.read_exact_at(sample, offset)?;
+    Ok(sample.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_all_of_it_once() {
+        let all: Vec<_> = chunks(1 << 20, (32 << 20) + 4096).collect();
+        assert_eq!(
+            all,
+            [
+                (1 << 20, CHUNK_BYTES),
+                (17 << 20, CHUNK_BYTES),
+                (33 << 20, 4096)
+            ]
+        );
+        assert_eq!(chunks(5, 0).count(), 0);
+    }
+
+    #[test]
+    fn samples_are_the_ends_and_some_between() {
+        let all: Vec<_> = samples(1 << 20, 1 << 30).collect();
+        assert_eq!(all.len() as u64, SAMPLES_MAX);
+        assert_eq!(all[0], 1 << 20);
+        assert_eq!(*all.last().unwrap(), (1 << 20) + (1 << 30) - 4096);
+        assert!(all.is_sorted() && all.iter().all(|at| at % 4096 == 0));
+        assert_eq!(samples(8192, 4096).collect::<Vec<_>>(), [8192]);
+        assert_eq!(samples(0, 8192).collect::<Vec<_>>(), [0, 4096]);
+    }
+}

@@ -1,0 +1,393 @@
+//! Directories as pools, on a file system of this machine.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use fabricbios_lease::{Condition, Extent, Layout, StepError};
+use fabricbios_pool::{Pool, PoolConfig};
+use fabricbios_wire::{LeaseId, NodeId};
+use tempfile::TempDir;
+
+const NODE: NodeId = NodeId([1; 32]);
+const OTHER_NODE: NodeId = NodeId([2; 32]);
+const LEASE: LeaseId = LeaseId(0xA1);
+const BYTES: u64 = 1 << 20;
+const EXTENT: Extent = Extent {
+    offset: 0,
+    length: BYTES,
+};
+
+/// A directory that nobody else can write to, whatever the mask is.
+fn place() -> TempDir {
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+    place
+}
+
+fn config(path: &Path) -> PoolConfig {
+    PoolConfig {
+        path: path.to_owned(),
+        node_id: NODE,
+        force: false,
+        wiper: vec![env!("CARGO_BIN_EXE_fabricbios-wipe").into()],
+    }
+}
+
+fn open(place: &TempDir) -> Pool {
+    Pool::open(config(place.path())).unwrap()
+}
+
+fn refusal(config: PoolConfig) -> String {
+    Pool::open(config).unwrap_err().to_string()
+}
+
+fn volume_path(place: &TempDir) -> PathBuf {
+    place.path().join(format!("{LEASE}.volume"))
+}
+
+fn names(place: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(place.path()).unwrap();
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<_> = entries.map(|e| name(e).into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn destroy(pool: &Pool) -> Result<(), StepError> {
+    pool.destroy(LEASE, Some(EXTENT), &|| ())
+}
+
+#[test]
+fn a_volume_is_all_zeros_allocated_and_ours_alone() {
+    let place = place();
+    let volume = open(&place).volume(LEASE, EXTENT).unwrap();
+    assert_eq!(volume.path, volume_path(&place).canonicalize().unwrap());
+    assert_eq!((volume.bytes, volume.read_only), (BYTES, false));
+    let metadata = fs::metadata(&volume.path).unwrap();
+    assert_eq!(metadata.len(), BYTES);
+    assert!(metadata.blocks() * 512 >= BYTES, "its bytes are promised");
+    assert_eq!(metadata.mode() & 0o7777, 0o600);
+    assert!(
+        fs::read(&volume.path)
+            .unwrap()
+            .iter()
+            .all(|&byte| byte == 0)
+    );
+    assert_eq!(names(&place).len(), 2, "the marker and the volume");
+}
+
+#[test]
+fn facts_are_the_file_systems() {
+    let place = place();
+    let pool = open(&place);
+    let facts = pool.facts().clone();
+    assert_eq!(facts.layout, Layout::Amounts);
+    assert_eq!(facts.name, place.path().display().to_string());
+    assert!((512..=4096).contains(&facts.block_bytes) && facts.align >= 4096);
+    assert!(facts.capacity > BYTES && facts.capacity.is_multiple_of(facts.align));
+    drop(pool);
+    assert_eq!(open(&place).facts().identity, facts.identity);
+    let another = self::place();
+    assert_ne!(open(&another).facts().identity, facts.identity);
+}
+
+#[test]
+fn a_volume_stays_as_it_is_over_calls_and_daemons() {
+    let place = place();
+    let pool = open(&place);
+    let volume = pool.volume(LEASE, EXTENT).unwrap();
+    let mut file = File::options().write(true).open(&volume.path).unwrap();
+    file.write_all(b"mine").unwrap();
+    assert_eq!(pool.volume(LEASE, EXTENT).unwrap(), volume);
+    drop(pool);
+    let pool = open(&place);
+    assert_eq!(pool.leases().unwrap(), [LEASE]);
+    assert_eq!(pool.volume(LEASE, EXTENT).unwrap(), volume);
+    assert_eq!(&fs::read(&volume.path).unwrap()[..4], b"mine");
+}
+
+#[test]
+fn the_next_volume_has_nothing_of_the_one_before() {
+    let place = place();
+    let pool = open(&place);
+    let volume = pool.volume(LEASE, EXTENT).unwrap();
+    fs::write(&volume.path, vec![0xEE; 1 << 20]).unwrap();
+    let mut still_open = File::open(&volume.path).unwrap();
+    destroy(&pool).unwrap();
+    assert!(!volume.path.exists());
+    assert_eq!(pool.leases().unwrap(), []);
+    let next = pool.volume(LeaseId(0xA2), EXTENT).unwrap();
+    assert!(fs::read(&next.path).unwrap().iter().all(|&byte| byte == 0));
+    let mut old = Vec::new();
+    still_open.read_to_end(&mut old).unwrap();
+    assert!(old.iter().all(|&byte| byte == 0xEE), "another file");
+}
+
+#[test]
+fn destroying_again_or_nothing_is_done_already() {
+    let place = place();
+    let pool = open(&place);
+    destroy(&pool).unwrap();
+    pool.volume(LEASE, EXTENT).unwrap();
+    destroy(&pool).unwrap();
+    pool.destroy(LEASE, None, &|| ()).unwrap();
+    assert_eq!(names(&place), [".fabricbios-pool"]);
+}
+
+#[test]
+fn destroying_tells_of_its_progress() {
+    let place = place();
+    let pool = open(&place);
+    pool.volume(LEASE, EXTENT).unwrap();
+    let calls = std::cell::Cell::new(0);
+    let count = || calls.set(calls.get() + 1);
+    pool.destroy(LEASE, None, &count).unwrap();
+    assert!(calls.get() > 0);
+}
+
+#[test]
+fn what_a_crash_left_half_made_goes_and_other_files_stay() {
+    let place = place();
+    drop(open(&place));
+    let stray = place.path().join(format!("{LEASE}.volume.new"));
+    fs::write(&stray, "half").unwrap();
+    let others = ["letter.txt", "x.volume", "0.volume.new", ".hidden"];
+    for other in others {
+        fs::write(place.path().join(other), "kept").unwrap();
+    }
+    let pool = open(&place);
+    assert!(!stray.exists());
+    assert_eq!(pool.leases().unwrap(), []);
+    pool.volume(LEASE, EXTENT).unwrap();
+    destroy(&pool).unwrap();
+    for other in others {
+        assert_eq!(fs::read(place.path().join(other)).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn a_half_made_one_of_this_process_is_in_nobodys_way() {
+    let place = place();
+    let pool = open(&place);
+    let stray = place.path().join(format!("{LEASE}.volume.new"));
+    fs::write(&stray, "half").unwrap();
+    pool.volume(LEASE, EXTENT).unwrap();
+    assert!(!stray.exists());
+}
+
+/// What stands under a volume's name, and what is said of it.
+fn refused(make: impl Fn(&Path), told: &str) {
+    let place = place();
+    let pool = open(&place);
+    let path = volume_path(&place);
+    make(&path);
+    let error = pool.volume(LEASE, EXTENT).unwrap_err().to_string();
+    let lease = LEASE.to_string();
+    assert!(error.contains(told) && error.contains(&lease), "{error}");
+    assert!(path.symlink_metadata().is_ok(), "it is not deleted blindly");
+    assert!(matches!(pool.condition(), Condition::Degraded(_)));
+    drop(pool);
+    let pool = open(&place);
+    assert_eq!(pool.leases().unwrap(), [LEASE], "it is told");
+}
+
+fn file_of(path: &Path, bytes: u64) {
+    let file = File::create(path).unwrap();
+    file.set_len(bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn a_symbolic_link_under_a_volumes_name_is_refused() {
+    let elsewhere = place();
+    let victim = elsewhere.path().join("victim");
+    file_of(&victim, BYTES);
+    refused(|path| symlink(&victim, path).unwrap(), "a symbolic link");
+    assert_eq!(victim.metadata().unwrap().len(), BYTES);
+}
+
+#[test]
+fn a_file_with_two_names_is_refused() {
+    let two_names = |path: &Path| {
+        file_of(path, BYTES);
+        fs::hard_link(path, path.with_extension("other")).unwrap();
+    };
+    refused(two_names, "has 2 names");
+}
+
+#[test]
+fn a_file_that_others_can_read_is_refused() {
+    let readable = |path: &Path| {
+        file_of(path, BYTES);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+    };
+    refused(readable, "has mode 644");
+}
+
+#[test]
+fn a_file_of_another_size_or_a_directory_is_refused() {
+    refused(|path| file_of(path, BYTES / 2), "524288 bytes and not");
+    refused(|path| fs::create_dir(path).unwrap(), "no regular file");
+}
+
+#[test]
+fn destroying_a_link_takes_the_name_and_not_what_it_leads_to() {
+    let (place, elsewhere) = (place(), self::place());
+    let victim = elsewhere.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let pool = open(&place);
+    symlink(&victim, volume_path(&place)).unwrap();
+    destroy(&pool).unwrap();
+    assert!(volume_path(&place).symlink_metadata().is_err());
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
+}
+
+#[test]
+fn a_second_daemon_is_told_that_the_pool_is_busy() {
+    let place = place();
+    let pool = open(&place);
+    let error = refusal(config(place.path()));
+    assert!(error.contains("busy"), "{error}");
+    let forced = PoolConfig {
+        force: true,
+        ..config(place.path())
+    };
+    assert!(refusal(forced).contains("busy"), "not by force either");
+    drop(pool);
+    open(&place);
+}
+
+#[test]
+fn another_nodes_pool_is_taken_by_force_only_and_with_its_volumes() {
+    let place = place();
+    let pool = open(&place);
+    let identity = pool.facts().identity;
+    pool.volume(LEASE, EXTENT).unwrap();
+    drop(pool);
+    let other = |force| PoolConfig {
+        node_id: OTHER_NODE,
+        force,
+        ..config(place.path())
+    };
+    let error = refusal(other(false));
+    assert!(error.contains(&NODE.to_string()), "{error}");
+    let taken = Pool::open(other(true)).unwrap();
+    assert_eq!(taken.leases().unwrap(), [LEASE]);
+    assert_eq!(taken.facts().identity, identity);
+    drop(taken);
+    assert!(refusal(config(place.path())).contains(&OTHER_NODE.to_string()));
+}
+
+#[test]
+fn a_marker_that_is_none_is_refused() {
+    let place = place();
+    let marker = place.path().join(".fabricbios-pool");
+    file_of(&marker, 0);
+    drop(open(&place));
+    for text in [
+        "hello",
+        "fabricbios-pool 2\n",
+        "fabricbios-pool 1\nidentity 1\nnode 2\n",
+    ] {
+        fs::write(&marker, text).unwrap();
+        let error = refusal(config(place.path()));
+        assert!(error.contains("no marker"), "{error}");
+    }
+    fs::remove_file(&marker).unwrap();
+    let elsewhere = self::place();
+    symlink(elsewhere.path().join("target"), &marker).unwrap();
+    assert!(refusal(config(place.path())).contains(".fabricbios-pool"));
+    assert!(!elsewhere.path().join("target").exists());
+}
+
+#[test]
+fn a_directory_that_others_can_write_is_refused_with_what_to_do() {
+    let place = place();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o770)).unwrap();
+    let error = refusal(config(place.path()));
+    assert!(error.contains("chmod go-w"), "{error}");
+}
+
+#[test]
+fn what_is_neither_directory_nor_device_is_refused() {
+    let place = place();
+    let absent = refusal(config(&place.path().join("absent")));
+    assert!(
+        absent.contains("absent") && absent.contains("No such file"),
+        "{absent}"
+    );
+    let file = place.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = refusal(config(&file));
+    assert!(
+        error.contains("neither a directory nor a block device"),
+        "{error}"
+    );
+    assert!(refusal(config(Path::new("/dev/null"))).contains("neither"));
+}
+
+#[test]
+fn no_space_is_told_and_leaves_nothing_until_there_is_some() {
+    let place = place();
+    let pool = open(&place);
+    let too_much = Extent {
+        offset: 0,
+        length: 1 << 60,
+    };
+    let error = pool.volume(LEASE, too_much).unwrap_err().to_string();
+    assert!(error.contains("free"), "{error}");
+    assert_eq!(names(&place), [".fabricbios-pool"]);
+    assert_eq!(pool.leases().unwrap(), []);
+    assert!(matches!(pool.condition(), Condition::Degraded(_)));
+    pool.volume(LEASE, EXTENT).unwrap();
+    assert_eq!(pool.condition(), Condition::Good);
+}
+
+#[test]
+fn parts_of_blocks_and_nothing_are_no_volumes() {
+    let place = place();
+    let pool = open(&place);
+    for length in [0, 1, 513] {
+        let extent = Extent { offset: 0, length };
+        let error = pool.volume(LEASE, extent).unwrap_err().to_string();
+        assert!(error.contains("whole blocks"), "{error}");
+    }
+    assert_eq!(
+        pool.condition(),
+        Condition::Good,
+        "it was the caller's fault"
+    );
+}
+
+#[test]
+fn a_directory_that_was_exchanged_is_not_written_to() {
+    let above = place();
+    let path = above.path().join("pool");
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    let pool = Pool::open(config(&path)).unwrap();
+    fs::rename(&path, above.path().join("moved")).unwrap();
+    assert!(pool.volume(LEASE, EXTENT).is_err());
+    fs::create_dir(&path).unwrap();
+    let error = pool.volume(LEASE, EXTENT).unwrap_err().to_string();
+    assert!(error.contains("another directory"), "{error}");
+    assert!(pool.destroy(LEASE, None, &|| ()).is_err());
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+}
+
+#[test]
+fn a_wiper_that_is_not_there_is_told() {
+    let place = place();
+    let missing = PoolConfig {
+        wiper: vec!["/nosuch/wiper".into()],
+        ..config(place.path())
+    };
+    let pool = Pool::open(missing).unwrap();
+    pool.volume(LEASE, EXTENT).unwrap();
+    let error = destroy(&pool).unwrap_err().to_string();
+    assert!(error.contains("/nosuch/wiper"), "{error}");
+    assert_eq!(pool.leases().unwrap(), [LEASE], "it is still there");
+}
