@@ -29,10 +29,12 @@ def rows(output):
 
 
 def _reason(status, said):
-    """A skip says why; of a failure, what it printed beyond what was expected."""
+    """A skip says why; of a failure, what it printed beyond what was expected, or what it did not print."""
     if status == "fail":
-        said = [line[1:] for line in said if line.startswith("+") and not line.startswith("+++")] or said
-    return "; ".join(said[:3]).replace("|", "/")
+        diff = [line for line in said if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        more = [line[1:] for line in diff if line[0] == "+"]
+        said = more or [f"not printed: {line[1:]}" for line in diff] or said
+    return "; ".join(list(dict.fromkeys(said))[:3]).replace("|", "/")
 
 
 def run(checkout, tests, trtype, node):
@@ -51,9 +53,19 @@ def run(checkout, tests, trtype, node):
     print(f"\nover {trtype}: " + ", ".join(f"{count} {word}" for word, count in counts.items()), flush=True)
 
 
+def kernel_config():
+    """Where blktests looks for it. A kernel that was fetched before the lab kept it has none."""
+    release = os.uname().release
+    kept, wanted = pathlib.Path(f"/lib/modules/{release}/config"), pathlib.Path(f"/boot/config-{release}")
+    if kept.exists() and not wanted.exists():
+        wanted.parent.mkdir(exist_ok=True)
+        wanted.symlink_to(kept)
+
+
 def main():
     """Over TCP and over RDMA."""
     block.ready()
+    kernel_config()
     checkout, tests = sys.argv[1], sys.argv[2:]
     with block.BlockNode(block.loop_device(512), ports=(block.TCP, block.RDMA), fbbu=False) as node:
         for trtype in ("tcp", "rdma"):

@@ -104,6 +104,13 @@ fn arrange(building: &Path, unpacked: &Path, log: &Path) -> Result<String> {
         run_logged(Command::new("xz").args(["-d", "-T0", "--"]).args(some), log)?;
     }
     std::fs::rename(&modules, kernel.join("lib/modules"))?;
+    let config = unpacked.join("boot").join(format!("config-{release}"));
+    // Other people's tests look up what the kernel was built with.
+    std::fs::rename(
+        &config,
+        kernel.join("lib/modules").join(&release).join("config"),
+    )
+    .with_context(|| format!("the kernel package has no boot/config-{release}"))?;
     let image = unpacked.join("boot").join(format!("vmlinuz-{release}"));
     std::fs::rename(&image, kernel.join("vmlinuz"))
         .with_context(|| format!("the kernel package has no boot/vmlinuz-{release}"))?;
