@@ -51,7 +51,14 @@ def judge_request(data):
         return "unauthenticated"
     magic, op, flags, status, reserved = head[0], head[1], head[2], head[3], head[10]
     known = 1 <= op <= (4 if magic == b"FBMU" else 5)
-    return None if known and not (flags & ~PAYLOAD_MAC or status or reserved) else "INVALID"
+    parts = magic == b"FBBU" and op in (2, 3) and is_part(reserved)
+    return None if known and not (flags & ~PAYLOAD_MAC or status or reserved and not parts) else "INVALID"
+
+
+def is_part(reserved):
+    """As far as that goes without knowing the block size: section 8."""
+    index, count = reserved >> 16, reserved & 0xFFFF
+    return index < count and count in (2, 4, 8, 16, 32, 64)
 
 
 def judge_reply(data):
@@ -61,10 +68,12 @@ def judge_reply(data):
 
 def lines(data):
     """What a good frame says."""
-    magic, op, flags, status, lease_id, nonce, offset, length, crc, _, _ = fields(data)
+    magic, op, flags, status, lease_id, nonce, offset, length, crc, _, reserved = fields(data)
     out = [("magic", magic.decode()), ("op", OPS[op]), ("flags", f"0x{flags:02x}"), ("status", STATUS[status]),
            ("lease_id", lease_id.hex()), ("nonce", f"0x{nonce:016x}"), ("offset", offset), ("length", length),
            ("payload_crc", f"0x{crc:08x}"), ("tag", data[56:88].hex())]
+    if reserved:
+        out += [("part.index", reserved >> 16), ("part.count", reserved & 0xFFFF)]
     if len(data) > LEAST:
         out.append(("payload", data[LEAST:].hex()))
     if op == 1 and flags & REPLY and status == 0:
@@ -84,7 +93,8 @@ def hello_lines(payload):
 def make(values):
     """The datagram that these lines are of; CRC and tag are computed, not copied."""
     payload = bytes.fromhex(values.get("payload", ""))
+    reserved = int(values.get("part.index", 0)) << 16 | int(values.get("part.count", 0))
     head = HEADER.pack(values["magic"].encode(), 0, OPS.index(values["op"]), int(values["flags"], 0),
                        STATUS.index(values["status"]), bytes.fromhex(values["lease_id"]), int(values["nonce"], 0),
-                       int(values["offset"]), int(values["length"]), crc32c(payload), len(payload), 0)
+                       int(values["offset"]), int(values["length"]), crc32c(payload), len(payload), reserved)
     return head + tag_of(head + bytes(32) + payload) + payload

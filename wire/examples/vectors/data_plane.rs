@@ -79,7 +79,8 @@ pub(crate) fn request(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str>
     }
     let undefined = header.flags & !data_flags::PAYLOAD_MAC;
     let op = DataOp::from_byte(header.op).filter(|op| has(header.service, *op));
-    if (header.status, header.reserved, undefined) != (0, 0, 0) || op.is_none() {
+    let is_plain = (header.status, undefined) == (0, 0);
+    if !op.is_some_and(|op| is_plain && may_be_part(header, op)) {
         return Err("INVALID");
     }
     Ok((lines(&frame), sealed(header, frame.payload)))
@@ -88,6 +89,17 @@ pub(crate) fn request(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str>
 /// FLUSH belongs to blocks.
 fn has(service: DataService, op: DataOp) -> bool {
     op != DataOp::Flush || service == DataService::Block
+}
+
+/// What is in parts is read or written, in blocks.
+fn may_be_part(header: &DataHeader, op: DataOp) -> bool {
+    match header.part() {
+        Ok(None) => true,
+        Ok(Some(_)) => {
+            header.service == DataService::Block && matches!(op, DataOp::Read | DataOp::Write)
+        }
+        Err(NotAPart) => false,
+    }
 }
 
 /// Whether a client would believe it, if it had asked for it.
@@ -130,6 +142,10 @@ fn lines(frame: &DataFrame<'_>) -> Lines {
         format!("payload_crc = 0x{:08x}", it.payload_crc),
         format!("tag = {}", hex(frame.tag)),
     ];
+    if let Ok(Some(part)) = it.part() {
+        out.push(format!("part.index = {}", part.index()));
+        out.push(format!("part.count = {}", part.count()));
+    }
     if !frame.payload.is_empty() {
         out.push(format!("payload = {}", hex(frame.payload)));
     }

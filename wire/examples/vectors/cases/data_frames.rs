@@ -49,6 +49,21 @@ fn of_blocks(header: DataHeader) -> DataHeader {
     DataHeader { service, ..header }
 }
 
+/// Of a block.
+fn part(index: u16, count: u16, header: DataHeader) -> DataHeader {
+    let reserved = Part::new(index, count).map_or(0, Part::reserved);
+    let length = 1;
+    of_blocks(DataHeader {
+        reserved,
+        length,
+        ..header
+    })
+}
+
+fn quarter() -> Vec<u8> {
+    (0..=255).cycle().take(1024).collect()
+}
+
 pub(crate) fn requests(c: &mut Vec<Case>) {
     let mut add = |name: &str, about: &str, header: DataHeader, payload: &[u8]| {
         let bytes = sealed(&header, payload);
@@ -92,6 +107,17 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     add("block_read", "READ of 22 blocks", of_blocks(read()), &[]);
     let flush = header(DataOp::Flush, SESSION_7 | 2, 0, 0);
     add("block_flush", "FLUSH", of_blocks(flush), &[]);
+    let about = "READ of the last quarter of a block";
+    add("block_read_part", about, part(3, 4, read()), &[]);
+    let about = "WRITE of the third quarter of a block of 4096 bytes";
+    let third = DataHeader {
+        nonce: SESSION_7 | 12,
+        ..write()
+    };
+    add("block_write_part", about, part(2, 4, third), &quarter());
+    let about = "WRITE of the last of 64 parts, whose tag covers the payload";
+    let last = with_mac(part(63, 64, write()));
+    add("block_write_part_mac", about, last, &[0xA5; 64]);
 }
 
 fn answered(asked: DataHeader, status: DataStatus) -> DataHeader {
@@ -144,6 +170,22 @@ pub(crate) fn replies(c: &mut Vec<Case>) {
         "write",
         "WRITE done",
         answered(write(), DataStatus::Ok),
+        &[],
+    );
+    let about = "the last quarter of a block";
+    let asked = part(3, 4, read());
+    add(
+        "block_read_part",
+        about,
+        answered(asked, DataStatus::Ok),
+        &quarter(),
+    );
+    let about = "the third quarter of a block is there, or with it the block was written";
+    let asked = part(2, 4, write());
+    add(
+        "block_write_part",
+        about,
+        answered(asked, DataStatus::Ok),
         &[],
     );
     for status in DataStatus::ALL {
@@ -265,6 +307,59 @@ pub(crate) fn bad_requests(c: &mut Vec<Case>) {
                 reserved: 1,
                 ..read()
             },
+        ),
+        (
+            "memory_part",
+            "a part to FBMU",
+            DataHeader {
+                service: DataService::Memory,
+                ..part(0, 2, read())
+            },
+        ),
+        (
+            "flush_part",
+            "a part in FLUSH",
+            part(0, 2, header(DataOp::Flush, SESSION_7 | 2, 0, 0)),
+        ),
+        (
+            "part_3_of_3",
+            "three parts, no power of two",
+            of_blocks(DataHeader {
+                reserved: 0x0002_0003,
+                ..read()
+            }),
+        ),
+        (
+            "part_4_of_4",
+            "a fifth part of four",
+            of_blocks(DataHeader {
+                reserved: 0x0004_0004,
+                ..read()
+            }),
+        ),
+        (
+            "part_0_of_1",
+            "one part",
+            of_blocks(DataHeader {
+                reserved: 1,
+                ..read()
+            }),
+        ),
+        (
+            "part_0_of_128",
+            "128 parts",
+            of_blocks(DataHeader {
+                reserved: 128,
+                ..read()
+            }),
+        ),
+        (
+            "part_1_of_0",
+            "a part of none",
+            of_blocks(DataHeader {
+                reserved: 0x0001_0000,
+                ..read()
+            }),
         ),
         (
             "flag_02",
