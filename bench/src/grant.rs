@@ -15,7 +15,11 @@ use anyhow::Context;
 use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
-use fabricbios_node::{config::Settings, memory::OfferedMemory, service::Service};
+use fabricbios_node::{
+    config::Settings,
+    memory::OfferedMemory,
+    service::{Offered, Service},
+};
 use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 
@@ -79,7 +83,14 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
     let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
     let offered = OfferedMemory::of(memory, 1 << 30)?;
     let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
-    let service = Service::start(&settings, &fabric, Some(offered))?;
+    let service = Service::start(
+        &settings,
+        &fabric,
+        Offered {
+            memory: Some(offered),
+            blocks: None,
+        },
+    )?;
     let identity = Identity::load(fabric.admin_identity())?;
     let node = Node::connect_blocking(&service.local_addr().to_string(), &identity)?;
     Ok((service, node))

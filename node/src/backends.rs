@@ -2,10 +2,13 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use fabricbios_lease::{Backend, BindOrder, Order, Report, StepError};
+use fabricbios_lease::{Availability, Backend, BindOrder, Condition, Order, Report, StepError};
 use fabricbios_wire::ResourceId;
 
-use crate::lanes::{Lane, Urgency};
+use crate::{
+    inventory::Standing,
+    lanes::{Lane, Urgency},
+};
 
 /// Where reports go. Called on the lanes' threads.
 pub type OnReport = Arc<dyn Fn(Report) + Send + Sync>;
@@ -46,6 +49,16 @@ impl Backends {
     /// `backend` owns `resource_id`.
     pub fn add(&mut self, resource_id: ResourceId, backend: Arc<dyn Backend>) {
         self.owners.insert(resource_id, backend);
+    }
+
+    /// How it is with an offered resource.
+    pub fn standing(&self, available: Availability) -> Standing {
+        let owner = self.owners.get(&available.resource_id);
+        let condition = owner.map(|backend| backend.condition(available.resource_id));
+        Standing {
+            available,
+            degraded: matches!(condition, Some(Condition::Degraded(_))),
+        }
     }
 
     /// Has an order carried out. Never blocks.

@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-use crate::{size::Size, udp_listen::UdpListen};
+use crate::{nvmet_port::NvmetPort, size::Size, udp_listen::UdpListen};
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -29,6 +29,13 @@ pub enum Command {
     /// are served. SIGTERM takes every lease back, proves it and exits 0; a second SIGTERM does not
     /// wait. Logs go to standard error; RUST_LOG sets their level.
     ControlServer(Box<Settings>),
+    /// Overwrite part of a block device: what the daemon has a process of its own for.
+    #[command(hide = true)]
+    Wipe {
+        /// For the pool's wiper.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
 }
 
 /// Flags, each of which may also stand in the configuration file under the same name.
@@ -67,6 +74,24 @@ pub struct Settings {
     /// outlive a restart of the daemon; without it memory ends with the process.
     #[arg(long, value_name = "PATH")]
     pub mem_file: Option<PathBuf>,
+
+    /// Block storage to offer for lease: a directory, or a raw block device [repeatable; default: none].
+    #[arg(long, value_name = "PATH")]
+    pub block_pool: Vec<PathBuf>,
+
+    /// Where the kernel's NVMe target serves block leases: tcp:ADDR:PORT or rdma:ADDR:PORT
+    /// [repeatable; default: nowhere].
+    #[arg(long, value_name = "TRANSPORT:ADDR:PORT")]
+    pub nvmet: Vec<NvmetPort>,
+
+    /// Take block devices for --block-pool although they have a partition table or a file system, or
+    /// were another node's. What is on them is lost.
+    #[arg(long)]
+    pub force: bool,
+
+    /// Address of the data plane of blocks over UDP, or `none` [default: the IP of --listen, port 5703].
+    #[arg(long, value_name = "IP:PORT")]
+    pub fbbu_listen: Option<UdpListen>,
 
     /// Address of the data plane over UDP, or `none` [default: the IP of --listen, port 5702].
     #[arg(long, value_name = "IP:PORT")]
@@ -188,6 +213,9 @@ impl Settings {
             (None, _) if self.mem_file.is_some() => {
                 refuse("--mem-file without --mem-bytes SIZE: say how much of it to offer".into())
             }
+            _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
+                refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
+            }
             (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
                 "--mem-bytes with --rdma-device none and --fbmu-listen none: no road leads to the \
                  memory"
@@ -219,6 +247,10 @@ impl Settings {
             advertise: self.advertise.or(file.advertise),
             mem_bytes: self.mem_bytes.or(file.mem_bytes),
             mem_file: self.mem_file.or(file.mem_file),
+            block_pool: first_filled(self.block_pool, file.block_pool),
+            nvmet: first_filled(self.nvmet, file.nvmet),
+            force: self.force || file.force,
+            fbbu_listen: self.fbbu_listen.or(file.fbbu_listen),
             fbmu_listen: self.fbmu_listen.or(file.fbmu_listen),
             fbmu_ops_max: self.fbmu_ops_max.or(file.fbmu_ops_max),
             rdma_device: self.rdma_device.or(file.rdma_device),
@@ -256,6 +288,16 @@ impl Settings {
         }
     }
 
+    /// Where the data plane of blocks over UDP listens; `None` for not at all.
+    #[must_use]
+    pub fn fbbu_listen(&self) -> Option<SocketAddr> {
+        match self.fbbu_listen {
+            Some(UdpListen::Off) => None,
+            Some(UdpListen::At(address)) => Some(address),
+            None => Some(SocketAddr::new(self.listen().ip(), FBBU_PORT)),
+        }
+    }
+
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
     #[must_use]
     pub fn rdma_device(&self) -> Option<Option<String>> {
@@ -275,6 +317,14 @@ pub const DEFAULT_PORT: u16 = 5701;
 
 /// The port of FBMU (published facts §3).
 pub const FBMU_PORT: u16 = 5702;
+
+/// The port of FBBU (published facts §3).
+pub const FBBU_PORT: u16 = 5703;
+
+/// A list of the flags replaces that of the file.
+fn first_filled<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
+    if flags.is_empty() { file } else { flags }
+}
 
 #[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::{
     backends::Backends,
     clock, endpoint,
-    inventory::Inventory,
+    inventory::{Inventory, Standing},
     journal::{Change, CommitError, Journal, Seq},
     lanes, log_note,
     mailbox::Mailbox,
@@ -64,6 +64,10 @@ pub enum Input {
 /// How long a drain may take: cuts and scrubs that have not ended by then never may.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long clients wait for leases of an earlier run to be adopted: one that takes longer goes on being
+/// made, and ends if it cannot be.
+const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Who waits for an answer.
 #[derive(Debug)]
 struct Asker {
@@ -99,6 +103,8 @@ pub struct Driver {
     held: VecDeque<(Seq, Held)>,
     draining: Option<BootTime>,
     latest: BootTime,
+    /// Told when what an earlier run left is as it should be, or at the latest then.
+    settled: Option<(oneshot::Sender<()>, BootTime)>,
 }
 
 impl Driver {
@@ -125,7 +131,15 @@ impl Driver {
             held: VecDeque::new(),
             draining: None,
             latest: BootTime(0),
+            settled: None,
         }
+    }
+
+    /// Has it told when leases of an earlier run have their bindings again.
+    #[must_use]
+    pub fn telling(mut self, settled: oneshot::Sender<()>) -> Self {
+        self.settled = Some((settled, clock::now().boot + ADOPTION_PATIENCE));
+        self
     }
 
     /// Drives until drained or halted, then closes the journal.
@@ -134,11 +148,13 @@ impl Driver {
         let now = self.now();
         self.table.on_tick(now);
         self.perform();
+        self.tell_settled();
         while !self.is_done() {
             self.mailbox.wait(self.next_wake())?;
             if !self.turn() {
                 break;
             }
+            self.tell_settled();
         }
         self.journal.close().map_err(io::Error::other)
     }
@@ -186,7 +202,18 @@ impl Driver {
             .next_deadline()
             .into_iter()
             .chain(self.draining)
+            .chain(self.settled.as_ref().map(|(_, latest)| *latest))
             .min()
+    }
+
+    fn tell_settled(&mut self) {
+        let adopting = self.table.census().contains_key(&State::Rebinding);
+        let now = clock::now().boot;
+        let is_time = |latest: BootTime| !adopting || latest <= now;
+        if let Some((settled, _)) = self.settled.take_if(|(_, latest)| is_time(*latest)) {
+            // Whoever waited for it may be gone with the daemon.
+            settled.send(()).ok();
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -251,9 +278,14 @@ impl Driver {
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {
+        let offered: Vec<Standing> = self
+            .table
+            .availability()
+            .map(|available| self.backends.standing(available))
+            .collect();
         match form {
-            InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&self.table)),
-            InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&self.table)),
+            InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&offered)),
+            InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&offered)),
         }
     }
 

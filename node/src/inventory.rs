@@ -1,10 +1,11 @@
 //! What the node says it has: what was detected, overlaid with what the operator offers and what
 //! the table says is left of it.
 
-use fabricbios_lease::{Availability, LeaseTable};
+use fabricbios_lease::Availability;
+use fabricbios_pool::Facts;
 use fabricbios_wire::{
-    Epoch, FlatEntry, InventoryExtension, MemArena, NodeId, ResourceId, ResourceInventory,
-    ResourceType, Transport, health, resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, MemArena, NodeId,
+    ResourceId, ResourceInventory, ResourceType, Transport, health, resource_flags,
 };
 
 use crate::detect::Detected;
@@ -24,6 +25,17 @@ pub struct OfferedArena {
     pub transports: Vec<Transport>,
 }
 
+/// A block pool that the operator offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedPool {
+    /// Which resource.
+    pub resource_id: ResourceId,
+    /// What it is.
+    pub facts: Facts,
+    /// Roads, best first.
+    pub transports: Vec<Transport>,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Inventory {
@@ -35,16 +47,59 @@ pub struct Inventory {
     pub detected: Detected,
     /// What is offered of memory.
     pub arenas: Vec<OfferedArena>,
+    /// What is offered of block storage.
+    pub pools: Vec<OfferedPool>,
+}
+
+/// What the table and the backend say of an offered resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// The table.
+    pub available: Availability,
+    /// The backend: something of it failed.
+    pub degraded: bool,
+}
+
+impl Standing {
+    fn is_degraded(&self) -> bool {
+        self.degraded || self.available.partly_fenced
+    }
+
+    fn health(&self) -> u32 {
+        match (self.available.fenced, self.is_degraded()) {
+            (true, _) => health::FENCED,
+            (false, true) => health::DEGRADED,
+            (false, false) => health::OK,
+        }
+    }
+
+    fn flags(&self) -> u16 {
+        match (self.available.fenced, self.is_degraded()) {
+            (true, _) => resource_flags::FENCED,
+            (false, true) => resource_flags::DEGRADED,
+            (false, false) => 0,
+        }
+    }
+
+    fn flat_entry(&self) -> FlatEntry {
+        FlatEntry {
+            resource_id: self.available.resource_id,
+            resource_type: self.available.resource_type,
+            flags: self.flags(),
+            capacity: self.available.capacity,
+            available: self.available.available,
+        }
+    }
 }
 
 impl Inventory {
     /// 36 bytes an entry.
     #[must_use]
-    pub fn flat(&self, table: &LeaseTable) -> Vec<FlatEntry> {
+    pub fn flat(&self, offered: &[Standing]) -> Vec<FlatEntry> {
         let mut entries = self.detected.flat(&self.node_id);
-        for offered in table.availability() {
-            entries.retain(|entry| entry.resource_id != offered.resource_id);
-            entries.push(flat_entry(offered));
+        for standing in offered {
+            entries.retain(|entry| entry.resource_id != standing.available.resource_id);
+            entries.push(standing.flat_entry());
         }
         entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
         entries
@@ -52,15 +107,15 @@ impl Inventory {
 
     /// Typed fields.
     #[must_use]
-    pub fn structured(&self, table: &LeaseTable) -> ResourceInventory {
+    pub fn structured(&self, offered: &[Standing]) -> ResourceInventory {
         let mut inventory = self.detected.inventory(self.node_id, self.epoch);
-        for offered in table.availability() {
-            if let Some(arena) = self
-                .arenas
-                .iter()
-                .find(|a| a.resource_id == offered.resource_id)
-            {
-                arena.overlay(&mut inventory, offered);
+        for standing in offered {
+            let id = standing.available.resource_id;
+            if let Some(arena) = self.arenas.iter().find(|arena| arena.resource_id == id) {
+                arena.overlay(&mut inventory, *standing);
+            }
+            if let Some(pool) = self.pools.iter().find(|pool| pool.resource_id == id) {
+                pool.overlay(&mut inventory, *standing);
             }
         }
         inventory
@@ -79,33 +134,58 @@ impl Inventory {
 
 impl OfferedArena {
     /// Puts the arena in the place of what was merely detected.
-    fn overlay(&self, inventory: &mut ResourceInventory, offered: Availability) {
+    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
         let id = self.resource_id;
-        let health = if offered.fenced {
-            health::FENCED
-        } else {
-            health::OK
-        };
-        inventory.health = inventory.health.max(health);
         inventory.mem_arenas.retain(|arena| arena.resource_id != id);
         inventory.mem_arenas.push(MemArena {
             resource_id: id,
             base: 0,
-            len: offered.capacity,
+            len: standing.available.capacity,
             align: self.align_bytes,
             max_read: self.message_bytes_max,
             max_write: self.message_bytes_max,
-            health,
+            health: standing.health(),
         });
-        inventory
-            .extensions
-            .retain(|extension| !speaks_of(extension, id));
-        inventory.extensions.extend([
-            InventoryExtension::Name(id, self.name.clone()),
-            InventoryExtension::Available(id, offered.available),
-            InventoryExtension::Transports(id, self.transports.clone()),
-        ]);
+        describe(inventory, standing, &self.name, &self.transports);
     }
+}
+
+impl OfferedPool {
+    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
+        let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
+        let removable = if self.facts.removable {
+            BLOCK_REMOVABLE
+        } else {
+            0
+        };
+        inventory.block_devs.push(BlockDev {
+            resource_id: self.resource_id,
+            block_size: self.facts.block_bytes,
+            capacity: standing.available.capacity,
+            flags: read_only | removable,
+            health: standing.health(),
+        });
+        describe(inventory, standing, &self.facts.name, &self.transports);
+    }
+}
+
+/// What every kind of resource has beside its own fields.
+fn describe(
+    inventory: &mut ResourceInventory,
+    standing: Standing,
+    name: &str,
+    transports: &[Transport],
+) {
+    let id = standing.available.resource_id;
+    inventory.health = inventory.health.max(standing.health());
+    inventory
+        .extensions
+        .retain(|extension| !speaks_of(extension, id));
+    inventory.extensions.extend([
+        InventoryExtension::Name(id, name.to_owned()),
+        InventoryExtension::Available(id, standing.available.available),
+        InventoryExtension::Transports(id, transports.to_vec()),
+    ]);
 }
 
 fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
@@ -114,19 +194,5 @@ fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
         | InventoryExtension::Available(of, _)
         | InventoryExtension::Transports(of, _) => *of == id,
         InventoryExtension::Classes { resource_id, .. } => *resource_id == id,
-    }
-}
-
-fn flat_entry(offered: Availability) -> FlatEntry {
-    FlatEntry {
-        resource_id: offered.resource_id,
-        resource_type: offered.resource_type,
-        flags: if offered.fenced {
-            resource_flags::FENCED
-        } else {
-            0
-        },
-        capacity: offered.capacity,
-        available: offered.available,
     }
 }

@@ -67,6 +67,8 @@ pub struct Recovered {
     pub epoch: Epoch,
     /// Of the machine when the node last started; none at the first start.
     pub last_boot_id: Option<String>,
+    /// When something was last written, by the wall clock of then; 0 at the first start.
+    pub written_unix_ms: u64,
     /// In order of id.
     pub leases: Vec<(LeaseId, Vec<u8>)>,
     /// In order of id.

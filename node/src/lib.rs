@@ -4,6 +4,7 @@
 //! one owner of the lease table), then [`backends`] (which thread does what blocks).
 
 pub mod backends;
+pub mod block;
 pub mod clock;
 pub mod config;
 pub mod desk;
@@ -16,6 +17,7 @@ pub mod lanes;
 mod log_note;
 pub mod mailbox;
 pub mod memory;
+pub mod nvmet_port;
 mod ready;
 mod records;
 pub mod roads;

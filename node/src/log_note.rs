@@ -22,7 +22,11 @@ pub(crate) fn log(note: &Note) {
         Note::Adopted { lease_id, state } => {
             tracing::info!(%lease_id, ?state, "adopted: a lease of an earlier run goes on");
         }
-        Note::Displaced { lease_id, resource_id, extent } => {
+        Note::Displaced {
+            lease_id,
+            resource_id,
+            extent,
+        } => {
             tracing::error!(%lease_id, %resource_id, ?extent, "what this lease of an earlier run held cannot be had any more: it is over");
         }
         Note::Refused {

@@ -17,7 +17,10 @@ use tracing_subscriber::EnvFilter;
 const LINES_WAITING_MAX: usize = 16_384;
 
 fn main() -> ExitCode {
-    let Command::ControlServer(settings) = Cli::parse().command;
+    let settings = match Cli::parse().command {
+        Command::ControlServer(settings) => settings,
+        Command::Wipe { arguments } => return fabricbios_pool::wipe_main(&arguments),
+    };
     let _until_written = log_to_stderr();
     if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");

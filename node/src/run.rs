@@ -12,7 +12,12 @@ use fabricbios_control::Fabric;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{config::Settings, memory, ready, service::Service};
+use crate::{
+    block,
+    config::Settings,
+    memory, ready,
+    service::{Offered, Service},
+};
 
 /// Runs `control-server` until it is told to stop.
 pub fn control_server(settings: Settings) -> anyhow::Result<()> {
@@ -20,6 +25,8 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let _lock = lock_state_dir(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let (memory, roads) = memory::open(&settings, fabric.node_id())?;
+    let (blocks, block_roads) = block::open(&settings, fabric.node_id())?;
+    let offered = Offered { memory, blocks };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -27,7 +34,8 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         .context("start the runtime of the control plane")?;
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mut service = Service::start(&settings, &fabric, memory)?;
+        let mut service = Service::start(&settings, &fabric, offered)?;
+        service.settled().await;
         ready::announce(&settings, &fabric, service.local_addr());
         let told_to = until_stopped(&mut signals, &mut service).await?;
         match told_to {
@@ -37,6 +45,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         anyhow::Ok(told_to)
     })?;
     if matches!(told_to, Told::Drain) {
+        block_roads.close();
         roads.close();
     }
     Ok(())

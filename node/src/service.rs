@@ -3,16 +3,19 @@
 //! Nothing is advertised before what an earlier run left is known: the journal is read, leases that
 //! died are marked so, fences stand; then the control plane opens.
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeSet, io, net::SocketAddr, path::PathBuf, sync::Arc, thread, time::Duration,
+};
 
 use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
-use fabricbios_lease::{FenceRecord, LeaseRecord, LeaseTable, Policy};
-use fabricbios_wire::ResourceType;
+use fabricbios_lease::{EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Offer, Policy};
+use fabricbios_wire::{LeaseId, ResourceType};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     backends::Backends,
+    block::OfferedBlocks,
     clock,
     config::Settings,
     desk::Desk,
@@ -31,27 +34,33 @@ const REQUESTS_QUEUED: usize = 1_024;
 /// How long goodbyes to clients may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// What a node has to lease.
+#[derive(Debug, Default)]
+pub struct Offered {
+    /// `--mem-bytes`.
+    pub memory: Option<OfferedMemory>,
+    /// `--block-pool`.
+    pub blocks: Option<OfferedBlocks>,
+}
+
 /// A node that serves.
 #[derive(Debug)]
 pub struct Service {
     server: Server,
     driver: Sender<Input>,
     stopped: oneshot::Receiver<io::Result<()>>,
+    settled: Option<oneshot::Receiver<()>>,
 }
 
 impl Service {
-    /// Starts on the state directory of `settings`, which the caller has locked, with the memory
-    /// that is on offer. Must be called within a tokio runtime.
-    pub fn start(
-        settings: &Settings,
-        fabric: &Fabric,
-        memory: Option<OfferedMemory>,
-    ) -> anyhow::Result<Self> {
+    /// Starts on the state directory of `settings`, which the caller has locked, with what is on offer.
+    /// Must be called within a tokio runtime.
+    pub fn start(settings: &Settings, fabric: &Fabric, offered: Offered) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
         let (journal, recovered) = open_journal(settings, driver.clone())?;
         let epoch = recovered.epoch;
         let (table, backends, inventory) =
-            prepare(settings, fabric, recovered, memory, driver.clone())?;
+            prepare(settings, fabric, recovered, offered, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
         let server = Server::start(settings.listen(), fabric, Limits::default(), asked)?;
         let desk = Desk {
@@ -61,12 +70,15 @@ impl Service {
             listen: server.local_addr(),
             advertise: settings.advertise,
         };
-        let stopped = drive(Driver::new(table, backends, journal, inventory, mailbox))?;
+        let (tell_settled, settled) = oneshot::channel();
+        let new = Driver::new(table, backends, journal, inventory, mailbox);
+        let stopped = drive(new.telling(tell_settled))?;
         tokio::spawn(desk.serve(requests, driver.clone()));
         Ok(Self {
             server,
             driver,
             stopped,
+            settled: Some(settled),
         })
     }
 
@@ -74,6 +86,14 @@ impl Service {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.server.local_addr()
+    }
+
+    /// Waits until leases of an earlier run have their bindings again, or as long as one can wait for that.
+    pub async fn settled(&mut self) {
+        if let Some(settled) = self.settled.take() {
+            // A driver that stopped says so by `stopped`.
+            settled.await.ok();
+        }
     }
 
     /// Starts to take every lease back; [`Service::stopped`] says when that is done.
@@ -129,7 +149,7 @@ fn prepare(
     settings: &Settings,
     fabric: &Fabric,
     recovered: Recovered,
-    memory: Option<OfferedMemory>,
+    offered: Offered,
     driver: Sender<Input>,
 ) -> anyhow::Result<(LeaseTable, Backends, Inventory)> {
     let detected = match settings.auto_detect {
@@ -144,6 +164,7 @@ fn prepare(
         epoch: recovered.epoch,
         detected,
         arenas: Vec::new(),
+        pools: Vec::new(),
     };
     let mut backends = Backends::new(Arc::new(move |report| {
         driver.done(Input::Report {
@@ -152,18 +173,73 @@ fn prepare(
         });
     }));
     let mut table = LeaseTable::new(policy(settings, &inventory));
-    if let Some(offered) = &memory {
-        table.offer(ResourceType::Mem, offered.offer.clone());
+    offered.list(&mut table);
+    restore(&mut table, recovered, offered.memory_is_known())?;
+    if let Some(memory) = offered.memory {
+        open_memory(memory, &table, &mut backends, &mut inventory)?;
     }
-    let is_known = memory.as_ref().is_some_and(|offered| offered.is_known);
-    restore(&mut table, recovered, is_known)?;
-    if let Some(offered) = memory {
-        let resource_id = offered.offer.resource_id;
-        offered.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
-        backends.add(resource_id, offered.backend);
-        inventory.arenas.push(offered.arena);
+    if let Some(blocks) = offered.blocks {
+        open_blocks(blocks, &mut table, &mut backends, &mut inventory)?;
     }
     Ok((table, backends, inventory))
+}
+
+impl Offered {
+    /// Has the table know what it may give out.
+    fn list(&self, table: &mut LeaseTable) {
+        if let Some(memory) = &self.memory {
+            table.offer(ResourceType::Mem, memory.offer.clone());
+        }
+        for offer in self.blocks.iter().flat_map(|blocks| &blocks.offers) {
+            table.offer(ResourceType::Block, offer.clone());
+        }
+    }
+
+    /// Whether the memory is that of the last run.
+    fn memory_is_known(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_known)
+    }
+}
+
+fn open_memory(
+    memory: OfferedMemory,
+    table: &LeaseTable,
+    backends: &mut Backends,
+    inventory: &mut Inventory,
+) -> anyhow::Result<()> {
+    let resource_id = memory.offer.resource_id;
+    memory.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
+    backends.add(resource_id, memory.backend);
+    inventory.arenas.push(memory.arena);
+    Ok(())
+}
+
+/// What belongs to no lease on record goes before anything is advertised, or is fenced.
+fn open_blocks(
+    blocks: OfferedBlocks,
+    table: &mut LeaseTable,
+    backends: &mut Backends,
+    inventory: &mut Inventory,
+) -> anyhow::Result<()> {
+    let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
+    let known = blocks.offers.iter().flat_map(holders);
+    let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();
+    for stray in blocks.backend.reconcile(&known)? {
+        table.restore_fence(clock::now(), stray.fence(clock::now().unix_ms), false);
+    }
+    for offer in &blocks.offers {
+        backends.add(offer.resource_id, blocks.backend.clone());
+    }
+    // A device on offer is told as a pool, not as what was merely found.
+    let devices: Vec<_> = blocks
+        .pools
+        .iter()
+        .filter_map(|it| it.facts.device.clone())
+        .collect();
+    let found = &mut inventory.detected.blocks;
+    found.retain(|found| !devices.contains(&found.name));
+    inventory.pools = blocks.pools;
+    Ok(())
 }
 
 fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
@@ -180,13 +256,28 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
     }
 }
 
+/// Whether the wall clock can be right, after a reboot: this boot began after the last write of the run
+/// before. A machine whose clock has no battery begins years ago.
+fn may_be(now: Now, written_unix_ms: u64) -> bool {
+    let up_ms = now.boot.0 / 1_000_000;
+    now.unix_ms.saturating_sub(up_ms) + CLOCK_GRAIN_MS >= written_unix_ms
+}
+
+/// Clocks with a battery count whole seconds.
+const CLOCK_GRAIN_MS: u64 = 2_000;
+
 /// `is_known`: the memory on offer is that of the last run.
 fn restore(table: &mut LeaseTable, recovered: Recovered, is_known: bool) -> anyhow::Result<()> {
     let now = clock::now();
     let same_boot = recovered.last_boot_id == Some(clock::boot_id());
     for (id, bytes) in recovered.leases {
         let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
-        table.restore_lease(now, record, same_boot && is_known);
+        // Whether memory is that of the last run says nothing about blocks, whose clock is the boot's.
+        let run = EarlierRun {
+            same_boot: same_boot && (is_known || record.resource_type == ResourceType::Block),
+            wall_clock_trusted: may_be(now, recovered.written_unix_ms),
+        };
+        table.restore_lease(now, record, run);
     }
     // At the first start there is neither a boot before nor a fence.
     let rebooted = recovered.last_boot_id.is_some() && !same_boot;
@@ -197,4 +288,24 @@ fn restore(table: &mut LeaseTable, recovered: Recovered, is_known: bool) -> anyh
         table.restore_fence(now, fence, rebooted);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::BootTime;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_went_back_over_a_reboot_is_not_believed() {
+        let up = |secs: u64, unix_ms| Now {
+            boot: BootTime(secs * 1_000_000_000),
+            unix_ms,
+        };
+        let written = 1_800_000_000_000;
+        assert!(may_be(up(30, written + 40_000), written));
+        // As late as the last write, but the machine has been up for longer than that.
+        assert!(!may_be(up(30, written + 10_000), written));
+        assert!(!may_be(up(30, 30_000), written));
+    }
 }

@@ -9,7 +9,12 @@ use std::{
 
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
-use fabricbios_node::{clock, config::Settings, memory::OfferedMemory, service::Service};
+use fabricbios_node::{
+    clock,
+    config::Settings,
+    memory::OfferedMemory,
+    service::{Offered, Service},
+};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 
@@ -30,12 +35,20 @@ fn settings(state_dir: &Path) -> Settings {
     }
 }
 
+/// A node that has nothing else.
+fn only(memory: OfferedMemory) -> Offered {
+    Offered {
+        memory: Some(memory),
+        blocks: None,
+    }
+}
+
 impl World {
     async fn start(state_dir: &Path) -> Self {
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let offered = OfferedMemory::of(memory.clone(), 1 << 30).expect("an offer");
         let fabric = Fabric::open_or_create(state_dir, SystemTime::now()).expect("a fabric");
-        let service = Service::start(&settings(state_dir), &fabric, Some(offered)).expect("a node");
+        let service = Service::start(&settings(state_dir), &fabric, only(offered)).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let address = service.local_addr().to_string();
         let operator = Node::connect(&address, &identity)

@@ -58,6 +58,15 @@ pub(crate) struct Device {
     held: Mutex<BTreeMap<LeaseId, Option<Extent>>>,
 }
 
+/// Whose bytes a volume is made over.
+#[derive(Clone, Copy, Debug)]
+enum Contents {
+    /// Nobody's any more: zeros.
+    New,
+    /// Those of the lease.
+    Its,
+}
+
 impl Device {
     pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
         let shown = config.path.display();
@@ -74,8 +83,21 @@ impl Device {
     }
 
     pub(crate) fn volume(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
+        self.open_volume(lease, extent, Contents::New)
+    }
+
+    pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
+        self.open_volume(lease, extent, Contents::Its)
+    }
+
+    fn open_volume(
+        &self,
+        lease: LeaseId,
+        extent: Extent,
+        contents: Contents,
+    ) -> Result<Volume, String> {
         let is_new = self.hold(lease, extent)?;
-        let made = self.find_or_make(lease, extent);
+        let made = self.find_or_make(lease, extent, contents);
         // What could not be undone stays on the list, and is there for `destroy`.
         if made.is_err() && is_new && matches!(self.control.find(&self.uuid(lease)), Ok(None)) {
             self.held().remove(&lease);
@@ -88,7 +110,12 @@ impl Device {
         })
     }
 
-    fn find_or_make(&self, lease: LeaseId, extent: Extent) -> Result<PathBuf, String> {
+    fn find_or_make(
+        &self,
+        lease: LeaseId,
+        extent: Extent,
+        contents: Contents,
+    ) -> Result<PathBuf, String> {
         let uuid = self.uuid(lease);
         match self.control.find(&uuid)? {
             Some(found) if found.is_active => {
@@ -99,7 +126,10 @@ impl Device {
             Some(_unfinished) => self.control.remove_patiently(&uuid)?,
             None => {}
         }
-        self.make_clean(extent)?;
+        match contents {
+            Contents::New => self.make_clean(extent)?,
+            Contents::Its => self.keep(extent)?,
+        }
         let name = format!("{NAME_START}{lease}");
         let target = self.target(extent);
         let number = self
@@ -110,6 +140,13 @@ impl Device {
                 tracing::warn!(%error, "a device that nobody can open cannot be removed");
             }
         })
+    }
+
+    /// What a lease of before has there is its own, also where the record does not say any more that it
+    /// was given out.
+    fn keep(&self, extent: Extent) -> Result<(), String> {
+        let noted = self.record.as_ref().map(|it| it.touch(&self.file, extent));
+        noted.unwrap_or(Ok(())).map_err(|error| self.said(error))
     }
 
     /// Zeros where something from before the pool would be read.

@@ -88,6 +88,14 @@ impl Directory {
         Box::new(move || is_same(&path, identity))
     }
 
+    pub(crate) fn reopen(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
+        let path = self.path.join(volume::name(lease));
+        match volume::is_there(&path, bytes)? {
+            true => self.volume(lease, bytes),
+            false => Err(format!("{}: its file is gone", path.display())),
+        }
+    }
+
     pub(crate) fn volume(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
         is_same(&self.path, self.identity)?;
         let path = self.path.join(volume::name(lease));

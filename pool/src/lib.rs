@@ -137,6 +137,28 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
+    /// Makes the volume of a new lease: all zeros (what is there, of a read-only device). An error, also
+    /// where there is one of that lease already, leaves nothing behind that was not there before.
+    pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        if self.leases()?.contains(&lease) {
+            let why = format!("lease {lease}: there is one already");
+            return Err(StepError::new("create volume", why));
+        }
+        self.volume(lease, extent)
+    }
+
+    /// The volume that a lease has already, as it is; a device that a reboot took away is made again over
+    /// the same blocks. An error where the lease's bytes are not there any more: never new ones.
+    pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        let failed = |why| StepError::new("reopen volume", format!("lease {lease}: {why}"));
+        self.facts.admits(extent).map_err(failed)?;
+        let result = match &self.kind {
+            Kind::Directory(pool) => pool.reopen(lease, extent.length),
+            Kind::Device(pool) => pool.reopen(lease, extent),
+        };
+        self.health.note(result.map_err(failed))
+    }
+
     /// Every lease of which there is something, whole or half made. Never blocks on a device.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         match &self.kind {

@@ -2,8 +2,10 @@ use super::*;
 
 fn settings(args: &[&str]) -> Settings {
     let cli = Cli::try_parse_from([&["fabricbiosd", "control-server"], args].concat()).unwrap();
-    let Command::ControlServer(settings) = cli.command;
-    *settings
+    match cli.command {
+        Command::ControlServer(settings) => *settings,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl Scene {
             epoch: Epoch(1),
             detected: Detected::default(),
             arenas: Vec::new(),
+            pools: Vec::new(),
         };
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {

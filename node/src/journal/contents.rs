@@ -3,11 +3,15 @@
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::{Group, Key};
+use crate::clock;
 
 /// Of the tables below. Format 1 held values without versions of their own.
 pub(super) const FORMAT: u64 = 2;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+/// When something was last written, by the wall clock.
+const WRITTEN: &str = "written_unix_ms";
+
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
 const LEASES: TableDefinition<u128, &[u8]> = TableDefinition::new("leases");
 const FENCES: TableDefinition<u128, &[u8]> = TableDefinition::new("fences");
@@ -17,6 +21,8 @@ const FENCES: TableDefinition<u128, &[u8]> = TableDefinition::new("fences");
 pub(super) struct Contents {
     pub(super) epoch: u64,
     pub(super) boot_id: Option<String>,
+    /// Of the wall clock, at the last write.
+    pub(super) written_unix_ms: u64,
     pub(super) leases: Vec<(u128, Vec<u8>)>,
     pub(super) fences: Vec<(u128, Vec<u8>)>,
 }
@@ -32,11 +38,13 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         .open_table(TEXTS)?
         .get("boot_id")?
         .map(|text| text.value().to_owned());
+    let numbers = reading.open_table(NUMBERS)?;
+    let number = |name| -> Result<u64, redb::Error> {
+        Ok(numbers.get(name)?.map_or(0, |value| value.value()))
+    };
     Ok(Contents {
-        epoch: reading
-            .open_table(NUMBERS)?
-            .get("epoch")?
-            .map_or(0, |value| value.value()),
+        epoch: number("epoch")?,
+        written_unix_ms: number(WRITTEN)?,
         boot_id,
         leases: read_all(&reading.open_table(LEASES)?)?,
         fences: read_all(&reading.open_table(FENCES)?)?,
@@ -75,6 +83,7 @@ fn put_start(writing: &WriteTransaction, contents: &Contents) -> Result<(), redb
     let mut numbers = writing.open_table(NUMBERS)?;
     numbers.insert("format", FORMAT)?;
     numbers.insert("epoch", contents.epoch)?;
+    numbers.insert(WRITTEN, clock::now().unix_ms)?;
     let mut texts = writing.open_table(TEXTS)?;
     if let Some(boot_id) = &contents.boot_id {
         texts.insert("boot_id", boot_id.as_str())?;
@@ -88,6 +97,9 @@ fn put_start(writing: &WriteTransaction, contents: &Contents) -> Result<(), redb
 pub(super) fn write_group(database: &Database, group: &Group) -> Result<(), redb::Error> {
     let writing = database.begin_write()?;
     {
+        writing
+            .open_table(NUMBERS)?
+            .insert(WRITTEN, clock::now().unix_ms)?;
         let mut leases = writing.open_table(LEASES)?;
         let mut fences = writing.open_table(FENCES)?;
         for (key, value) in group {

@@ -208,6 +208,7 @@ fn recovered(contents: Contents, last_boot_id: Option<String>) -> Recovered {
     Recovered {
         epoch: Epoch(contents.epoch),
         last_boot_id,
+        written_unix_ms: contents.written_unix_ms,
         leases: contents
             .leases
             .into_iter()

@@ -13,7 +13,7 @@ use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryCli
 use fabricbios_node::{
     config::Settings,
     memory::{self, OfferedMemory, OpenRoads},
-    service::Service,
+    service::{Offered, Service},
     size::Size,
     udp_listen::UdpListen,
 };
@@ -67,7 +67,15 @@ impl World {
         memory: Option<OfferedMemory>,
         roads: OpenRoads,
     ) -> Self {
-        let service = Service::start(settings, fabric, memory).expect("a node");
+        let service = Service::start(
+            settings,
+            fabric,
+            Offered {
+                memory,
+                blocks: None,
+            },
+        )
+        .expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let address = service.local_addr().to_string();
         let operator = Node::connect(&address, &identity).await.expect("connected");

@@ -1,0 +1,359 @@
+//! A lease of blocks as one thing: its volume, its export and its entry on the UDP road are made in this
+//! order, cut together, and taken away backwards.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use fabricbios_fallback_udp::BlockFile;
+use fabricbios_lease::{
+    Backend, BindError, BindOrder, BlockOrder, BootTime, Condition, Extent, Farewell, Offer,
+    Outlives, StepError, Tag,
+};
+use fabricbios_pool::Volume;
+use fabricbios_premium::nvmet::Export;
+use fabricbios_wire::{Binding, LeaseId, Limits, NvmeofBinding, ResourceId, Transport};
+
+use super::{
+    known::{Known, Lease, lock},
+    parts::{Datagrams, Exports, Volumes},
+};
+use crate::inventory::OfferedPool;
+
+/// See the module.
+pub struct BlockBackend {
+    pools: HashMap<ResourceId, Arc<dyn Volumes>>,
+    pub(super) exports: Option<Arc<dyn Exports>>,
+    pub(super) datagrams: Option<Arc<dyn Datagrams>>,
+    pub(super) known: Known,
+}
+
+impl fmt::Debug for BlockBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockBackend")
+            .field("pools", &self.pools.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl BlockBackend {
+    /// No pools yet.
+    #[must_use]
+    pub fn new(exports: Option<Arc<dyn Exports>>, datagrams: Option<Arc<dyn Datagrams>>) -> Self {
+        Self {
+            pools: HashMap::new(),
+            exports,
+            datagrams,
+            known: Known::default(),
+        }
+    }
+
+    /// Offers `pool` as `resource_id`.
+    pub fn add(&mut self, resource_id: ResourceId, pool: Arc<dyn Volumes>) {
+        self.pools.insert(resource_id, pool);
+    }
+
+    /// What inventories say of the pools.
+    #[must_use]
+    pub fn pools(&self) -> Vec<OfferedPool> {
+        let described = self.pools.iter().map(|(&resource_id, pool)| OfferedPool {
+            resource_id,
+            facts: pool.facts().clone(),
+            transports: self.roads(pool.facts().read_only),
+        });
+        described.collect()
+    }
+
+    /// Best first. What is read-only goes over UDP only: the kernel's target opens no device that is,
+    /// and has no way to protect one that is not.
+    fn roads(&self, read_only: bool) -> Vec<Transport> {
+        let mut roads = match &self.exports {
+            Some(exports) if !read_only => exports.transports(),
+            _ => Vec::new(),
+        };
+        if self.datagrams.is_some() {
+            let both = (!roads.is_empty()).then_some(Transport::Both);
+            roads.push(Transport::Udp);
+            roads.extend(both);
+        }
+        roads
+    }
+
+    pub(super) fn volumes(&self) -> impl Iterator<Item = (ResourceId, &dyn Volumes)> {
+        self.pools.iter().map(|(id, pool)| (*id, &**pool))
+    }
+
+    fn pool(&self, resource_id: ResourceId) -> Result<&dyn Volumes, StepError> {
+        let pool = self.pools.get(&resource_id).map(|pool| &**pool);
+        pool.ok_or_else(|| StepError::new("find pool", format!("no pool is {resource_id}")))
+    }
+
+    /// Opens the roads to a volume; whatever one of them left is closed when the other does not open.
+    fn open_roads(&self, order: &BindOrder, volume: &Volume) -> Result<Binding, BindError> {
+        let nvmeof = match order.transport {
+            Transport::Udp => None,
+            _ => Some(self.publish(order, volume)?),
+        };
+        let udp = match order.transport {
+            Transport::Udp | Transport::Both => self.serve(order, volume),
+            _ => Ok(Binding::default()),
+        };
+        match udp {
+            Ok(udp) => Ok(Binding {
+                nvmeof,
+                limits: Some(limits(volume)),
+                ..udp
+            }),
+            Err(error) if nvmeof.is_some() => Err(self.unpublish(order.tag, error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn publish(&self, order: &BindOrder, volume: &Volume) -> Result<NvmeofBinding, BindError> {
+        let (Some(exports), Some(block)) = (&self.exports, &order.block) else {
+            return Err(no_road("NVMe-oF"));
+        };
+        exports.publish(&export(order, block, volume))
+    }
+
+    fn serve(&self, order: &BindOrder, volume: &Volume) -> Result<Binding, BindError> {
+        let Some(datagrams) = &self.datagrams else {
+            return Err(no_road("UDP"));
+        };
+        let read_only =
+            volume.read_only || order.block.as_ref().is_some_and(|it| it.terms.read_only);
+        let file = BlockFile {
+            path: volume.path.clone(),
+            bytes: volume.bytes,
+            block_bytes: volume.block_bytes,
+            read_only,
+        };
+        datagrams.bind(order.tag, &file)
+    }
+
+    fn unpublish(&self, tag: Tag, error: BindError) -> BindError {
+        let closed = self.exports.as_ref().map_or(Ok(()), |exports| {
+            exports.cut(tag)?;
+            exports.remove(tag.lease_id, &|| ())
+        });
+        stranded_unless(closed, error)
+    }
+
+    /// The cut of every road that the lease may have.
+    pub(super) fn cut_roads(&self, tag: Tag, road: Option<Transport>) -> Result<String, StepError> {
+        let over_udp = matches!(road, None | Some(Transport::Udp | Transport::Both));
+        let over_nvmeof = road != Some(Transport::Udp);
+        let udp = self.datagrams.as_ref().filter(|_| over_udp);
+        let udp = udp.map(|road| road.cut(tag).map(|proof| format!("UDP: {proof}")));
+        let nvmeof = self.exports.as_ref().filter(|_| over_nvmeof);
+        let nvmeof = nvmeof.map(|road| road.cut(tag).map(|proof| format!("NVMe-oF: {proof}")));
+        let proofs = udp.into_iter().chain(nvmeof);
+        // Both were tried, whatever came of the first.
+        Ok(proofs.collect::<Result<Vec<_>, _>>()?.join("; "))
+    }
+
+    /// Takes away the roads' leftovers, then the volume.
+    pub(super) fn take_away(
+        &self,
+        tag: Tag,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.retire(tag, progress)?;
+        }
+        if let Some(exports) = &self.exports {
+            exports.remove(tag.lease_id, progress)?;
+        }
+        self.pool(tag.resource_id)?
+            .destroy(tag.lease_id, extent, progress)
+    }
+
+    fn bind_known(&self, order: &BindOrder, lease: &mut Lease) -> Result<Binding, BindError> {
+        let id = order.tag.lease_id;
+        let pool = self
+            .pool(order.tag.resource_id)
+            .map_err(BindError::Failed)?;
+        let is_new = !order.adopts && !lease.has_volume;
+        let volume = match is_new {
+            true => pool.create(id, order.extent),
+            false => pool.reopen(id, order.extent),
+        };
+        let volume = volume.map_err(BindError::Failed)?;
+        lease.has_volume = true;
+        lease.road = Some(order.transport);
+        match self.open_roads(order, &volume) {
+            Ok(binding) => {
+                lease.nvmeof.clone_from(&binding.nvmeof);
+                lease.limits = binding.limits;
+                Ok(binding)
+            }
+            // An export that stays may still use it.
+            Err(error @ BindError::Stranded(_)) => Err(error),
+            Err(error) if is_new => {
+                let gone = pool.destroy(id, Some(order.extent), &|| ());
+                lease.has_volume = gone.is_err();
+                Err(stranded_unless(gone, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn road_of(&self, id: LeaseId) -> Option<Transport> {
+        let entry = self.known.find(id)?;
+        // A cut waits for nobody: while the entry is being worked on, every road is cut.
+        entry.try_lock().ok().and_then(|lease| lease.road)
+    }
+}
+
+fn export(order: &BindOrder, block: &BlockOrder, volume: &Volume) -> Export {
+    Export {
+        tag: order.tag,
+        tenant: Arc::clone(&block.tenant),
+        terms: block.terms.clone(),
+        volume: volume.path.clone(),
+        block_bytes: volume.block_bytes,
+        transport: order.transport,
+        grace: block.grace,
+    }
+}
+
+fn limits(volume: &Volume) -> Limits {
+    Limits {
+        offset: 0,
+        length: volume.bytes / u64::from(volume.block_bytes.max(1)),
+    }
+}
+
+fn no_road(name: &str) -> BindError {
+    BindError::Refused(StepError::new(
+        "open road",
+        format!("{name} is not served here"),
+    ))
+}
+
+/// The error, if what was open is closed; else what stays is the news.
+fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
+    match (closed, error) {
+        (Ok(()), error) | (Err(_), error @ BindError::Stranded(_)) => error,
+        (Err(left), _) => BindError::Stranded(left),
+    }
+}
+
+impl Backend for BlockBackend {
+    fn probe(&self) -> Result<Vec<Offer>, StepError> {
+        let offers = self.pools.iter().map(|(&resource_id, pool)| {
+            let facts = pool.facts();
+            Offer {
+                resource_id,
+                capacity: facts.capacity,
+                align: facts.align,
+                transports: self.roads(facts.read_only),
+                outlives: Outlives::Machine,
+                layout: facts.layout,
+                read_only: facts.read_only,
+            }
+        });
+        Ok(offers.collect())
+    }
+
+    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
+        let id = order.tag.lease_id;
+        let Some(entry) = self.known.entry(id) else {
+            return Err(BindError::Cancelled);
+        };
+        let mut lease = lock(&entry);
+        let bound = self.bind_known(order, &mut lease);
+        if bound.is_err() && !lease.has_volume {
+            self.known.forget(id);
+        }
+        bound
+    }
+
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.extend(tag, deadline);
+        }
+    }
+
+    fn fenced(&self, tag: Tag) {
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.fenced(tag);
+        }
+    }
+
+    /// NVMe-oF first, which may refuse. Should UDP then fail, the new secret is there and nobody will be
+    /// told of it: that is something left behind.
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        let Some(entry) = self.known.entry(tag.lease_id) else {
+            return Err(BindError::Cancelled);
+        };
+        let mut lease = lock(&entry);
+        let limits = lease.limits;
+        if let (Some(exports), Some(_)) = (&self.exports, &lease.nvmeof) {
+            lease.nvmeof = Some(exports.rekey(tag)?);
+        }
+        let nvmeof = lease.nvmeof.clone();
+        let udp = match (&self.datagrams, lease.road) {
+            (Some(datagrams), Some(Transport::Udp | Transport::Both)) => datagrams.rotate(tag),
+            _ => Ok(Binding::default()),
+        };
+        let udp = udp.map_err(|error| match (error, &nvmeof) {
+            (BindError::Refused(why) | BindError::Failed(why), Some(_)) => BindError::Stranded(why),
+            (error, _) => error,
+        })?;
+        Ok(Binding {
+            nvmeof,
+            limits,
+            ..udp
+        })
+    }
+
+    /// Over NVMe-oF the old secret was dead at once.
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        let Some(entry) = self.known.entry(tag.lease_id) else {
+            return Ok(Binding::default());
+        };
+        let lease = lock(&entry);
+        let udp = match (&self.datagrams, lease.road) {
+            (Some(datagrams), Some(Transport::Udp | Transport::Both)) => {
+                datagrams.retire_key(tag)?
+            }
+            _ => Binding::default(),
+        };
+        Ok(Binding {
+            nvmeof: lease.nvmeof.clone(),
+            limits: lease.limits,
+            ..udp
+        })
+    }
+
+    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
+        self.cut_roads(tag, self.road_of(tag.lease_id))
+    }
+
+    fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        let Some(entry) = self.known.entry(tag.lease_id) else {
+            return Ok(());
+        };
+        let _mine = lock(&entry);
+        // Somebody else may have done it while this waited.
+        if self.known.entry(tag.lease_id).is_none() {
+            return Ok(());
+        }
+        self.take_away(tag, Some(extent), progress)?;
+        self.known.note_released(tag.lease_id);
+        Ok(())
+    }
+
+    fn condition(&self, resource_id: ResourceId) -> Condition {
+        let pool = self.pools.get(&resource_id);
+        pool.map_or(Condition::Good, |pool| pool.condition())
+    }
+
+    fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
+        for (tag, extent) in leases {
+            self.cut_roads(*tag, None)?;
+            self.release(*tag, *extent, &|| ())?;
+        }
+        self.remove_strays(resource_id)
+    }
+}

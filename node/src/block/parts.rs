@@ -1,0 +1,134 @@
+//! What a lease of blocks is made of, so that each part can be stood for by a fake: a volume, an export
+//! of the kernel's target, an entry of the UDP road.
+
+use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
+use fabricbios_lease::{BindError, BootTime, Condition, Extent, StepError, Tag};
+use fabricbios_pool::{Facts, Pool, Volume};
+use fabricbios_premium::nvmet::{Export, Target};
+use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, Transport};
+
+/// [`Pool`].
+pub trait Volumes: Send + Sync {
+    /// [`Pool::facts`].
+    fn facts(&self) -> &Facts;
+    /// [`Pool::create`].
+    fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError>;
+    /// [`Pool::reopen`].
+    fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError>;
+    /// [`Pool::leases`].
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
+    /// [`Pool::destroy`].
+    fn destroy(
+        &self,
+        lease: LeaseId,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError>;
+    /// [`Pool::condition`].
+    fn condition(&self) -> Condition;
+}
+
+/// [`Target`].
+pub trait Exports: Send + Sync {
+    /// [`Target::transports`].
+    fn transports(&self) -> Vec<Transport>;
+    /// [`Target::publish`].
+    fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError>;
+    /// [`Target::rekey`].
+    fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError>;
+    /// [`Target::cut`].
+    fn cut(&self, tag: Tag) -> Result<String, StepError>;
+    /// [`Target::remove`].
+    fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError>;
+    /// [`Target::leases`].
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
+}
+
+/// [`FbbuBackend`].
+pub trait Datagrams: Send + Sync {
+    /// [`FbbuBackend::bind`].
+    fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError>;
+    /// [`FbbuBackend::extend`].
+    fn extend(&self, tag: Tag, deadline: BootTime);
+    /// [`FbbuBackend::fenced`].
+    fn fenced(&self, tag: Tag);
+    /// [`FbbuBackend::rotate`].
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError>;
+    /// [`FbbuBackend::retire_key`].
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError>;
+    /// [`FbbuBackend::cut`].
+    fn cut(&self, tag: Tag) -> Result<String, StepError>;
+    /// [`FbbuBackend::retire`].
+    fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError>;
+}
+
+impl Volumes for Pool {
+    fn facts(&self) -> &Facts {
+        Self::facts(self)
+    }
+    fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        Self::create(self, lease, extent)
+    }
+    fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        Self::reopen(self, lease, extent)
+    }
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Self::leases(self)
+    }
+    fn destroy(
+        &self,
+        lease: LeaseId,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        Self::destroy(self, lease, extent, progress)
+    }
+    fn condition(&self) -> Condition {
+        Self::condition(self)
+    }
+}
+
+impl Exports for Target {
+    fn transports(&self) -> Vec<Transport> {
+        Self::transports(self)
+    }
+    fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
+        Self::publish(self, export)
+    }
+    fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
+        Self::rekey(self, tag)
+    }
+    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+        Self::cut(self, tag)
+    }
+    fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
+        Self::remove(self, lease, progress)
+    }
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Self::leases(self)
+    }
+}
+
+impl Datagrams for FbbuBackend {
+    fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
+        Self::bind(self, tag, file)
+    }
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        Self::extend(self, tag, deadline);
+    }
+    fn fenced(&self, tag: Tag) {
+        Self::fenced(self, tag);
+    }
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        Self::rotate(self, tag)
+    }
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        Self::retire_key(self, tag)
+    }
+    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+        Self::cut(self, tag)
+    }
+    fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+        Self::retire(self, tag, progress)
+    }
+}

@@ -1,0 +1,76 @@
+//! `--nvmet`: where the kernel's NVMe target serves leases.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use fabricbios_premium::nvmet::PortSetting;
+use fabricbios_wire::NvmeofTransport;
+
+/// A transport and an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmetPort(pub PortSetting);
+
+/// Text that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPort(String);
+
+impl fmt::Display for BadPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is neither tcp:ADDR:PORT nor rdma:ADDR:PORT, such as tcp:10.0.0.1:4420 or \
+             tcp:[2001:db8::1]:4420; a wildcard is no address that a client could connect to",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for BadPort {}
+
+fn parse(text: &str) -> Option<PortSetting> {
+    let (transport, address) = text.split_once(':')?;
+    let transport: NvmeofTransport = transport.parse().ok()?;
+    let address: SocketAddr = address.parse().ok()?;
+    let is_place = !address.ip().is_unspecified() && address.port() != 0;
+    is_place.then_some(PortSetting { transport, address })
+}
+
+impl FromStr for NvmetPort {
+    type Err = BadPort;
+
+    fn from_str(text: &str) -> Result<Self, BadPort> {
+        parse(text).map(Self).ok_or_else(|| BadPort(text.into()))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for NvmetPort {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transport_and_a_place() {
+        let port: NvmetPort = "tcp:[::1]:4420".parse().unwrap();
+        assert_eq!(port.0.transport, NvmeofTransport::Tcp);
+        assert_eq!(port.0.address, "[::1]:4420".parse().unwrap());
+        let port: NvmetPort = "rdma:10.0.0.1:4421".parse().unwrap();
+        assert_eq!(port.0.transport, NvmeofTransport::Rdma);
+        for text in [
+            "",
+            "tcp",
+            "tcp:4420",
+            "tcp:10.0.0.1",
+            "udp:10.0.0.1:4420",
+            "tcp:0.0.0.0:4420",
+            "tcp:10.0.0.1:0",
+            "tcp:host:4420",
+        ] {
+            assert!(text.parse::<NvmetPort>().is_err(), "{text}");
+        }
+    }
+}
