@@ -54,6 +54,9 @@ pub(crate) enum Command {
     /// Read and write leased memory
     #[command(subcommand)]
     Mem(Mem),
+    /// Leased block storage as a device of this machine
+    #[command(subcommand)]
+    Block(Block),
     /// Resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),
@@ -161,6 +164,39 @@ pub(crate) struct Place {
 /// A road that was named; none: whichever is best.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoadChoice(pub(crate) Option<Road>);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Block {
+    /// Make a lease a block device and print its path (root). It goes by itself shortly before the
+    /// lease ends
+    Attach(AttachPlace),
+    /// Take the block device of a lease away again (root)
+    Detach(Kept),
+    /// The process that `attach` leaves behind
+    #[command(hide = true)]
+    Keep(AttachPlace),
+}
+
+/// Which lease, and how.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct AttachPlace {
+    #[command(flatten)]
+    pub(crate) kept: Kept,
+    /// Over which road: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
+    #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto,
+          value_parser = values::attach_road)]
+    pub(crate) transport: Transport,
+}
+
+/// Which lease, and where it is kept what became of it.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Kept {
+    /// Which lease
+    pub(crate) id: LeaseId,
+    /// Where it is recorded what is attached, with a log for each lease
+    #[arg(long, value_name = "DIR", default_value = "/run/fabricbios/attach")]
+    pub(crate) attach_dir: PathBuf,
+}
 
 const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
 

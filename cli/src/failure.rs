@@ -8,7 +8,7 @@ use std::{
 
 use fabricbios_client::Error;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     hint::{self, Topic},
@@ -27,6 +27,15 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    const ALL: [Self; 6] = [
+        Self::Other,
+        Self::Usage,
+        Self::Refused,
+        Self::NotFound,
+        Self::Fenced,
+        Self::Unreachable,
+    ];
+
     fn word(self) -> &'static str {
         match self {
             Self::Other => "failed",
@@ -66,6 +75,19 @@ struct Json<'a> {
 struct Reason<'a> {
     class: &'a str,
     code: &'a str,
+}
+
+/// [`Json`], read back.
+#[derive(Deserialize)]
+struct Said {
+    reason: SaidReason,
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct SaidReason {
+    class: String,
+    code: String,
 }
 
 impl Failure {
@@ -163,7 +185,24 @@ impl Failure {
         }
     }
 
-    fn json(&self) -> String {
+    /// What another process of this program said with [`Failure::json`], and its exit status.
+    pub(crate) fn from_json(text: &str, status: Option<i32>) -> Option<Self> {
+        let said: Said = serde_json::from_str(text).ok()?;
+        let exit = Exit::ALL
+            .into_iter()
+            .find(|exit| Some(*exit as i32) == status);
+        let class = said.reason.class.parse().unwrap_or(RefusalClass::Permanent);
+        let exit = exit.unwrap_or(Exit::Other);
+        Some(Self::new(exit, class, &said.reason.code, said.message))
+    }
+
+    /// The words alone.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// One object, as `--json` has it.
+    pub(crate) fn json(&self) -> String {
         let json = Json {
             error: self.exit.word(),
             reason: Reason {

@@ -20,7 +20,7 @@ impl From<&Command> for Topic {
     fn from(command: &Command) -> Self {
         match command {
             Command::Lease(Lease::Alloc(_)) => Self::NewLease,
-            Command::Lease(_) | Command::Mem(_) => Self::Lease,
+            Command::Lease(_) | Command::Mem(_) | Command::Block(_) => Self::Lease,
             Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
             Command::Ping | Command::Inventory | Command::Identity(_) => Self::Other,
         }

@@ -51,6 +51,14 @@ pub(crate) fn block_road(text: &str) -> Result<Transport, String> {
     road.ok_or_else(|| "write auto, nvme-tcp, nvme-rdma, udp or both".into())
 }
 
+/// A road to the blocks of one lease.
+pub(crate) fn attach_road(text: &str) -> Result<Transport, String> {
+    let road = block_road(text)
+        .ok()
+        .filter(|road| *road != Transport::Both);
+    road.ok_or_else(|| "write auto, nvme-tcp, nvme-rdma or udp".into())
+}
+
 /// A term in seconds, not zero.
 pub(crate) fn secs(text: &str) -> Result<u32, String> {
     match text.parse() {

@@ -1,6 +1,7 @@
 //! What each command asks the node and how its answer is shown.
 
 mod alloc;
+mod block;
 mod fence;
 mod identity;
 mod inventory;
@@ -8,14 +9,14 @@ mod lease;
 mod mem;
 mod watch;
 
-use std::time::Instant;
+use std::{path::Path, time::Instant};
 
 use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{Reply, Request};
 use serde::Serialize;
 
 use crate::{
-    args::{Args, Command},
+    args::{Args, Block, Command},
     failure::Failure,
     hint::Topic,
     output::Output,
@@ -32,23 +33,28 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         command,
         ..
     } = args;
-    let identity = match identity.filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) => Identity::load(path)?,
-        None => return Err(Failure::usage(NO_IDENTITY)),
+    if let Command::Block(Block::Detach(place)) = &command {
+        return block::detach(place, output);
+    }
+    let given = identity.filter(|path| !path.as_os_str().is_empty());
+    let Some(path) = given else {
+        return Err(Failure::usage(NO_IDENTITY));
     };
+    let identity = Identity::load(&path)?;
     let node = Node::connect_blocking(&node, &identity)?;
     let topic = Topic::from(&command);
-    let done = dispatch(&node, command, output).map_err(|failure| failure.advised(topic));
+    let done = dispatch(&node, &path, command, output).map_err(|failure| failure.advised(topic));
     node.close_blocking();
     done
 }
 
-fn dispatch(node: &Node, command: Command, output: Output) -> Result<(), Failure> {
+fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> Result<(), Failure> {
     match command {
         Command::Ping => ping(node, output),
         Command::Inventory => inventory::show(node, output),
         Command::Lease(command) => lease::run(node, command, output),
         Command::Mem(command) => mem::run(node, command, output),
+        Command::Block(command) => block::run(node, identity, command, output),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, command, output),
     }

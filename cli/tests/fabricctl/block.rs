@@ -16,7 +16,7 @@ const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:3f0c5f5e-93a2-4a5b-8d7c-0c1d
 const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const CTRL_SECRET: &str = "DHHC-1:01:c2VjcmV0:";
 
-fn address(transport: NvmeofTransport, place: &str) -> NvmeofAddress {
+pub(crate) fn address(transport: NvmeofTransport, place: &str) -> NvmeofAddress {
     let place: std::net::SocketAddr = place.parse().unwrap();
     NvmeofAddress {
         transport,
@@ -24,7 +24,7 @@ fn address(transport: NvmeofTransport, place: &str) -> NvmeofAddress {
     }
 }
 
-fn binding() -> NvmeofBinding {
+pub(crate) fn binding() -> NvmeofBinding {
     NvmeofBinding {
         addresses: vec![
             address(NvmeofTransport::Tcp, "10.0.0.1:4420"),
@@ -41,7 +41,7 @@ fn binding() -> NvmeofBinding {
     }
 }
 
-fn block_lease() -> LeaseInfo {
+pub(crate) fn block_lease() -> LeaseInfo {
     LeaseInfo {
         resource_type: ResourceType::Block,
         effective: Effective {

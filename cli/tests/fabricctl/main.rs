@@ -6,6 +6,7 @@
 )]
 
 mod ask;
+mod attach;
 mod block;
 #[path = "../../../client/tests/common/mod.rs"]
 mod common;

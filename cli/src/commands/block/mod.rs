@@ -1,0 +1,56 @@
+//! `block …`: a lease of block storage as a device of this machine.
+//!
+//! A process of its own, the keeper, connects the device, watches the lease, and takes the device away
+//! before the lease ends. `attach` starts it and `detach` asks it to stop.
+
+mod attach;
+mod detach;
+mod device;
+mod in_use;
+mod keeper;
+mod nvme_connect;
+mod nvme_host;
+mod record;
+mod socket;
+mod uevents;
+mod watch;
+
+use std::path::Path;
+
+use fabricbios_client::Node;
+use fabricbios_wire::RefusalClass;
+use nix::unistd::geteuid;
+
+pub(super) use detach::run as detach;
+
+use crate::{
+    args::Block,
+    failure::{Exit, Failure},
+    output::Output,
+};
+
+pub(super) fn run(
+    node: &Node,
+    identity: &Path,
+    command: Block,
+    output: Output,
+) -> Result<(), Failure> {
+    match command {
+        Block::Attach(place) => attach::run(node, identity, &place, output),
+        Block::Keep(place) => keeper::run(node, &place),
+        Block::Detach(place) => detach(&place, output),
+    }
+}
+
+fn need_root() -> Result<(), Failure> {
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    let message = "block devices are attached and detached by root; run this with sudo";
+    Err(Failure::new(
+        Exit::Other,
+        RefusalClass::Policy,
+        "NotRoot",
+        message,
+    ))
+}

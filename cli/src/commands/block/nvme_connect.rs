@@ -1,0 +1,183 @@
+//! Connecting through `/dev/nvme-fabrics`, as nvme-cli does (`drivers/nvme/host/fabrics.c`): one line of
+//! comma-separated options, one answer. No command line ever carries the secret.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Read, Write},
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use fabricbios_wire::{NvmeofAddress, NvmeofBinding, NvmeofTransport};
+use nix::libc;
+use zeroize::Zeroizing;
+
+use super::nvme_host::NvmeHost;
+
+/// Seconds between two attempts to connect again, and of silence before the kernel looks whether the
+/// node is still there; the same as in the connect line of a lease.
+const RECONNECT_DELAY_SECS: u32 = 2;
+const KEEP_ALIVE_SECS: u32 = 5;
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum NotConnected {
+    /// This machine cannot do NVMe-oF over that transport.
+    NoDriver(String),
+    /// It can, and it did not work.
+    Refused(String),
+}
+
+/// Connects to one address. Blocks until the controller is live or the kernel gives up.
+pub(super) fn connect(
+    host: &NvmeHost,
+    binding: &NvmeofBinding,
+    address: &NvmeofAddress,
+) -> Result<(), NotConnected> {
+    let path = host.dev.join("nvme-fabrics");
+    load_driver(address.transport, &path)?;
+    submit(&path, &options(binding, address)).map_err(|error| {
+        NotConnected::Refused(format!(
+            "{} at {} did not connect: {error}{}",
+            address.transport,
+            address.endpoint,
+            hint(&error)
+        ))
+    })
+}
+
+/// The kernel loads the module of a transport by itself once the fabrics module is there.
+fn load_driver(transport: NvmeofTransport, path: &Path) -> Result<(), NotConnected> {
+    let module = format!("nvme-{transport}");
+    let loaded = Command::new("modprobe")
+        .arg(&module)
+        .stdin(Stdio::null())
+        .output();
+    if path.exists() {
+        return Ok(());
+    }
+    let why = match loaded {
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => format!("modprobe: {error}"),
+    };
+    Err(NotConnected::NoDriver(format!(
+        "this kernel has no NVMe-oF host over {transport}: {} is not there and `modprobe {module}` did not \
+         help ({why}); install the kernel's modules, or use a lease over UDP",
+        path.display()
+    )))
+}
+
+fn submit(path: &Path, options: &str) -> io::Result<()> {
+    let mut device = OpenOptions::new().read(true).write(true).open(path)?;
+    // One write: the driver takes each as a whole request.
+    device.write_all(options.as_bytes())?;
+    let mut answer = String::new();
+    device.read_to_string(&mut answer)?;
+    match answer.contains("instance=") {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("the kernel answered {answer:?}"))),
+    }
+}
+
+fn options(binding: &NvmeofBinding, address: &NvmeofAddress) -> Zeroizing<String> {
+    let at = SocketAddr::from(address.endpoint);
+    let loss = binding.ctrl_loss_secs;
+    let delay = loss.saturating_sub(1).clamp(1, RECONNECT_DELAY_SECS);
+    let public = format!(
+        "nqn={},transport={},traddr={},trsvcid={},hostnqn={},hostid={},ctrl_loss_tmo={loss},\
+         reconnect_delay={delay},keep_alive_tmo={KEEP_ALIVE_SECS}",
+        binding.subsystem,
+        address.transport,
+        at.ip(),
+        at.port(),
+        binding.host_nqn,
+        binding.host_id,
+    );
+    let mut secrets = vec![("dhchap_secret", &binding.dhchap_secret)];
+    let ctrl = binding.dhchap_ctrl_secret.as_ref();
+    secrets.extend(ctrl.map(|secret| ("dhchap_ctrl_secret", secret)));
+    // Room for all of it at once: a text that grows leaves copies behind.
+    let mut line = Zeroizing::new(String::with_capacity(public.len() + 512));
+    line.push_str(&public);
+    for (name, secret) in secrets {
+        for part in [",", name, "=", secret.reveal()] {
+            line.push_str(part);
+        }
+    }
+    line
+}
+
+/// What to do about an error of the kernel's.
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => "; run this as root",
+        Some(libc::EKEYREJECTED) => {
+            "; the node has another key by now: ask `fabricctl lease query`"
+        }
+        Some(libc::ENOKEY | libc::EOPNOTSUPP) => "; the node and this kernel agree on no key",
+        Some(libc::EALREADY) => "; this machine is connected to the lease already",
+        Some(libc::EINVAL) => {
+            "; the kernel's log says which option it did not take: it needs DH-HMAC-CHAP \
+             (CONFIG_NVME_HOST_AUTH), and one host identifier for each host NQN"
+        }
+        Some(libc::ECONNREFUSED | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
+            "; is the node's port reachable from this machine?"
+        }
+        _ => "; see the kernel's log",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_wire::{DhchapSecret, HostId};
+
+    use super::*;
+
+    fn binding(ctrl_secret: Option<&str>) -> NvmeofBinding {
+        let place: SocketAddr = "[2001:db8::7]:4420".parse().unwrap();
+        NvmeofBinding {
+            addresses: vec![NvmeofAddress {
+                transport: NvmeofTransport::Tcp,
+                endpoint: place.into(),
+            }],
+            subsystem: "nqn.2025-01.io.example:lease".parse().unwrap(),
+            nsid: 1,
+            host_nqn: "nqn.2025-01.io.example:host".parse().unwrap(),
+            host_id: HostId::new([7; 16]).unwrap(),
+            dhchap_secret: DhchapSecret::new("DHHC-1:00:AAEC=:").unwrap(),
+            dhchap_ctrl_secret: ctrl_secret.and_then(DhchapSecret::new),
+            ctrl_loss_secs: 5,
+            block_bytes: 512,
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_told_all_of_it_in_its_own_words() {
+        let binding = binding(Some("DHHC-1:01:BBEC:"));
+        let line = options(&binding, &binding.addresses[0]);
+        let expected = "nqn=nqn.2025-01.io.example:lease,transport=tcp,traddr=2001:db8::7,trsvcid=4420,\
+            hostnqn=nqn.2025-01.io.example:host,hostid=07070707-0707-0707-0707-070707070707,\
+            ctrl_loss_tmo=5,reconnect_delay=2,keep_alive_tmo=5,dhchap_secret=DHHC-1:00:AAEC=:,\
+            dhchap_ctrl_secret=DHHC-1:01:BBEC:";
+        assert_eq!(*line, expected);
+    }
+
+    #[test]
+    fn an_error_names_the_place_and_never_the_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = NvmeHost {
+            sys: fabricbios_kernfs::Tree::new(dir.path()),
+            dev: dir.path().to_owned(),
+        };
+        // Takes everything and answers nothing, as no driver does.
+        std::fs::write(dir.path().join("nvme-fabrics"), "").unwrap();
+        let binding = binding(None);
+        let error = connect(&host, &binding, &binding.addresses[0]).unwrap_err();
+        let NotConnected::Refused(why) = error else {
+            panic!("{error:?}")
+        };
+        assert!(why.contains("tcp at [2001:db8::7]:4420"), "{why}");
+        assert!(!why.contains("DHHC"), "{why}");
+    }
+}

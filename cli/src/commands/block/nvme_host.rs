@@ -1,0 +1,239 @@
+//! What this machine's kernel says of its NVMe-oF connections, in `/sys/class`.
+
+use std::path::PathBuf;
+
+use fabricbios_kernfs::{Error, Tree};
+use fabricbios_wire::NvmeofBinding;
+use serde::{Deserialize, Serialize};
+
+const CONTROLLERS: &str = "class/nvme";
+const SUBSYSTEMS: &str = "class/nvme-subsystem";
+
+/// Which namespace of which subsystem, and as whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Target {
+    pub(super) subnqn: String,
+    pub(super) hostnqn: String,
+    pub(super) nsid: u32,
+}
+
+impl From<&NvmeofBinding> for Target {
+    fn from(binding: &NvmeofBinding) -> Self {
+        Self {
+            subnqn: binding.subsystem.to_string(),
+            hostnqn: binding.host_nqn.to_string(),
+            nsid: binding.nsid,
+        }
+    }
+}
+
+/// The kernel as a host of NVMe-oF.
+#[derive(Clone, Debug)]
+pub(super) struct NvmeHost {
+    pub(super) sys: Tree,
+    pub(super) dev: PathBuf,
+}
+
+impl NvmeHost {
+    pub(super) fn this_machine() -> Self {
+        Self {
+            sys: Tree::new("/sys"),
+            dev: PathBuf::from("/dev"),
+        }
+    }
+
+    /// The connections to a target, such as `nvme0`.
+    pub(super) fn controllers(&self, target: &Target) -> Result<Vec<String>, Error> {
+        let mut found = Vec::new();
+        for name in self.list(CONTROLLERS)? {
+            let is = |attribute: &str, value: &str| {
+                self.is(&format!("{CONTROLLERS}/{name}/{attribute}"), value)
+            };
+            if is("subsysnqn", &target.subnqn)? && is("hostnqn", &target.hostnqn)? {
+                found.push(name);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The target's block device, such as `/dev/nvme0n1`, once it can be opened. With multipath the
+    /// subsystem has it, without the controller.
+    pub(super) fn device(&self, target: &Target) -> Result<Option<PathBuf>, Error> {
+        let controllers = self.controllers(target)?;
+        if controllers.is_empty() {
+            return Ok(None);
+        }
+        let mut places = Vec::new();
+        for subsystem in self.list(SUBSYSTEMS)? {
+            let place = format!("{SUBSYSTEMS}/{subsystem}");
+            if self.is(&format!("{place}/subsysnqn"), &target.subnqn)? {
+                places.push(place);
+            }
+        }
+        places.extend(
+            controllers
+                .iter()
+                .map(|name| format!("{CONTROLLERS}/{name}")),
+        );
+        for place in places {
+            if let Some(name) = self.namespace(&place, target.nsid)? {
+                let path = self.dev.join(name);
+                return Ok(path.exists().then_some(path));
+            }
+        }
+        Ok(None)
+    }
+
+    fn namespace(&self, place: &str, nsid: u32) -> Result<Option<String>, Error> {
+        for name in self.list(place)?.into_iter().filter(|name| is_disk(name)) {
+            if self.is(&format!("{place}/{name}/nsid"), &nsid.to_string())? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends one connection; returns when its devices are gone. One that is gone already is no error.
+    pub(super) fn delete(&self, controller: &str) -> Result<(), Error> {
+        let path = format!("{CONTROLLERS}/{controller}/delete_controller");
+        match self.sys.write(path, "1") {
+            Err(error) if !is_gone(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is not there has no names: the driver is not loaded, or the device has just gone.
+    fn list(&self, path: &str) -> Result<Vec<String>, Error> {
+        match self.sys.list(path) {
+            Err(error) if is_gone(&error) => Ok(Vec::new()),
+            names => names,
+        }
+    }
+
+    fn is(&self, path: &str, value: &str) -> Result<bool, Error> {
+        match self.sys.read(path) {
+            Err(error) if is_gone(&error) => Ok(false),
+            read => Ok(read? == value),
+        }
+    }
+}
+
+/// Not there, or going away while it is read.
+fn is_gone(error: &Error) -> bool {
+    error.is_absent() || error.errno() == Some(nix::libc::ENODEV)
+}
+
+/// `nvme0n1`; not `nvme0c0n1`, which is one path to it, nor `nvme0n1p1`.
+fn is_disk(name: &str) -> bool {
+    let numbers = name
+        .strip_prefix("nvme")
+        .and_then(|rest| rest.split_once('n'));
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.is_some_and(|(instance, head)| number(instance) && number(head))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn target() -> Target {
+        Target {
+            subnqn: "nqn.2025-01.io.example:lease".into(),
+            hostnqn: "nqn.2025-01.io.example:host".into(),
+            nsid: 1,
+        }
+    }
+
+    /// A machine whose kernel says `attributes`.
+    fn machine(attributes: &[(&str, &str)]) -> (tempfile::TempDir, NvmeHost) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, value) in attributes {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value).unwrap();
+        }
+        let host = NvmeHost {
+            sys: Tree::new(dir.path()),
+            dev: dir.path().join("dev"),
+        };
+        (dir, host)
+    }
+
+    const CONTROLLER: [(&str, &str); 3] = [
+        (
+            "class/nvme/nvme3/subsysnqn",
+            "nqn.2025-01.io.example:lease\n",
+        ),
+        ("class/nvme/nvme3/hostnqn", "nqn.2025-01.io.example:host\n"),
+        ("class/nvme/nvme3/nvme3c3n1/nsid", "1\n"),
+    ];
+    const HEAD: [(&str, &str); 4] = [
+        (
+            "class/nvme-subsystem/nvme-subsys3/subsysnqn",
+            "nqn.2025-01.io.example:lease\n",
+        ),
+        ("class/nvme-subsystem/nvme-subsys3/nvme3n2/nsid", "2\n"),
+        ("class/nvme-subsystem/nvme-subsys3/nvme3n1/nsid", "1\n"),
+        ("dev/nvme3n1", ""),
+    ];
+
+    #[test]
+    fn the_device_is_the_head_and_not_a_path_to_it() {
+        let (_dir, host) = machine(&[&CONTROLLER[..], &HEAD[..]].concat());
+        assert_eq!(host.controllers(&target()).unwrap(), ["nvme3"]);
+        let device = host.device(&target()).unwrap().unwrap();
+        assert!(device.ends_with("dev/nvme3n1"), "{device:?}");
+    }
+
+    #[test]
+    fn without_multipath_the_controller_has_it() {
+        let alone = [
+            ("class/nvme/nvme3/nvme3n1/nsid", "1\n"),
+            ("dev/nvme3n1", ""),
+        ];
+        let (_dir, host) = machine(&[&CONTROLLER[..2], &alone[..]].concat());
+        let device = host.device(&target()).unwrap().unwrap();
+        assert!(device.ends_with("dev/nvme3n1"), "{device:?}");
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_opened_yet_is_none() {
+        let (_dir, host) = machine(&[&CONTROLLER[..], &HEAD[..3]].concat());
+        assert_eq!(host.device(&target()).unwrap(), None);
+    }
+
+    #[test]
+    fn somebody_elses_connection_is_not_ours() {
+        let (_dir, host) = machine(&[&CONTROLLER[..], &HEAD[..]].concat());
+        let other = Target {
+            hostnqn: "nqn.2025-01.io.example:other".into(),
+            ..target()
+        };
+        assert!(host.controllers(&other).unwrap().is_empty());
+        assert_eq!(host.device(&other).unwrap(), None);
+    }
+
+    #[test]
+    fn a_machine_without_the_driver_has_nothing() {
+        let (_dir, host) = machine(&[]);
+        assert!(host.controllers(&target()).unwrap().is_empty());
+        host.delete("nvme3").unwrap();
+    }
+
+    #[test]
+    fn only_whole_disks_are_disks() {
+        assert!(is_disk("nvme0n1") && is_disk("nvme12n34"));
+        for name in [
+            "nvme0c0n1",
+            "nvme0n1p1",
+            "nvme0",
+            "nvmen1",
+            "ng0n1",
+            "nvme0n",
+        ] {
+            assert!(!is_disk(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What is attached, in one file for each lease: so that a second `attach` and a later `detach` know.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use fabricbios_wire::{LeaseId, RefusalClass};
+use serde::{Deserialize, Serialize};
+
+use super::nvme_host::Target;
+use crate::failure::{Exit, Failure};
+
+/// The record of one lease. It holds no secret.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) lease_id: String,
+    pub(super) device: PathBuf,
+    pub(super) keeper_pid: u32,
+    /// Over NVMe-oF: what to disconnect when the keeper is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nvmeof: Option<Target>,
+}
+
+/// The files of one lease.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    dir: PathBuf,
+    lease_id: LeaseId,
+}
+
+impl Files {
+    pub(super) fn new(dir: &Path, lease_id: LeaseId) -> Self {
+        let dir = dir.to_owned();
+        Self { dir, lease_id }
+    }
+
+    pub(super) fn record(&self) -> PathBuf {
+        self.with_extension("json")
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.with_extension("sock")
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
+        self.with_extension("log")
+    }
+
+    fn with_extension(&self, extension: &str) -> PathBuf {
+        self.dir.join(format!("{}.{extension}", self.lease_id))
+    }
+
+    /// For root alone: whoever can write here decides what is detached.
+    pub(super) fn make_dir(&self) -> Result<(), Failure> {
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&self.dir);
+        made.map_err(|error| Failure::local(&format!("make {}", self.dir.display()), &error))
+    }
+
+    /// The log, empty.
+    pub(super) fn new_log(&self) -> Result<File, Failure> {
+        open(&self.log(), true)
+    }
+
+    /// What was recorded, if there is something.
+    pub(super) fn read(&self) -> Result<Option<Record>, Failure> {
+        let path = self.record();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) if text.is_empty() => return Ok(None),
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Failure::local(&format!("read {}", path.display()), &error)),
+        };
+        let record = serde_json::from_str(&text);
+        record
+            .map(Some)
+            .map_err(|error| Failure::local(&format!("understand {}", path.display()), &error))
+    }
+
+    /// Nobody else keeps this lease for as long as the result lives.
+    pub(super) fn lock(&self) -> Result<Lock, Failure> {
+        let path = self.record();
+        let file = open(&path, false)?;
+        match file.try_lock() {
+            // Whoever had it before may have removed it since it was opened.
+            Ok(()) if is_at(&file, &path) => Ok(Lock {
+                file,
+                files: self.clone(),
+            }),
+            Ok(()) | Err(TryLockError::WouldBlock) => Err(self.busy()),
+            Err(TryLockError::Error(error)) => {
+                Err(Failure::local(&format!("lock {}", path.display()), &error))
+            }
+        }
+    }
+
+    fn busy(&self) -> Failure {
+        let message = format!(
+            "lease {} is being attached or detached by another process; try again",
+            self.lease_id
+        );
+        Failure::new(Exit::Other, RefusalClass::Transient, "Busy", message)
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|it| it.ino()).ok();
+    inode(file.metadata()) == inode(fs::metadata(path))
+}
+
+fn open(path: &Path, truncate: bool) -> Result<File, Failure> {
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(truncate)
+        .mode(0o600)
+        .open(path);
+    opened.map_err(|error| Failure::local(&format!("open {}", path.display()), &error))
+}
+
+/// The right to keep one lease.
+#[derive(Debug)]
+pub(super) struct Lock {
+    file: File,
+    files: Files,
+}
+
+impl Lock {
+    pub(super) fn write(&mut self, record: &Record) -> Result<(), Failure> {
+        let cannot = |error: &dyn std::fmt::Display| {
+            Failure::local(&format!("write {}", self.files.record().display()), error)
+        };
+        let text = serde_json::to_string(record).map_err(|error| cannot(&error))?;
+        self.file.set_len(0).map_err(|error| cannot(&error))?;
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| cannot(&error))
+    }
+
+    /// Nothing is attached any more. The log stays, for whoever wonders why.
+    pub(super) fn remove(self) {
+        for path in [self.files.socket(), self.files.record()] {
+            fs::remove_file(path).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            lease_id: LeaseId(7).to_string(),
+            device: PathBuf::from("/dev/nvme0n1"),
+            keeper_pid: 1,
+            nvmeof: None,
+        }
+    }
+
+    #[test]
+    fn a_record_is_for_root_alone_and_gone_after_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(&dir.path().join("a/b"), LeaseId(7));
+        assert!(files.read().unwrap().is_none());
+        files.make_dir().unwrap();
+        let mut lock = files.lock().unwrap();
+        assert!(
+            files.read().unwrap().is_none(),
+            "an empty file records nothing"
+        );
+        lock.write(&record()).unwrap();
+        assert_eq!(files.read().unwrap().unwrap().device, record().device);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(
+            (mode(&files.record()), mode(&dir.path().join("a/b"))),
+            (0o600, 0o700)
+        );
+        lock.remove();
+        assert!(!files.record().exists());
+    }
+
+    #[test]
+    fn a_lease_has_one_keeper() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path(), LeaseId(7));
+        let first = files.lock().unwrap();
+        let refused = format!("{:?}", files.lock().unwrap_err());
+        assert!(refused.contains("Busy"), "{refused}");
+        drop(first);
+        files.lock().unwrap();
+    }
+
+    #[test]
+    fn a_damaged_record_says_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path(), LeaseId(7));
+        fs::write(files.record(), "{").unwrap();
+        let refused = format!("{:?}", files.read().unwrap_err());
+        assert!(
+            refused.contains(&files.record().display().to_string()),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! Waiting for the kernel to make or remove a device.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+    },
+};
+
+/// The kernel's own messages, not those that udev sends on (linux/netlink.h, `lib/kobject_uevent.c`).
+const KERNEL_GROUP: u32 = 1;
+/// A look without a message: containers get none, and a full socket loses some.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Calls `look` now and at each message of the kernel, until it finds something or `within` is over.
+pub(super) fn wait_for<T, E>(
+    within: Duration,
+    mut look: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    // Before the first look: what happens after it is heard of.
+    let messages = listen().ok();
+    let until = Instant::now() + within;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(Some(found));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        wait(messages.as_ref(), left.min(LOOK_AGAIN));
+    }
+}
+
+fn listen() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let messages = socket(
+        AddressFamily::Netlink,
+        SockType::Datagram,
+        flags,
+        SockProtocol::NetlinkKObjectUEvent,
+    )?;
+    bind(messages.as_raw_fd(), &NetlinkAddr::new(0, KERNEL_GROUP))?;
+    Ok(messages)
+}
+
+/// Until there is a message. Which one does not matter: whoever waits looks for itself.
+fn wait(messages: Option<&OwnedFd>, at_most: Duration) {
+    let mut sources: Vec<PollFd<'_>> = messages
+        .iter()
+        .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
+        .collect();
+    let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
+    // A signal is a reason to look, too.
+    poll(&mut sources, timeout).ok();
+    let mut message = [0; 8_192];
+    while let Some(fd) = messages {
+        if recv(fd.as_raw_fd(), &mut message, MsgFlags::empty()).is_err() {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_found_and_what_never_comes_is_not_waited_for_longer_than_said() {
+        let found: Result<_, ()> = wait_for(Duration::ZERO, || Ok(Some(7)));
+        assert_eq!(found, Ok(Some(7)));
+        let never: Result<Option<u8>, ()> = wait_for(Duration::from_millis(1), || Ok(None));
+        assert_eq!(never, Ok(None));
+        let mut looks = 0;
+        let second = wait_for(Duration::from_secs(60), || {
+            looks += 1;
+            Ok::<_, ()>((looks == 2).then_some(looks))
+        });
+        assert_eq!(second, Ok(Some(2)));
+        assert_eq!(
+            wait_for(Duration::ZERO, || Err::<Option<u8>, _>("why")),
+            Err("why")
+        );
+    }
+}

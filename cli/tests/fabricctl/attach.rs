@@ -1,0 +1,225 @@
+//! Block devices, as far as a machine without NVMe-oF can tell: who may ask, what is refused, what is left.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
+    path::Path,
+    process::{Command, Output},
+    thread,
+};
+
+use fabricbios_wire::{
+    Binding, LeaseInfo, LeasePhase, LeaseStatus, NvmeofBinding, NvmeofTransport, Reply,
+    ResourceType,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    LEASE_TEXT,
+    block::{address, binding, block_lease},
+    command,
+    common::{FakeNode, lease},
+    failure, saying,
+};
+
+/// `fabricctl block WHAT LEASE`, which keeps its files in the node's directory.
+fn block(node: &FakeNode, what: &str) -> Command {
+    let dir = node.dir().join("attach");
+    command(
+        node,
+        &format!(
+            "--json block {what} {LEASE_TEXT} --attach-dir {}",
+            dir.display()
+        ),
+    )
+}
+
+/// Its outcome; `None` where nobody but root would have one, and that was said.
+fn as_root(mut command: Command) -> Option<Output> {
+    let output = command.output().unwrap();
+    if nix::unistd::geteuid().is_root() {
+        return Some(output);
+    }
+    assert_eq!(failure(&output).1["reason"]["code"], "NotRoot");
+    None
+}
+
+/// A lease whose node does not listen where it says.
+fn unreachable() -> LeaseInfo {
+    let nvmeof = NvmeofBinding {
+        addresses: vec![address(NvmeofTransport::Tcp, "127.0.0.1:1")],
+        ..binding()
+    };
+    LeaseInfo {
+        binding: Binding {
+            nvmeof: Some(nvmeof),
+            ..Binding::default()
+        },
+        ..block_lease()
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn nobody_but_root_attaches_or_detaches() {
+    let node = saying(Ok(Reply::Lease(block_lease())));
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = place.path().join("fabricctl");
+    fs::copy(env!("CARGO_BIN_EXE_fabricctl"), &program).unwrap();
+    let mut detach = Command::new(program);
+    detach
+        .args(["--json", "block", "detach", LEASE_TEXT, "--attach-dir"])
+        .arg(node.dir());
+    if nix::unistd::geteuid().is_root() {
+        detach.uid(65_534);
+    }
+    let (status, object) = failure(&detach.output().unwrap());
+    assert_eq!((status, &object["reason"]["code"]), (1, &json!("NotRoot")));
+    assert!(
+        object["message"].as_str().unwrap().contains("sudo"),
+        "{object}"
+    );
+}
+
+#[test]
+fn what_is_not_attached_is_not_found_and_no_node_is_asked() {
+    let node = saying(Ok(Reply::Lease(block_lease())));
+    for _ in 0..2 {
+        let mut detach = block(&node, "detach");
+        detach.env_remove("FABRICBIOS_IDENTITY");
+        let Some(output) = as_root(detach) else {
+            return;
+        };
+        let (status, object) = failure(&output);
+        assert_eq!(
+            (status, &object["reason"]["code"]),
+            (4, &json!("NotAttached"))
+        );
+        assert!(
+            object["message"].as_str().unwrap().contains(LEASE_TEXT),
+            "{object}"
+        );
+    }
+    assert_eq!(node.asked(), []);
+}
+
+#[test]
+fn what_can_be_no_device_is_told_before_anything_is_tried() {
+    let ended = |phase| LeaseInfo {
+        phase,
+        status: LeaseStatus::Expired,
+        binding: Binding::default(),
+        ..block_lease()
+    };
+    let no_road = LeaseInfo {
+        binding: Binding::default(),
+        ..block_lease()
+    };
+    let tcp_only = unreachable();
+    for (info, flags, expected, word) in [
+        (lease(60_000), "", 2, "mem"),
+        (ended(LeasePhase::Expired), "", 4, "new lease"),
+        (ended(LeasePhase::Revoked), "", 4, "new lease"),
+        (ended(LeasePhase::Grace), "", 4, "renew"),
+        (ended(LeasePhase::Fenced), "", 5, "fenced"),
+        (no_road, "", 2, "no way"),
+        (tcp_only.clone(), " --transport nvme-rdma", 2, "nvme-rdma"),
+        (tcp_only.clone(), " --transport udp", 2, "udp"),
+        (tcp_only, " --transport both", 2, "nvme-tcp"),
+    ] {
+        let node = saying(Ok(Reply::Lease(info)));
+        let mut attach = block(&node, "attach");
+        attach.args(flags.split_whitespace());
+        if flags.ends_with("both") {
+            // Refused by the command line itself, to whomever.
+            assert_eq!(failure(&attach.output().unwrap()).0, 2);
+            continue;
+        }
+        let Some(output) = as_root(attach) else {
+            continue;
+        };
+        let (status, object) = failure(&output);
+        assert_eq!(status, expected, "{object}");
+        assert!(
+            object["message"].as_str().unwrap().contains(word),
+            "{word}: {object}"
+        );
+        assert!(!node.dir().join("attach").exists());
+    }
+}
+
+#[test]
+fn a_connection_that_fails_says_why_and_leaves_a_log_without_secrets() {
+    let info = LeaseInfo {
+        resource_type: ResourceType::Block,
+        ..unreachable()
+    };
+    let node = saying(Ok(Reply::Lease(info)));
+    let Some(output) = as_root(block(&node, "attach")) else {
+        return;
+    };
+    let (status, object) = failure(&output);
+    assert_eq!(
+        (status, &object["reason"]["code"]),
+        (1, &json!("NotConnected")),
+        "{object}"
+    );
+    let dir = node.dir().join("attach");
+    let log = fs::read_to_string(dir.join(format!("{LEASE_TEXT}.log"))).unwrap();
+    for text in [log, object.to_string()] {
+        assert!(!text.contains("DHHC-1"), "{text}");
+    }
+    let mode = fs::metadata(&dir).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    // What was never attached can be tried again, and is not attached.
+    let (status, _) = failure(&block(&node, "detach").output().unwrap());
+    assert_eq!(status, 4, "{:?}", names(&dir));
+}
+
+#[test]
+fn a_lease_that_is_attached_already_is_no_error() {
+    let node = saying(Ok(Reply::Lease(block_lease())));
+    let dir = node.dir().join("attach");
+    fs::create_dir(&dir).unwrap();
+    // In the place of the process that keeps the device.
+    let keeper = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
+    let answering = thread::spawn(move || {
+        ["ok /dev/nvme7n1", "failed it is mounted", "ok /dev/nvme7n1"].map(|answer| {
+            let (stream, _) = keeper.accept().unwrap();
+            let mut word = String::new();
+            BufReader::new(&stream).read_line(&mut word).unwrap();
+            writeln!(&stream, "{answer}").unwrap();
+            word
+        })
+    });
+    let Some(attached) = as_root(block(&node, "attach")) else {
+        return;
+    };
+    let told: Value = serde_json::from_slice(&attached.stdout).unwrap();
+    assert_eq!(
+        (&told["device"], &told["already"]),
+        (&json!("/dev/nvme7n1"), &json!(true))
+    );
+    assert_eq!(node.asked(), []);
+    let (status, object) = failure(&block(&node, "detach").output().unwrap());
+    assert_eq!(status, 1);
+    assert!(
+        object["message"].as_str().unwrap().contains("mounted"),
+        "{object}"
+    );
+    let detached = block(&node, "detach").output().unwrap();
+    let told: Value = serde_json::from_slice(&detached.stdout).unwrap();
+    assert_eq!(told["device"], "/dev/nvme7n1");
+    assert_eq!(
+        answering.join().unwrap(),
+        ["device\n", "detach\n", "detach\n"]
+    );
+}
