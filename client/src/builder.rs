@@ -1,26 +1,37 @@
-//! What to ask memory for.
+//! What to ask a lease for.
+
+use std::marker::PhantomData;
 
 use fabricbios_wire::{
-    KvCacheIntent, LeaseAllocRequest, RdmaPeer, ResourceId, ResourceType, Transport,
+    HostId, KvCacheIntent, LeaseAllocRequest, Nqn, RdmaPeer, ResourceId, Transport,
 };
 
-use crate::{Error, Identity, MemLease, Node, Transfers, lease::Care, runtime::wait};
+use crate::{
+    Blocks, Error, Identity, Kind, Lease, Memory, Node, Transfers, lease::Care, runtime::wait,
+};
 
 /// Term of a lease unless told otherwise.
 const LEASE_SECS: u32 = 60;
 
 /// A lease of memory, about to be asked for.
+pub type MemBuilder = Builder<Memory>;
+
+/// A lease of block storage, about to be asked for.
+pub type BlockBuilder = Builder<Blocks>;
+
+/// A lease, about to be asked for.
 ///
 /// Unless told otherwise it lasts 60 seconds, renews itself, and goes to the node and with the
 /// identity that the environment names.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is leased before acquire()"]
-pub struct MemBuilder {
+pub struct Builder<K: Kind> {
     request: LeaseAllocRequest,
     node: NodeChoice,
     identity: Option<Identity>,
     auto_renew: bool,
     transfers: Transfers,
+    kind: PhantomData<fn() -> K>,
 }
 
 #[derive(Clone, Debug)]
@@ -30,21 +41,22 @@ enum NodeChoice {
     Connected(Node),
 }
 
-impl Default for MemBuilder {
+impl<K: Kind> Default for Builder<K> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl MemBuilder {
+impl<K: Kind> Builder<K> {
     /// Nothing asked for yet.
     pub fn new() -> Self {
         Self {
-            request: LeaseAllocRequest::new(ResourceType::Mem, 0, LEASE_SECS),
+            request: LeaseAllocRequest::new(K::TYPE, 0, LEASE_SECS),
             node: NodeChoice::Default,
             identity: None,
             auto_renew: true,
             transfers: Transfers::default(),
+            kind: PhantomData,
         }
     }
 
@@ -66,7 +78,7 @@ impl MemBuilder {
         self
     }
 
-    /// Of which arena; any if not given.
+    /// Of which arena or pool; any if not given.
     pub fn resource(mut self, resource_id: ResourceId) -> Self {
         self.request.resource_id = Some(resource_id);
         self
@@ -78,19 +90,7 @@ impl MemBuilder {
         self
     }
 
-    /// The caller's queue pair, or one of several; they can come later with [`MemLease::bind`].
-    pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
-        self.request.rdma_peers.push(peer);
-        self
-    }
-
-    /// What a KV cache wants of the memory.
-    pub fn kv_cache(mut self, intent: KvCacheIntent) -> Self {
-        self.request.kv_cache_intent = Some(intent);
-        self
-    }
-
-    /// Renewal changes the key. For callers that look at [`MemLease::binding`] again afterwards.
+    /// Renewal changes the key. For callers that look at [`Lease::binding`] again afterwards.
     pub fn rotate_on_renew(mut self) -> Self {
         self.request.rotate_on_renew = true;
         self
@@ -102,7 +102,7 @@ impl MemBuilder {
         self
     }
 
-    /// How [`MemLease::read`] and [`MemLease::write`] go.
+    /// How the SDK's own reads and writes go.
     pub fn transfers(mut self, transfers: Transfers) -> Self {
         self.transfers = transfers;
         self
@@ -127,12 +127,12 @@ impl MemBuilder {
     }
 
     /// Asks, blocking.
-    pub fn acquire(self) -> Result<MemLease, Error> {
+    pub fn acquire(self) -> Result<Lease<K>, Error> {
         wait(self.acquire_async())
     }
 
     /// Asks.
-    pub async fn acquire_async(self) -> Result<MemLease, Error> {
+    pub async fn acquire_async(self) -> Result<Lease<K>, Error> {
         self.check()?;
         let Self {
             request,
@@ -140,6 +140,7 @@ impl MemBuilder {
             identity,
             auto_renew,
             transfers,
+            kind: _,
         } = self;
         let node = connected(node, identity).await?;
         let (lease_secs, has_peers) = (request.lease_secs, !request.rdma_peers.is_empty());
@@ -148,7 +149,7 @@ impl MemBuilder {
             true => Care::Renewed,
             false => Care::Callers,
         };
-        let lease = MemLease::new(node, info, lease_secs, care)?;
+        let lease = Lease::new(node, info, lease_secs, care)?;
         if has_peers {
             lease.shared.has_callers_peers();
         }
@@ -163,6 +164,42 @@ impl MemBuilder {
             LeaseAllocRequest { lease_secs: 0, .. } => usage("a lease lasts at least 1 second"),
             _ => Ok(()),
         }
+    }
+}
+
+impl MemBuilder {
+    /// The caller's queue pair, or one of several; they can come later with [`MemLease::bind`].
+    pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
+        self.request.rdma_peers.push(peer);
+        self
+    }
+
+    /// What a KV cache wants of the memory.
+    pub fn kv_cache(mut self, intent: KvCacheIntent) -> Self {
+        self.request.kv_cache_intent = Some(intent);
+        self
+    }
+}
+
+impl BlockBuilder {
+    /// Nothing can be written.
+    pub fn read_only(mut self) -> Self {
+        self.request.block.read_only = true;
+        self
+    }
+
+    /// The host that will connect over NVMe-oF, and its identifier if it is not the UUID in the name.
+    /// Without this the node mints both for this lease.
+    pub fn host(mut self, name: Nqn, id: Option<HostId>) -> Self {
+        self.request.block.host_nqn = Some(name);
+        self.request.block.host_id = id;
+        self
+    }
+
+    /// The host wants proof of whom it talks to, too (NVMe-oF).
+    pub fn mutual_auth(mut self) -> Self {
+        self.request.block.mutual_auth = true;
+        self
     }
 }
 

@@ -1,20 +1,29 @@
 //! A lease in the caller's hand.
 
-use std::{sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use fabricbios_wire::{Binding, LeaseId, LeaseInfo, RdmaPeer, Request};
+use fabricbios_wire::{Binding, LeaseId, LeaseInfo, RdmaPeer, Request, ResourceType};
 use tokio::task::AbortHandle;
 
-use crate::{Error, Node, renewal, runtime, runtime::wait, shared::Shared, transfer};
+use crate::{
+    Blocks, Error, Kind, Memory, Node, renewal, runtime, runtime::wait, shared::Shared, transfer,
+};
 
-/// Leased memory. [`MemLease::free`] gives it back; dropped without that, it runs out by itself at
-/// the end of its term.
+/// A lease of memory.
+pub type MemLease = Lease<Memory>;
+
+/// A lease of block storage.
+pub type BlockLease = Lease<Blocks>;
+
+/// Something leased. [`Lease::free`] gives it back; dropped without that, it runs out by itself at the
+/// end of its term.
 #[derive(Debug)]
-pub struct MemLease {
+pub struct Lease<K: Kind> {
     pub(crate) shared: Arc<Shared>,
     renewing: Option<AbortHandle>,
     /// Dropping it is nothing to warn of: it was freed, or somebody else looks after it.
     may_be_dropped: bool,
+    kind: PhantomData<fn() -> K>,
 }
 
 /// How a lease's renewals go.
@@ -39,7 +48,7 @@ pub(crate) enum Care {
     Others,
 }
 
-impl MemLease {
+impl<K: Kind> Lease<K> {
     pub(crate) fn new(
         node: Node,
         info: LeaseInfo,
@@ -57,6 +66,7 @@ impl MemLease {
             shared,
             renewing,
             may_be_dropped: matches!(care, Care::Others),
+            kind: PhantomData,
         })
     }
 
@@ -64,6 +74,7 @@ impl MemLease {
     /// renewed by itself, and dropping it changes nothing.
     pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         let info = node.lease(Request::LeaseQuery(lease_id)).await?;
+        check_kind::<K>(&info)?;
         if let Some(error) = transfer::over(&info) {
             return Err(error);
         }
@@ -71,7 +82,7 @@ impl MemLease {
         Self::new(node.clone(), info, 0, Care::Others)
     }
 
-    /// A lease that was granted before, blocking; see [`MemLease::open_async`].
+    /// A lease that was granted before, blocking; see [`Lease::open_async`].
     pub fn open(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         wait(Self::open_async(node, lease_id))
     }
@@ -104,22 +115,6 @@ impl MemLease {
     /// How renewals go.
     pub fn health(&self) -> Health {
         self.shared.health()
-    }
-
-    /// Connects the lease to queue pairs of the caller's, or again after an access fault. From then on
-    /// [`MemLease::read`] and [`MemLease::write`] leave RDMA to the caller.
-    pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
-        self.shared.has_callers_peers();
-        self.ask(Request::LeaseBind {
-            lease_id: self.lease_id(),
-            peers: peers.to_vec(),
-        })
-        .await
-    }
-
-    /// Connects the lease to queue pairs, blocking.
-    pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
-        wait(self.bind_async(peers))
     }
 
     /// Another term from now; the node allows it in the last fifth of the current one.
@@ -188,7 +183,36 @@ impl MemLease {
     }
 }
 
-impl Drop for MemLease {
+impl MemLease {
+    /// Connects the lease to queue pairs of the caller's, or again after an access fault. From then on
+    /// [`MemLease::read`] and [`MemLease::write`] leave RDMA to the caller.
+    pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
+        self.shared.has_callers_peers();
+        self.ask(Request::LeaseBind {
+            lease_id: self.lease_id(),
+            peers: peers.to_vec(),
+        })
+        .await
+    }
+
+    /// Connects the lease to queue pairs, blocking.
+    pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
+        wait(self.bind_async(peers))
+    }
+}
+
+fn check_kind<K: Kind>(info: &LeaseInfo) -> Result<(), Error> {
+    let (is, wanted): (ResourceType, ResourceType) = (info.resource_type, K::TYPE);
+    let lease_id = info.lease_id;
+    match is == wanted {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "lease {lease_id} is one of {is}, not of {wanted}"
+        ))),
+    }
+}
+
+impl<K: Kind> Drop for Lease<K> {
     fn drop(&mut self) {
         self.stop_renewing();
         if !self.may_be_dropped {

@@ -33,6 +33,9 @@
 //! [`MemLease::write`]. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md` and
 //! `docs/spec/data-plane-over-udp.md`.
 //!
+//! Block storage is asked for with [`BlockBuilder`]. [`connect_line`] makes it a device of the kernel
+//! over NVMe-oF; [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
+//!
 //! The feature `rdma`, on by default, adds the road over RDMA; the library that it needs is looked for
 //! when it is used first, and a machine without it uses UDP.
 #![forbid(unsafe_code)]
@@ -43,6 +46,7 @@ mod connect_line;
 mod dial;
 mod error;
 mod identity;
+mod kind;
 mod lease;
 mod link;
 mod node;
@@ -51,12 +55,16 @@ mod runtime;
 mod shared;
 mod transfer;
 
-pub use builder::MemBuilder;
+pub use builder::{BlockBuilder, Builder, MemBuilder};
 pub use connect_line::connect_line;
 pub use error::Error;
+pub use fabricbios_fallback_udp::{
+    BlockClient, ClientError, Completion, Geometry, transfer::Operation,
+};
 pub use fabricbios_wire as wire;
 pub use identity::Identity;
-pub use lease::{Health, MemLease};
+pub use kind::{Blocks, Kind, Memory};
+pub use lease::{BlockLease, Health, Lease, MemLease};
 pub use node::{Node, unmet};
 pub use transfer::{Road, Transfers};
 

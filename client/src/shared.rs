@@ -10,7 +10,10 @@ use std::{
 
 use fabricbios_wire::{Binding, LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
 
-use crate::{Error, Health, Node, Road, Transfers, transfer::Channel};
+use crate::{
+    Error, Health, Node, Road, Transfers,
+    transfer::{BlockChannel, Channel},
+};
 
 /// What handle and renewal both know.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) me: Weak<Shared>,
     /// The connection to its bytes; locked for as long as a transfer takes.
     pub(crate) channel: Mutex<Option<Channel>>,
+    /// The same, for a lease of blocks.
+    pub(crate) blocks: Mutex<Option<BlockChannel>>,
     /// The lease is connected to queue pairs of the caller's.
     callers: AtomicBool,
     state: Mutex<State>,
@@ -53,6 +58,7 @@ impl Shared {
             lease_secs,
             me: me.clone(),
             channel: Mutex::new(None),
+            blocks: Mutex::new(None),
             callers: AtomicBool::new(false),
             state: Mutex::new(state),
         })

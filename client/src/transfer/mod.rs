@@ -3,6 +3,7 @@
 //! The connection is kept between calls. Keys are followed: those that answers of the control plane
 //! bring, and over UDP those that come by LEASE_QUERY when the old ones do not work any more.
 
+mod blocks;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(not(feature = "rdma"))]
@@ -15,9 +16,10 @@ use std::sync::{Arc, PoisonError};
 
 use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, Request};
 
+pub(crate) use blocks::Connection as BlockChannel;
 pub use road::{Road, Transfers};
 
-use crate::{Error, MemLease, runtime, runtime::wait, shared::Shared};
+use crate::{Error, Kind, Lease, MemLease, runtime, runtime::wait, shared::Shared};
 
 /// What to move. Offsets count from the start of the lease.
 #[derive(Debug)]
@@ -103,7 +105,9 @@ impl MemLease {
     pub fn road(&self) -> Option<Road> {
         self.shared.road()
     }
+}
 
+impl<K: Kind> Lease<K> {
     /// How transfers go from now on.
     pub fn set_transfers(&self, transfers: Transfers) {
         self.shared.set_transfers(transfers);

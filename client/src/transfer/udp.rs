@@ -43,18 +43,14 @@ pub(super) fn options(transfers: Transfers) -> ClientOptions {
 }
 
 /// How the lease ended, if the node said so while somebody waited for datagrams.
-type Over = Arc<Mutex<Option<Error>>>;
+pub(super) type Over = Arc<Mutex<Option<Error>>>;
 
 impl Connection {
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
         let options = options(shared.transfers());
-        let over = Over::default();
-        let asker = Asker {
-            shared: shared.me.clone(),
-            over: Arc::clone(&over),
-        };
+        let (over, asker) = asker(shared);
         let coordinates = known_or_new(shared)?;
-        let connected = MemoryClient::connect_with_refresh(coordinates, options, Box::new(asker));
+        let connected = MemoryClient::connect_with_refresh(coordinates, options, asker);
         match connected {
             Ok(client) => Ok(Self {
                 client,
@@ -87,10 +83,7 @@ impl Connection {
 
     /// After a failure somebody may have to give the lease a key first, as for a new connection.
     fn valid(&self, shared: &Shared) -> Result<Option<Coordinates>, Error> {
-        match self.unsettled {
-            true => known_or_new(shared).map(Some),
-            false => Ok(coordinates(shared.lease_id, &shared.info().binding)),
-        }
+        valid(shared, self.unsettled)
     }
 
     /// Whether something may still be done of a write that did not end well.
@@ -106,6 +99,24 @@ impl Connection {
         }
         self.carry_out(shared, &mut Job::Read(0, &mut [0]), &mut |_| ())
     }
+}
+
+/// What a client that is open goes by from now on; after a failure as a new one.
+pub(super) fn valid(shared: &Shared, after_failure: bool) -> Result<Option<Coordinates>, Error> {
+    match after_failure {
+        true => known_or_new(shared).map(Some),
+        false => Ok(coordinates(shared.lease_id, &shared.info().binding)),
+    }
+}
+
+/// Whom a client asks for fresh coordinates, and where that leaves the end of the lease.
+pub(super) fn asker(shared: &Shared) -> (Over, Box<dyn Refresh>) {
+    let over = Over::default();
+    let asker = Asker {
+        shared: shared.me.clone(),
+        over: Arc::clone(&over),
+    };
+    (over, Box::new(asker))
 }
 
 /// Asks LEASE_QUERY on behalf of the client.
@@ -136,7 +147,7 @@ impl Refresh for Asker {
 
 /// What was told last; what is valid now if that was nothing; a new key if there is none. Somebody
 /// else may be giving it one, such as a node that was started again: that is waited for.
-fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
+pub(super) fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
     if let Some(known) = coordinates(shared.lease_id, &shared.info().binding) {
         return Ok(known);
     }
@@ -196,7 +207,7 @@ fn ended(error: Error) -> Option<Error> {
 
 /// The data plane's error in the SDK's words. What became of a lease that is over is asked of the
 /// node.
-fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> Error {
+pub(super) fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> Error {
     let lease_id = shared.lease_id;
     if let Some(error) = known.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return error;
@@ -222,6 +233,10 @@ fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> 
         ClientError::Refused { status, .. } if status == DataStatus::Busy as u8 => {
             refusal(LeaseError::Unavailable, RefusalClass::Transient, why)
         }
+        ClientError::ReadOnly { .. } => {
+            refusal(LeaseError::NotPermitted, RefusalClass::Policy, why)
+        }
+        ClientError::Storage { .. } => refusal(LeaseError::Internal, RefusalClass::Permanent, why),
         ClientError::Local { what, source, .. } => Error::Local {
             what,
             why: source.to_string(),

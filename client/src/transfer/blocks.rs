@@ -1,0 +1,146 @@
+//! Reading and writing a lease of blocks without a device: over UDP.
+
+use std::sync::{Arc, PoisonError};
+
+use fabricbios_fallback_udp::{BlockClient, ClientError, ClientOptions, Geometry};
+use fabricbios_wire::NvmeofBinding;
+use zeroize::Zeroizing;
+
+use super::udp::{Over, asker, explain, known_or_new, options, valid};
+use crate::{BlockLease, Error, connect_line, runtime, shared::Shared};
+
+/// A connection to a lease's blocks, kept between calls.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    client: BlockClient,
+    over: Over,
+    options: ClientOptions,
+    /// The last call did not end well.
+    failed: bool,
+}
+
+impl BlockLease {
+    /// What the node said about the blocks.
+    pub fn geometry(&self) -> Result<Geometry, Error> {
+        self.shared.blocks(|client| Ok(client.geometry()))
+    }
+
+    /// Reads whole blocks, as many bytes as `into` has, blocking. After an error some are new and some are
+    /// not.
+    pub fn read_blocks(&self, block: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.shared.blocks(|client| client.read(block, into))
+    }
+
+    /// Writes whole blocks, blocking: when this returns `Ok` the node has them, and
+    /// [`BlockLease::flush`] makes them survive a power cut. After an error any of them may be written, each
+    /// whole or not at all; the next call of this `BlockLease` sees to it that none is later.
+    pub fn write_blocks(&self, block: u64, from: &[u8]) -> Result<(), Error> {
+        self.shared.blocks(|client| client.write(block, from))
+    }
+
+    /// When this returns `Ok`, what was written before survives a power cut of the node. Blocking.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.shared.blocks(BlockClient::flush)
+    }
+
+    /// Reads `bytes` bytes: whole blocks.
+    pub async fn read_blocks_async(&self, block: u64, bytes: usize) -> Result<Vec<u8>, Error> {
+        let shared = Arc::clone(&self.shared);
+        runtime::blocking(move || {
+            let mut into = vec![0; bytes];
+            shared.blocks(|client| client.read(block, &mut into))?;
+            Ok(into)
+        })
+        .await
+    }
+
+    /// Writes all of `from`; see [`BlockLease::write_blocks`].
+    pub async fn write_blocks_async(&self, block: u64, from: Vec<u8>) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        runtime::blocking(move || shared.blocks(|client| client.write(block, &from))).await
+    }
+
+    /// See [`BlockLease::flush`].
+    pub async fn flush_async(&self) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        runtime::blocking(move || shared.blocks(BlockClient::flush)).await
+    }
+
+    /// A client of the caller's own, for many operations at once. It follows the lease's keys for as long as
+    /// this lease is there.
+    pub fn open_blocks(&self) -> Result<BlockClient, Error> {
+        self.shared.check_not_lost()?;
+        Connection::open(&self.shared).map(|connection| connection.client)
+    }
+
+    /// Where it is had over NVMe-oF, as of the last answer.
+    pub fn nvmeof(&self) -> Option<NvmeofBinding> {
+        self.binding().nvmeof
+    }
+
+    /// The command that connects it over NVMe-oF; see [`connect_line`].
+    pub fn connect_line(&self) -> Option<Zeroizing<String>> {
+        connect_line(&self.nvmeof()?)
+    }
+}
+
+impl Shared {
+    /// One call at a time: those from several threads take turns.
+    fn blocks<R>(
+        &self,
+        call: impl FnOnce(&mut BlockClient) -> Result<R, ClientError>,
+    ) -> Result<R, Error> {
+        self.check_not_lost()?;
+        let mut channel = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = options(self.transfers());
+        if let Some(open) = channel.as_mut().filter(|open| open.options != wanted) {
+            open.settle(self)?;
+            *channel = None;
+        }
+        let open = match &mut *channel {
+            Some(open) => open,
+            none => none.insert(Connection::open(self)?),
+        };
+        open.carry_out(self, call)
+    }
+}
+
+impl Connection {
+    fn open(shared: &Shared) -> Result<Self, Error> {
+        let options = options(shared.transfers());
+        let (over, asker) = asker(shared);
+        let coordinates = known_or_new(shared)?;
+        match BlockClient::connect_with_refresh(coordinates, options, asker) {
+            Ok(client) => Ok(Self {
+                client,
+                over,
+                options,
+                failed: false,
+            }),
+            Err(error) => Err(explain(shared, &over, error, false)),
+        }
+    }
+
+    fn carry_out<R>(
+        &mut self,
+        shared: &Shared,
+        call: impl FnOnce(&mut BlockClient) -> Result<R, ClientError>,
+    ) -> Result<R, Error> {
+        if let Some(valid) = valid(shared, self.failed)? {
+            self.client.set_coordinates(valid);
+        }
+        let done = call(&mut self.client);
+        self.failed = done.is_err();
+        done.map_err(|error| explain(shared, &self.over, error, true))
+    }
+
+    /// Gets the node's answer that nothing of an earlier write is done later any more: any answer to this
+    /// client says so.
+    fn settle(&mut self, shared: &Shared) -> Result<(), Error> {
+        if !self.failed {
+            return Ok(());
+        }
+        let mut block = vec![0; self.client.geometry().block_bytes as usize];
+        self.carry_out(shared, |client| client.read(0, &mut block))
+    }
+}
