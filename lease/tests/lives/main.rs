@@ -4,9 +4,12 @@
 mod support;
 
 mod binding;
+mod blocks;
 mod ending;
 mod fences;
+mod fences_of_parts;
 mod keys_and_terms;
+mod reboots;
 mod refusals;
 mod restart;
 mod roads;

@@ -17,7 +17,7 @@ fn run(same_boot: bool) -> EarlierRun {
 }
 
 /// What is on record after a crash.
-fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
+pub(crate) fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
     let mut known = BTreeMap::new();
     for change in &world.journal {
         match change {

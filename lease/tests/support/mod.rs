@@ -28,7 +28,12 @@ impl World {
     }
 
     pub(crate) fn with_policy(policy: Policy) -> Self {
-        Self::of(policy, offer(ARENA, 16 * PAGE))
+        Self::of(ResourceType::Mem, policy, offer(ARENA, 16 * PAGE))
+    }
+
+    /// With blocks of this offer.
+    pub(crate) fn of_blocks(offer: Offer) -> Self {
+        Self::of(ResourceType::Block, Policy::default(), offer)
     }
 
     /// With an arena that outlives the process, over these roads.
@@ -38,12 +43,12 @@ impl World {
             outlives: Outlives::Process,
             ..offer(ARENA, 16 * PAGE)
         };
-        Self::of(Policy::default(), offer)
+        Self::of(ResourceType::Mem, Policy::default(), offer)
     }
 
-    fn of(policy: Policy, offer: Offer) -> Self {
+    fn of(kind: ResourceType, policy: Policy, offer: Offer) -> Self {
         let mut table = LeaseTable::new(policy);
-        table.offer(ResourceType::Mem, offer);
+        table.offer(kind, offer);
         Self {
             table,
             now: Now {
@@ -185,6 +190,32 @@ impl World {
         order.tag
     }
 
+    /// An active lease of a page of blocks over `road`.
+    pub(crate) fn granted_blocks(&mut self, road: Transport, secs: u32, grace: u32) -> Tag {
+        let wanted = LeaseAllocRequest {
+            transport: road,
+            ..blocks(secs, grace)
+        };
+        self.granted_for(wanted)
+    }
+
+    pub(crate) fn granted_for(&mut self, wanted: LeaseAllocRequest) -> Tag {
+        let ticket = self.ask(Request::LeaseAlloc(wanted));
+        let order = self.bind_order();
+        let binding = block_binding_over(order.transport, 7);
+        self.report(Report::Bind(order.tag, Ok(binding)));
+        assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
+        order.tag
+    }
+
+    pub(crate) fn free(&mut self, id: LeaseId) -> Ticket {
+        self.ask(Request::LeaseFree(id))
+    }
+
+    pub(crate) fn phase(&mut self, id: LeaseId) -> LeasePhase {
+        self.query(id).phase
+    }
+
     pub(crate) fn renew(&mut self, id: LeaseId) -> Ticket {
         self.ask(Request::LeaseRenew {
             lease_id: id,
@@ -235,6 +266,44 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         outlives: Outlives::Nothing,
         layout: Layout::Stretches,
         read_only: false,
+    }
+}
+
+/// A device of sixteen pages, over NVMe-oF and FBBU.
+pub(crate) fn block_offer() -> Offer {
+    Offer {
+        transports: vec![Transport::NvmeTcp, Transport::Udp, Transport::Both],
+        outlives: Outlives::Machine,
+        ..offer(ARENA, 16 * PAGE)
+    }
+}
+
+/// A page of blocks over the best road.
+pub(crate) fn blocks(secs: u32, grace: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        grace_secs: grace,
+        ..LeaseAllocRequest::new(ResourceType::Block, PAGE, secs)
+    }
+}
+
+/// `key` stands for whatever key the road has.
+pub(crate) fn block_binding_over(road: Transport, key: u8) -> Binding {
+    let name = |text: &str| text.parse::<Nqn>().unwrap();
+    let nvmeof = NvmeofBinding {
+        addresses: vec![],
+        subsystem: name("nqn.2025-01.org.example:subsystem"),
+        nsid: 1,
+        host_nqn: name("nqn.2025-01.org.example:host"),
+        host_id: HostId([1; 16]),
+        dhchap_secret: DhchapSecret::new(&format!("DHHC-1:00:{key}:")).unwrap(),
+        dhchap_ctrl_secret: None,
+        ctrl_loss_secs: 5,
+        block_bytes: 512,
+    };
+    Binding {
+        nvmeof: (road != Transport::Udp).then_some(nvmeof),
+        rdma: None,
+        ..binding_over(road, key)
     }
 }
 

@@ -1,0 +1,154 @@
+//! A release that failed, of a resource that outlives the machine: what it fences, and what it leaves.
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::support::*;
+use Transport::NvmeTcp;
+
+fn world() -> World {
+    World::of_blocks(block_offer())
+}
+
+/// A lease that was freed, and whose release does not come back.
+fn stuck(world: &mut World) -> Tag {
+    let tag = world.granted_blocks(NvmeTcp, 100, 0);
+    world.free(tag.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    assert_eq!(world.release_order().0, tag);
+    world.report(Report::ReleaseProgress(tag));
+    world.pass_ms(10_000);
+    assert_eq!(world.phase(tag.lease_id), LeasePhase::Fenced);
+    tag
+}
+
+fn fails_to_be_cut(world: &mut World) -> Tag {
+    let tag = world.granted_blocks(NvmeTcp, 100, 0);
+    world.free(tag.lease_id);
+    let cut = world.cut_order();
+    world.report(Report::Cut(cut, Err(failed("unlink"))));
+    tag
+}
+
+fn told(world: &mut World) -> Vec<LeaseId> {
+    let ticket = world.operator(Request::FenceList);
+    match world.answer(ticket) {
+        Some(Ok(Reply::Fences(fences))) => fences.iter().map(|fence| fence.lease_id).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether all of it is fenced, whether parts are, and what can be had.
+fn state(world: &World) -> (bool, bool, u64) {
+    let pool = world.table.availability().next().expect("a pool");
+    (pool.fenced, pool.partly_fenced, pool.available / PAGE)
+}
+
+#[test]
+fn a_stuck_release_leaves_the_pool_to_others() {
+    let mut world = world();
+    let tag = stuck(&mut world);
+    assert_eq!(state(&world), (false, true, 15));
+    assert_eq!(told(&mut world), [tag.lease_id]);
+    let other = world.granted_blocks(NvmeTcp, 100, 0);
+    world.free(other.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+    assert_eq!(state(&world), (false, true, 15));
+    world.report(Report::Release(tag, Ok(())));
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((false, false, 16), vec![])
+    );
+}
+
+#[test]
+fn a_remediation_clears_the_stuck_part_beside_leases_in_use() {
+    let mut world = world();
+    let using = world.granted_blocks(NvmeTcp, 100, 0);
+    let tag = stuck(&mut world);
+    let cleared = world.operator(Request::FenceClear(ARENA));
+    let Order::Reset(_, leases) = world.order() else {
+        panic!("a reset");
+    };
+    assert_eq!(leases.iter().map(|it| it.0).collect::<Vec<_>>(), [tag]);
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
+    assert_eq!(state(&world), (false, false, 15));
+    assert_eq!(world.phase(using.lease_id), LeasePhase::Active);
+}
+
+#[test]
+fn a_failed_cut_beside_a_stuck_release_fences_it_all_and_is_what_is_told() {
+    let mut world = world();
+    let stuck = stuck(&mut world);
+    let graver = fails_to_be_cut(&mut world);
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((true, false, 0), vec![graver.lease_id])
+    );
+    let refused = world.ask(Request::LeaseAlloc(blocks(10, 0)));
+    assert_eq!(world.refusal(refused).error, LeaseError::Fenced);
+    world.report(Report::Release(stuck, Ok(())));
+    assert_eq!(
+        told(&mut world),
+        [graver.lease_id],
+        "clears its own part alone"
+    );
+    assert_eq!(state(&world), (true, false, 0));
+}
+
+#[test]
+fn of_two_stuck_releases_each_clears_its_own_part() {
+    let mut world = world();
+    let (first, second) = (stuck(&mut world), stuck(&mut world));
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((false, true, 14), vec![first.lease_id])
+    );
+    world.report(Report::Release(first, Ok(())));
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((false, true, 14), vec![second.lease_id])
+    );
+    world.report(Report::Release(second, Ok(())));
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((false, false, 16), vec![])
+    );
+}
+
+/// The crash came before the graver fence was written down, and after its lease was.
+#[test]
+fn after_a_restart_parts_are_parts_and_a_failed_cut_is_all_of_it() {
+    let run = EarlierRun {
+        same_boot: true,
+        wall_clock_trusted: true,
+    };
+    for graver in [false, true] {
+        let mut before = world();
+        let tag = stuck(&mut before);
+        let fence = before.journal.iter().find_map(|change| match change {
+            Change::PutFence(fence) => Some(fence.clone()),
+            _ => None,
+        });
+        if graver {
+            fails_to_be_cut(&mut before);
+        }
+        let mut after = world();
+        for record in crate::restart::records(&before).into_values() {
+            after.table.restore_lease(after.now, record, run);
+        }
+        after.table.restore_fence(after.now, fence.unwrap(), false);
+        after.drain();
+        let expected = if graver {
+            (true, false, 0)
+        } else {
+            (false, true, 15)
+        };
+        assert_eq!(state(&after), expected);
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Fenced);
+    }
+}

@@ -1,0 +1,332 @@
+//! What becomes of leases of blocks when the daemon, or the machine, dies and comes back.
+
+use std::time::Duration;
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::{restart::records, support::*};
+use Transport::NvmeTcp;
+
+fn world() -> World {
+    World::of_blocks(block_offer())
+}
+
+fn restart_into(before: &World, mut next: World, now: Now, run: EarlierRun) -> World {
+    (next.now, next.next) = (now, before.next);
+    next.journal.clone_from(&before.journal);
+    for record in records(before).into_values() {
+        next.table.restore_lease(next.now, record, run);
+    }
+    next.drain();
+    next
+}
+
+/// The daemon dies and comes back at once.
+fn restart(before: &World) -> World {
+    let run = EarlierRun {
+        same_boot: true,
+        wall_clock_trusted: true,
+    };
+    restart_into(before, world(), before.now, run)
+}
+
+/// So many seconds pass until the node is there again, twenty of them after the kernel's start.
+fn reboot(before: &World, off_secs: u64, wall_clock_trusted: bool) -> World {
+    let now = Now {
+        boot: BootTime(20_000_000_000),
+        unix_ms: before.now.unix_ms + off_secs * 1_000,
+    };
+    let run = EarlierRun {
+        same_boot: false,
+        wall_clock_trusted,
+    };
+    restart_into(before, world(), now, run)
+}
+
+fn extent(world: &World, tag: Tag) -> Extent {
+    records(world)[&tag.lease_id]
+        .extent
+        .expect("it holds its bytes")
+}
+
+fn holders(world: &World) -> Vec<(Tag, Extent)> {
+    world.table.holders(ARENA).collect()
+}
+
+/// The only order is a cut, then a release; then the bytes are everybody's.
+fn is_cut_and_released(world: &mut World, tag: Tag, extent: Extent) {
+    assert_eq!(world.order(), Order::Cut(tag, Farewell::None));
+    world.cut_ok(tag);
+    assert_eq!(holders(world), [(tag, extent)]);
+    assert_eq!(world.available(), 15 * PAGE, "not before it is released");
+    assert_eq!(world.release_order(), (tag, extent));
+    world.report(Report::Release(tag, Ok(())));
+    assert_eq!((world.available(), holders(world)), (16 * PAGE, vec![]));
+}
+
+#[test]
+fn on_the_same_boot_a_lease_goes_on_as_it_was() {
+    let mut before = world();
+    let mut wanted = blocks(10, 5);
+    wanted.block.host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
+    wanted.block.mutual_auth = true;
+    let tag = before.granted_for(wanted.clone());
+    let told = before.query(tag.lease_id);
+    before.pass_ms(4_000);
+    let mut after = restart(&before);
+    let order = after.bind_order();
+    assert!(order.adopts, "a client may be using it");
+    assert_eq!(order.transport, NvmeTcp);
+    let block = order.block.unwrap();
+    assert_eq!((&*block.tenant, block.terms), ("alice", wanted.block));
+    assert_eq!(block.grace, Duration::from_secs(5));
+    assert_eq!(order.extent, extent(&before, tag));
+    assert_eq!(holders(&after), [(order.tag, order.extent)]);
+    let binding = block_binding_over(NvmeTcp, 7);
+    after.report(Report::Bind(order.tag, Ok(binding.clone())));
+    let info = after.query(tag.lease_id);
+    assert_eq!((info.remaining_ms, info.binding), (6_000, binding));
+    assert_eq!(info.expires_at_unix_ms, told.expires_at_unix_ms);
+    after.pass_ms(6_000);
+    assert_eq!(after.cut_order(), order.tag);
+}
+
+#[test]
+fn every_road_that_is_still_offered_is_adopted() {
+    use Transport::{Both, NvmeRdma, Udp};
+    let with = |road| {
+        World::of_blocks(Offer {
+            transports: vec![road],
+            ..block_offer()
+        })
+    };
+    let run = EarlierRun {
+        same_boot: true,
+        wall_clock_trusted: false,
+    };
+    for road in [NvmeTcp, NvmeRdma, Udp, Both] {
+        let mut before = with(road);
+        let tag = before.granted_blocks(road, 10, 0);
+        let mut after = restart_into(&before, with(road), before.now, run);
+        let order = after.bind_order();
+        assert_eq!((order.transport, order.adopts), (road, true));
+        let other = if road == Udp { NvmeTcp } else { Udp };
+        let mut without = restart_into(&before, with(other), before.now, run);
+        let extent = extent(&before, tag);
+        is_cut_and_released(&mut without, tag, extent);
+        assert_eq!(without.phase(tag.lease_id), LeasePhase::Revoked);
+    }
+}
+
+#[test]
+fn a_reboot_takes_the_time_off_from_the_term() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 100, 0);
+    let told = before.query(tag.lease_id);
+    before.pass_ms(10_000);
+    let mut after = reboot(&before, 60, true);
+    let order = after.bind_order();
+    assert!(order.adopts);
+    after.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 7))));
+    let info = after.query(tag.lease_id);
+    assert_eq!(info.remaining_ms, 30_000);
+    assert_eq!(info.expires_at_unix_ms, told.expires_at_unix_ms);
+    after.pass_ms(5_000);
+    let mut again = restart(&after);
+    assert!(again.bind_order().adopts);
+    assert_eq!(again.query(tag.lease_id).remaining_ms, 25_000);
+}
+
+#[test]
+fn a_clock_that_cannot_be_believed_ends_the_lease() {
+    for (why, trusted, change_ms) in [
+        ("it is not set", false, 0),
+        ("it is before the grant", true, -1_000),
+        ("it leaves more than a term", true, -1),
+    ] {
+        let mut before = world();
+        let tag = before.granted_blocks(NvmeTcp, 100, 50);
+        let extent = extent(&before, tag);
+        before.now.unix_ms = before.now.unix_ms.saturating_add_signed(change_ms);
+        let mut after = reboot(&before, 0, trusted);
+        let told = after.query(tag.lease_id);
+        assert_eq!(
+            (told.phase, told.remaining_ms),
+            (LeasePhase::Active, 0),
+            "{why}"
+        );
+        is_cut_and_released(&mut after, tag, extent);
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Revoked, "{why}");
+    }
+}
+
+/// The node died again before the cut of what it had revoked, and the clock is right meanwhile.
+#[test]
+fn what_was_revoked_at_a_restart_stays_revoked() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 100, 50);
+    let revoking = reboot(&before, 1, false);
+    for mut after in [reboot(&revoking, 1, true), restart(&revoking)] {
+        let extent = extent(&before, tag);
+        is_cut_and_released(&mut after, tag, extent);
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Revoked);
+    }
+}
+
+#[test]
+fn what_ran_out_while_the_node_was_off_is_cut_and_released() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 10, 5);
+    let extent = extent(&before, tag);
+    let mut late = restart_into(
+        &before,
+        world(),
+        Now {
+            boot: before.now.boot + Duration::from_secs(15),
+            ..before.now
+        },
+        EarlierRun {
+            same_boot: true,
+            wall_clock_trusted: false,
+        },
+    );
+    for after in [&mut late, &mut reboot(&before, 15, true)] {
+        is_cut_and_released(after, tag, extent);
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Expired);
+    }
+}
+
+/// Whether the earlier run had cut it is not known.
+#[test]
+fn in_grace_a_lease_is_cut_then_kept_and_can_be_renewed() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 10, 60);
+    let mut late = world();
+    (late.now, late.next) = (before.now, before.next);
+    late.journal.clone_from(&before.journal);
+    late.pass_ms(15_000);
+    for mut after in [restart(&late), reboot(&before, 15, true)] {
+        assert_eq!(after.order(), Order::Cut(tag, Farewell::None));
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Active);
+        after.cut_ok(tag);
+        assert_eq!(after.orders, []);
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Grace);
+        after.pass_ms(1_000);
+        after.renew(tag.lease_id);
+        let order = after.bind_order();
+        assert!(order.adopts, "its bytes are those of the earlier run");
+        after.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 8))));
+        after.pass_ms(10_000);
+        let cut = after.cut_order();
+        after.cut_ok(cut);
+        after.renew(tag.lease_id);
+        assert!(!after.bind_order().adopts, "this run knows it");
+    }
+    let mut unrenewed = reboot(&before, 15, true);
+    unrenewed.orders.clear();
+    unrenewed.cut_ok(tag);
+    unrenewed.pass_ms(55_000);
+    assert_eq!(unrenewed.release_order().0, tag);
+}
+
+#[test]
+fn a_release_that_a_crash_interrupted_is_done_again_and_its_bytes_are_nobodys_before() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 10, 0);
+    before.free(tag.lease_id);
+    let cut = before.cut_order();
+    before.cut_ok(cut);
+    let extent = extent(&before, tag);
+    for mut after in [restart(&before), reboot(&before, 1, false)] {
+        assert_eq!(
+            after.phase(tag.lease_id),
+            LeasePhase::Freed,
+            "that was told"
+        );
+        let too_much = LeaseAllocRequest {
+            capacity: 16 * PAGE,
+            ..blocks(10, 0)
+        };
+        let refused = after.ask(Request::LeaseAlloc(too_much));
+        let refused = after.refusal(refused);
+        assert_eq!(refused.class, RefusalClass::Transient);
+        let renewed = after.renew(tag.lease_id);
+        assert_eq!(after.refusal(renewed).error, LeaseError::Expired);
+        is_cut_and_released(&mut after, tag, extent);
+        assert_eq!(after.phase(tag.lease_id), LeasePhase::Freed);
+        assert_eq!(records(&after)[&tag.lease_id].extent, None);
+        let mut next = restart(&after);
+        assert_eq!((next.orders.len(), holders(&next)), (0, vec![]));
+        assert_eq!(next.phase(tag.lease_id), LeasePhase::Freed);
+    }
+}
+
+/// The next lease has the same bytes, and both are on record.
+#[test]
+fn a_release_is_on_record_before_the_next_grant() {
+    let mut before = world();
+    let first = before.granted_blocks(NvmeTcp, 10, 0);
+    before.free(first.lease_id);
+    let cut = before.cut_order();
+    before.cut_ok(cut);
+    before.released();
+    let second = before.granted_blocks(NvmeTcp, 10, 0);
+    let mut after = restart(&before);
+    let order = after.bind_order();
+    assert_eq!(order.tag.lease_id, second.lease_id);
+    assert_eq!(holders(&after).len(), 1);
+}
+
+#[test]
+fn a_lease_that_nobody_was_told_of_leaves_nothing_on_record() {
+    let mut before = world();
+    before.ask(Request::LeaseAlloc(blocks(10, 0)));
+    let tag = before.bind_order().tag;
+    before.report(Report::Bind(tag, Err(BindError::Failed(failed("link")))));
+    assert_eq!(before.journal, []);
+    before.ask(Request::LeaseAlloc(blocks(10, 0)));
+    before.bind_order();
+    assert_eq!(holders(&restart(&before)), []);
+}
+
+#[test]
+fn an_adopted_lease_without_a_binding_ends_like_any_other() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 10, 0);
+    let mut after = restart(&before);
+    let order = after.bind_order();
+    let error = BindError::Failed(failed("link"));
+    after.report(Report::Bind(order.tag, Err(error)));
+    after.rotate(tag.lease_id, 0);
+    let again = after.bind_order();
+    assert!(again.adopts, "this run has made nothing of it");
+    let error = BindError::Failed(failed("link"));
+    after.report(Report::Bind(again.tag, Err(error)));
+    after.pass_ms(10_000);
+    assert_eq!(after.cut_order(), again.tag);
+    after.cut_ok(again.tag);
+    assert_eq!(after.release_order(), (again.tag, order.extent));
+}
+
+#[test]
+fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
+    let mut before = world();
+    let first = before.granted_blocks(NvmeTcp, 10, 0);
+    let lost = before.granted_blocks(NvmeTcp, 10, 0);
+    let smaller = World::of_blocks(Offer {
+        capacity: PAGE,
+        ..block_offer()
+    });
+    let run = EarlierRun {
+        same_boot: true,
+        wall_clock_trusted: true,
+    };
+    let mut after = restart_into(&before, smaller, before.now, run);
+    assert_eq!(after.bind_order().tag.lease_id, first.lease_id);
+    assert_eq!(after.phase(lost.lease_id), LeasePhase::Revoked);
+    let noted = |note: &Note| matches!(note, Note::Displaced { lease_id, .. } if *lease_id == lost.lease_id);
+    assert!(after.notes.iter().any(noted), "{:?}", after.notes);
+    assert_eq!(holders(&after).len(), 1);
+    assert_eq!(records(&after)[&lost.lease_id].extent, None);
+}
