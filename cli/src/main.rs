@@ -2,7 +2,7 @@
 //!
 //! Standard output carries what was asked for, standard error why it could not be had, and the exit
 //! status which of the two happened. Nothing is decided here: the node grants and refuses.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod commands;

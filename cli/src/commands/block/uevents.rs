@@ -18,7 +18,7 @@ const KERNEL_GROUP: u32 = 1;
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Calls `look` now and at each message of the kernel, until it finds something or `within` is over.
-pub(super) fn wait_for<T, E>(
+pub(in crate::commands) fn wait_for<T, E>(
     within: Duration,
     mut look: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {

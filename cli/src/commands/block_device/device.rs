@@ -1,0 +1,151 @@
+//! A `/dev/nbdN`: the driver's own calls (linux/nbd.h), without a program in between.
+#![allow(unsafe_code, reason = "ioctls have no safe form")]
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+};
+
+use fabricbios_client::Geometry;
+
+/// `_IO(0xab, n)`
+const fn call(number: u8) -> libc::c_ulong {
+    0xab << 8 | number as libc::c_ulong
+}
+
+const SET_SOCK: libc::c_ulong = call(0);
+const SET_BLKSIZE: libc::c_ulong = call(1);
+const DO_IT: libc::c_ulong = call(3);
+const CLEAR_SOCK: libc::c_ulong = call(4);
+const SET_SIZE_BLOCKS: libc::c_ulong = call(7);
+const DISCONNECT: libc::c_ulong = call(8);
+const SET_FLAGS: libc::c_ulong = call(10);
+
+const HAS_FLAGS: u64 = 1;
+const READ_ONLY: u64 = 1 << 1;
+const SEND_FLUSH: u64 = 1 << 2;
+
+/// One that nobody else uses.
+#[derive(Debug)]
+pub(super) struct Device {
+    file: File,
+    path: PathBuf,
+}
+
+/// No device could be had.
+#[derive(Debug)]
+pub(super) enum NoDevice {
+    /// The driver is not there.
+    NoDriver,
+    /// All are in use: so many.
+    AllInUse(usize),
+    /// The kernel refused.
+    Failed(PathBuf, io::Error),
+}
+
+impl Device {
+    /// A free one, that speaks through `socket` and is not running yet.
+    pub(super) fn open(socket: &UnixStream, geometry: Geometry) -> Result<Self, NoDevice> {
+        let names = names().map_err(|_no_directory| NoDevice::NoDriver)?;
+        if names.is_empty() {
+            return Err(NoDevice::NoDriver);
+        }
+        for name in &names {
+            let path = Path::new("/dev").join(name);
+            let failed = |error| NoDevice::Failed(path.clone(), error);
+            if Path::new("/sys/block").join(name).join("pid").exists() {
+                continue;
+            }
+            let file = OpenOptions::new().read(true).write(true).open(&path);
+            let device = Self {
+                file: file.map_err(failed)?,
+                path: path.clone(),
+            };
+            match device.set_up(socket, geometry) {
+                // Somebody else was faster.
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                Err(error) => {
+                    device.clear();
+                    return Err(failed(error));
+                }
+                Ok(()) => return Ok(device),
+            }
+        }
+        Err(NoDevice::AllInUse(names.len()))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same, for the thread that runs it.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            file: self.file.try_clone()?,
+            path: self.path.clone(),
+        })
+    }
+
+    /// Whether it has its size, so that it can be used.
+    pub(super) fn is_ready(&self) -> bool {
+        let name = self.path.file_name().unwrap_or_default();
+        let size = Path::new("/sys/block").join(name).join("size");
+        fs::read_to_string(size).is_ok_and(|size| size.trim() != "0")
+    }
+
+    /// Runs it on this thread, until it is disconnected.
+    pub(super) fn run(&self) -> io::Result<()> {
+        self.control(DO_IT, 0)
+    }
+
+    /// Says that what happens to its socket from now on is meant.
+    pub(super) fn disconnect(&self) {
+        // It was disconnected already, or will be by `clear`.
+        self.control(DISCONNECT, 0).ok();
+    }
+
+    /// Takes the socket away: what still waits for an answer fails.
+    pub(super) fn clear(&self) {
+        // There is nothing else that could be done.
+        self.control(CLEAR_SOCK, 0).ok();
+    }
+
+    fn set_up(&self, socket: &UnixStream, geometry: Geometry) -> io::Result<()> {
+        let writes = if geometry.read_only { READ_ONLY } else { 0 };
+        self.control(SET_SOCK, libc_word(socket)?)?;
+        self.control(SET_BLKSIZE, geometry.block_bytes.into())?;
+        self.control(SET_SIZE_BLOCKS, geometry.blocks)?;
+        self.control(SET_FLAGS, HAS_FLAGS | SEND_FLUSH | writes)
+    }
+
+    fn control(&self, request: libc::c_ulong, value: u64) -> io::Result<()> {
+        let value = libc::c_ulong::try_from(value).map_err(io::Error::other)?;
+        // SAFETY: the driver's calls take a number and touch no memory of this process.
+        let rc = unsafe { libc::ioctl(self.file.as_raw_fd(), request, value) };
+        nix::errno::Errno::result(rc)?;
+        Ok(())
+    }
+}
+
+fn libc_word(socket: &UnixStream) -> io::Result<u64> {
+    u64::try_from(socket.as_fd().as_raw_fd()).map_err(io::Error::other)
+}
+
+/// The driver's devices, in the order of their numbers. Not their partitions: those are further down.
+fn names() -> io::Result<Vec<String>> {
+    let mut found: Vec<(u32, String)> = Vec::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("nbd"));
+        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            found.push((number, format!("nbd{number}")));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, name)| name).collect())
+}

@@ -1,0 +1,155 @@
+//! A lease's blocks over UDP as a device of this machine: the kernel's NBD driver at one end of a socket,
+//! the lease's client at the other.
+//!
+//! The device never hangs: what the node does not answer fails after the client's patience, and when the
+//! lease is over everything fails at once and the device goes.
+
+mod device;
+mod protocol;
+mod server;
+
+use std::{
+    fmt, io,
+    os::{fd::AsFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use fabricbios_client::{BlockClient, BlockLease};
+use fabricbios_wire::RefusalClass;
+
+use self::{
+    device::{Device, NoDevice},
+    server::Server,
+};
+use super::block::wait_for;
+use crate::failure::{Exit, Failure};
+
+pub(crate) use self::server::End;
+
+/// The kernel sets a device up at once.
+const APPEARS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A device that a thread of this process serves.
+#[derive(Debug)]
+pub(crate) struct NbdDevice {
+    path: PathBuf,
+    /// Closing it asks the thread to stop.
+    stop: UnixStream,
+    thread: JoinHandle<Result<End, Failure>>,
+}
+
+impl NbdDevice {
+    /// Makes a device of a lease; it needs root. The lease's keys are followed for as long as the device
+    /// is there.
+    pub(crate) fn attach(lease: BlockLease) -> Result<Self, Failure> {
+        let client = lease.open_blocks()?;
+        let (stop, stopped) = pair()?;
+        let (told, ready) = mpsc::channel();
+        let serving = move || {
+            let outcome = serve(client, |path| drop(told.send(path.to_owned())), &stopped);
+            drop(lease);
+            outcome
+        };
+        let thread = thread::spawn(serving);
+        match ready.recv() {
+            Ok(path) => Ok(Self { path, stop, thread }),
+            // It ended without having had a device.
+            Err(_gone) => Err(joined(thread).err().unwrap_or_else(no_size)),
+        }
+    }
+
+    /// `/dev/nbdN`
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it has gone by itself: the lease is over, or somebody disconnected it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Takes it away, after all that was asked of it is done and durable. How it ended, also if it had ended
+    /// before.
+    pub(crate) fn detach(self) -> Result<End, Failure> {
+        drop(self.stop);
+        joined(self.thread)
+    }
+}
+
+/// Makes a device and serves it on this thread until `stop` is readable or closed, the lease is over, or
+/// somebody disconnects it. `on_ready` gets its path as soon as it can be opened; reads of it are answered
+/// after that.
+pub(crate) fn serve(
+    client: BlockClient,
+    on_ready: impl FnOnce(&Path),
+    stop: impl AsFd,
+) -> Result<End, Failure> {
+    let (ours, kernels) = pair()?;
+    let device = Device::open(&kernels, client.geometry()).map_err(no_device)?;
+    drop(kernels);
+    let served = run(&device, client, ours, on_ready, stop);
+    served.map_err(|error| local(&format!("serve {}", device.path().display()), &error))
+}
+
+fn run(
+    device: &Device,
+    client: BlockClient,
+    ours: UnixStream,
+    on_ready: impl FnOnce(&Path),
+    stop: impl AsFd,
+) -> io::Result<End> {
+    let running = device.try_clone()?;
+    let driver = thread::spawn(move || running.run());
+    let look = || Ok::<_, io::Error>((device.is_ready() || driver.is_finished()).then_some(()));
+    wait_for(APPEARS_WITHIN, look)?;
+    let end = if device.is_ready() {
+        on_ready(device.path());
+        Server::new(client, ours).and_then(|server| server.run(stop))
+    } else {
+        drop(ours);
+        Err(io::Error::other("the kernel did not start it"))
+    };
+    // The socket is closed by now: whatever the kernel still has for it fails.
+    device.disconnect();
+    device.clear();
+    let ran = driver.join();
+    match (end, ran) {
+        (Err(_), Ok(Err(error))) => Err(error),
+        (end, _) => end,
+    }
+}
+
+fn pair() -> Result<(UnixStream, UnixStream), Failure> {
+    UnixStream::pair().map_err(|error| local("make a socket", &error))
+}
+
+fn joined(thread: JoinHandle<Result<End, Failure>>) -> Result<End, Failure> {
+    let panicked = |_| Err(local("serve a device", &"its thread panicked"));
+    thread.join().unwrap_or_else(panicked)
+}
+
+fn no_device(why: NoDevice) -> Failure {
+    match why {
+        NoDevice::NoDriver => local(
+            "make a device",
+            &"the kernel's nbd driver is not there; run modprobe nbd",
+        ),
+        NoDevice::AllInUse(count) => local(
+            "make a device",
+            &format!("all {count} devices /dev/nbd* are in use; load nbd with a larger nbds_max"),
+        ),
+        NoDevice::Failed(path, error) => local(&format!("set {} up", path.display()), &error),
+    }
+}
+
+fn no_size() -> Failure {
+    local("make a device", &"it was gone at once")
+}
+
+fn local(what: &str, why: &dyn fmt::Display) -> Failure {
+    let message = format!("cannot {what}: {why}");
+    Failure::new(Exit::Other, RefusalClass::Permanent, "Local", message)
+}
