@@ -133,8 +133,10 @@ impl Desk {
         let has_mac = header.has_payload_mac() || !session.payload_mac;
         let job = Job::read(op, asked.frame, space).filter(|_| has_mac);
         let job = job.ok_or(DataStatus::Invalid)?;
+        self.sessions.enter(header.session(), asked.now)?;
         let has_room = hands.has_room() && self.may_follow(&job);
-        let session = self.sessions.enter(header.session(), asked.now)?;
+        let session = self.sessions.find_mut(header.session());
+        let session = session.ok_or(DataStatus::TooOld)?;
         let mark = mark(asked.frame.tag);
         match session.window.look(header.counter(), mark) {
             Seen::TooOld => Err(DataStatus::TooOld),

@@ -88,13 +88,13 @@ impl Sessions {
         self.used.iter().map(|session| session.writes).sum()
     }
 
-    /// A session, for a request that makes sense: it counts as used from now on. A session that is
+    /// For a request that makes sense: its session counts as used from now on. A session that is
     /// used makes room for another only here, since this request cannot be an old one that somebody
     /// sends again.
-    pub(crate) fn enter(&mut self, number: u32, now: Duration) -> Result<&mut Session, DataStatus> {
+    pub(crate) fn enter(&mut self, number: u32, now: Duration) -> Result<(), DataStatus> {
         let is_it = |session: &Session| session.number == number;
-        if let Some(at) = self.used.iter().position(is_it) {
-            return Ok(&mut self.used[at]);
+        if self.used.iter().any(is_it) {
+            return Ok(());
         }
         let at = self.opened.iter().position(is_it);
         let at = at.ok_or(DataStatus::TooOld)?;
@@ -103,7 +103,7 @@ impl Sessions {
             self.used.swap_remove(silent);
         }
         self.used.push(self.opened.remove(at));
-        self.used.last_mut().ok_or(DataStatus::TooOld)
+        Ok(())
     }
 
     fn close(&mut self, number: u64) {
@@ -211,7 +211,7 @@ mod tests {
         let mut sessions = full();
         assert_eq!(sessions.hello(hello(99)), None);
         let later = START + SILENCE;
-        sessions.enter(1, later).unwrap().heard = later;
+        sessions.find_mut(1).unwrap().heard = later;
         let latecomer = Hello {
             now: later,
             ..hello(99)

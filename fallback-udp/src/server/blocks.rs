@@ -167,3 +167,58 @@ impl Content for Blocks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, sync::atomic::AtomicU32};
+
+    use fabricbios_lease::Tag;
+    use fabricbios_wire::{DpKey, Generation, LeaseId, ResourceId};
+
+    use super::*;
+    use crate::{DataKey, Keys, Rate};
+
+    /// One block, of storage that is called stuck after no time at all.
+    fn entry(path: &std::path::Path) -> Arc<Entry<Blocks>> {
+        let file = BlockFile {
+            path: path.into(),
+            bytes: 512,
+            block_bytes: 512,
+            read_only: true,
+        };
+        let blocks = Blocks {
+            patience: Duration::from_millis(1),
+            ..Blocks::open(&file).unwrap()
+        };
+        let tag = Tag {
+            lease_id: LeaseId(1),
+            generation: Generation(1),
+            resource_id: ResourceId(1),
+        };
+        let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
+        Arc::new(Entry::new(tag, keys, blocks, Rate::new(1, 1)))
+    }
+
+    #[test]
+    fn stuck_storage_is_an_error_that_says_how_much_of_what() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[0; 512]).unwrap();
+        let entry = entry(file.path());
+        let both = [0, 1].map(|_| UnderWay::begin(&entry, &Io::Flush).0);
+        let calls = AtomicU32::new(0);
+        let progress = || {
+            calls.fetch_add(1, Ordering::Relaxed);
+        };
+        let error = entry.content.wait_until_quiet(&progress).unwrap_err();
+        let path = file.path().display().to_string();
+        assert!(
+            error.contains("2 I/Os of ") && error.contains(&path),
+            "{error}"
+        );
+        assert!(!entry.content.is_quiet());
+        drop(both);
+        assert!(entry.content.is_quiet());
+        entry.content.wait_until_quiet(&progress).unwrap();
+        assert!(calls.load(Ordering::Relaxed) > 0);
+    }
+}

@@ -8,6 +8,7 @@
 
 mod blocks;
 mod keys;
+mod later;
 mod limits;
 mod random;
 mod replays;

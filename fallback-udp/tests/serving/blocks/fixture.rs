@@ -33,18 +33,27 @@ pub(crate) struct Disks {
 
 impl Disks {
     pub(crate) fn new() -> Self {
-        Self::with(None)
+        Self::with(config(), None)
+    }
+
+    pub(crate) fn of_two_threads() -> Self {
+        let workers = Some(2);
+        let config = FbbuConfig {
+            workers,
+            ..config()
+        };
+        Self::with(config, None)
     }
 
     /// Nothing is begun by the storage before [`Self::let_go`].
     pub(crate) fn held() -> Self {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
-        Self::with(Some(Arc::new(event.into())))
+        Self::with(config(), Some(Arc::new(event.into())))
     }
 
-    fn with(hold: Option<Arc<OwnedFd>>) -> Self {
+    fn with(config: FbbuConfig, hold: Option<Arc<OwnedFd>>) -> Self {
         Self {
-            backend: FbbuBackend::open_held(&config(), hold.clone()).unwrap(),
+            backend: FbbuBackend::open_held(&config, hold.clone()).unwrap(),
             directory: tempfile::tempdir().unwrap(),
             hold,
         }

@@ -1,5 +1,6 @@
 //! FBBU, on files of this machine.
 
+mod cutting;
 mod fixture;
 mod life;
 mod parts;
