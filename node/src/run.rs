@@ -43,12 +43,13 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
             Told::StopAtOnce => service.halt(),
         }
         anyhow::Ok(told_to)
-    })?;
-    if matches!(told_to, Told::Drain) {
+    });
+    // What was told to stop at once leaves things as they are, to the next run.
+    if !matches!(told_to, Ok(Told::StopAtOnce)) {
         block_roads.close();
         roads.close();
     }
-    Ok(())
+    told_to.map(drop)
 }
 
 struct Signals {
