@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Read and write leased memory
     #[command(subcommand)]
     Mem(Mem),
-    /// Leased block storage as a device of this machine
+    /// Use leased block storage, as a device or without one
     #[command(subcommand)]
     Block(Block),
     /// Resources that were taken out of service
@@ -167,6 +167,19 @@ pub(crate) struct RoadChoice(pub(crate) Option<Road>);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Block {
+    /// Blocks of a lease over UDP to standard output, as they are, also with --json
+    Read {
+        #[command(flatten)]
+        place: BlockPlace,
+        /// How much, in whole blocks; to the end of the lease if not given
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        len: Option<u64>,
+    },
+    /// Standard input into the blocks of a lease over UDP, to its last byte
+    Write {
+        #[command(flatten)]
+        place: BlockPlace,
+    },
     /// Make a lease a block device and print its path (root). It goes by itself shortly before the
     /// lease ends
     Attach(AttachPlace),
@@ -175,6 +188,20 @@ pub(crate) enum Block {
     /// The process that `attach` leaves behind
     #[command(hide = true)]
     Keep(AttachPlace),
+}
+
+/// Where to read or write blocks.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BlockPlace {
+    /// Which lease
+    pub(crate) id: LeaseId,
+    /// Where to begin, counted in bytes from the start of the lease, in whole blocks: plain bytes, or
+    /// with B, KiB, MiB, GiB
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]
+    pub(crate) offset: u64,
+    /// Authenticate every byte and not only the requests
+    #[arg(long)]
+    pub(crate) payload_mac: bool,
 }
 
 /// Which lease, and how.

@@ -2,11 +2,13 @@
 
 mod alloc;
 mod block;
+mod block_device;
 mod fence;
 mod identity;
 mod inventory;
 mod lease;
 mod mem;
+mod stream;
 mod watch;
 
 use std::{path::Path, time::Instant};

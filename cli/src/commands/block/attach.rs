@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::lease::ask,
-    device::way,
+    device::ways,
     need_root,
     record::Files,
     socket::{self, Word},
@@ -81,7 +81,7 @@ fn attach(
     // What cannot be is told here, where somebody reads it.
     let lease_id = place.kept.id;
     let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
-    way(&info, place.transport)?;
+    ways(&info, place.transport)?;
     files.make_dir()?;
     let mut keeper = start(node, identity, place, files)?;
     let mut line = String::new();

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     super::lease::ask,
-    device::{Device, way},
+    device::{Device, ways},
     in_use,
     record::{Files, Lock, Record},
     socket::{Door, Word},
@@ -57,7 +57,7 @@ impl Made {
         let started = now();
         let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
         let watch = Watch::new(&info, started);
-        let (device, path) = Device::attach(way(&info, place.transport)?)?;
+        let (mut device, path) = Device::attach(node, lease_id, ways(&info, place.transport)?)?;
         let record = Record {
             lease_id: lease_id.to_string(),
             device: path.clone(),
@@ -126,6 +126,10 @@ impl Keeper {
 
     fn keep(mut self, node: &Node) -> Result<(), Failure> {
         loop {
+            if self.made.device.is_gone() {
+                log("the device went by itself");
+                return self.detach();
+            }
             match self.made.watch.next(now()) {
                 Next::Wait(time) => {
                     if self.hear(time) {
@@ -143,7 +147,7 @@ impl Keeper {
     }
 
     /// Answers whoever asks in that time; whether the device is gone.
-    fn hear(&self, time: Duration) -> bool {
+    fn hear(&mut self, time: Duration) -> bool {
         let Some(asked) = self.made.door.wait(time) else {
             return false;
         };
@@ -154,7 +158,7 @@ impl Keeper {
         }
         log("asked to detach");
         let detached = in_use::check(&self.made.path).and_then(|()| self.made.device.detach());
-        log_failure("not detached", &detached);
+        log_failure("not detached well", &detached);
         match &detached {
             Ok(()) => asked.answer(Ok(&device)),
             Err(failure) => asked.answer(Err(failure.message())),
@@ -185,9 +189,12 @@ impl Keeper {
         }
     }
 
-    fn detach(self) -> Result<(), Failure> {
+    fn detach(mut self) -> Result<(), Failure> {
         let detached = self.made.device.detach();
-        log_failure("not detached", &detached);
+        log_failure("not detached well", &detached);
+        if self.made.device.is_gone() {
+            return self.gone();
+        }
         detached?;
         self.gone()
     }
@@ -232,7 +239,7 @@ fn say(line: &str) -> io::Result<()> {
 }
 
 /// Standard error is the log.
-fn log(what: &str) {
+pub(super) fn log(what: &str) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
     // A log that cannot be written is no reason to lose a device.

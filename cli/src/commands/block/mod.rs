@@ -1,4 +1,4 @@
-//! `block …`: a lease of block storage as a device of this machine.
+//! `block …`: a lease of block storage as a device of this machine, or its blocks without one.
 //!
 //! A process of its own, the keeper, connects the device, watches the lease, and takes the device away
 //! before the lease ends. `attach` starts it and `detach` asks it to stop.
@@ -12,6 +12,7 @@ mod nvme_connect;
 mod nvme_host;
 mod record;
 mod socket;
+mod transfer;
 mod uevents;
 mod watch;
 
@@ -22,6 +23,7 @@ use fabricbios_wire::RefusalClass;
 use nix::unistd::geteuid;
 
 pub(super) use detach::run as detach;
+pub(super) use uevents::wait_for;
 
 use crate::{
     args::Block,
@@ -36,6 +38,8 @@ pub(super) fn run(
     output: Output,
 ) -> Result<(), Failure> {
     match command {
+        Block::Read { place, len } => transfer::read(node, &place, len, output),
+        Block::Write { place } => transfer::write(node, &place, output),
         Block::Attach(place) => attach::run(node, identity, &place, output),
         Block::Keep(place) => keeper::run(node, &place),
         Block::Detach(place) => detach(&place, output),

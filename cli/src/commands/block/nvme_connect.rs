@@ -50,22 +50,29 @@ pub(super) fn connect(
 /// The kernel loads the module of a transport by itself once the fabrics module is there.
 fn load_driver(transport: NvmeofTransport, path: &Path) -> Result<(), NotConnected> {
     let module = format!("nvme-{transport}");
-    let loaded = Command::new("modprobe")
-        .arg(&module)
-        .stdin(Stdio::null())
-        .output();
+    let loaded = load_module(&module);
     if path.exists() {
         return Ok(());
     }
-    let why = match loaded {
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(error) => format!("modprobe: {error}"),
-    };
+    let why = loaded.err().unwrap_or_else(|| "it said nothing".to_owned());
     Err(NotConnected::NoDriver(format!(
         "this kernel has no NVMe-oF host over {transport}: {} is not there and `modprobe {module}` did not \
          help ({why}); install the kernel's modules, or use a lease over UDP",
         path.display()
     )))
+}
+
+/// Loads a module of the kernel, or says why not. One that is built in or loaded is no error.
+pub(super) fn load_module(module: &str) -> Result<(), String> {
+    let output = Command::new("modprobe")
+        .arg(module)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("modprobe: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
 }
 
 fn submit(path: &Path, options: &str) -> io::Result<()> {

@@ -1,0 +1,249 @@
+//! Bytes of a lease to standard output, or from standard input.
+//!
+//! One piece at a time, so that memory is bounded whatever the lease is. A transfer that stops says
+//! how far it came.
+
+use std::{
+    fs::{File, Metadata},
+    io::{self, Read, Write},
+    os::fd::AsFd,
+};
+
+use fabricbios_client::{Error, Road};
+use fabricbios_wire::{LeaseId, RefusalClass};
+use serde::Serialize;
+
+use crate::{
+    failure::Failure,
+    output::{self, Output},
+    progress::Progress,
+};
+
+/// Enough for every road to run at its speed, and whole blocks of every size.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// What is read and written.
+pub(super) trait Store {
+    fn lease_id(&self) -> LeaseId;
+    /// Only whole multiples of so many bytes can be read and written.
+    fn unit(&self) -> u64;
+    /// How much there is.
+    fn bytes(&self) -> u64;
+    /// Over which road the last transfer went.
+    fn road(&self) -> Option<Road>;
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error>;
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error>;
+    /// What was written is there to stay.
+    fn finish(&self) -> Result<(), Error>;
+}
+
+/// `len` bytes from `offset` on, or all to the end.
+pub(super) fn read(
+    store: &impl Store,
+    offset: u64,
+    len: Option<u64>,
+    output: Output,
+) -> Result<(), Failure> {
+    let end = range_end(store, offset, len)?;
+    let total = end - offset;
+    let mut progress = Progress::new(Some(total), output);
+    let mut stdout = io::stdout().lock();
+    let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(total).unwrap_or(PIECE_BYTES))];
+    let mut at = offset;
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(PIECE_BYTES);
+        let piece = &mut piece[..left.min(PIECE_BYTES)];
+        store
+            .read(at, piece)
+            .map_err(|error| so_far(error.into(), "read", at - offset))?;
+        stdout.write_all(piece).map_err(Failure::output)?;
+        at += piece.len() as u64;
+        progress.at(at - offset);
+    }
+    stdout.flush().map_err(Failure::output)
+}
+
+fn range_end(store: &impl Store, offset: u64, len: Option<u64>) -> Result<u64, Failure> {
+    let capacity = store.bytes();
+    let end = match len {
+        Some(len) => offset.checked_add(len),
+        None => Some(capacity),
+    };
+    let what = len.map_or_else(String::new, |len| format!(" --len {len}"));
+    let unit = store.unit();
+    match end.filter(|end| *end <= capacity && offset <= *end) {
+        Some(end) if offset.is_multiple_of(unit) && end.is_multiple_of(unit) => Ok(end),
+        Some(_) => Err(Failure::usage(format!(
+            "--offset {offset}{what} is not of whole blocks: a block of this lease has {unit} bytes"
+        ))),
+        None => Err(Failure::usage(format!(
+            "--offset {offset}{what} is outside: the lease has {capacity} bytes"
+        ))),
+    }
+}
+
+#[derive(Serialize)]
+struct Written {
+    lease_id: String,
+    offset: u64,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    road: Option<&'static str>,
+}
+
+/// Standard input from `offset` on, to its last byte.
+pub(super) fn write(store: &impl Store, offset: u64, output: Output) -> Result<(), Failure> {
+    let room = store.bytes() - range_end(store, offset, Some(0))?;
+    let stdin = io::stdin();
+    let told = file_bytes(&stdin);
+    if let Some(bytes) = told.filter(|bytes| *bytes > room) {
+        return Err(too_long(offset, room, &format!("has {bytes} bytes"), 0));
+    }
+    if let Some(bytes) = told.filter(|bytes| !bytes.is_multiple_of(store.unit())) {
+        return Err(no_block(store, &format!("has {bytes} bytes"), 0));
+    }
+    let mut progress = Progress::new(told, output);
+    let done = copy(store, offset, room, &mut stdin.lock(), &mut progress)?;
+    drop(progress);
+    store
+        .finish()
+        .map_err(|error| so_far(error.into(), "written", done))?;
+    report(store, offset, done, output)
+}
+
+fn copy(
+    store: &impl Store,
+    offset: u64,
+    room: u64,
+    stdin: &mut impl Read,
+    progress: &mut Progress,
+) -> Result<u64, Failure> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut done = 0;
+    loop {
+        let length = fill(stdin, &mut piece)
+            .map_err(|e| so_far(Failure::local("read standard input", &e), "written", done))?;
+        let fits = usize::try_from(room - done).map_or(length, |left| length.min(left));
+        let whole = usize::try_from(store.unit()).map_or(0, |unit| fits - fits % unit);
+        store
+            .write(offset + done, &piece[..whole])
+            .map_err(|error| not_written(error, store.road(), done))?;
+        done += whole as u64;
+        progress.at(done);
+        if fits < length {
+            return Err(too_long(offset, room, "goes on", done));
+        }
+        if whole < fits {
+            let rest = fits - whole;
+            return Err(no_block(
+                store,
+                &format!("ends {rest} bytes into a block"),
+                done,
+            ));
+        }
+        if length < piece.len() {
+            return Ok(done);
+        }
+    }
+}
+
+fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result<(), Failure> {
+    let road = store.road().map(Road::name);
+    let written = Written {
+        lease_id: store.lease_id().to_string(),
+        offset,
+        bytes,
+        road,
+    };
+    output.print(&written, || {
+        let over = road.map(|road| format!(" over {road}")).unwrap_or_default();
+        format!("{} written at {offset}{over}", output::size(bytes))
+    })
+}
+
+/// As much as there is, up to a whole piece: less only at the end.
+fn fill(from: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < piece.len() {
+        match from.read(&mut piece[filled..]) {
+            Ok(0) => break,
+            Ok(bytes) => filled += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// What is left of standard input, where it is a file.
+fn file_bytes(stdin: &io::Stdin) -> Option<u64> {
+    let mut file = File::from(stdin.as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok().filter(Metadata::is_file)?;
+    let at = io::Seek::stream_position(&mut file).ok()?;
+    Some(metadata.len().saturating_sub(at))
+}
+
+fn too_long(offset: u64, room: u64, input: &str, done: u64) -> Failure {
+    so_far(
+        Failure::usage(format!(
+            "standard input {input}, and from --offset {offset} the lease takes {room} bytes"
+        )),
+        "written",
+        done,
+    )
+}
+
+fn no_block(store: &impl Store, input: &str, done: u64) -> Failure {
+    let unit = store.unit();
+    so_far(
+        Failure::usage(format!(
+            "standard input {input}, and only whole blocks of {unit} bytes are written"
+        )),
+        "written",
+        done,
+    )
+}
+
+/// Only this process knows what is still on its way, and it ends.
+fn not_written(error: Error, road: Option<Road>, done: u64) -> Failure {
+    let may_arrive = road == Some(Road::Udp)
+        && match &error {
+            Error::Refused(refusal) => refusal.class == RefusalClass::Transient,
+            Error::Usage(_) | Error::Ended { .. } => false,
+            _ => true,
+        };
+    let failure = so_far(error.into(), "written", done);
+    match may_arrive {
+        true => failure.loudly(STILL_ON_ITS_WAY),
+        false => failure,
+    }
+}
+
+const STILL_ON_ITS_WAY: &str = "what was not answered may still arrive and be written: \
+    `fabricctl lease rotate` makes sure that nothing of it is";
+
+fn so_far(failure: Failure, done: &str, bytes: u64) -> Failure {
+    failure.loudly(&match bytes {
+        0 => format!("nothing was {done} before"),
+        _ => format!("{bytes} bytes were {done} before"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_without_an_answer_says_what_may_still_happen() {
+        let silent = || Error::Unreachable {
+            node: "[::1]:5702".into(),
+            why: "no answer".into(),
+            may_have_happened: true,
+        };
+        let told = |error, road| format!("{:?}", not_written(error, road, 7));
+        assert!(told(silent(), Some(Road::Udp)).contains("lease rotate"));
+        assert!(!told(silent(), Some(Road::Rdma)).contains("lease rotate"));
+        let over = Error::Usage("outside".into());
+        assert!(!told(over, Some(Road::Udp)).contains("lease rotate"));
+    }
+}
