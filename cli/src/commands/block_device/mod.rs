@@ -22,12 +22,10 @@ use fabricbios_wire::RefusalClass;
 
 use self::{
     device::{Device, NoDevice},
-    server::Server,
+    server::{End, Server},
 };
 use super::block::wait_for;
 use crate::failure::{Exit, Failure};
-
-pub(crate) use self::server::End;
 
 /// The kernel sets a device up at once.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
@@ -71,18 +69,23 @@ impl NbdDevice {
         self.thread.is_finished()
     }
 
-    /// Takes it away, after all that was asked of it is done and durable. How it ended, also if it had ended
-    /// before.
-    pub(crate) fn detach(self) -> Result<End, Failure> {
+    /// Takes it away, after all that was asked of it is done and durable. `Err`: not all of it is. The
+    /// device is gone in any case, also if it had gone before.
+    pub(crate) fn detach(self) -> Result<(), Failure> {
         drop(self.stop);
-        joined(self.thread)
+        match joined(self.thread)? {
+            End::Stopped(Ok(())) | End::Disconnected => Ok(()),
+            End::Stopped(Err(error)) | End::Lost(error) => {
+                Err(local("make durable what was written", &error))
+            }
+        }
     }
 }
 
 /// Makes a device and serves it on this thread until `stop` is readable or closed, the lease is over, or
 /// somebody disconnects it. `on_ready` gets its path as soon as it can be opened; reads of it are answered
 /// after that.
-pub(crate) fn serve(
+fn serve(
     client: BlockClient,
     on_ready: impl FnOnce(&Path),
     stop: impl AsFd,

@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// How it came to an end.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(super) enum End {
     /// On request; whether what was written before survives a power cut of the node.
     Stopped(Result<(), ClientError>),
     /// The kernel's side was closed.
@@ -220,9 +220,9 @@ impl Server {
 
 fn timeout(after: Option<Duration>) -> PollTimeout {
     // Rounded up: earlier there would be nothing to do.
-    let millis = after.map(|after| Duration::from_millis(after.as_micros().div_ceil(1000) as u64));
-    millis.map_or(PollTimeout::NONE, |after| {
-        PollTimeout::try_from(after).unwrap_or(PollTimeout::MAX)
+    let millis = after.map(|after| i32::try_from(after.as_micros().div_ceil(1000)));
+    millis.map_or(PollTimeout::NONE, |millis| {
+        PollTimeout::try_from(millis.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
     })
 }
 
