@@ -8,6 +8,7 @@
 mod ask;
 mod attach;
 mod block;
+mod blocks;
 #[path = "../../../client/tests/common/mod.rs"]
 mod common;
 mod fail;

@@ -23,7 +23,7 @@ fn mem(node: &FakeNode, what: &str, flags: &str) -> Command {
 }
 
 /// With `input` through a pipe.
-fn piped(mut command: Command, input: &[u8]) -> Output {
+pub(crate) fn piped(mut command: Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped());
     let mut child = command
         .stdout(Stdio::piped())
@@ -35,7 +35,7 @@ fn piped(mut command: Command, input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn pattern(length: usize) -> Vec<u8> {
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
     let words = (0..length as u64 / 8 + 1).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     bytes.truncate(length);
