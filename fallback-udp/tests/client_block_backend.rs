@@ -1,0 +1,210 @@
+//! The client of blocks against the backend, over real sockets and a file.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "numbers of a test, which ends where they are not as expected"
+)]
+
+#[path = "client_node/proxy.rs"]
+mod proxy;
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use fabricbios_fallback_udp::{
+    BlockClient, BlockFile, ClientError, ClientOptions, Coordinates, FbbuBackend, FbbuConfig,
+    Refresh, transfer::Operation,
+};
+use fabricbios_lease::{BootTime, Tag};
+use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId};
+use proxy::Proxy;
+use tempfile::TempDir;
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 512;
+
+/// One lease of a file.
+struct Node {
+    directory: TempDir,
+    backend: Option<FbbuBackend>,
+    address: SocketAddr,
+    binding: Binding,
+    generation: Generation,
+}
+
+impl Node {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("blocks"), vec![0; BLOCKS * BLOCK]).unwrap();
+        let mut node = Self {
+            directory,
+            backend: None,
+            address: "127.0.0.1:0".parse().unwrap(),
+            binding: Binding::default(),
+            generation: Generation(1),
+        };
+        node.serve();
+        node
+    }
+
+    fn serve(&mut self) {
+        let config = FbbuConfig {
+            listen: self.address,
+            workers: Some(1),
+            ops_per_second: 1_000_000,
+        };
+        let backend = FbbuBackend::open(&config).unwrap();
+        let file = BlockFile {
+            path: self.directory.path().join("blocks"),
+            bytes: (BLOCKS * BLOCK) as u64,
+            block_bytes: BLOCK as u32,
+            read_only: false,
+        };
+        self.address = backend.local_addr();
+        self.binding = backend.bind(self.tag(), &file).unwrap();
+        backend.extend(self.tag(), BootTime(u64::MAX));
+        self.backend = Some(backend);
+    }
+
+    fn tag(&self) -> Tag {
+        Tag {
+            lease_id: LeaseId(0x1ea5e),
+            generation: self.generation,
+            resource_id: ResourceId(7),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.backend.take().unwrap().close();
+        self.generation = self.generation.next();
+        self.serve();
+    }
+
+    fn cut(&self) {
+        self.backend.as_ref().unwrap().cut(self.tag()).unwrap();
+    }
+
+    fn coordinates(&self) -> Coordinates {
+        Coordinates {
+            lease_id: LeaseId(0x1ea5e),
+            dp_key: self.binding.dp_key.clone().unwrap(),
+            endpoint: self.address,
+        }
+    }
+
+    fn disk(&self) -> Vec<u8> {
+        fs::read(self.directory.path().join("blocks")).unwrap()
+    }
+}
+
+struct Asked(Arc<Mutex<Node>>);
+
+impl Refresh for Asked {
+    fn refresh(&mut self) -> Result<Coordinates, String> {
+        Ok(self.0.lock().unwrap().coordinates())
+    }
+}
+
+fn short() -> ClientOptions {
+    ClientOptions {
+        mtu_max: Some(1500),
+        ..ClientOptions::default()
+    }
+}
+
+/// Writes every block and reads it back, all at once; `after` is called with how many operations are done.
+fn write_and_read_all(client: &mut BlockClient, mut after: impl FnMut(usize)) {
+    let content = |number: usize| vec![number as u8; BLOCK];
+    let mut reads = HashMap::new();
+    for number in 0..BLOCKS {
+        let (block, from) = (number as u64, content(number));
+        client.submit(Operation::Write { block, from });
+        let into = vec![0xee; BLOCK];
+        reads.insert(client.submit(Operation::Read { block, into }), number);
+    }
+    let mut done = 0;
+    while let Some(completion) = client.wait() {
+        completion.outcome.unwrap();
+        if let Operation::Read { into, .. } = completion.operation {
+            assert!(into == content(reads[&completion.id]), "{}", completion.id);
+        }
+        done += 1;
+        after(done);
+    }
+    client.flush().unwrap();
+}
+
+fn all_blocks() -> Vec<u8> {
+    let numbers = (0..BLOCKS).flat_map(|number| [number as u8; BLOCK]);
+    numbers.collect()
+}
+
+#[test]
+fn whole_blocks_and_blocks_in_parts_reach_the_file() {
+    for options in [ClientOptions::default(), short()] {
+        let node = Node::start();
+        let mut client = BlockClient::connect(node.coordinates(), options).unwrap();
+        write_and_read_all(&mut client, |_| ());
+        assert!(node.disk() == all_blocks());
+        assert_eq!(client.statistics().sessions, 1);
+    }
+}
+
+#[test]
+fn everything_is_right_over_a_path_that_loses_repeats_and_reorders() {
+    let node = Node::start();
+    let proxy = Proxy::start(node.address, 5);
+    let endpoint = proxy.endpoint();
+    let coordinates = Coordinates {
+        endpoint,
+        ..node.coordinates()
+    };
+    let mut client = BlockClient::connect(coordinates, short()).unwrap();
+    write_and_read_all(&mut client, |_| ());
+    assert!(node.disk() == all_blocks());
+    let statistics = client.statistics();
+    assert!(statistics.retried > 0);
+    assert!(statistics.sent < 2 * statistics.answered, "{statistics:?}");
+}
+
+#[test]
+fn a_node_that_starts_again_is_followed_in_the_middle() {
+    let node = Arc::new(Mutex::new(Node::start()));
+    let coordinates = node.lock().unwrap().coordinates();
+    let asked = Box::new(Asked(Arc::clone(&node)));
+    let mut client = BlockClient::connect_with_refresh(coordinates, short(), asked).unwrap();
+    write_and_read_all(&mut client, |done| {
+        if done == BLOCKS {
+            node.lock().unwrap().restart();
+        }
+    });
+    assert!(node.lock().unwrap().disk() == all_blocks());
+    assert_eq!(client.statistics().sessions, 2);
+}
+
+#[test]
+fn every_operation_ends_with_the_cut() {
+    let node = Node::start();
+    let mut client = BlockClient::connect(node.coordinates(), short()).unwrap();
+    for number in 0..BLOCKS {
+        let (block, from) = (number as u64, vec![1; BLOCK]);
+        client.submit(Operation::Write { block, from });
+    }
+    let (mut done, mut ended) = (0, 0);
+    while let Some(completion) = client.wait() {
+        match completion.outcome {
+            Ok(()) => done += 1,
+            Err(ClientError::NoLease { .. }) => ended += 1,
+            Err(error) => panic!("{error}"),
+        }
+        if done == 100 && ended == 0 {
+            node.cut();
+        }
+    }
+    assert_eq!(done + ended, BLOCKS);
+    assert!(ended > 0);
+}
