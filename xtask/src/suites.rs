@@ -7,20 +7,45 @@ use fabricbios_testbed::requirements::Need;
 use fabricbios_testbed::suite::{self, Machines, Suite};
 use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude};
 use std::cell::OnceCell;
+use std::path::Path;
 use std::time::Duration;
 
 /// Where the programs are that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
-/// Rust tests that need the lab: this package, its files with this prefix.
-const RUST_PACKAGE: &str = "fabricbios-premium";
-const RUST_DIRECTORY: &str = "premium/tests";
-const RUST_PREFIX: &str = "rxe";
+/// Rust tests that need the lab: by package, the files of a directory with a prefix.
+const RUST_TESTS: [RustTests; 2] = [
+    RustTests {
+        package: "fabricbios-premium",
+        directory: "premium/tests",
+        prefix: "rxe",
+        prelude: Some(Prelude::SoftRoce),
+    },
+    RustTests {
+        package: "fabricbios-pool",
+        directory: "pool/tests",
+        prefix: "pool_device",
+        prelude: None,
+    },
+];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
+
+struct RustTests {
+    package: &'static str,
+    directory: &'static str,
+    prefix: &'static str,
+    prelude: Option<Prelude>,
+}
+
+/// One file of Rust tests.
+struct RustTest {
+    name: String,
+    of: &'static RustTests,
+}
 
 /// Every suite of this checkout.
 pub(crate) struct Suites {
     programs: Vec<Suite>,
-    rust_tests: Vec<String>,
+    rust_tests: Vec<RustTest>,
 }
 
 impl Suites {
@@ -37,7 +62,7 @@ impl Suites {
         let programs = self.programs.iter();
         let programs = programs.map(|suite| (suite.name.as_str(), suite.wants.machines));
         let rust_tests = self.rust_tests.iter();
-        programs.chain(rust_tests.map(|name| (name.as_str(), Machines::One)))
+        programs.chain(rust_tests.map(|test| (test.name.as_str(), Machines::One)))
     }
 
     pub(crate) fn on<'a>(&'a self, layout: &'a Layout, boot: &'a BootArguments) -> Runner<'a> {
@@ -50,25 +75,32 @@ impl Suites {
     }
 }
 
-fn rust_tests(layout: &Layout) -> Result<Vec<String>> {
+fn rust_tests(layout: &Layout) -> Result<Vec<RustTest>> {
     let mut found = Vec::new();
-    let directory = layout.repository().join(RUST_DIRECTORY);
-    if directory.is_dir() {
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            let name = path
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let is_rust = path.extension().is_some_and(|extension| extension == "rs");
-            if is_rust && name.starts_with(RUST_PREFIX) {
-                found.push(name);
-            }
+    for of in &RUST_TESTS {
+        let directory = layout.repository().join(of.directory);
+        if directory.is_dir() {
+            let names = of.names(&directory)?.into_iter();
+            found.extend(names.map(|name| RustTest { name, of }));
         }
     }
-    found.sort();
     Ok(found)
+}
+
+impl RustTests {
+    fn names(&self, directory: &Path) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+            if is_rust && name.starts_with(self.prefix) {
+                names.push(name.into_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
 }
 
 /// Runs suites. The lab and the programs under test are made ready for the first one only.
@@ -175,15 +207,16 @@ fn worst([node, client]: [Outcome; 2]) -> Outcome {
     }
 }
 
-fn run_rust(lab: &Lab, layout: &Layout, name: &str) -> Result<Outcome> {
-    let binary = cargo::test_binary(layout, RUST_PACKAGE, name)?
+fn run_rust(lab: &Lab, layout: &Layout, test: &RustTest) -> Result<Outcome> {
+    let RustTest { name, of } = test;
+    let binary = cargo::test_binary(layout, of.package, name)?
         .display()
         .to_string();
     // Ignored ones too: those are the tests that need the lab. One at a time, because they share
-    // the one RDMA device of the guest.
+    // the devices of the guest.
     let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
     job.timeout = Some(RUST_TIMEOUT);
-    job.preludes.push(Prelude::SoftRoce);
+    job.preludes.extend(of.prelude);
     job.environment
         .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
     Ok(suite::rust_outcome(&lab.run(&job)?))
