@@ -74,6 +74,7 @@ impl Node {
     pub async fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         let info = self.lease(Request::LeaseAlloc(request.clone())).await?;
         let mut missing = unmet(&request, &info.effective);
+        missing.extend(other_host(&request, &info));
         if info.capacity < request.capacity {
             missing.push(format!("capacity {}", request.capacity));
         }
@@ -165,6 +166,13 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
         need(effective.mutual_auth, "mutual authentication".to_owned());
     }
     missing
+}
+
+/// The host that was named, where the lease is for another one: whom a node lets in has no echo of its own.
+fn other_host(request: &LeaseAllocRequest, info: &LeaseInfo) -> Option<String> {
+    let wanted = request.block.host_nqn.as_ref()?;
+    let granted = &info.binding.nvmeof.as_ref()?.host_nqn;
+    (granted != wanted).then(|| format!("host {wanted}"))
 }
 
 /// A partition is another thing than a whole device, not more of it.

@@ -154,6 +154,28 @@ fn a_node_that_leaves_a_term_out_gets_its_lease_back() {
 }
 
 #[test]
+fn a_lease_for_another_host_is_given_back() {
+    let node = FakeNode::start(|request: &Request| match request {
+        Request::LeaseAlloc(alloc) => Ok(Reply::Lease(LeaseInfo {
+            capacity: alloc.capacity,
+            effective: honest(alloc),
+            ..block_lease()
+        })),
+        _ => Ok(Reply::Lease(block_lease())),
+    });
+    let other = "nqn.2014-08.org.example:me";
+    let line = "lease alloc block --bytes 1MiB --secs 9 --hostnqn";
+    let (status, object) = fails(&node, &format!("{line} {other}"));
+    assert_eq!(status, 3, "{object}");
+    assert!(
+        object["message"].as_str().unwrap().contains(other),
+        "{object}"
+    );
+    assert!(matches!(node.asked().last(), Some(Request::LeaseFree(_))));
+    json_of(&node, &format!("{line} {HOST}"));
+}
+
+#[test]
 fn a_size_that_was_rounded_up_is_told() {
     let node = FakeNode::start(|request: &Request| match request {
         Request::LeaseAlloc(alloc) => Ok(Reply::Lease(LeaseInfo {
