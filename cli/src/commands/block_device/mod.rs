@@ -7,6 +7,8 @@
 mod device;
 mod protocol;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fmt, io,
