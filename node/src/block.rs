@@ -4,6 +4,7 @@ mod backend;
 mod known;
 mod parts;
 mod reconcile;
+mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::{config::Settings, detect::resource_id, inventory::OfferedPool};
 pub use backend::BlockBackend;
 pub use parts::{Datagrams, Exports, Volumes};
 pub use reconcile::Stray;
+use seen::Seen;
 
 /// Block storage on offer.
 pub struct OfferedBlocks {
@@ -79,10 +81,15 @@ pub fn open(
         roads.target.clone().map(|it| it as Arc<dyn Exports>),
         roads.datagrams.clone().map(|it| it as Arc<dyn Datagrams>),
     );
-    for pool in pools {
-        let name = hex(&pool.facts().identity);
-        backend.add(resource_id(&node_id, ResourceType::Block, &name), pool);
+    let names: Vec<String> = pools.iter().map(|it| hex(&it.facts().identity)).collect();
+    let seen = Seen::read(settings.state_dir())?;
+    for (pool, name) in pools.into_iter().zip(&names) {
+        if !seen.has(name) {
+            pool.distrust()?;
+        }
+        backend.add(resource_id(&node_id, ResourceType::Block, name), pool);
     }
+    Seen::write(settings.state_dir(), &names)?;
     Ok((Some(OfferedBlocks::of(Arc::new(backend))?), roads))
 }
 
