@@ -62,7 +62,7 @@ def directory_pool(mebibytes=None):
     """A directory; of a file system of its own, in memory, if it is to have a size."""
     place = tempfile.mkdtemp(prefix="pool-", dir="/dev/shm")
     if mebibytes:
-        sh(f"mount -t tmpfs -o size={mebibytes}M pool {place}")
+        sh(f"mount -t tmpfs -o mode=700,size={mebibytes}M pool {place}")
     return place
 
 

@@ -31,10 +31,10 @@ def strangers(suite, name, lease, other):
         refused(suite, f"{name}: {what}", words, binding["subnqn"])
 
 
-def refused(suite, name, words, nqn):
-    """This connect fails, and leaves nothing on this host."""
+def refused(suite, name, options, nqn):
+    """This connection is refused, and leaves nothing on this host."""
     before = controllers(nqn)
-    status, said = attempt(words, nqn)
+    error, said = attempt(options, nqn)
     print(f"   {name}: {said[:300]}", flush=True)
-    suite.check(f"{name} is refused", status != 0 and controllers(nqn) == before, "an error and no controller",
-                f"exit {status}, controllers {controllers(nqn)}")
+    suite.check(f"{name} is refused", error and controllers(nqn) == before, "an error and no controller",
+                f"errno {error}, controllers {controllers(nqn)}")

@@ -11,8 +11,6 @@ import time
 
 SUBSYSTEMS = pathlib.Path("/sys/class/nvme-subsystem")
 CONTROLLERS = pathlib.Path("/sys/class/nvme")
-SHORT = {"transport": "-t", "traddr": "-a", "trsvcid": "-s", "nqn": "-n", "hostnqn": "-q", "hostid": "-I",
-         "dhchap-secret": "-S", "dhchap-ctrl-secret": "-C"}
 LISTENING, ESTABLISHED = "0A", "01"
 
 
@@ -74,26 +72,20 @@ def gone(nqn, secs=60):
 
 
 def changed(line, **words):
-    """The words of a connect line with the values of some options changed (`dhchap_secret="…"`), or without
-    them (`hostid=None`)."""
-    kept = shlex.split(line)
-    for name, value in words.items():
-        option = name.replace("_", "-")
-        kept = _without(kept, f"--{option}", SHORT.get(option))
-        kept += [f"--{option}={value}"] if value is not None else []
-    return kept
+    """The options of a connect line with the values of some changed (`dhchap_secret="…"`), or without them
+    (`hostid=None`)."""
+    words = {name.replace("_", "-"): value for name, value in words.items()}
+    options = {**options_of(line), **words}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _without(words, option, short):
-    left, skip = [], False
+def options_of(line):
+    """Names and values of the options of a line such as `nvme connect --nqn X --traddr=Y`."""
+    found, words = {}, iter(shlex.split(line)[2:])
     for word in words:
-        if skip:
-            skip = False
-        elif word in (option, short):
-            skip = True
-        elif not word.startswith(f"{option}="):
-            left.append(word)
-    return left
+        name, _, value = word.removeprefix("--").partition("=")
+        found[name] = value or next(words)
+    return found
 
 
 class KernelLog:
@@ -119,20 +111,21 @@ class KernelLog:
         os.close(self.source)
 
 
-def attempt(words, nqn, secs=60):
-    """Runs a connect that should be refused: its exit status and all that was said by nvme-cli and the kernel. One
-    that was taken is disconnected."""
-    log = KernelLog()
-    before = set(controllers(nqn))
+def attempt(options, nqn):
+    """Asks this host's kernel for one more connection, without the opinions of nvme-cli: errno (0: connected) and
+    all that both kernels said. One that was made is taken away again."""
+    log, before, refusal = KernelLog(), set(controllers(nqn)), None
+    words = [f"{name.replace('-', '_')}={value}" for name, value in options.items()]
     try:
-        tried = subprocess.run(words, capture_output=True, text=True, timeout=secs, check=False)
-        said = [line for line in (tried.stdout + tried.stderr).splitlines() if line] + [line for line in log.news() if "nvme" in line]
-    finally:
-        log.close()
+        with open("/dev/nvme-fabrics", "r+b", buffering=0) as fabrics:
+            fabrics.write(",".join([*words, "duplicate_connect"]).encode())
+    except OSError as error:
+        refusal = error
+    said = [line for line in log.news() if "nvme" in line]
+    log.close()
     for new in set(controllers(nqn)) - before:
-        if tried.returncode == 0:
-            subprocess.run(["nvme", "disconnect", "--device", new], capture_output=True, check=False, timeout=60)
-    return tried.returncode, " / ".join(said)
+        subprocess.run(["nvme", "disconnect", "--device", new], capture_output=True, check=False, timeout=60)
+    return (refusal.errno, " / ".join([refusal.strerror, *said])) if refusal else (0, " / ".join(said))
 
 
 def gen_key(host_nqn=None):

@@ -3,16 +3,15 @@
 """The end of a lease of blocks under running I/O: free, revocation and expiry each end in errors and then in no device,
 and nothing is accepted afterwards, while a neighbour on the same pool writes and verifies without an error. What a
 tenant wrote cannot be found by the next."""
-import shlex
 import time
 
 from block import MIB, BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, pattern, put, ready
 from block import on_time, resources, settled, ways_to_end
 from block_refusals import refused
 from checks import Suite
-from nvme_host import Fio, Watch, connect, disconnect, gone
+from nvme_host import Fio, Watch, connect, disconnect, gone, options_of
 
-TERM_SECS = 12
+TERM_SECS = 8
 # The client's kernel sees its connection closed some time after the node's did it.
 TOLD_SLACK_MS = 500
 POOL_MIB = 32
@@ -47,7 +46,7 @@ def _one(suite, name, lease, end, is_expiry):
     suite.check(f"{name}: fio meets errors", report["error"], "an error", report)
     gone(nqn)
     print(f"   {name}: no device {(time.time() * 1000 - lost_at_ms) / 1000:.1f} s after the connection was lost", flush=True)
-    refused(suite, f"{name}: the lease's own line", shlex.split(lease["binding"]["nvmeof"]["connect"]), nqn)
+    refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn)
 
 
 def leftovers(suite, node, pools):

@@ -2,13 +2,11 @@
 # lab: one-vm timeout=600
 """Blocks over NVMe/RDMA on soft-RoCE: the lease's own line connects, nobody else gets in, and free and expiry end it
 under running I/O while a neighbour's goes on."""
-import shlex
-
 from block import RDMA, BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, resources, same_traces
 from block import settled, traces, ways_to_end
 from block_refusals import refused, strangers
 from checks import Suite, lab_device
-from nvme_host import Fio, connect, gone, verified
+from nvme_host import Fio, connect, gone, options_of, verified
 
 TERM_SECS = 10
 OVER = "nvme-rdma"
@@ -38,7 +36,7 @@ def ends(suite, node, pools):
             end(lease)
             suite.check(f"{name}: fio meets errors", job.report()["error"], "an error")
             gone(nqn_of(lease))
-            refused(suite, f"{name}: the lease's own line", shlex.split(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
+            refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
         suite.check("the neighbour goes on", neighbour.running(), "running")
         suite.equal("the neighbour met no error", 0, neighbour.stop()["error"])
 

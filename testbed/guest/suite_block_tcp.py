@@ -3,14 +3,12 @@
 """Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own line connects, to a file of a directory and to a slice
 of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; what is freed goes
 away at the client, and nothing of it is left on the node."""
-import shlex
-
 from block import MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern
 from block import put, ready, same_traces, settled, resources, size_of, traces
 from block_refusals import refused, strangers
 from checks import Suite
 from fabric import REFUSED, Refused
-from nvme_host import Fio, attempt, connect, controllers, disconnect, gone, until, verified
+from nvme_host import Fio, attempt, connect, controllers, disconnect, gone, options_of, until, verified
 
 RENEW_SECS = 15
 
@@ -24,13 +22,8 @@ def transfer(suite, node, pools):
             suite.check(f"{kind}: it begins as zeros", get(path, MIB) == bytes(MIB), "zeros")
             report = verified(path, size="4M")
             suite.equal(f"{kind}: written and verified", (0, 0), (report["status"], report["error"]))
-            loss = int(dict(_options(lease)).get("ctrl-loss-tmo", 600))
+            loss = int(options_of(lease["binding"]["nvmeof"]["connect"]).get("ctrl-loss-tmo", 600))
             suite.check(f"{kind}: the line's ctrl-loss-tmo", loss <= 5, "at most grace + 5 s", loss)
-
-
-def _options(lease):
-    words = shlex.split(lease["binding"]["nvmeof"]["connect"])
-    return [(word.lstrip("-"), value) for word, value in zip(words, words[1:]) if word.startswith("--")]
 
 
 def tenants(suite, node, pools):
@@ -70,9 +63,8 @@ def rotation(suite, node, pools):
         old, new = lease["binding"]["nvmeof"], renewed["binding"]["nvmeof"]
         suite.check("renewal: another key", old["dhchap_secret"] != new["dhchap_secret"], "another key")
         suite.equal("renewal: the same names", [old[f] for f in ("subnqn", "hostnqn", "hostid")], [new[f] for f in ("subnqn", "hostnqn", "hostid")])
-        second = ["--duplicate-connect"]
-        refused(suite, "renewal: the old key for another connection", shlex.split(old["connect"]) + second, old["subnqn"])
-        status, said = attempt(shlex.split(new["connect"]) + second, old["subnqn"])
+        refused(suite, "renewal: the old key for another connection", options_of(old["connect"]), old["subnqn"])
+        status, said = attempt(options_of(new["connect"]), old["subnqn"])
         suite.check("renewal: the new key connects", status == 0, "exit 0", said)
         suite.check("renewal: fio goes on", job.running(), "running")
         report = job.stop()
@@ -111,12 +103,12 @@ def ended(suite, node, pools):
         suite.check(f"free, {kind}: fio meets errors", report["error"], "an error", report)
         print(f"   free, {kind}: no device after {gone(nqn_of(lease)):.1f} s more", flush=True)
         suite.check(f"free, {kind}: the client's device is gone", not controllers(nqn_of(lease)))
-        refused(suite, f"free, {kind}: the lease's own line", shlex.split(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
+        refused(suite, f"free, {kind}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
 
 
-def six(suite, device):
+def six(suite):
     """The same over IPv6, by a node that has no other port."""
-    with BlockNode(device, ports=(TCP6,)) as node:
+    with BlockNode(loop_device(16), ports=(TCP6,)) as node:
         with attached(node.tenant("alice")) as (lease, path):
             suite.check("IPv6: the line's address", ":" in lease["binding"]["nvmeof"]["traddr"], "an IPv6 address", lease["binding"]["nvmeof"]["traddr"])
             suite.equal("IPv6: written and verified", 0, verified(path, size="1M")["error"])
@@ -139,7 +131,7 @@ def main():
             suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
             suite.equal("SIGTERM", 0, node.stop())
         same_traces(suite, "the node is gone", before, traces())
-        suite.section(six, suite, pools["device"])
+        suite.section(six, suite)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=3600
+"""How long the cut of a block lease takes, by the node's own log (`took_us`): when nothing else happens, under I/O on
+the lease itself, under I/O on another one, and while the storage of another one is stuck. In turns in one boot; what
+counts is that the four are alike."""
+import argparse
+import contextlib
+import re
+import statistics
+import sys
+
+from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, resource_of, sh
+from checks import give_back
+from nvme_host import Fio, connect, controllers, disconnect, gone, until
+from ratios import percentile
+from suite_block_stuck import fences, slice_of
+
+TOOK = re.compile(r"took_us=(\d+)")
+
+
+def took_us(node, lease):
+    """What the log says of the lease's cut."""
+    line = node.wait_for_line(lease["lease_id"], "took_us=", timeout_secs=30)
+    if not line:
+        raise LookupError(f"no line of the cut of lease {lease['lease_id']} in the node's log")
+    return int(TOOK.search(line).group(1))
+
+
+def cuts(node, tenant, pool, count):
+    """Microseconds of the cuts of so many leases that nobody is connected to."""
+    numbers = []
+    for _ in range(count):
+        lease = alloc(tenant, pool=pool)
+        tenant.free(lease)
+        numbers.append(took_us(node, lease))
+    return numbers
+
+
+def under_own_io(node, tenant, pool, count):
+    """The same with a client that writes."""
+    numbers = []
+    for _ in range(count):
+        lease = alloc(tenant, pool=pool)
+        job = Fio(connect(lease), verify=False).started()
+        tenant.free(lease)
+        numbers.append(took_us(node, lease))
+        job.report()
+        gone(nqn_of(lease))
+    return numbers
+
+
+@contextlib.contextmanager
+def neighbour_writes(tenant, pool):
+    """Another lease's client writes meanwhile."""
+    with attached(tenant, pool=pool) as (_, path):
+        job = Fio(path, verify=False).started()
+        try:
+            yield
+        finally:
+            job.stop()
+
+
+@contextlib.contextmanager
+def neighbour_stuck(node, tenant, pool):
+    """Another lease has ended under storage that hangs: its release waits meanwhile. Yields the microseconds of its
+    own cut."""
+    lease = alloc(tenant, pool=pool)
+    job, name = Fio(connect(lease), verify=False).started(), slice_of(lease)
+    sh(f"dmsetup suspend --noflush --nolockfs {name}")
+    try:
+        tenant.free(lease)
+        yield took_us(node, lease)
+    finally:
+        sh(f"dmsetup resume {name}")
+        job.report()
+        gone(nqn_of(lease))
+        until(lambda: not fences(node), 60, "no fence")
+
+
+def one_round(node, pools, count):
+    """Each condition once: names and numbers."""
+    tenant, other = node.tenant("bench"), node.tenant("other")
+    measured = {"nothing else": cuts(node, tenant, pools["directory"], count),
+                "own I/O": under_own_io(node, tenant, pools["device"], max(1, count // 5))}
+    with neighbour_writes(other, pools["device"]):
+        measured["another's I/O"] = cuts(node, tenant, pools["directory"], count)
+    with neighbour_stuck(node, other, pools["device"]) as own_us:
+        measured["another is stuck"] = cuts(node, tenant, pools["directory"], count)
+        measured["the stuck one itself"] = [own_us]
+    return measured
+
+
+def main():
+    """Rounds of all conditions."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--leases", type=int, default=10, help="of each condition in a round")
+    chosen = parser.parse_args()
+    ready()
+    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    taken = {}
+    with BlockNode(*pools.values()) as node:
+        for _ in range(chosen.rounds):
+            for name, numbers in one_round(node, pools, chosen.leases).items():
+                taken.setdefault(name, []).extend(numbers)
+    idle = statistics.median(taken["nothing else"])
+    print("cuts of block leases, µs (emulated)")
+    for name, numbers in taken.items():
+        p50 = statistics.median(numbers)
+        print(f"   {name:20} {len(numbers):4} cuts: p50 {p50:8.0f}, p99 {percentile(numbers, 99):8.0f}, "
+              f"most {max(numbers):8.0f}; p50 is {p50 / idle:.2f} of that of the first line", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+#!/usr/bin/python3
+"""Two things in alternating rounds of one boot, and their ratio: the median of the pairs, and where the median of all
+pairs that could have been run lies 95 times in 100 (the sign test, as bench/src/pairs.rs has it)."""
+import math
+import statistics
+
+
+def interleaved(pairs, first, second):
+    """Numbers of both, by pair. The order in the pair changes each time, so that neither always comes second."""
+    taken = ([], [])
+    for pair in range(pairs):
+        for side in ((0, 1), (1, 0))[pair % 2]:
+            taken[side].append((first, second)[side]())
+    return taken
+
+
+def interval(ratios):
+    """Of the median of sorted ratios; None with too few to say."""
+    count, tail, skip = len(ratios), 0.0, None
+    for heads in range(count // 2):
+        tail += math.comb(count, heads) / 2 ** count
+        if tail > 0.025:
+            break
+        skip = heads
+    return None if skip is None else (ratios[skip], ratios[count - 1 - skip])
+
+
+def spread(numbers):
+    """Median and extent."""
+    return f"{statistics.median(numbers):10.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
+
+
+def report(title, unit, names, numbers):
+    """Prints both and the ratio of the first to the second."""
+    ratios = sorted(first / second for first, second in zip(*numbers))
+    edges = interval(ratios)
+    sure = f"95 % interval {edges[0]:.3f} to {edges[1]:.3f}" if edges else "too few pairs for an interval"
+    print(f"{title}, {len(ratios)} pairs ({unit})")
+    for name, side in zip(names, numbers):
+        print(f"   {name:8} {spread(side)}")
+    print(f"   {names[0]} / {names[1]}: median {statistics.median(ratios):.3f}, {sure}", flush=True)
+
+
+def percentile(numbers, percent):
+    """The smallest number that so many percent do not exceed."""
+    ordered = sorted(numbers)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
