@@ -1,0 +1,132 @@
+//! The client's side: nvme-cli, and programs that keep a disk busy.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use fabricbios_wire::{NvmeofBinding, NvmeofTransport};
+
+use super::{must, run};
+
+/// A key of the right form that nobody has.
+pub(crate) const WRONG_KEY: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+/// Connects over one road, with these secrets; the disk.
+pub(crate) fn connect_with(
+    binding: &NvmeofBinding,
+    road: usize,
+    host: &str,
+    secrets: &str,
+) -> Result<String, String> {
+    let address = binding.addresses[road];
+    let place = SocketAddr::from(address.endpoint);
+    let transport = match address.transport {
+        NvmeofTransport::Tcp => "tcp",
+        NvmeofTransport::Rdma => "rdma",
+    };
+    run(&format!(
+        "nvme connect -t {transport} -a {} -s {} -n {} --hostnqn {host} --hostid {} \
+         --ctrl-loss-tmo {} --reconnect-delay 1 --nr-io-queues 2 {secrets}",
+        place.ip(),
+        place.port(),
+        binding.subsystem,
+        binding.host_id,
+        binding.ctrl_loss_secs,
+    ))?;
+    Ok(disk(binding))
+}
+
+/// Connects as the binding says; the disk.
+pub(crate) fn connect(binding: &NvmeofBinding, road: usize) -> Result<String, String> {
+    let mut secrets = format!("--dhchap-secret {}", binding.dhchap_secret.reveal());
+    if let Some(ctrl) = &binding.dhchap_ctrl_secret {
+        secrets.push_str(" --dhchap-ctrl-secret ");
+        secrets.push_str(ctrl.reveal());
+    }
+    connect_with(binding, road, binding.host_nqn.as_str(), &secrets)
+}
+
+pub(crate) fn disconnect(binding: &NvmeofBinding) {
+    must(&format!("nvme disconnect -n {}", binding.subsystem));
+}
+
+/// The disk of a subsystem, once the kernel has looked at it.
+fn disk(binding: &NvmeofBinding) -> String {
+    for _ in 0..500 {
+        for entry in fs::read_dir("/sys/block").unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            // A path to a disk that may have several, such as nvme0c1n1, has no file in /dev.
+            if name.contains('c') {
+                continue;
+            }
+            let owner = fs::read_to_string(format!("/sys/block/{name}/device/subsysnqn"));
+            if owner.is_ok_and(|owner| owner.trim() == binding.subsystem.as_str()) {
+                return format!("/dev/{name}");
+            }
+        }
+        // Nothing tells a program without udev that a disk has come.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("no disk of {}", binding.subsystem);
+}
+
+/// Reads or writes a disk again and again, and says so each time, until it fails.
+pub(crate) struct Busy {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Busy {
+    pub(crate) fn write(disk: &str) -> Self {
+        // Without nocreat, a disk that is gone would become a file that takes everything.
+        let script = format!(
+            "while dd if=/dev/zero of={disk} bs=64k count=16 oflag=direct conv=nocreat; \
+             do echo round; done; echo failed"
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut busy = Self { child, lines };
+        assert_eq!(busy.line(), "round");
+        busy
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// It goes on, for some rounds more than can have been said before.
+    pub(crate) fn goes_on(&mut self) {
+        // What it has said already is in a pipe of at most 64 KiB, which it never fills between two looks.
+        let before = self.pending();
+        for _ in 0..before + 3 {
+            assert_eq!(self.line(), "round");
+        }
+    }
+
+    fn pending(&mut self) -> usize {
+        let waiting = rustix::io::ioctl_fionread(self.lines.get_ref()).unwrap();
+        (self.lines.buffer().len() + usize::try_from(waiting).unwrap()) / "round\n".len()
+    }
+
+    /// Until it has failed.
+    pub(crate) fn fails(mut self) {
+        while self.line() != "failed" {}
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        while !self.line().is_empty() {}
+    }
+}
