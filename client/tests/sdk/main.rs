@@ -5,6 +5,7 @@
     reason = "helpers of tests fail as loudly as tests"
 )]
 
+mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod delayed;
