@@ -188,13 +188,21 @@ fn a_path_that_becomes_shorter_turns_blocks_into_parts() {
 #[test]
 fn parts_that_are_lost_again_and_again_keep_their_block() {
     let mut world = World::new(0, 512, SHORT);
-    // A part in the middle of a block; meanwhile hundreds of others are answered.
+    // The second part of a block; meanwhile hundreds of others are answered.
     world.air.swallowed = Some((42, Duration::from_millis(400)));
-    let blocks = vec![0x55; 512 * BLOCK];
-    world.write(0, blocks.clone()).unwrap();
-    assert!(world.server.disk == blocks);
+    let mut ids = Vec::new();
+    for block in 0..512 {
+        let from = vec![0x55; BLOCK];
+        ids.push(world.submit(Operation::Write { block, from }));
+        // So that blocks do not begin at every fourth counter.
+        ids.push(world.submit(Operation::Flush));
+    }
+    for id in ids {
+        world.wait(id).outcome.unwrap();
+    }
+    assert!(world.server.disk == vec![0x55; 512 * BLOCK]);
     let statistics = world.blocks.statistics();
-    assert_eq!((statistics.answered, statistics.sessions), (2049, 1));
+    assert_eq!((statistics.answered, statistics.sessions), (2561, 1));
     assert_eq!(world.server.written, 512);
 }
 

@@ -2,7 +2,8 @@
 //! (`docs/spec/data-plane-over-udp.md`, sections 4 to 7).
 //!
 //! Time is an argument: how long it is since some moment that never changes. A [`Requester`] is one
-//! client of one lease; it has one [`Transfer`] at a time, whose requests name no byte twice. That, and
+//! client of one lease; it has one [`Transfer`] at a time, whose requests name no byte twice. [`Blocks`]
+//! has many operations at once, and those that touch the same block one after the other. That, and
 //! a session that is given up by name before what it left unanswered is asked again, is why a WRITE
 //! that was delayed on its way never undoes a later one.
 
