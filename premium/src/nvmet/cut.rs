@@ -10,10 +10,10 @@ use super::{
     faults,
     names::{allowed_at, link_at, subsystem_at},
     nvme_tcp::Status,
-    plan,
-    ports::{self, Seen},
+    plan, ports,
     probe::{self, Answer},
     run::Run,
+    survey::{Seen, survey},
 };
 
 /// A host name to ask with where the lease has none (any more). What is asked for is looked up first.
@@ -42,7 +42,7 @@ impl Cut<'_> {
         if !exists.map_err(|error| self.error(error))? {
             return Ok("there is no subsystem of the lease".to_owned());
         }
-        let seen = ports::survey(self.tree)?;
+        let seen = survey(self.tree)?;
         let done = self.unlink(&seen)?;
         // Asking takes a moment in which a connection that was let in just before is made.
         self.ask_all(&seen, &done).ok();
@@ -104,7 +104,7 @@ impl Cut<'_> {
     }
 
     fn check_links(&self) -> Result<(), StepError> {
-        for port in ports::survey(self.tree)? {
+        for port in survey(self.tree)? {
             if port.subsystems.contains(&self.subsystem) {
                 let link = link_at(port.number, &self.subsystem);
                 return Err(self.error(format_args!("{link} is still there")));

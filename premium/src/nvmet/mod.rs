@@ -20,6 +20,7 @@ mod remove;
 mod run;
 mod secret;
 mod slots;
+mod survey;
 mod vault;
 
 use std::{

@@ -5,7 +5,6 @@
 //! the port.
 
 use std::{
-    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -17,13 +16,13 @@ use std::{
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use fabricbios_wire::NvmeofTransport;
-use sha2::{Digest, Sha256};
 
 use super::{
     PortSetting, faults,
     names::{link_at, port_at},
     plan,
     run::{Failed, Run},
+    survey::{Seen, choose, survey},
 };
 
 /// Between two tries of an address that does not exist yet. There is no one event for it: addresses come
@@ -46,96 +45,6 @@ pub(super) struct Ports {
     pub(super) list: Vec<Port>,
     stopped: Mutex<bool>,
     stop: Condvar,
-}
-
-/// A port as it is in configfs, whosever it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) number: u16,
-    /// `addr_trtype`, `addr_adrfam`, `addr_traddr`, `addr_trsvcid`.
-    attributes: [String; 4],
-    pub(super) subsystems: Vec<String>,
-}
-
-impl Seen {
-    /// Where it listens, if it is for TCP.
-    pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
-        let [kind, _, address, service] = &self.attributes;
-        let address: IpAddr = address.parse().ok()?;
-        let service = service.parse().ok()?;
-        (kind == "tcp").then(|| SocketAddr::new(address, service))
-    }
-
-    fn is_at(&self, setting: PortSetting) -> bool {
-        let [kind, _, address, service] = &self.attributes;
-        let [wanted_kind, _, _, wanted_service] = setting.attributes();
-        let same_ip = address.parse() == Ok(setting.address.ip());
-        (kind, service) == (&wanted_kind, &wanted_service) && same_ip
-    }
-
-    /// Its maker died in between, or is at it.
-    fn is_unfinished(&self) -> bool {
-        self.subsystems.is_empty() && self.attributes[2..].iter().any(String::is_empty)
-    }
-}
-
-/// Every port of the kernel's target.
-pub(super) fn survey(tree: &Tree) -> Result<Vec<Seen>, StepError> {
-    let failed = |error| StepError::new("look at ports", error);
-    let numbers = tree.list("ports").map_err(failed)?;
-    let numbers = numbers.iter().filter_map(|name| name.parse().ok());
-    numbers
-        .map(|number| look(tree, number).map_err(failed))
-        .collect()
-}
-
-fn look(tree: &Tree, number: u16) -> Result<Seen, fabricbios_kernfs::Error> {
-    let base = port_at(number);
-    let read = |name: &str| tree.read(format!("{base}/{name}"));
-    Ok(Seen {
-        number,
-        attributes: [
-            read("addr_trtype")?,
-            read("addr_adrfam")?,
-            read("addr_traddr")?,
-            read("addr_trsvcid")?,
-        ],
-        subsystems: tree.list(format!("{base}/subsystems"))?,
-    })
-}
-
-/// The number under which an address is looked for first. It depends on nothing but the names, so that a
-/// half-made port is found again.
-fn first_number(anchor: &str, setting: PortSetting) -> u16 {
-    let mut hash = Sha256::new_with_prefix(anchor);
-    setting.attributes().iter().for_each(|text| {
-        hash.update(text);
-        hash.update([0]);
-    });
-    let digest = hash.finalize();
-    u16::from_be_bytes([digest[0], digest[1]]).max(1)
-}
-
-/// Which number the port has, or gets. `Err`: the address is another's.
-fn choose(seen: &[Seen], anchor: &str, setting: PortSetting) -> Result<u16, String> {
-    let first = first_number(anchor, setting);
-    let is_free = |number: u16| match seen.iter().find(|port| port.number == number) {
-        None => true,
-        Some(port) => number == first && port.is_unfinished(),
-    };
-    match seen.iter().find(|port| port.is_at(setting)) {
-        Some(port) if port.subsystems.iter().any(|name| name == anchor) => Ok(port.number),
-        Some(port) if port.subsystems.is_empty() && port.number == first => Ok(port.number),
-        Some(port) => Err(format!(
-            "ports/{} of the kernel's target has that address and is not this node's; linked to it: [{}]",
-            port.number,
-            port.subsystems.join(", ")
-        )),
-        None => (first..=u16::MAX)
-            .chain(1..first)
-            .find(|number| is_free(*number))
-            .ok_or_else(|| "the kernel's target has no number left".to_owned()),
-    }
 }
 
 impl Ports {
@@ -337,65 +246,5 @@ pub(super) fn unlink(
         }
         Err(error) if error.is_absent() => Ok(false),
         Err(error) => Err(StepError::new(step, error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ANCHOR: &str = "nqn.2026-11.org.fabricbios:0011223344556677:anchor";
-
-    fn setting(address: &str) -> PortSetting {
-        PortSetting {
-            transport: NvmeofTransport::Tcp,
-            address: address.parse().unwrap(),
-        }
-    }
-
-    fn seen(number: u16, setting: PortSetting, subsystems: &[&str]) -> Seen {
-        Seen {
-            number,
-            attributes: setting.attributes(),
-            subsystems: subsystems.iter().map(ToString::to_string).collect(),
-        }
-    }
-
-    #[test]
-    fn our_port_is_found_again_whatever_its_number() {
-        let wanted = setting("[fd00::1]:4420");
-        let mut port = seen(7, wanted, &[ANCHOR, "nqn.2020-01.org:lease"]);
-        port.attributes[2] = "fd00:0:0:0:0:0:0:1".to_owned();
-        assert_eq!(choose(&[port], ANCHOR, wanted), Ok(7));
-    }
-
-    #[test]
-    fn a_port_of_somebody_else_is_named_and_left_alone() {
-        let wanted = setting("10.0.0.1:4420");
-        let other = seen(3, wanted, &["nqn.2020-01.org:other"]);
-        let error = choose(&[other], ANCHOR, wanted).unwrap_err();
-        assert!(
-            error.contains("ports/3") && error.contains("nqn.2020-01.org:other"),
-            "{error}"
-        );
-        let empty = seen(3, wanted, &[]);
-        assert!(choose(&[empty], ANCHOR, wanted).is_err());
-    }
-
-    #[test]
-    fn a_new_port_takes_a_free_number_and_finishes_what_was_begun() {
-        let wanted = setting("10.0.0.1:4420");
-        let first = choose(&[], ANCHOR, wanted).unwrap();
-        let taken = seen(first, setting("10.0.0.2:4420"), &[]);
-        assert_ne!(choose(&[taken], ANCHOR, wanted), Ok(first));
-        for begun in 2..4 {
-            let mut half = seen(first, wanted, &[]);
-            half.attributes[begun..].iter_mut().for_each(String::clear);
-            assert_eq!(choose(&[half], ANCHOR, wanted), Ok(first));
-        }
-        assert_eq!(
-            choose(&[seen(first, wanted, &[])], ANCHOR, wanted),
-            Ok(first)
-        );
     }
 }

@@ -6,7 +6,8 @@ use fabricbios_wire::{LeaseId, Nqn};
 use super::{
     Export, Target, faults,
     names::{allowed_at, host_at, namespace_at, subsystem_at},
-    namespace, ports,
+    namespace,
+    survey::{Seen, survey},
 };
 
 impl Target {
@@ -35,8 +36,8 @@ impl Target {
 
     /// Whoever is linked could still be reached, and its removal would be no proper end.
     fn refuse_linked(&self, subsystem: &str) -> Result<(), StepError> {
-        let seen = ports::survey(&self.tree)?;
-        let linked = |port: &&ports::Seen| port.subsystems.iter().any(|name| name == subsystem);
+        let seen = survey(&self.tree)?;
+        let linked = |port: &&Seen| port.subsystems.iter().any(|name| name == subsystem);
         match seen.iter().find(linked) {
             None => Ok(()),
             Some(port) => Err(StepError::new(
