@@ -2,6 +2,7 @@
 """A client of leased blocks over UDP (FBBU), written from docs/spec/data-plane-over-udp.md, section 8, alone. It has
 the sessions, retries and congestion window of fbmu_client.py; offsets and lengths count blocks."""
 import collections
+import time
 
 import fbmu_client
 import fbmu_frame as f
@@ -51,6 +52,18 @@ class Client(fbmu_client.Client):
     def flush(self):
         """Returns when what was written survives a power cut."""
         self.run([(f.FLUSH, 0, 0, b"")])
+
+    def ask(self, frame, wire=None, key=None):
+        """One frame of any kind, sent once; its reply under the right key, or None if none comes in time. Answers
+        come in the order in which the storage has them, so no later PING tells that there is none."""
+        wire, end = wire or self.wire, time.monotonic() + self.give_up_secs
+        wire.send(frame.datagram(key or self.place.key))
+        while (left := end - time.monotonic()) > 0:
+            data = wire.receive(left)
+            reply = data and f.genuine(data, self.place.key, self.MAGIC)
+            if reply and reply.flags & f.REPLY and reply.nonce == frame.nonce:
+                return reply
+        return None
 
     def _read_in_parts(self, block, count):
         return b"".join(reply.payload for reply in self.run([(f.READ, block, 1, b"", part(n, count)) for n in range(count)]))

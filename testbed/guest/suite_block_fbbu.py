@@ -21,15 +21,16 @@ from nvme_host import Fio, Watch, connect, gone
 
 TERM_SECS = 10
 BLOCK = 4096
+COUNT = 256
 LOSS = "loss 2%"
 
 
 def refusals(suite, node, pools):
     """What a server of blocks must not do."""
     alice = node.tenant("alice")
-    with leased(alice, 64 * BLOCK, transport="udp", pool=pools["device"]) as lease, Client(lease) as client:
-        client.write(0, pattern("mine", 64 * BLOCK))
-        suite.equal("HELLO: unit, blocks and flags", (BLOCK, 64, 0), tuple(client.hello[k] for k in ("unit", "resource_len", "flags")))
+    with leased(alice, COUNT * BLOCK, transport="udp", pool=pools["device"]) as lease, Client(lease) as client:
+        client.write(0, pattern("mine", COUNT * BLOCK))
+        suite.equal("HELLO: unit, blocks and flags", (BLOCK, COUNT, 0), tuple(client.hello[k] for k in ("unit", "resource_len", "flags")))
         strangers, count = Strangers(suite, client), client.hello["resource_len"]
         strangers.refused("past the end", f.RANGE, [(f"op {op} at {at}", client.frame(op, at, 1, bytes(BLOCK) if op == f.WRITE else b""))
                           for op in (f.READ, f.WRITE) for at in (count, 1 << 40, (1 << 64) - 1)])
@@ -43,7 +44,7 @@ def refusals(suite, node, pools):
         strangers.nothing("FBMU's magic", [("WRITE", write(magic=b"FBMU").datagram(client.place.key))], may_be_told=False)
         strangers.nothing("damaged", [("a byte of payload", f.flipped(write().datagram(client.place.key), 500))])
         parts(suite, client, strangers)
-        suite.check("no byte has changed", client.read(0, 64) == pattern("mine", 64 * BLOCK), "the same bytes")
+        suite.check("no byte has changed", client.read(0, COUNT) == pattern("mine", COUNT * BLOCK), "the same bytes")
 
 
 def parts(suite, client, strangers):
@@ -66,7 +67,7 @@ def parts(suite, client, strangers):
 def read_only(suite, node, pools):
     """A lease that cannot be written."""
     alice = node.tenant("alice")
-    with leased(alice, 16 * BLOCK, transport="udp", pool=pools["device"], more=("--read-only",)) as lease, Client(lease) as client:
+    with leased(alice, COUNT * BLOCK, transport="udp", pool=pools["device"], more=("--read-only",)) as lease, Client(lease) as client:
         suite.equal("read-only: HELLO says it", 1, client.hello["flags"] & 1)
         Strangers(suite, client).refused("read-only", f.BLOCK_RO, [
             ("WRITE", client.frame(f.WRITE, 0, 1, bytes(BLOCK))), ("a part", client.frame(f.WRITE, 0, 1, bytes(BLOCK // 4), part(0, 4)))])
