@@ -5,6 +5,7 @@
 //! and nothing fails for being slow.
 
 mod bare_file;
+mod fbbu;
 mod fbmu;
 mod fdatasync;
 mod grant;
@@ -33,6 +34,8 @@ enum Bench {
     Grant(grant::Options),
     /// Memory over UDP against a bare echo, an echo with the same tags, and a bare stream
     Fbmu(fbmu::Options),
+    /// Blocks over UDP against NBD on the same file
+    FbbuNbd(fbbu::Options),
     /// Grants and rotations by window against region; needs an RDMA device
     Strategy(strategy::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
@@ -54,7 +57,14 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Every bench, by the name of its subcommand.
-const NAMES: [&str; 5] = ["fdatasync", "grant", "lease-table", "fbmu", "strategy"];
+const NAMES: [&str; 6] = [
+    "fdatasync",
+    "grant",
+    "lease-table",
+    "fbmu",
+    "fbbu-nbd",
+    "strategy",
+];
 
 impl Bench {
     fn run(self) -> anyhow::Result<()> {
@@ -62,6 +72,7 @@ impl Bench {
             Self::Fdatasync(options) => fdatasync::run(&options),
             Self::LeaseTable(options) => lease_table::run(&options),
             Self::Fbmu(options) => fbmu::run(&options),
+            Self::FbbuNbd(options) => fbbu::run(&options),
             Self::Strategy(options) => strategy::run(&options),
             Self::Grant(options) => grant::run(&options),
         }

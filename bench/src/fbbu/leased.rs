@@ -1,0 +1,93 @@
+//! A lease of blocks that is served, and its client.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use fabricbios_fallback_udp::{
+    BlockClient, BlockFile, ClientOptions, Coordinates, FbbuBackend, FbbuConfig,
+    transfer::Operation,
+};
+use fabricbios_lease::{BootTime, Tag};
+use fabricbios_wire::{Generation, LeaseId, ResourceId};
+
+use super::{BLOCK, BLOCK_BYTES, IN_FLIGHT, Way};
+
+/// See the module.
+pub(super) struct Leased {
+    client: BlockClient,
+    /// Serves until dropped.
+    _backend: FbbuBackend,
+}
+
+impl Leased {
+    pub(super) fn open(path: &Path, bytes: u64) -> anyhow::Result<Self> {
+        let backend = FbbuBackend::open(&FbbuConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            workers: Some(1),
+            ops_per_second: u32::MAX,
+        })?;
+        let tag = Tag {
+            lease_id: LeaseId(7),
+            generation: Generation(1),
+            resource_id: ResourceId(1),
+        };
+        let file = BlockFile {
+            path: path.into(),
+            bytes,
+            block_bytes: BLOCK_BYTES,
+            read_only: false,
+        };
+        let binding = backend
+            .bind(tag, &file)
+            .map_err(|error| anyhow!("{error:?}"))?;
+        backend.extend(tag, BootTime(u64::MAX));
+        let coordinates = Coordinates {
+            lease_id: tag.lease_id,
+            dp_key: binding.dp_key.context("a binding without key")?,
+            endpoint: backend.local_addr(),
+        };
+        Ok(Self {
+            client: BlockClient::connect(coordinates, ClientOptions::default())?,
+            _backend: backend,
+        })
+    }
+
+    pub(super) fn write(&mut self, block: u64, from: &[u8]) -> anyhow::Result<()> {
+        Ok(self.client.write(block, from)?)
+    }
+
+    /// Does it with each of the blocks.
+    pub(super) fn round(&mut self, way: Way, blocks: &[u64]) -> anyhow::Result<Duration> {
+        let mut blocks = blocks.iter().copied();
+        let start = Instant::now();
+        for block in blocks.by_ref().take(IN_FLIGHT) {
+            let bytes = vec![0x5A; BLOCK];
+            self.client.submit(operation(way, block, bytes));
+        }
+        while let Some(completion) = self.client.wait() {
+            completion.outcome?;
+            if let Some(block) = blocks.next() {
+                let bytes = bytes_of(completion.operation);
+                self.client.submit(operation(way, block, bytes));
+            }
+        }
+        Ok(start.elapsed())
+    }
+}
+
+fn operation(way: Way, block: u64, bytes: Vec<u8>) -> Operation {
+    match way {
+        Way::Read => Operation::Read { block, into: bytes },
+        Way::Write => Operation::Write { block, from: bytes },
+    }
+}
+
+fn bytes_of(operation: Operation) -> Vec<u8> {
+    match operation {
+        Operation::Read { into: bytes, .. } | Operation::Write { from: bytes, .. } => bytes,
+        Operation::Open | Operation::Flush => Vec::new(),
+    }
+}

@@ -1,0 +1,155 @@
+//! Blocks over UDP against NBD: one file, one client, one serving thread each, over loopback. Reads and
+//! writes of 4 KiB at random places, 16 in flight.
+//!
+//! - FBBU: the crate's own client, so that tags, nonces and order are paid for on both ends.
+//! - NBD: a server that people use, behind a client of ours that does no more than the protocol asks.
+//!
+//! Both go past the page cache where the file system can do that. On one in memory there is nothing to
+//! go past and no disk to wait for: what is left is the cost of the road.
+
+mod leased;
+mod nbd;
+mod peer;
+mod places;
+
+use std::{
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use crate::pairs::interleaved_pairs;
+use leased::Leased;
+use nbd::Nbd;
+use peer::{Peer, Server};
+use places::Places;
+
+/// Bytes of a block, and of an operation.
+const BLOCK_BYTES: u32 = 4096;
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Operations without an answer at any time.
+const IN_FLIGHT: usize = 16;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Pairs of rounds of each comparison
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Operations in a round
+    #[arg(long, default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(100..))]
+    operations: u32,
+    /// MiB of the file
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    mib: u32,
+    /// Where the file lies, one after the other: a disk, and memory
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "target,/dev/shm",
+        value_name = "DIRECTORY"
+    )]
+    dir: Vec<PathBuf>,
+    /// Servers of NBD, those that are installed
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "qemu-native,qemu-uring,nbdkit"
+    )]
+    peer: Vec<Peer>,
+}
+
+/// What is done with each block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    for dir in &options.dir {
+        for peer in &options.peer {
+            match peer.obstacle(dir)? {
+                Some(obstacle) => println!("\nnot run in {}: {peer}: {obstacle}", dir.display()),
+                None => against(options, *peer, dir)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn against(options: &Options, peer: Peer, dir: &Path) -> anyhow::Result<()> {
+    let place = tempfile::tempdir_in(dir)
+        .with_context(|| format!("make a directory in {}", dir.display()))?;
+    let path = place.path().join("blocks");
+    let bytes = u64::from(options.mib) << 20;
+    fill(&path, bytes)?;
+    let mut leased = Leased::open(&path, bytes)?;
+    let server = Server::start(peer, &path, place.path())?;
+    let mut nbd = Nbd::connect(server.address())?;
+    println!(
+        "\n{} MiB in {}; NBD: {}",
+        options.mib,
+        dir.display(),
+        server.command()
+    );
+    same_file(&mut leased, &mut nbd)?;
+    let mut places = Places::new(bytes / u64::from(BLOCK_BYTES));
+    [Way::Read, Way::Write]
+        .into_iter()
+        .try_for_each(|way| compare(options, way, &mut leased, &mut nbd, &mut places))
+}
+
+fn compare(
+    options: &Options,
+    way: Way,
+    leased: &mut Leased,
+    nbd: &mut Nbd,
+    places: &mut Places,
+) -> anyhow::Result<()> {
+    let count = usize::try_from(options.operations)?;
+    // Warm, and the congestion window open.
+    nbd.round(way, &places.next(count))?;
+    leased.round(way, &places.next(count))?;
+    // Both go to the same places.
+    let mut own = places.clone();
+    let pairs = interleaved_pairs(
+        options.rounds.into(),
+        || nbd.round(way, &places.next(count)),
+        || leased.round(way, &own.next(count)),
+    )?;
+    let rate = |times: &[Duration]| {
+        let seconds = crate::report::sorted(times.iter().map(Duration::as_secs_f64));
+        count as f64 / crate::report::median(&seconds)
+    };
+    println!(
+        "\n{way:?}s of {BLOCK} bytes, {IN_FLIGHT} in flight: NBD {:.0} a second, FBBU {:.0} a second (medians)",
+        rate(&pairs.a),
+        rate(&pairs.b)
+    );
+    pairs.print("NBD", "FBBU");
+    println!("which is the rate of FBBU in that of NBD");
+    Ok(())
+}
+
+/// Written through, so that no round has to allocate.
+fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
+    let mut file = File::create_new(path).with_context(|| format!("make {}", path.display()))?;
+    let mebibyte = vec![0xA5; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        file.write_all(&mebibyte)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+/// What is written on one road is read on the other.
+fn same_file(leased: &mut Leased, nbd: &mut Nbd) -> anyhow::Result<()> {
+    let block = vec![0x3C; BLOCK];
+    leased.write(7, &block)?;
+    ensure!(nbd.read(7)? == block, "NBD and FBBU serve different files");
+    Ok(())
+}

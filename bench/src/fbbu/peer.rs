@@ -1,0 +1,134 @@
+//! Servers of NBD that Debian has. `nbd-server` is not among them: it cannot go past the page cache.
+
+use std::{
+    fmt, fs,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        statfs::{TMPFS_MAGIC, statfs},
+    },
+    unistd::Pid,
+};
+
+/// Which, and how it does its I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Peer {
+    /// `qemu-nbd`: O_DIRECT, Linux AIO
+    QemuNative,
+    /// `qemu-nbd`: O_DIRECT, io_uring
+    QemuUring,
+    /// `nbdkit file`: 16 threads, through the page cache
+    Nbdkit,
+}
+
+impl Peer {
+    fn program(self) -> &'static str {
+        match self {
+            Self::QemuNative | Self::QemuUring => "qemu-nbd",
+            Self::Nbdkit => "nbdkit",
+        }
+    }
+
+    /// Why it cannot be compared with on a file in `dir`; none: it can.
+    pub(super) fn obstacle(self, dir: &Path) -> anyhow::Result<Option<&'static str>> {
+        let asked = Command::new(self.program()).arg("--version").output();
+        let is_installed = asked.is_ok_and(|output| output.status.success());
+        let in_memory = statfs(dir)?.filesystem_type() == TMPFS_MAGIC;
+        Ok(match self {
+            _ if !is_installed => Some("not installed"),
+            // A page cache answers what the other side waits for a disk for.
+            Self::Nbdkit if !in_memory => Some("cannot go past the page cache"),
+            _ => None,
+        })
+    }
+
+    /// It goes to the background once it listens.
+    fn command(self, port: u16, path: &Path, pid_file: &Path) -> Command {
+        let mut command = Command::new(self.program());
+        let port = port.to_string();
+        let aio = match self {
+            Self::QemuNative => "--aio=native",
+            Self::QemuUring => "--aio=io_uring",
+            Self::Nbdkit => {
+                command.args(["--ipaddr=127.0.0.1", "--threads=16", "--port", &port]);
+                command.arg("--pidfile").arg(pid_file).arg("file").arg(path);
+                return command;
+            }
+        };
+        command.args(["--fork", "--persistent", "--bind=127.0.0.1", "--format=raw"]);
+        command.args(["--cache=none", aio, "--port", &port]);
+        command.arg("--pid-file").arg(pid_file).arg(path);
+        command
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.program())
+    }
+}
+
+/// One that runs, until dropped.
+#[derive(Debug)]
+pub(super) struct Server {
+    command: String,
+    address: SocketAddr,
+    pid_file: PathBuf,
+}
+
+impl Server {
+    /// `place`: a directory for its pid file.
+    pub(super) fn start(peer: Peer, path: &Path, place: &Path) -> anyhow::Result<Self> {
+        let address = free_address()?;
+        // Both change their directory when they go to the background.
+        let (path, place) = (path.canonicalize()?, place.canonicalize()?);
+        let pid_file = place.join("nbd.pid");
+        let mut command = peer.command(address.port(), &path, &pid_file);
+        let words = [command.get_program()]
+            .into_iter()
+            .chain(command.get_args());
+        let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        let words = words.join(" ");
+        let status = command.status().with_context(|| format!("run {words}"))?;
+        ensure!(status.success(), "{words}: {status}");
+        Ok(Self {
+            command: words,
+            address,
+            pid_file,
+        })
+    }
+
+    pub(super) fn command(&self) -> &str {
+        &self.command
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        let text = fs::read_to_string(&self.pid_file).ok()?;
+        text.trim().parse().ok().map(Pid::from_raw)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let killed = self.pid().map(|pid| kill(pid, Signal::SIGTERM));
+        if !matches!(killed, Some(Ok(()))) {
+            eprintln!("still running: {}", self.command);
+        }
+    }
+}
+
+/// Neither server tells which port it got when asked for any.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
+}
