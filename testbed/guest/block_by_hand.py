@@ -29,9 +29,10 @@ ln -s "$PWD/subsystems/$NQN" "ports/$PORT/subsystems/$NQN"
 exec nvme connect -t "$TRTYPE" -a "$ADDRESS" -s "$PORT" -n "$NQN" -q "$HOST" -I "$ID" -S "$key" \
     --ctrl-loss-tmo=5 --reconnect-delay=2 --keep-alive-tmo=5
 """
-# A file that is full of zeros, or a part of a device.
+# A file, or a part of a device; its node is made by hand as well where no udev does it.
 BACKINGS = {"directory": 'fallocate -l "$BYTES" "$BACKING"\n',
-            "device": 'dmsetup create "$NAME" --noudevrules --noudevsync --table "0 $((BYTES / 512)) linear $POOL 0"\n'}
+            "device": 'dmsetup create "$NAME" --table "0 $((BYTES / 512)) linear $POOL 0"\n'
+                      'dmsetup mknodes "$NAME"\n'}
 
 
 class Port:
