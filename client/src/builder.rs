@@ -168,7 +168,7 @@ impl<K: Kind> Builder<K> {
 }
 
 impl MemBuilder {
-    /// The caller's queue pair, or one of several; they can come later with [`MemLease::bind`].
+    /// The caller's queue pair, or one of several; they can come later with [`crate::MemLease::bind`].
     pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
         self.request.rdma_peers.push(peer);
         self
