@@ -67,7 +67,7 @@ def devices(suite):
     sh(f"mkfs.ext4 -q -F {mounted} && mount {mounted} {place}")
     refused_pool(suite, "a mounted device", mounted, more=("--force",))
     sh(f"umount {place}")
-    refused_pool(suite, "a file system in the way", mounted, "--force")
+    refused_pool(suite, "a file system in the way", mounted, "force")
     busy = loop_device(16)
     sh(f"dmsetup create holder --table '0 8192 linear {busy} 0'")
     refused_pool(suite, "a device in use", busy, more=("--force",))
@@ -75,7 +75,7 @@ def devices(suite):
     parted = loop_device(16)
     # One primary partition of type 83, and the signature.
     put(parted, bytes(446) + bytes.fromhex("00000000 83000000 00080000 00100000") + bytes(48) + b"\x55\xaa")
-    refused_pool(suite, "a partition table in the way", parted, "--force")
+    refused_pool(suite, "a partition table in the way", parted, "force")
     with trying(parted, more=("--force",)) as node:
         suite.check("a partition table, with --force: offered", resources(node.operator), "a resource")
         twice = "the same pool for a second node"
