@@ -139,7 +139,7 @@ impl Driver {
         }
     }
 
-    /// Has it told when leases of an earlier run have their bindings again.
+    /// Has it told when leases of an earlier run have their bindings again or are cut.
     #[must_use]
     pub fn telling(mut self, settled: oneshot::Sender<()>) -> Self {
         self.settled = Some((settled, clock::now().boot + ADOPTION_PATIENCE));
@@ -211,9 +211,12 @@ impl Driver {
     }
 
     fn tell_settled(&mut self) {
-        let adopting = self.table.census().contains_key(&State::Rebinding);
+        let census = self.table.census();
+        // Cutting: what ran out while there was no daemon is not served any more when this one is READY.
+        let unsettled = [State::Rebinding, State::Cutting];
+        let is_settled = !unsettled.iter().any(|state| census.contains_key(state));
         let now = clock::now().boot;
-        let is_time = |latest: BootTime| !adopting || latest <= now;
+        let is_time = |latest: BootTime| is_settled || latest <= now;
         if let Some((settled, _)) = self.settled.take_if(|(_, latest)| is_time(*latest)) {
             // Whoever waited for it may be gone with the daemon.
             settled.send(()).ok();
