@@ -103,6 +103,7 @@ def main():
         for _ in range(chosen.rounds):
             for name, numbers in one_round(node, pools, chosen.leases).items():
                 taken.setdefault(name, []).extend(numbers)
+                print(f"   {name}: {' '.join(map(str, numbers))}", flush=True)
     idle = statistics.median(taken["nothing else"])
     print("cuts of block leases, µs (emulated)")
     for name, numbers in taken.items():
