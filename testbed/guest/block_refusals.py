@@ -17,7 +17,7 @@ def identity_of(lease):
     return {"hostnqn": binding["hostnqn"], "hostid": binding["hostid"], "dhchap_secret": binding["dhchap_secret"]}
 
 
-def strangers(suite, name, lease, other):
+def strangers(suite, name, lease, other, wrong_key=True):
     """Connects that lack something. `other` is a lease of another tenant."""
     binding = lease["binding"]["nvmeof"]
     line, own = binding["connect"], binding["hostnqn"]
@@ -27,6 +27,8 @@ def strangers(suite, name, lease, other):
              "another host without a key": changed(line, dhchap_secret=None, **host()),
              "another tenant's host with its key": changed(line, **identity_of(other)),
              "another tenant's host with this key": changed(line, **{**identity_of(other), "dhchap_secret": binding["dhchap_secret"]})}
+    if not wrong_key:
+        del wrong["the right host with another key"]
     for what, words in wrong.items():
         refused(suite, f"{name}: {what}", words, binding["subnqn"])
 
