@@ -82,7 +82,7 @@ impl Device {
         })
     }
 
-    pub(crate) fn volume(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
+    pub(crate) fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
         self.open_volume(lease, extent, Contents::New)
     }
 

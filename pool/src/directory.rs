@@ -91,12 +91,12 @@ impl Directory {
     pub(crate) fn reopen(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
         let path = self.path.join(volume::name(lease));
         match volume::is_there(&path, bytes)? {
-            true => self.volume(lease, bytes),
+            true => self.create(lease, bytes),
             false => Err(format!("{}: its file is gone", path.display())),
         }
     }
 
-    pub(crate) fn volume(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
+    pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
         is_same(&self.path, self.identity)?;
         let path = self.path.join(volume::name(lease));
         if !volume::is_there(&path, bytes)? {

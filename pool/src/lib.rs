@@ -124,27 +124,19 @@ impl Pool {
         &self.facts
     }
 
-    /// The volume of a lease, made if it is not there: all zeros then (what is there of a read-only device).
-    /// One that is there is the lease's own and stays as it is. An error leaves nothing behind that was
-    /// not there before.
-    pub fn volume(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        let failed = |why| StepError::new("volume", format!("lease {lease}: {why}"));
-        self.facts.admits(extent).map_err(failed)?;
-        let result = match &self.kind {
-            Kind::Directory(pool) => pool.volume(lease, extent.length),
-            Kind::Device(pool) => pool.volume(lease, extent),
-        };
-        self.health.note(result.map_err(failed))
-    }
-
     /// Makes the volume of a new lease: all zeros (what is there, of a read-only device). An error, also
     /// where there is one of that lease already, leaves nothing behind that was not there before.
     pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
+        let failed = |why| StepError::new("create volume", format!("lease {lease}: {why}"));
+        self.facts.admits(extent).map_err(failed)?;
         if self.leases()?.contains(&lease) {
-            let why = format!("lease {lease}: there is one already");
-            return Err(StepError::new("create volume", why));
+            return Err(failed("there is one already".to_owned()));
         }
-        self.volume(lease, extent)
+        let result = match &self.kind {
+            Kind::Directory(pool) => pool.create(lease, extent.length),
+            Kind::Device(pool) => pool.create(lease, extent),
+        };
+        self.health.note(result.map_err(failed))
     }
 
     /// The volume that a lease has already, as it is; a device that a reboot took away is made again over

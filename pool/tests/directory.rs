@@ -63,7 +63,7 @@ fn destroy(pool: &Pool) -> Result<(), StepError> {
 #[test]
 fn a_volume_is_all_zeros_allocated_and_ours_alone() {
     let place = place();
-    let volume = open(&place).volume(LEASE, EXTENT).unwrap();
+    let volume = open(&place).create(LEASE, EXTENT).unwrap();
     assert_eq!(volume.path, volume_path(&place).canonicalize().unwrap());
     assert_eq!((volume.bytes, volume.read_only), (BYTES, false));
     let metadata = fs::metadata(&volume.path).unwrap();
@@ -98,14 +98,14 @@ fn facts_are_the_file_systems() {
 fn a_volume_stays_as_it_is_over_calls_and_daemons() {
     let place = place();
     let pool = open(&place);
-    let volume = pool.volume(LEASE, EXTENT).unwrap();
+    let volume = pool.create(LEASE, EXTENT).unwrap();
     let mut file = File::options().write(true).open(&volume.path).unwrap();
     file.write_all(b"mine").unwrap();
-    assert_eq!(pool.volume(LEASE, EXTENT).unwrap(), volume);
+    assert_eq!(pool.reopen(LEASE, EXTENT).unwrap(), volume);
     drop(pool);
     let pool = open(&place);
     assert_eq!(pool.leases().unwrap(), [LEASE]);
-    assert_eq!(pool.volume(LEASE, EXTENT).unwrap(), volume);
+    assert_eq!(pool.reopen(LEASE, EXTENT).unwrap(), volume);
     assert_eq!(&fs::read(&volume.path).unwrap()[..4], b"mine");
 }
 
@@ -113,13 +113,13 @@ fn a_volume_stays_as_it_is_over_calls_and_daemons() {
 fn the_next_volume_has_nothing_of_the_one_before() {
     let place = place();
     let pool = open(&place);
-    let volume = pool.volume(LEASE, EXTENT).unwrap();
+    let volume = pool.create(LEASE, EXTENT).unwrap();
     fs::write(&volume.path, vec![0xEE; 1 << 20]).unwrap();
     let mut still_open = File::open(&volume.path).unwrap();
     destroy(&pool).unwrap();
     assert!(!volume.path.exists());
     assert_eq!(pool.leases().unwrap(), []);
-    let next = pool.volume(LeaseId(0xA2), EXTENT).unwrap();
+    let next = pool.create(LeaseId(0xA2), EXTENT).unwrap();
     assert!(fs::read(&next.path).unwrap().iter().all(|&byte| byte == 0));
     let mut old = Vec::new();
     still_open.read_to_end(&mut old).unwrap();
@@ -131,7 +131,7 @@ fn destroying_again_or_nothing_is_done_already() {
     let place = place();
     let pool = open(&place);
     destroy(&pool).unwrap();
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     destroy(&pool).unwrap();
     pool.destroy(LEASE, None, &|| ()).unwrap();
     assert_eq!(names(&place), [".fabricbios-pool"]);
@@ -141,7 +141,7 @@ fn destroying_again_or_nothing_is_done_already() {
 fn destroying_tells_of_its_progress() {
     let place = place();
     let pool = open(&place);
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     let calls = std::cell::Cell::new(0);
     let count = || calls.set(calls.get() + 1);
     pool.destroy(LEASE, None, &count).unwrap();
@@ -161,7 +161,7 @@ fn what_a_crash_left_half_made_goes_and_other_files_stay() {
     let pool = open(&place);
     assert!(!stray.exists());
     assert_eq!(pool.leases().unwrap(), []);
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     destroy(&pool).unwrap();
     for other in others {
         assert_eq!(fs::read(place.path().join(other)).unwrap(), b"kept");
@@ -174,7 +174,7 @@ fn a_half_made_one_of_this_process_is_in_nobodys_way() {
     let pool = open(&place);
     let stray = place.path().join(format!("{LEASE}.volume.new"));
     fs::write(&stray, "half").unwrap();
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     assert!(!stray.exists());
 }
 
@@ -184,7 +184,7 @@ fn refused(make: impl Fn(&Path), told: &str) {
     let pool = open(&place);
     let path = volume_path(&place);
     make(&path);
-    let error = pool.volume(LEASE, EXTENT).unwrap_err().to_string();
+    let error = pool.create(LEASE, EXTENT).unwrap_err().to_string();
     let lease = LEASE.to_string();
     assert!(error.contains(told) && error.contains(&lease), "{error}");
     assert!(path.symlink_metadata().is_ok(), "it is not deleted blindly");
@@ -265,7 +265,7 @@ fn another_nodes_pool_is_taken_by_force_only_and_with_its_volumes() {
     let place = place();
     let pool = open(&place);
     let identity = pool.facts().identity;
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     drop(pool);
     let other = |force| PoolConfig {
         node_id: OTHER_NODE,
@@ -337,12 +337,12 @@ fn no_space_is_told_and_leaves_nothing_until_there_is_some() {
         offset: 0,
         length: 1 << 60,
     };
-    let error = pool.volume(LEASE, too_much).unwrap_err().to_string();
+    let error = pool.create(LEASE, too_much).unwrap_err().to_string();
     assert!(error.contains("free"), "{error}");
     assert_eq!(names(&place), [".fabricbios-pool"]);
     assert_eq!(pool.leases().unwrap(), []);
     assert!(matches!(pool.condition(), Condition::Degraded(_)));
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     assert_eq!(pool.condition(), Condition::Good);
 }
 
@@ -352,7 +352,7 @@ fn parts_of_blocks_and_nothing_are_no_volumes() {
     let pool = open(&place);
     for length in [0, 1, 513] {
         let extent = Extent { offset: 0, length };
-        let error = pool.volume(LEASE, extent).unwrap_err().to_string();
+        let error = pool.create(LEASE, extent).unwrap_err().to_string();
         assert!(error.contains("whole blocks"), "{error}");
     }
     assert_eq!(
@@ -370,9 +370,9 @@ fn a_directory_that_was_exchanged_is_not_written_to() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     let pool = Pool::open(config(&path)).unwrap();
     fs::rename(&path, above.path().join("moved")).unwrap();
-    assert!(pool.volume(LEASE, EXTENT).is_err());
+    assert!(pool.create(LEASE, EXTENT).is_err());
     fs::create_dir(&path).unwrap();
-    let error = pool.volume(LEASE, EXTENT).unwrap_err().to_string();
+    let error = pool.create(LEASE, EXTENT).unwrap_err().to_string();
     assert!(error.contains("another directory"), "{error}");
     assert!(pool.destroy(LEASE, None, &|| ()).is_err());
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
@@ -386,7 +386,7 @@ fn a_wiper_that_is_not_there_is_told() {
         ..config(place.path())
     };
     let pool = Pool::open(missing).unwrap();
-    pool.volume(LEASE, EXTENT).unwrap();
+    pool.create(LEASE, EXTENT).unwrap();
     let error = destroy(&pool).unwrap_err().to_string();
     assert!(error.contains("/nosuch/wiper"), "{error}");
     assert_eq!(pool.leases().unwrap(), [LEASE], "it is still there");

@@ -99,7 +99,7 @@ fn a_volume_outlives_the_daemon_and_is_found_by_the_next() {
     let pool = open(&disk.path);
     assert_eq!(pool.leases().unwrap(), [lease(7)]);
     assert!(Tenant::of(&pool, 7, at).is_all(0x77));
-    let other = pool.volume(lease(7), extent(1, 1)).unwrap_err();
+    let other = pool.reopen(lease(7), extent(1, 1)).unwrap_err();
     assert!(other.to_string().contains("but it has"), "{other}");
     pool.destroy(lease(7), None, &|| ()).unwrap();
     assert!(all(&disk.bytes(at), 0));
@@ -109,7 +109,7 @@ fn a_volume_outlives_the_daemon_and_is_found_by_the_next() {
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1, root and loop devices"]
-fn what_a_crash_left_is_found_and_a_half_made_device_is_made_anew() {
+fn what_a_crash_left_is_found_and_taken_away() {
     let disk = Disk::new();
     let pool = open(&disk.path);
     let identity = u128::from_be_bytes(pool.facts().identity);
@@ -125,6 +125,8 @@ fn what_a_crash_left_is_found_and_a_half_made_device_is_made_anew() {
     drop(pool);
     let pool = open(&disk.path);
     assert_eq!(pool.leases().unwrap(), [lease(8), lease(9)]);
+    assert!(pool.create(lease(8), extent(0, 1)).is_err());
+    pool.destroy(lease(8), None, &|| ()).unwrap();
     assert!(Tenant::of(&pool, 8, extent(0, 1)).is_all(0));
     pool.destroy(lease(9), None, &|| ()).unwrap();
     assert_eq!(pool.leases().unwrap(), [lease(8)]);
@@ -141,7 +143,7 @@ fn what_another_lease_has_is_neither_given_out_nor_wiped() {
     tenant.fill(0x11);
     let late = destroy(&pool, 2, extent(1, 2)).unwrap_err().to_string();
     assert!(late.contains(&lease(1).to_string()), "{late}");
-    assert!(pool.volume(lease(2), extent(1, 1)).is_err());
+    assert!(pool.create(lease(2), extent(1, 1)).is_err());
     assert!(tenant.is_all(0x11));
     assert_eq!(pool.leases().unwrap(), [lease(1)]);
 }
@@ -152,7 +154,7 @@ fn extents_beyond_the_device_are_refused() {
     let disk = Disk::new();
     let pool = open(&disk.path);
     for at in [extent(14, 1), extent(0, 15), extent(u64::MAX / MIB, 1)] {
-        let error = pool.volume(lease(1), at).unwrap_err().to_string();
+        let error = pool.create(lease(1), at).unwrap_err().to_string();
         assert!(error.contains("ends at"), "{error}");
         assert!(destroy(&pool, 1, at).is_err());
     }
@@ -300,7 +302,7 @@ fn a_read_only_device_is_offered_as_it_is() {
     let tenant = Tenant::of(&pool, 1, whole);
     assert!(tenant.is_all(BEFORE));
     assert!(tenant.try_to_write().is_err());
-    let volume = pool.volume(lease(1), whole).unwrap();
+    let volume = pool.reopen(lease(1), whole).unwrap();
     assert!(volume.read_only);
     drop((tenant, pool));
     let pool = open(&disk.path);
@@ -332,7 +334,7 @@ fn a_device_that_does_not_answer_is_given_up_and_wiped_when_it_does() {
     println!("{error}");
     assert_eq!(pool.leases().unwrap(), [lease(1), lease(2)], "still there");
     assert!(matches!(pool.condition(), Condition::Degraded(_)));
-    let busy = pool.volume(lease(3), at).unwrap_err().to_string();
+    let busy = pool.create(lease(3), at).unwrap_err().to_string();
     assert!(busy.contains("overlaps"), "{busy}");
     layer.resume();
     destroy(&pool, 1, at).unwrap();
@@ -369,7 +371,7 @@ fn a_device_that_fails_says_so_and_leaves_nothing() {
     let (good, bad) = (extent(0, 1), extent(8, 1));
     drop(Tenant::of(&pool, 1, good));
     layer.breaks_at(DATA_FROM + 4 * MIB);
-    let error = pool.volume(lease(2), bad).unwrap_err().to_string();
+    let error = pool.create(lease(2), bad).unwrap_err().to_string();
     assert!(error.contains("Input/output error"), "{error}");
     assert_eq!(pool.leases().unwrap(), [lease(1)]);
     assert!(!dmsetup(&["ls"]).contains(&lease(2).to_string()));

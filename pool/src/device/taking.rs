@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use fabricbios_lease::Layout;
+use fabricbios_wire::NodeId;
 
 use super::block_device::BlockDevice;
 use super::dm::Control;
@@ -30,6 +31,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
     let control = Control::open()?;
     let record = if read_only {
         refuse_used(&device, device.fingerprint())?;
+        refuse_pool(read_header(&file))?;
         None
     } else {
         Some(settle(config, &device, &file, bytes)?)
@@ -129,8 +131,8 @@ fn settle(
         found.as_ref().map_or([0; 16], |header| header.identity),
     )?;
     match found {
-        Some(header) if header.node == config.node_id => Ok(header),
-        Some(header) if config.force => adopt(config, file, header),
+        Some(header) if header.node == config.node_id => own(file, header, bytes),
+        Some(header) if config.force => adopt(file, header, config.node_id),
         Some(header) => Err(format!(
             "the pool of node {}: take it by force if that node has given it up",
             header.node
@@ -154,6 +156,18 @@ fn read_header(file: &File) -> Result<Option<Header>, String> {
         }
     }
     Header::newest([&copies[0], &copies[1]])
+}
+
+/// Refuses a pool that cannot be written any more: offered as data, it would show what its leases left.
+fn refuse_pool(header: Result<Option<Header>, String>) -> Result<(), String> {
+    match header? {
+        None => Ok(()),
+        Some(header) => Err(format!(
+            "the pool of node {}, and it cannot be written: have it writable again (blockdev --setrw), \
+             or make it no pool any more",
+            header.node
+        )),
+    }
 }
 
 /// Refuses a device that anybody but this pool's own volumes has in use.
@@ -233,14 +247,64 @@ fn clear_ends(file: &File, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Takes over another node's: nobody knows here what its leases have left, so all of it counts as virgin.
-fn adopt(config: &PoolConfig, file: &File, old: Header) -> Result<Header, String> {
+/// The node's own. Where it has shrunk, leases behind its end or across it were given up and not wiped.
+fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
+    let end = capacity(bytes, false, *BLOCK_BYTES.start())?;
+    match header.virgin_from > end {
+        true => {
+            let node = header.node;
+            adopt(file, header, node)
+        }
+        false => Ok(header),
+    }
+}
+
+/// Takes over a pool of which nobody knows here what its leases have left, such as another node's: all of
+/// it counts as virgin.
+fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, String> {
     let header = Header {
         sequence: old.sequence.wrapping_add(1),
-        node: config.node_id,
+        node,
         virgin_from: 0,
         ..old
     };
     put(file, &header).map_err(|error| format!("cannot be written: {error}"))?;
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(virgin_from: u64) -> (File, Header) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(MIB).unwrap();
+        let header = Header {
+            sequence: 4,
+            identity: [1; 16],
+            node: NodeId([2; 32]),
+            virgin_from,
+        };
+        put(&file, &header).unwrap();
+        (file, header)
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_written_is_not_offered_as_data() {
+        let (file, _) = pool(0);
+        let refusal = refuse_pool(read_header(&file)).unwrap_err();
+        assert!(refusal.contains("cannot be written"), "{refusal}");
+        file.write_all_at(&[9; 4096], header::PLACES[0]).unwrap();
+        assert_eq!(refuse_pool(read_header(&file)), Ok(()));
+    }
+
+    #[test]
+    fn a_pool_that_has_shrunk_below_what_was_given_out_is_trusted_nowhere() {
+        let (file, header) = pool(5 * MIB);
+        let kept = own(&file, header.clone(), 7 * MIB).unwrap();
+        assert_eq!(kept, header);
+        let shrunk = own(&file, header, 6 * MIB).unwrap();
+        assert_eq!(shrunk.virgin_from, 0);
+        assert_eq!(read_header(&file), Ok(Some(shrunk)));
+    }
 }

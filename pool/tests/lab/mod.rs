@@ -188,7 +188,12 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     pub(crate) fn of(pool: &Pool, number: u128, at: Extent) -> Self {
-        let volume = pool.volume(lease(number), at).unwrap();
+        let has_one = pool.leases().unwrap().contains(&lease(number));
+        let volume = match has_one {
+            true => pool.reopen(lease(number), at),
+            false => pool.create(lease(number), at),
+        };
+        let volume = volume.unwrap();
         assert_eq!(volume.bytes, at.length);
         let file = OpenOptions::new().read(true).write(true).open(&volume.path);
         Self {
