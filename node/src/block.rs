@@ -67,6 +67,8 @@ pub fn open(
 ) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
     if settings.block_pool.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
+        // Its leases are given up in this run.
+        Seen::write(settings.state_dir(), &[])?;
         return Ok((None, OpenBlocks::default()));
     }
     let pools = open_pools(settings, node_id)?;

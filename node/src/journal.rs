@@ -26,6 +26,9 @@ pub use error::{CommitError, JournalError};
 pub use meter::JournalCounts;
 use store::Store;
 
+/// Its name in the state directory.
+pub const FILE: &str = "journal.redb";
+
 /// Changes that may wait before [`Journal::has_room`] says no: some seconds of grants.
 pub const WAITING_MAX: usize = 65_536;
 

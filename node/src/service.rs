@@ -22,7 +22,7 @@ use crate::{
     detect::{self, Detected, Sources},
     driver::{Driver, Input},
     inventory::Inventory,
-    journal::{Journal, Recovered},
+    journal::{self, Journal, Recovered},
     mailbox::{Mailbox, Sender},
     memory::OfferedMemory,
     records,
@@ -137,7 +137,7 @@ fn open_journal(
     settings: &Settings,
     driver: Sender<Input>,
 ) -> anyhow::Result<(Journal, Recovered)> {
-    let path: PathBuf = settings.state_dir().join("journal.redb");
+    let path: PathBuf = settings.state_dir().join(journal::FILE);
     let on_commit = Box::new(move |outcome| {
         driver.done(Input::Durable(outcome));
     });

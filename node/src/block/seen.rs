@@ -9,6 +9,8 @@ use std::{
 
 use anyhow::Context;
 
+use crate::journal::FILE as JOURNAL;
+
 /// Identities, in hex, a line each.
 const FILE: &str = "pools.seen";
 
@@ -17,8 +19,11 @@ const FILE: &str = "pools.seen";
 pub(super) struct Seen(Vec<String>);
 
 impl Seen {
-    /// Of the last run; none before the first.
+    /// Of the last run; none before the first, and none where the journal that knew their leases is gone.
     pub(super) fn read(state_dir: &Path) -> anyhow::Result<Self> {
+        if !state_dir.join(JOURNAL).exists() {
+            return Ok(Self::default());
+        }
         let path = state_dir.join(FILE);
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Self(text.lines().map(str::to_owned).collect())),
@@ -53,11 +58,20 @@ mod tests {
     fn a_pool_that_was_not_there_the_last_time_is_not_known() {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
+        File::create(at.join(JOURNAL)).unwrap();
         assert!(!Seen::read(at).unwrap().has("a"));
         Seen::write(at, &["a".into(), "b".into()]).unwrap();
         assert!(Seen::read(at).unwrap().has("b"));
         Seen::write(at, &["a".into()]).unwrap();
         let seen = Seen::read(at).unwrap();
         assert!(seen.has("a") && !seen.has("b"));
+    }
+
+    #[test]
+    fn without_the_journal_no_pool_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        Seen::write(at, &["a".into()]).unwrap();
+        assert!(!Seen::read(at).unwrap().has("a"));
     }
 }
