@@ -1,6 +1,8 @@
 //! The block storage that the operator offers: its pools, and the roads over which they are reached.
 
+mod answers;
 mod backend;
+mod give_up;
 mod known;
 mod parts;
 mod reconcile;
@@ -8,7 +10,7 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, io::ErrorKind, sync::Arc};
+use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
@@ -65,18 +67,19 @@ pub fn open(
     settings: &Settings,
     node_id: NodeId,
 ) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
-    if settings.block_pool.is_empty() {
+    let pools = open_pools(settings, node_id)?;
+    if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
         // Its leases are given up in this run.
         Seen::write(settings.state_dir(), &[])?;
+        give_up::exports(open_target(settings, node_id)?)?;
         return Ok((None, OpenBlocks::default()));
     }
-    let pools = open_pools(settings, node_id)?;
     let roads = OpenBlocks {
         target: open_target(settings, node_id)?,
         datagrams: open_datagrams(settings)?,
     };
-    if roads.target.is_none() && roads.datagrams.is_none() {
+    if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
     }
     let mut backend = BlockBackend::new(
@@ -102,6 +105,11 @@ fn hex(bytes: &[u8]) -> String {
 fn open_pools(settings: &Settings, node_id: NodeId) -> anyhow::Result<Vec<Arc<Pool>>> {
     let program = std::env::current_exe().context("find the daemon's own program")?;
     let open = |path: &std::path::PathBuf| {
+        if let Err(why) = answers::within_patience(path) {
+            // What is broken must not keep the node from what is not.
+            tracing::error!(pool = %path.display(), %why, "not offered: it does not answer");
+            return Ok(None);
+        }
         let config = PoolConfig {
             path: path.clone(),
             node_id,
@@ -118,18 +126,20 @@ fn open_pools(settings: &Settings, node_id: NodeId) -> anyhow::Result<Vec<Arc<Po
             read_only = facts.read_only,
             "block storage is on offer"
         );
-        anyhow::Ok(Arc::new(pool))
+        anyhow::Ok(Some(Arc::new(pool)))
     };
-    settings.block_pool.iter().map(open).collect()
+    let pools: anyhow::Result<Vec<_>> = settings.block_pool.iter().map(open).collect();
+    Ok(pools?.into_iter().flatten().collect())
 }
 
 fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Arc<Target>>> {
-    if settings.nvmet.is_empty() {
+    let configfs = Path::new("/sys/kernel/config/nvmet");
+    if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
         tracing::info!("no block storage is leased over NVMe-oF; --nvmet tcp:ADDR:PORT does that");
         return Ok(None);
     }
     let config = TargetConfig {
-        configfs: "/sys/kernel/config/nvmet".into(),
+        configfs: configfs.into(),
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
         credentials: settings.state_dir().join("nvme-hosts"),
         node_id,

@@ -225,7 +225,8 @@ fn open_blocks(
     let known = blocks.offers.iter().flat_map(holders);
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();
     for stray in blocks.backend.reconcile(&known)? {
-        table.restore_fence(clock::now(), stray.fence(clock::now().unix_ms), false);
+        // The remediation goes on with it at once.
+        table.restore_fence(clock::now(), stray.fence(clock::now().unix_ms), true);
     }
     for offer in &blocks.offers {
         backends.add(offer.resource_id, blocks.backend.clone());

@@ -1,6 +1,7 @@
 //! What a lease of blocks is made of, so that each part can be stood for by a fake: a volume, an export
 //! of the kernel's target, an entry of the UDP road.
 
+use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
 use fabricbios_lease::{BindError, BootTime, Condition, Extent, StepError, Tag};
 use fabricbios_pool::{Facts, Pool, Volume};
@@ -111,6 +112,8 @@ impl Exports for Target {
 
 impl Datagrams for FbbuBackend {
     fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
+        // It reads, too, on a thread of the daemon.
+        answers::within_patience(&file.path).map_err(BindError::Stranded)?;
         Self::bind(self, tag, file)
     }
     fn extend(&self, tag: Tag, deadline: BootTime) {

@@ -194,7 +194,7 @@ fn nvmeof() -> NvmeofBinding {
     }
 }
 
-fn world() -> (Arc<Place>, BlockBackend) {
+fn world() -> (Arc<Place>, Arc<BlockBackend>) {
     let place = Arc::new(Place::default());
     let part = || {
         Arc::new(Part {
@@ -214,7 +214,7 @@ fn world() -> (Arc<Place>, BlockBackend) {
     };
     let mut backend = BlockBackend::new(Some(part()), Some(part()));
     backend.add(POOL, part());
-    (place, backend)
+    (place, Arc::new(backend))
 }
 
 fn tag(id: u128, generation: u32) -> Tag {

@@ -25,7 +25,7 @@ mod vault;
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -54,7 +54,7 @@ pub struct PortSetting {
 pub struct TargetConfig {
     /// `/sys/kernel/config/nvmet`.
     pub configfs: PathBuf,
-    /// `--nvmet`, at least one.
+    /// `--nvmet`.
     pub ports: Vec<PortSetting>,
     /// A directory of the node's own: names and keys of hosts, which outlive process and boot.
     pub credentials: PathBuf,
@@ -95,14 +95,9 @@ pub struct Target {
 impl Target {
     /// Takes the ports, with an anchor that keeps them listening. Errors say what is missing and what to
     /// do about it: configfs to mount, a module to load, an address that is taken. An address that does
-    /// not exist yet is no error: it is tried until it does.
+    /// not exist yet is no error: it is tried until it does. Without ports nothing is published, and what
+    /// an earlier run left can be cut and removed.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
-        if config.ports.is_empty() {
-            return Err(StepError::new(
-                "open nvmet",
-                "no port is given: --nvmet tcp:ADDRESS:4420",
-            ));
-        }
         kernel::make_ready(&config.configfs)?;
         let credentials = Credentials::open(Vault::open(config.credentials)?)?;
         let tree = Tree::new(config.configfs);
@@ -115,6 +110,15 @@ impl Target {
             credentials: Mutex::new(credentials),
             slots: Slots::default(),
         })
+    }
+
+    /// Whether leases of an earlier run of this node may still be served by this kernel. Needs nothing
+    /// to be there.
+    #[must_use]
+    pub fn has_leftovers(configfs: &Path, node_id: NodeId) -> bool {
+        let names = Names::new(node_id);
+        let subsystems = Tree::new(configfs).list("subsystems").unwrap_or_default();
+        subsystems.iter().any(|name| names.lease_of(name).is_some())
     }
 
     /// Roads that its ports are, also of those whose address does not exist yet.
