@@ -242,6 +242,11 @@ pub trait Backend: Send + Sync + 'static {
     /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
 
+    /// Whether a release that failed is worth another try by itself: what held it up may go away.
+    fn may_release_later(&self) -> bool {
+        false
+    }
+
     /// How well the resource does. Never blocks: it is called by the driver itself.
     fn condition(&self, _resource_id: ResourceId) -> Condition {
         Condition::Good

@@ -2,10 +2,11 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use fabricbios_lease::{Availability, Backend, BindOrder, Condition, Order, Report, StepError};
+use fabricbios_lease::{Availability, Backend, BindOrder, Condition, Extent, Order, Report, Tag};
 use fabricbios_wire::ResourceId;
 
 use crate::{
+    healing::{self, Healing, Unfinished},
     inventory::Standing,
     lanes::{Lane, Urgency},
 };
@@ -21,6 +22,7 @@ pub struct Backends {
     preparing: Lane,
     cleaning: Lane,
     on_report: OnReport,
+    healing: Healing,
 }
 
 impl fmt::Debug for Backends {
@@ -42,6 +44,7 @@ impl Backends {
             opening: Lane::new("opening", 64, Urgency::Usual),
             preparing: Lane::new("preparing", 16, Urgency::Usual),
             cleaning: Lane::new("cleaning", 16, Urgency::Usual),
+            healing: Healing::start(on_report.clone(), healing::PAUSE),
             on_report,
         }
     }
@@ -80,7 +83,11 @@ impl Backends {
             Order::Release(..) | Order::Reset(..) => &self.cleaning,
         };
         let on_report = self.on_report.clone();
-        lane.run(move || carry_out(&*backend, order, &*on_report));
+        let healing = self.healing.clone();
+        lane.run(move || match order {
+            Order::Release(tag, extent) => release(backend, tag, extent, &on_report, &healing),
+            order => carry_out(&*backend, order, &*on_report),
+        });
     }
 }
 
@@ -88,18 +95,34 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
     on_report(match order {
         Order::Bind(order) => Report::Bind(order.tag, backend.bind(&order)),
         // Carried out where they are dispatched.
-        Order::Extend(..) | Order::Fenced(_) => return,
+        Order::Extend(..) | Order::Fenced(_) | Order::Release(..) => return,
         Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
         Order::RetireKey(tag) => Report::RetireKey(tag, backend.retire_key(tag)),
         Order::Cut(tag, farewell) => Report::Cut(tag, backend.cut(tag, farewell)),
-        Order::Release(tag, extent) => {
-            let progress = || on_report(Report::ReleaseProgress(tag));
-            progress();
-            let outcome: Result<(), StepError> = backend.release(tag, extent, &progress);
-            Report::Release(tag, outcome)
-        }
         Order::Reset(resource_id, leases) => {
             Report::Reset(resource_id, backend.reset(resource_id, &leases))
         }
     });
+}
+
+/// One that fails is tried again later, where that can help.
+fn release(
+    backend: Arc<dyn Backend>,
+    tag: Tag,
+    extent: Extent,
+    on_report: &OnReport,
+    healing: &Healing,
+) {
+    let progress = || on_report(Report::ReleaseProgress(tag));
+    progress();
+    let outcome = backend.release(tag, extent, &progress);
+    let failed = outcome.is_err();
+    on_report(Report::Release(tag, outcome));
+    if failed && backend.may_release_later() {
+        healing.try_later(Unfinished {
+            backend,
+            tag,
+            extent,
+        });
+    }
 }

@@ -11,6 +11,7 @@ pub mod desk;
 pub mod detect;
 pub mod driver;
 mod endpoint;
+mod healing;
 pub mod inventory;
 pub mod journal;
 pub mod lanes;

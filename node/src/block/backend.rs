@@ -344,6 +344,10 @@ impl Backend for BlockBackend {
         Ok(())
     }
 
+    fn may_release_later(&self) -> bool {
+        true
+    }
+
     fn condition(&self, resource_id: ResourceId) -> Condition {
         let pool = self.pools.get(&resource_id);
         pool.map_or(Condition::Good, |pool| pool.condition())

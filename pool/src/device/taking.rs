@@ -123,7 +123,7 @@ fn settle(
     let found = read_header(file).or_else(|why| match config.force {
         true => Ok(None),
         false => Err(format!(
-            "{why}; take it by force if nothing of it is needed"
+            "{why}; take it with --force if nothing of it is needed"
         )),
     })?;
     refuse_used(
@@ -134,7 +134,7 @@ fn settle(
         Some(header) if header.node == config.node_id => own(file, header, bytes),
         Some(header) if config.force => adopt(file, header, config.node_id),
         Some(header) => Err(format!(
-            "the pool of node {}: take it by force if that node has given it up",
+            "the pool of node {}: take it with --force if that node has given it up",
             header.node
         )),
         None => {
@@ -218,7 +218,7 @@ fn refuse_full(
         return Ok(());
     }
     Err(format!(
-        "has {} on it, which would be lost: take another device, or this one by force",
+        "has {} on it, which would be lost: take another device, or this one with --force",
         there.join(", ")
     ))
 }

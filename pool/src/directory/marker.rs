@@ -85,13 +85,13 @@ impl Text {
                 ..found
             }),
             Some(found) => Err(format!(
-                "the pool of node {}: let that one give it up and remove this file, or take it by force",
+                "the pool of node {}: let that one give it up and remove this file, or take it with --force",
                 found.node
             )),
             None if text.is_empty() || force => Self::new(ours),
             None => Err(
                 "no marker of a pool that this version knows: remove it, or take the \
-                 directory by force"
+                 directory with --force"
                     .to_owned(),
             ),
         }

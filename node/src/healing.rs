@@ -1,0 +1,113 @@
+//! Releases that failed and may work later: storage that was stuck comes back. Each is tried again until
+//! it is done; its late success clears the fence that its failure made.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::Duration,
+};
+
+use fabricbios_lease::{Backend, Extent, Report, Tag};
+
+use crate::backends::OnReport;
+
+/// Between two rounds, in a daemon.
+pub(crate) const PAUSE: Duration = Duration::from_secs(5);
+
+/// A release that failed.
+pub(crate) struct Unfinished {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) tag: Tag,
+    pub(crate) extent: Extent,
+}
+
+/// Where to hand them in. One thread tries them all, one after the other: nobody waits for them.
+#[derive(Clone)]
+pub(crate) struct Healing(Sender<Unfinished>);
+
+impl Healing {
+    /// Starts the thread; it ends when the last of these is gone.
+    pub(crate) fn start(on_report: OnReport, pause: Duration) -> Self {
+        let (hand_in, unfinished) = mpsc::channel();
+        let started = thread::Builder::new()
+            .name("healing".into())
+            .spawn(move || work(&unfinished, &on_report, pause));
+        if let Err(error) = started {
+            tracing::error!(%error, "cannot start a thread: fences of releases stay until cleared");
+        }
+        Self(hand_in)
+    }
+
+    /// Takes one in.
+    pub(crate) fn try_later(&self, unfinished: Unfinished) {
+        // Without the thread an operator has to clear the fence.
+        self.0.send(unfinished).ok();
+    }
+}
+
+fn work(handed_in: &Receiver<Unfinished>, on_report: &OnReport, pause: Duration) {
+    let mut list = Vec::new();
+    loop {
+        match next(handed_in, list.is_empty(), pause) {
+            Ok(unfinished) => list.push(unfinished),
+            Err(RecvTimeoutError::Timeout) => list.retain(|it| !is_done(it, on_report)),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn next(handed_in: &Receiver<Unfinished>, is_idle: bool) -> Result<Unfinished, RecvTimeoutError> {
+    match is_idle {
+        true => handed_in
+            .recv()
+            .map_err(|_gone| RecvTimeoutError::Disconnected),
+        false => handed_in.recv_timeout(pause),
+    }
+}
+
+fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
+    let released = it.backend.release(it.tag, it.extent, &|| ());
+    if released.is_ok() {
+        on_report(Report::Release(it.tag, Ok(())));
+    }
+    released.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_testbed::fakes::{FakeMemory, Step};
+    use fabricbios_wire::{Generation, LeaseId, ResourceId};
+
+    use super::*;
+
+    #[test]
+    fn what_failed_is_done_when_the_storage_is_back() {
+        let memory = Arc::new(FakeMemory::new(ResourceId(1), 4096));
+        memory.fail(Step::Release, true);
+        let (tell, told) = mpsc::channel();
+        let healing = Healing::start(
+            Arc::new(move |report| tell.send(report).unwrap()),
+            Duration::from_millis(1),
+        );
+        let tag = Tag {
+            lease_id: LeaseId(1),
+            generation: Generation(1),
+            resource_id: ResourceId(1),
+        };
+        let extent = Extent {
+            offset: 0,
+            length: 4096,
+        };
+        healing.try_later(Unfinished {
+            backend: memory.clone(),
+            tag,
+            extent,
+        });
+        memory.wait_for(Step::Release, 1);
+        memory.fail(Step::Release, false);
+        assert_eq!(told.recv().unwrap(), Report::Release(tag, Ok(())));
+    }
+}
