@@ -59,7 +59,11 @@ fn work(handed_in: &Receiver<Unfinished>, on_report: &OnReport, pause: Duration)
     }
 }
 
-fn next(handed_in: &Receiver<Unfinished>, is_idle: bool) -> Result<Unfinished, RecvTimeoutError> {
+fn next(
+    handed_in: &Receiver<Unfinished>,
+    is_idle: bool,
+    pause: Duration,
+) -> Result<Unfinished, RecvTimeoutError> {
     match is_idle {
         true => handed_in
             .recv()
