@@ -93,7 +93,7 @@ struct Written {
 
 /// Standard input from `offset` on, to its last byte.
 pub(super) fn write(store: &impl Store, offset: u64, output: Output) -> Result<(), Failure> {
-    let room = store.bytes() - range_end(store, offset, Some(0))?;
+    let room = range_end(store, offset, None)? - offset;
     let stdin = io::stdin();
     let told = file_bytes(&stdin);
     if let Some(bytes) = told.filter(|bytes| *bytes > room) {
