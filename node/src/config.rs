@@ -84,8 +84,8 @@ pub struct Settings {
     #[arg(long, value_name = "TRANSPORT:ADDR:PORT")]
     pub nvmet: Vec<NvmetPort>,
 
-    /// Take block devices for --block-pool although they have a partition table or a file system, or
-    /// were another node's. What is on them is lost.
+    /// Take block devices for --block-pool although they have a partition table or a file system, and
+    /// pools of any kind that were another node's. What is on them is lost.
     #[arg(long)]
     pub force: bool,
 
