@@ -187,6 +187,8 @@ impl LeaseTable {
             (
                 resource.usable < request.capacity,
                 resource.road(request).is_none(),
+                // Who did not ask for less gets less only where there is nothing else.
+                resource.read_only && !request.block.read_only,
                 resource.is_fenced(),
                 resource.free.longest() < request.capacity,
                 resource.free.longest(),

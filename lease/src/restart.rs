@@ -104,6 +104,16 @@ impl LeaseTable {
         self.holders(resource_id).map(|(_, extent)| extent)
     }
 
+    /// Leases whose release failed, and which nothing else keeps fenced: their late release clears that.
+    pub fn unreleased(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, Extent)> + '_ {
+        let leases = self.leases.values();
+        let its = leases.filter(move |lease| {
+            let waits = lease.state == State::Fenced && lease.fenced_by_release;
+            waits && lease.resource_id == resource_id
+        });
+        its.map(|lease| (lease.tag(), lease.extent))
+    }
+
     fn take(&mut self, id: ResourceId, extent: Extent) -> bool {
         let resource = self.resources.get_mut(&id);
         resource.is_some_and(|resource| resource.free.take_this(extent))

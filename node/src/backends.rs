@@ -54,6 +54,17 @@ impl Backends {
         self.owners.insert(resource_id, backend);
     }
 
+    /// A release that failed in an earlier run is tried again until it is done.
+    pub fn release_later(&self, tag: Tag, extent: Extent) {
+        if let Some(backend) = self.owners.get(&tag.resource_id).cloned() {
+            self.healing.try_later(Unfinished {
+                backend,
+                tag,
+                extent,
+            });
+        }
+    }
+
     /// How it is with an offered resource.
     pub fn standing(&self, available: Availability) -> Standing {
         let owner = self.owners.get(&available.resource_id);

@@ -213,6 +213,9 @@ impl Settings {
             (None, _) if self.mem_file.is_some() => {
                 refuse("--mem-file without --mem-bytes SIZE: say how much of it to offer".into())
             }
+            _ if has_double(&self.block_pool) => {
+                refuse("--block-pool names the same path twice".into())
+            }
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
@@ -320,6 +323,11 @@ pub const FBMU_PORT: u16 = 5702;
 
 /// The port of FBBU (published facts §3).
 pub const FBBU_PORT: u16 = 5703;
+
+fn has_double(paths: &[PathBuf]) -> bool {
+    let mut seen = std::collections::HashSet::new();
+    !paths.iter().all(|path| seen.insert(path))
+}
 
 /// A list of the flags replaces that of the file.
 fn first_filled<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {

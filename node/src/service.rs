@@ -230,6 +230,8 @@ fn open_blocks(
     }
     for offer in &blocks.offers {
         backends.add(offer.resource_id, blocks.backend.clone());
+        let unreleased = table.unreleased(offer.resource_id);
+        unreleased.for_each(|(tag, extent)| backends.release_later(tag, extent));
     }
     // A device on offer is told as a pool, not as what was merely found.
     let devices: Vec<_> = blocks

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    CpuIsolationClass, FlatEntry, GpuExclusivityClass, InventoryExtension, InventoryForm, Reply,
-    Request, ResourceId, ResourceInventory, ResourceType, health, resource_flags,
+    BLOCK_RO, CpuIsolationClass, FlatEntry, GpuExclusivityClass, InventoryExtension, InventoryForm,
+    Reply, Request, ResourceId, ResourceInventory, ResourceType, health, resource_flags,
 };
 use serde::Serialize;
 
@@ -53,6 +53,7 @@ struct ClassesJson {
 struct Details {
     name: Option<String>,
     health: Option<u32>,
+    read_only: bool,
     transports: Vec<&'static str>,
     classes: Option<(u8, Vec<u8>)>,
 }
@@ -100,6 +101,9 @@ fn details(inventory: &ResourceInventory) -> BTreeMap<ResourceId, Details> {
     .chain(inventory.cpu_caps.iter().map(|r| (r.resource_id, r.health)))
     .chain(inventory.nics.iter().map(|r| (r.resource_id, r.health)))
     .chain(inventory.gpus.iter().map(|r| (r.resource_id, r.health)));
+    for pool in &inventory.block_devs {
+        details.entry(pool.resource_id).or_default().read_only = pool.flags & BLOCK_RO != 0;
+    }
     for (resource_id, health) in healths {
         details.entry(resource_id).or_default().health = Some(health);
     }
@@ -135,9 +139,9 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
     ResourceJson {
         resource_id: entry.resource_id.to_string(),
         resource_type: kind.to_string(),
+        flags: flags(entry, &details),
         name: details.name,
         health: details.health.map(health_word),
-        flags: flag_words(entry.flags),
         capacity: entry.capacity,
         available: entry.available,
         transports: details.transports,
@@ -156,6 +160,12 @@ fn class_word(kind: ResourceType, byte: u8) -> String {
         _ => None,
     };
     word.map_or_else(|| format!("unknown(0x{byte:02x})"), str::to_owned)
+}
+
+fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
+    let mut words = flag_words(entry.flags);
+    words.extend(details.read_only.then(|| "read-only".to_owned()));
+    words
 }
 
 /// Bits without a name are shown, not dropped.

@@ -51,6 +51,12 @@ fn a_stuck_release_leaves_the_pool_to_others() {
     let tag = stuck(&mut world);
     assert_eq!(state(&world), (false, true, 15));
     assert_eq!(told(&mut world), [tag.lease_id]);
+    let unreleased: Vec<Tag> = world
+        .table
+        .unreleased(tag.resource_id)
+        .map(|it| it.0)
+        .collect();
+    assert_eq!(unreleased, [tag]);
     let other = world.granted_blocks(NvmeTcp, 100, 0);
     world.free(other.lease_id);
     let cut = world.cut_order();

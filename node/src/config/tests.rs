@@ -91,3 +91,11 @@ fn the_data_plane_over_udp_listens_where_the_control_plane_does_unless_told() {
         assert_eq!(settings(args).fbmu_listen(), expected, "{args:?}");
     }
 }
+
+#[test]
+fn one_pool_is_named_once() {
+    let twice = settings(&["--block-pool", "/a", "--block-pool", "/a"]).with_file();
+    assert!(twice.unwrap_err().to_string().contains("twice"));
+    let ports = settings(&["--nvmet", "tcp:10.0.0.1:4420"]).with_file();
+    assert!(ports.unwrap_err().to_string().contains("--block-pool"));
+}

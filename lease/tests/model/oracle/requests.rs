@@ -52,6 +52,7 @@ impl Oracle {
         };
         prefer(&|at| self.arenas[at].usable() >= wanted.capacity);
         prefer(&|at| self.road(at, wanted).is_some());
+        prefer(&|at| !self.arenas[at].read_only || wanted.block.read_only);
         prefer(&|at| !self.arenas[at].fenced());
         prefer(&|at| self.arenas[at].longest() >= wanted.capacity);
         let tight = left.into_iter();
