@@ -85,6 +85,7 @@ def cleared(suite, node, fence):
     try:
         node.operator.ask("fence", "clear", fence["resource_id"])
     except Refused as refusal:
+        print(f"   fence clear: {refusal.message}", flush=True)
         suite.equal("fence clear: nothing left to clear", "NotFound", refusal.code)
     suite.equal("fence clear: no fence", [], fences(node))
 

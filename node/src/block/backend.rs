@@ -197,6 +197,25 @@ impl BlockBackend {
         }
     }
 
+    /// Does what ends a lease for good, once.
+    fn unless_released(
+        &self,
+        tag: Tag,
+        end: impl FnOnce() -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        let Some(entry) = self.known.entry(tag.lease_id) else {
+            return Ok(());
+        };
+        let _mine = lock(&entry);
+        // Somebody else may have done it while this waited.
+        if self.known.entry(tag.lease_id).is_none() {
+            return Ok(());
+        }
+        end()?;
+        self.known.note_released(tag.lease_id);
+        Ok(())
+    }
+
     fn road_of(&self, id: LeaseId) -> Option<Transport> {
         let entry = self.known.find(id)?;
         // A cut waits for nobody: while the entry is being worked on, every road is cut.
@@ -331,17 +350,7 @@ impl Backend for BlockBackend {
     }
 
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-        let Some(entry) = self.known.entry(tag.lease_id) else {
-            return Ok(());
-        };
-        let _mine = lock(&entry);
-        // Somebody else may have done it while this waited.
-        if self.known.entry(tag.lease_id).is_none() {
-            return Ok(());
-        }
-        self.take_away(tag, Some(extent), progress)?;
-        self.known.note_released(tag.lease_id);
-        Ok(())
+        self.unless_released(tag, || self.take_away(tag, Some(extent), progress))
     }
 
     fn may_release_later(&self) -> bool {
@@ -355,8 +364,11 @@ impl Backend for BlockBackend {
 
     fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
         for (tag, extent) in leases {
-            self.cut_roads(*tag, None)?;
-            self.release(*tag, *extent, &|| ())?;
+            // A late release may be at it: one at a time.
+            self.unless_released(*tag, || {
+                self.cut_roads(*tag, None)?;
+                self.take_away(*tag, Some(*extent), &|| ())
+            })?;
         }
         self.remove_strays(resource_id)
     }
