@@ -13,11 +13,17 @@ use std::time::Duration;
 /// Where the programs are that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
 /// Rust tests that need the lab: by package, the files of a directory with a prefix.
-const RUST_TESTS: [RustTests; 2] = [
+const RUST_TESTS: [RustTests; 3] = [
     RustTests {
         package: "fabricbios-premium",
         directory: "premium/tests",
         prefix: "rxe",
+        prelude: Some(Prelude::SoftRoce),
+    },
+    RustTests {
+        package: "fabricbios-premium",
+        directory: "premium/tests",
+        prefix: "nvmet",
         prelude: Some(Prelude::SoftRoce),
     },
     RustTests {
