@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
@@ -74,6 +75,16 @@ impl Sacrifice {
         Self {
             command: command.into_iter().map(Into::into).collect(),
         }
+    }
+
+    /// Reads the beginning of a file or device, not from a cache.
+    #[must_use]
+    pub fn read_of(path: &Path) -> Self {
+        let mut from = OsString::from("if=");
+        from.push(path);
+        let how = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct"];
+        let words = ["dd".into(), from].into_iter();
+        Self::new(words.chain(how.map(OsString::from)))
     }
 
     /// Runs it. Each line on its standard output is progress; after `silence_max` without one it is given

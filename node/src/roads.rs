@@ -169,7 +169,7 @@ fn left_behind(error: BindError) -> BindError {
 }
 
 /// The error, if what was open is closed; else what stays is the news.
-fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
+pub(crate) fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
     match (closed, error) {
         (Ok(()), error) | (Err(_), error @ BindError::Stranded(_)) => error,
         (Err(left), _) => BindError::Stranded(left),

@@ -275,6 +275,15 @@ impl AsFd for Link {
     }
 }
 
+/// As many as go out in one call; nothing is allocated where there is none.
+fn batch_of<T>(mut next: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
+    let first = next()?;
+    let mut batch = Vec::with_capacity(BATCH);
+    batch.push(first);
+    batch.extend(core::iter::from_fn(next).take(BATCH - 1));
+    Some(batch)
+}
+
 impl Asks for Transfer<'_> {
     fn next_timeout(&self) -> Option<Duration> {
         self.next_timeout()
@@ -297,13 +306,9 @@ impl Asks for Transfer<'_> {
     }
 
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
-        let Some(first) = self.poll_transmit(now) else {
-            return Ok(None);
-        };
-        let mut batch = Vec::with_capacity(BATCH);
-        batch.push(first);
-        batch.extend(core::iter::from_fn(|| self.poll_transmit(now)).take(BATCH - 1));
-        socket.send(&batch).map(Some)
+        let batch = batch_of(|| self.poll_transmit(now));
+        let batch = batch.map(|batch| socket.send(&batch));
+        batch.transpose()
     }
 }
 
@@ -329,12 +334,9 @@ impl Asks for Blocks {
     }
 
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
-        let Some(first) = self.poll_transmit(now) else {
+        let Some(batch) = batch_of(|| self.poll_transmit(now)) else {
             return Ok(None);
         };
-        let mut batch = Vec::with_capacity(BATCH);
-        batch.push(first);
-        batch.extend(core::iter::from_fn(|| self.poll_transmit(now)).take(BATCH - 1));
         let batch: Vec<_> = batch.iter().map(|it| self.transmit(it)).collect();
         socket.send(&batch).map(Some)
     }

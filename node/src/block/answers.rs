@@ -15,16 +15,7 @@ pub(super) fn within_patience(path: &Path) -> Result<(), StepError> {
     if path.is_dir() {
         return Ok(());
     }
-    let from = format!("if={}", path.display());
-    let words = [
-        "dd",
-        &from,
-        "of=/dev/null",
-        "bs=4096",
-        "count=1",
-        "iflag=direct",
-    ];
-    match Sacrifice::new(words).run(PATIENCE, &|_line| ()) {
+    match Sacrifice::read_of(path).run(PATIENCE, &|_line| ()) {
         Err(stuck @ Sacrificed::Stuck { .. }) => {
             let detail = format!("{}: {stuck}", path.display());
             Err(StepError::new("read from the storage", detail))

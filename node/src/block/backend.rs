@@ -16,7 +16,7 @@ use super::{
     known::{Known, Lease, lock},
     parts::{Datagrams, Exports, Volumes},
 };
-use crate::inventory::OfferedPool;
+use crate::{inventory::OfferedPool, roads::stranded_unless};
 
 /// See the module.
 pub struct BlockBackend {
@@ -247,14 +247,6 @@ fn no_road(name: &str) -> BindError {
         "open road",
         format!("{name} is not served here"),
     ))
-}
-
-/// The error, if what was open is closed; else what stays is the news.
-fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
-    match (closed, error) {
-        (Ok(()), error) | (Err(_), error @ BindError::Stranded(_)) => error,
-        (Err(left), _) => BindError::Stranded(left),
-    }
 }
 
 impl Backend for BlockBackend {

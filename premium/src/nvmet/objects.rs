@@ -103,10 +103,7 @@ impl Objects for Tree {
     }
 
     fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
-        let from = format!("if={}", volume.display());
-        let rest = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct"];
-        let words = ["dd", from.as_str()].into_iter().chain(rest);
-        sacrifice(Sacrifice::new(words))
+        sacrifice(Sacrifice::read_of(volume))
     }
 }
 
