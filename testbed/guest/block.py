@@ -124,6 +124,16 @@ def attached(tenant, *words, **settings):
                 disconnect(nqn_of(lease))
 
 
+@contextlib.contextmanager
+def device_of(tenant, lease):
+    """The lease as a block device, by `fabricctl block attach`."""
+    path = tenant.ask("block", "attach", lease["lease_id"])["device"]
+    try:
+        yield path
+    finally:
+        tenant.ask("block", "detach", lease["lease_id"])
+
+
 def put(path, data, offset=0):
     """Writes past the page cache's patience: what is not on the device after this is an error."""
     with open(path, "r+b", buffering=0) as target:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 import fbmu_frame as f
-from block import MIB, BlockNode, alloc, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
+from block import MIB, BlockNode, alloc, device_of, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
 from block import ready, run, sh, size_of
 from checks import Suite
 from fabric import program
@@ -157,16 +157,6 @@ def lossy_line():
     finally:
         sh("tc qdisc del dev lo root")
         sh(f"ip link set lo mtu {mtu}")
-
-
-@contextlib.contextmanager
-def device_of(tenant, lease):
-    """The lease as a block device, by `fabricctl block attach`."""
-    path = tenant.ask("block", "attach", lease["lease_id"])["device"]
-    try:
-        yield path
-    finally:
-        tenant.ask("block", "detach", lease["lease_id"])
 
 
 def main():

@@ -3,7 +3,8 @@
 """Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own line connects, to a file of a directory and to a slice
 of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; what is freed goes
 away at the client, and nothing of it is left on the node."""
-from block import MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern
+from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device
+from block import nqn_of, pattern
 from block import put, ready, same_traces, settled, resources, size_of, traces
 from block_refusals import refused, strangers
 from checks import Suite
@@ -11,6 +12,7 @@ from fabric import REFUSED, Refused
 from nvme_host import Fio, attempt, connect, controllers, disconnect, gone, options_of, until, verified
 
 RENEW_SECS = 15
+ATTACHED_SECS = 20
 
 
 def transfer(suite, node, pools):
@@ -24,6 +26,21 @@ def transfer(suite, node, pools):
             suite.equal(f"{kind}: written and verified", (0, 0), (report["status"], report["error"]))
             loss = int(options_of(lease["binding"]["nvmeof"]["connect"]).get("ctrl-loss-tmo", 600))
             suite.check(f"{kind}: the line's ctrl-loss-tmo", loss <= 5, "at most grace + 5 s", loss)
+
+
+def by_fabricctl(suite, node, pools):
+    """`block attach` gives the device and `block detach` takes it away; by itself it goes before the lease does."""
+    alice = node.tenant("alice")
+    with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
+        with device_of(alice, lease) as path:
+            suite.equal("attach: written and verified", 0, verified(path, size="1M")["error"])
+            suite.equal("attach: again, the same device", path, alice.ask("block", "attach", lease["lease_id"])["device"])
+        suite.check("detach: the device is gone", not controllers(nqn_of(lease)))
+    short = alloc(alice, 8 * MIB, secs=ATTACHED_SECS, pool=pools["device"])
+    alice.ask("block", "attach", short["lease_id"])
+    gone(nqn_of(short))
+    state = alice.ask("lease", "query", short["lease_id"])["state"]
+    suite.equal("attach: detached by itself while the lease still runs", "active", state)
 
 
 def tenants(suite, node, pools):
@@ -123,7 +140,7 @@ def main():
         with BlockNode(*pools.values(), ports=(TCP, TCP6)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             running = traces([pools["directory"]])
-            for section in (transfer, tenants, own_host, rotation, ended):
+            for section in (transfer, by_fabricctl, tenants, own_host, rotation, ended):
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)
