@@ -80,7 +80,6 @@ def rotation(suite, node, pools):
         old, new = lease["binding"]["nvmeof"], renewed["binding"]["nvmeof"]
         suite.check("renewal: another key", old["dhchap_secret"] != new["dhchap_secret"], "another key")
         suite.equal("renewal: the same names", [old[f] for f in ("subnqn", "hostnqn", "hostid")], [new[f] for f in ("subnqn", "hostnqn", "hostid")])
-        refused(suite, "renewal: the old key for another connection", options_of(old["connect"]), old["subnqn"])
         status, said = attempt(options_of(new["connect"]), old["subnqn"])
         suite.check("renewal: the new key connects", status == 0, "exit 0", said)
         suite.check("renewal: fio goes on", job.running(), "running")
@@ -88,6 +87,7 @@ def rotation(suite, node, pools):
         suite.equal("renewal: without an error", 0, report["error"])
         again = _reconnected(renewed)
         suite.equal("renewal: connected again by the new line", pattern("x", 16), _round(again))
+        refused(suite, "renewal: the old key for another connection", options_of(old["connect"]), old["subnqn"])
 
 
 def _renewed(tenant, lease):
