@@ -87,7 +87,8 @@ def hello_lines(payload):
         value = int.from_bytes(payload[at:at + size], "big")
         out.append((f"hello.{name}", ["false", "true"][value & 1] if name == "read_only" else value))
         at += size
-    return out
+    verifier = int.from_bytes(payload[40:48], "big")
+    return out + [("hello.write_verifier", f"0x{verifier:016x}")]
 
 
 def make(values):

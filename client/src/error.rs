@@ -75,6 +75,10 @@ pub enum Error {
         /// How it ended.
         why: String,
     },
+    /// A flush found that the node's machine was started anew: what was confirmed and not flushed before may be
+    /// lost. Says what to do; it is said once.
+    #[error("{0}")]
+    WritesLost(String),
     /// The call itself makes no sense.
     #[error("{0}")]
     Usage(String),

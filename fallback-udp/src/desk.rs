@@ -112,8 +112,10 @@ impl Desk {
             now: asked.now,
         };
         let session = self.sessions.hello(hello).ok_or(DataStatus::Busy)?;
-        let (told, rest) = payload[..padding.len()].split_at_mut(HELLO_LEN);
-        told.copy_from_slice(&what_there_is(session, remaining, space).bytes());
+        let told = what_there_is(session, remaining, space).bytes();
+        let room = told.len().min(padding.len());
+        let (head, rest) = payload[..padding.len()].split_at_mut(room);
+        head.copy_from_slice(&told[..room]);
         rest.fill(0);
         Ok(padding.len())
     }
@@ -252,5 +254,6 @@ fn what_there_is(session: u32, remaining: Duration, space: &impl Space) -> Hello
         read_only: space.is_read_only(),
         remaining_ms: u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX),
         datagram_max,
+        write_verifier: space.write_verifier(),
     }
 }

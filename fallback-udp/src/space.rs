@@ -20,6 +20,11 @@ pub trait Space {
     fn is_read_only(&self) -> bool {
         false
     }
+
+    /// Another number when writes that were not flushed may be lost; 0: not told.
+    fn write_verifier(&self) -> u64 {
+        0
+    }
 }
 
 /// A space that does at once what is asked. Whoever calls has checked that the range is within it.

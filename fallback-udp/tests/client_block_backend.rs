@@ -34,6 +34,7 @@ struct Node {
     address: SocketAddr,
     binding: Binding,
     generation: Generation,
+    write_verifier: u64,
 }
 
 impl Node {
@@ -46,6 +47,7 @@ impl Node {
             address: "127.0.0.1:0".parse().unwrap(),
             binding: Binding::default(),
             generation: Generation(1),
+            write_verifier: 1,
         };
         node.serve();
         node
@@ -56,6 +58,7 @@ impl Node {
             listen: self.address,
             workers: Some(1),
             ops_per_second: 1_000_000,
+            write_verifier: self.write_verifier,
         };
         let backend = FbbuBackend::open(&config).unwrap();
         let file = BlockFile {
@@ -84,6 +87,12 @@ impl Node {
         self.serve();
     }
 
+    /// As after a power cut that took nothing: nobody can know that.
+    fn reboot(&mut self) {
+        self.write_verifier += 1;
+        self.restart();
+    }
+
     fn cut(&self) {
         self.backend.as_ref().unwrap().cut(self.tag()).unwrap();
     }
@@ -107,6 +116,15 @@ impl Refresh for Asked {
     fn refresh(&mut self) -> Result<Coordinates, String> {
         Ok(self.0.lock().unwrap().coordinates())
     }
+}
+
+/// A node, and a client that asks it what is valid.
+fn followed() -> (Arc<Mutex<Node>>, BlockClient) {
+    let node = Arc::new(Mutex::new(Node::start()));
+    let coordinates = node.lock().unwrap().coordinates();
+    let asked = Box::new(Asked(Arc::clone(&node)));
+    let client = BlockClient::connect_with_refresh(coordinates, short(), asked).unwrap();
+    (node, client)
 }
 
 fn short() -> ClientOptions {
@@ -173,10 +191,7 @@ fn everything_is_right_over_a_path_that_loses_repeats_and_reorders() {
 
 #[test]
 fn a_node_that_starts_again_is_followed_in_the_middle() {
-    let node = Arc::new(Mutex::new(Node::start()));
-    let coordinates = node.lock().unwrap().coordinates();
-    let asked = Box::new(Asked(Arc::clone(&node)));
-    let mut client = BlockClient::connect_with_refresh(coordinates, short(), asked).unwrap();
+    let (node, mut client) = followed();
     write_and_read_all(&mut client, |done| {
         if done == BLOCKS {
             node.lock().unwrap().restart();
@@ -184,6 +199,34 @@ fn a_node_that_starts_again_is_followed_in_the_middle() {
     });
     assert!(node.lock().unwrap().disk() == all_blocks());
     assert_eq!(client.statistics().sessions, 2);
+}
+
+#[test]
+fn a_flush_fails_once_when_the_machine_was_started_anew_with_writes_unflushed() {
+    let (node, mut client) = followed();
+    client.write(0, &[1; BLOCK]).unwrap();
+    node.lock().unwrap().reboot();
+    let error = client.flush().unwrap_err();
+    assert!(matches!(error, ClientError::WritesLost { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("may be lost") && text.contains("write again"),
+        "{text}"
+    );
+    client.write(0, &[1; BLOCK]).unwrap();
+    client.flush().unwrap();
+}
+
+#[test]
+fn a_flush_does_not_fail_for_a_daemon_that_was_started_anew_nor_for_what_was_flushed() {
+    let (node, mut client) = followed();
+    client.write(0, &[1; BLOCK]).unwrap();
+    node.lock().unwrap().restart();
+    client.flush().unwrap();
+    assert!(client.is_flushed());
+    node.lock().unwrap().reboot();
+    client.write(1, &[2; BLOCK]).unwrap();
+    client.flush().unwrap();
 }
 
 #[test]

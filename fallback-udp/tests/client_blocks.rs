@@ -246,6 +246,63 @@ fn what_was_finished_before_a_flush_survives_a_power_cut() {
     }
 }
 
+/// Writes and flushes, and again what a flush says is lost.
+fn write_until_durable(world: &mut World, block: u64, from: &[u8]) -> u32 {
+    let mut lost = 0;
+    loop {
+        world.write(block, from.to_vec()).unwrap();
+        let flush = world.submit(Operation::Flush);
+        match world.wait(flush).outcome {
+            Ok(()) => return lost,
+            Err(failure) => assert_eq!(failure, Failure::WritesLost),
+        }
+        lost += 1;
+    }
+}
+
+#[test]
+fn who_writes_again_what_a_flush_says_is_lost_has_everything_after_any_power_cut() {
+    let mut lost = 0;
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed, BLOCKS as usize, BAD);
+        let cuts = (0..6).map(|_| START + Duration::from_millis(world.air.random.below(4000)));
+        world.power_cuts = cuts.collect();
+        let mut all = Vec::new();
+        for block in 0..BLOCKS {
+            let from = vec![1 + block as u8; BLOCK];
+            lost += write_until_durable(&mut world, block, &from);
+            all.extend(from);
+        }
+        world.server.cut_power();
+        assert!(world.server.disk == all, "seed {seed}");
+    }
+    assert!(lost > 0, "no power cut hit anything");
+}
+
+#[test]
+fn every_flush_that_waits_when_the_power_is_cut_tells_of_the_loss_and_later_ones_do_not() {
+    let mut world = World::new(7, BLOCKS as usize, SHORT);
+    world.write(0, vec![1; BLOCK]).unwrap();
+    world.server.cut_power();
+    let flushes = [(); 3].map(|()| world.submit(Operation::Flush));
+    for flush in flushes {
+        assert_eq!(world.wait(flush).outcome, Err(Failure::WritesLost));
+    }
+    assert_eq!(write_until_durable(&mut world, 0, &[1; BLOCK]), 0);
+}
+
+#[test]
+fn nothing_is_lost_by_a_power_cut_after_a_flush_nor_by_the_end_of_the_daemon_alone() {
+    let mut world = World::new(7, BLOCKS as usize, SHORT);
+    assert_eq!(write_until_durable(&mut world, 0, &[1; BLOCK]), 0);
+    world.server.cut_power();
+    assert_eq!(world.read(0, 1), Ok(vec![1; BLOCK]));
+    world.write(1, vec![2; BLOCK]).unwrap();
+    world.server.restart();
+    let flush = world.submit(Operation::Flush);
+    assert_eq!(world.wait(flush).outcome, Ok(()));
+}
+
 #[test]
 fn a_block_that_fails_costs_its_own_operation_only() {
     for seed in 0..SEEDS {

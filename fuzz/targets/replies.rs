@@ -133,6 +133,7 @@ fn hello(length: u32, script: &mut Script<'_>) -> Vec<u8> {
         read_only: script.byte() == Some(255),
         remaining_ms: script.small(),
         datagram_max: script.small().wrapping_mul(64),
+        write_verifier: script.small().into(),
     };
     let mut payload = told.bytes().to_vec();
     payload.resize((length as usize).clamp(HELLO_LEN, 9_128), 0);

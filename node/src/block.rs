@@ -19,7 +19,7 @@ use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_premium::nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, ResourceType};
 
-use crate::{config::Settings, detect::resource_id, inventory::OfferedPool};
+use crate::{clock, config::Settings, detect::resource_id, inventory::OfferedPool};
 
 pub use backend::BlockBackend;
 pub use parts::{Datagrams, Exports, Volumes};
@@ -157,6 +157,7 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
         listen,
         workers: None,
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
+        write_verifier: clock::boot_number(),
     };
     match FbbuBackend::open(&config) {
         Ok(backend) => {

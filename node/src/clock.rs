@@ -35,3 +35,13 @@ pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
 }
+
+/// The same as a number, never 0. Where the kernel does not tell it is another one at each start.
+#[must_use]
+pub fn boot_number() -> u64 {
+    let digits = boot_id().replace('-', "");
+    let halves = |id: u128| (id >> 64) as u64 ^ id as u64;
+    u128::from_str_radix(&digits, 16)
+        .map_or_else(|_| unix_ms(), halves)
+        .max(1)
+}

@@ -202,7 +202,7 @@ class Client:
 
     def _opened(self, reply):
         keys = ("resource_len", "unit", "max_read", "max_write", "session", "window", "flags", "remaining_ms",
-                "datagram_max", "reserved")
+                "datagram_max", "reserved", "write_verifier")
         self.hello = dict(zip(keys, f.HELLO_REPLY.unpack_from(reply.payload)))
         self.session, self.counter, self.fits = self.hello["session"], 0, len(reply.payload)
         return self.hello

@@ -19,7 +19,7 @@ FRAME_LEN = HEADER_LEN + TAG_LEN
 DATAGRAM_MAX = 9216
 PAYLOAD_MAX = DATAGRAM_MAX - FRAME_LEN
 NO_TAG = bytes(TAG_LEN)
-HELLO_REPLY = struct.Struct(">QIIIIHHIII")
+HELLO_REPLY = struct.Struct(">QIIIIHHIIIQ")
 
 
 def _crc_table():
@@ -118,7 +118,7 @@ def self_test(folder):
     """Known values, then every golden vector of this frame; returns how many of those there were."""
     assert crc32c(b"123456789") == 0xE3069283, "CRC-32C of 123456789"
     assert crc32c(bytes(32)) == 0x8A9136AA and crc32c(b"\xff" * 32) == 0x62A8AB43, "CRC-32C (RFC 3720 B.4)"
-    assert (HEADER_LEN, HELLO_REPLY.size, PAYLOAD_MAX) == (56, 40, 9128), "sizes"
+    assert (HEADER_LEN, HELLO_REPLY.size, PAYLOAD_MAX) == (56, 48, 9128), "sizes"
     key, seen = bytes(range(32)), 0
     for path in sorted(folder.glob("data_plane_*.hex")):
         data = bytes.fromhex("".join(line for line in path.read_text().splitlines() if not line.startswith("#")))

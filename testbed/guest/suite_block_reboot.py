@@ -11,6 +11,7 @@ import time
 
 from block import MIB, BlockNode, alloc, get, leased, nqn_of, pattern, put, ready, resources, settled, sh
 from checks import Suite
+from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, until, verified
 
 STATE, POOL = "/dev/loop6", "/dev/loop7"
@@ -33,6 +34,12 @@ def mounted():
     return MOUNTED / "fabricbios"
 
 
+def verifier(tenant):
+    """What FBBU's HELLO tells to be compared."""
+    with leased(tenant, transport="udp") as lease, Client(lease) as client:
+        return client.hello["write_verifier"]
+
+
 def before_the_cut(suite):
     """Two leases with bytes in them; the machine then stops where it is."""
     sh(f"mkfs.ext4 -q -F {STATE}")
@@ -45,7 +52,7 @@ def before_the_cut(suite):
         put(path, pattern(tag))
         suite.equal(f"before: {tag}", pattern(tag), get(path, MIB))
     with open(NOTES, "w", encoding="ascii") as notes:
-        json.dump([long, short], notes)
+        json.dump([long, short, verifier(alice)], notes)
         notes.flush()
         os.fsync(notes.fileno())
     directory = os.open(MOUNTED, os.O_RDONLY)
@@ -57,7 +64,7 @@ def before_the_cut(suite):
 def after_the_boot(suite):
     """What the next start makes of it."""
     state = mounted()
-    long, short = json.loads(NOTES.read_text(encoding="ascii"))
+    long, short, noted = json.loads(NOTES.read_text(encoding="ascii"))
     until(lambda: time.time() * 1000 > short["expires_at_unix_ms"], SHORT_SECS + 10, "the end of the short lease")
     with BlockNode(POOL, state_dir=state) as node:
         path = connect(long)
@@ -72,8 +79,13 @@ def after_the_boot(suite):
         suite.equal("after: it can be written and verified", 0, verified(path, size="1M", offset="2M")["error"])
         suite.equal("after: the short one has expired", "expired", node.tenant("alice").query(short)["state"])
         suite.check("after: the short one is not served", not os.path.exists(f"/sys/kernel/config/nvmet/subsystems/{nqn_of(short)}"))
+        now = verifier(node.tenant("alice"))
+        suite.check("after: FBBU's write verifier is another one", now not in (0, noted), "neither 0 nor the old one", now)
         wiped(suite, node, long)
         disconnect(nqn_of(long))
+        node.kill()
+        node.start()
+        suite.equal("after: the daemon's restart does not change it", now, verifier(node.tenant("alice")))
 
 
 def wiped(suite, node, long):

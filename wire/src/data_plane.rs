@@ -13,8 +13,10 @@ pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + DATA_TAG_LEN;
 pub const DATAGRAM_MAX: usize = 9_216;
 /// Longest payload.
 pub const DATA_PAYLOAD_MAX: usize = DATAGRAM_MAX - DATA_OVERHEAD;
-/// Shortest payload of a HELLO, and all that its reply says.
+/// Shortest payload of a HELLO.
 pub const HELLO_LEN: usize = 40;
+/// All that its reply says, where the request was as long.
+pub const HELLO_REPLY_LEN: usize = 48;
 
 /// Which of the two services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -333,13 +335,16 @@ pub struct HelloReply {
     pub remaining_ms: u32,
     /// Longest datagram that the server takes.
     pub datagram_max: u32,
+    /// FBBU: another number when the server's machine was started anew, so that writes which were not
+    /// flushed may be lost. 0: the server does not tell.
+    pub write_verifier: u64,
 }
 
 impl HelloReply {
-    /// The first 40 bytes of the payload.
+    /// The first 48 bytes of the payload, or as many of them as there is room for.
     #[must_use]
-    pub fn bytes(&self) -> [u8; HELLO_LEN] {
-        let mut out = [0; HELLO_LEN];
+    pub fn bytes(&self) -> [u8; HELLO_REPLY_LEN] {
+        let mut out = [0; HELLO_REPLY_LEN];
         out[0..8].copy_from_slice(&self.resource_len.to_be_bytes());
         out[8..12].copy_from_slice(&self.unit.to_be_bytes());
         out[12..16].copy_from_slice(&self.max_read.to_be_bytes());
@@ -349,14 +354,15 @@ impl HelloReply {
         out[27] = u8::from(self.read_only);
         out[28..32].copy_from_slice(&self.remaining_ms.to_be_bytes());
         out[32..36].copy_from_slice(&self.datagram_max.to_be_bytes());
+        out[40..48].copy_from_slice(&self.write_verifier.to_be_bytes());
         out
     }
 
-    /// Reads a payload; what follows the first 40 bytes is padding. `None`: too short, or without
+    /// Reads a payload; what follows the first 48 bytes is padding. `None`: too short, or without
     /// what a client cannot do without.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Self> {
-        let bytes: &[u8; HELLO_LEN] = payload.first_chunk()?;
+        let (bytes, more): (&[u8; HELLO_LEN], _) = payload.split_first_chunk()?;
         let u32_at = |at: usize| u32::from_be_bytes(part(bytes, at));
         let reply = Self {
             resource_len: u64::from_be_bytes(part(bytes, 0)),
@@ -368,6 +374,7 @@ impl HelloReply {
             read_only: bytes[27] & 1 != 0,
             remaining_ms: u32_at(28),
             datagram_max: u32_at(32),
+            write_verifier: more.first_chunk().map_or(0, |it| u64::from_be_bytes(*it)),
         };
         let usable = reply.unit > 0 && reply.session > 0 && reply.window >= 2;
         usable.then_some(reply)

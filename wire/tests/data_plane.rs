@@ -100,7 +100,7 @@ proptest! {
 
     #[test]
     fn what_hello_says_comes_back_whatever_follows_it(
-        numbers in any::<(u64, u32, u32, u32, u32)>(), session in 1..=u32::MAX, unit in 1..=u32::MAX,
+        numbers in any::<(u64, u32, u32, u32, u32, u64)>(), session in 1..=u32::MAX, unit in 1..=u32::MAX,
         window in 2..=u16::MAX, read_only: bool, padding in 0_usize..100,
     ) {
         let said = HelloReply {
@@ -113,9 +113,12 @@ proptest! {
             read_only,
             remaining_ms: numbers.3,
             datagram_max: numbers.4,
+            write_verifier: numbers.5,
         };
         let payload = [&said.bytes()[..], &vec![0; padding]].concat();
         prop_assert_eq!(HelloReply::read(&payload), Some(said));
+        let short = HelloReply { write_verifier: 0, ..said };
+        prop_assert_eq!(HelloReply::read(&payload[..HELLO_REPLY_LEN - 1]), Some(short));
         prop_assert_eq!(HelloReply::read(&payload[..HELLO_LEN - 1]), None);
     }
 }
@@ -213,6 +216,7 @@ fn a_hello_without_a_session_a_unit_or_a_window_is_of_no_use() {
         read_only: true,
         remaining_ms: 0,
         datagram_max: 9_216,
+        write_verifier: 0,
     };
     assert_eq!(HelloReply::read(&usable.bytes()), Some(usable));
     for useless in [

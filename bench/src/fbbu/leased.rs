@@ -28,6 +28,7 @@ impl Leased {
             listen: ([127, 0, 0, 1], 0).into(),
             workers: Some(1),
             ops_per_second: u32::MAX,
+            write_verifier: 1,
         })?;
         let tag = Tag {
             lease_id: LeaseId(7),

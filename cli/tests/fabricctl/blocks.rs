@@ -44,6 +44,7 @@ impl Blocks {
             listen: "127.0.0.1:0".parse().unwrap(),
             workers: Some(1),
             ops_per_second: 1 << 20,
+            write_verifier: 1,
         })
         .unwrap();
         let tag = Tag {

@@ -39,6 +39,8 @@ impl BlockLease {
     }
 
     /// When this returns `Ok`, what was written before survives a power cut of the node. Blocking.
+    /// [`Error::WritesLost`]: one came before that, and what was written since the last flush has to be written
+    /// again.
     pub fn flush(&self) -> Result<(), Error> {
         self.shared.blocks(BlockClient::flush)
     }
@@ -134,13 +136,12 @@ impl Connection {
         done.map_err(|error| explain(shared, &self.over, error, true))
     }
 
-    /// Gets the node's answer that nothing of an earlier write is done later any more: any answer to this
-    /// client says so.
+    /// Gets the node's answer that nothing of an earlier write is done later any more, which any answer to
+    /// this client says, and that none is lost, which no other client could find out.
     fn settle(&mut self, shared: &Shared) -> Result<(), Error> {
-        if !self.failed {
+        if !self.failed && self.client.is_flushed() {
             return Ok(());
         }
-        let mut block = vec![0; self.client.geometry().block_bytes as usize];
-        self.carry_out(shared, |client| client.read(0, &mut block))
+        self.carry_out(shared, BlockClient::flush)
     }
 }

@@ -237,6 +237,7 @@ pub(super) fn explain(shared: &Shared, known: &Over, error: ClientError, changes
             refusal(LeaseError::NotPermitted, RefusalClass::Policy, why)
         }
         ClientError::Storage { .. } => refusal(LeaseError::Internal, RefusalClass::Permanent, why),
+        ClientError::WritesLost { .. } => Error::WritesLost(why),
         ClientError::Local { what, source, .. } => Error::Local {
             what,
             why: source.to_string(),

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use fabricbios_client::{BlockBuilder, BlockLease, Error, MemLease, Node};
+use fabricbios_client::{BlockBuilder, BlockLease, Error, MemLease, Node, Transfers};
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend, FbbuConfig};
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::{
@@ -24,20 +24,15 @@ const BLOCKS: usize = 64;
 
 /// The blocks of one lease, served over UDP.
 struct Disk {
-    backend: FbbuBackend,
+    backend: Mutex<FbbuBackend>,
     directory: TempDir,
     told: Mutex<LeaseInfo>,
 }
 
 impl Disk {
     fn start() -> Arc<Self> {
-        let config = FbbuConfig {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            workers: Some(1),
-            ops_per_second: 1_000_000,
-        };
         let disk = Self {
-            backend: FbbuBackend::open(&config).unwrap(),
+            backend: Mutex::new(serving(1)),
             directory: tempfile::tempdir().unwrap(),
             told: Mutex::new(blocks(Effective::default())),
         };
@@ -58,15 +53,22 @@ impl Disk {
             block_bytes: 4096,
             read_only: false,
         };
-        let binding = self.backend.bind(tag(generation), &file).unwrap();
-        self.backend.extend(tag(generation), BootTime(u64::MAX));
+        let backend = self.backend.lock().unwrap();
+        let binding = backend.bind(tag(generation), &file).unwrap();
+        backend.extend(tag(generation), BootTime(u64::MAX));
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
         told.binding = binding;
     }
 
+    /// As after a power cut that took nothing: nobody can know that.
+    fn reboot(&self) {
+        *self.backend.lock().unwrap() = serving(2);
+        self.bind(2);
+    }
+
     fn end(&self) {
-        self.backend.cut(tag(1)).unwrap();
+        self.backend.lock().unwrap().cut(tag(1)).unwrap();
         let mut told = self.told.lock().unwrap();
         told.phase = LeasePhase::Revoked;
         told.status = LeaseStatus::Revoked;
@@ -78,6 +80,16 @@ impl Disk {
         let disk = Arc::clone(self);
         FakeNode::start(move |_: &Request| Ok(Reply::Lease(disk.told.lock().unwrap().clone())))
     }
+}
+
+fn serving(write_verifier: u64) -> FbbuBackend {
+    let config = FbbuConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        workers: Some(1),
+        ops_per_second: 1_000_000,
+        write_verifier,
+    };
+    FbbuBackend::open(&config).unwrap()
 }
 
 fn tag(generation: u32) -> Tag {
@@ -165,6 +177,20 @@ fn blocks_are_written_flushed_and_read_also_after_a_restart() {
     assert_eq!(into[BLOCK..], [7; 2 * BLOCK]);
     let outside = lease.write_blocks(BLOCKS as u64, &[7; BLOCK]).unwrap_err();
     assert!(matches!(outside, Error::Usage(_)), "{outside}");
+}
+
+#[test]
+fn what_a_power_cut_may_have_taken_is_told_also_when_transfers_are_to_be_others() {
+    let disk = Disk::start();
+    let node = disk.node();
+    let lease = open(&node);
+    lease.write_blocks(0, &[1; BLOCK]).unwrap();
+    disk.reboot();
+    lease.set_transfers(Transfers::default().payload_mac(true));
+    let error = lease.flush().unwrap_err();
+    assert!(matches!(error, Error::WritesLost(_)), "{error}");
+    lease.write_blocks(0, &[1; BLOCK]).unwrap();
+    lease.flush().unwrap();
 }
 
 #[test]

@@ -126,8 +126,16 @@ impl BlockClient {
     }
 
     /// When it returns `Ok`, all that was written before survives a power cut of the node.
+    /// [`ClientError::WritesLost`]: one came before, and what was written since the last flush may be lost. That is
+    /// said once; what is written again, and flushed, is safe.
     pub fn flush(&mut self) -> Result<(), ClientError> {
         self.run(Operation::Flush).map(drop)
+    }
+
+    /// Whether a flush would have nothing to do, and nothing to tell: all that was written survives a power cut.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        self.blocks.is_flushed()
     }
 
     /// Begins an operation: the id under which it will be completed. Nothing is sent before the next

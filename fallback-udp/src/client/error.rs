@@ -90,6 +90,20 @@ pub enum ClientError {
         /// See above.
         confirmed: u64,
     },
+    /// A flush found that the node's machine was started anew since the last one.
+    #[error(
+        "the machine of {endpoint} was started anew (a power cut or a reboot), and what was written to \
+         lease {lease_id} before that and not flushed may be lost, though it was confirmed; write again \
+         what was written since the last flush that succeeded, and flush"
+    )]
+    WritesLost {
+        /// Which lease.
+        lease_id: LeaseId,
+        /// Who was asked.
+        endpoint: SocketAddr,
+        /// See above: 0.
+        confirmed: u64,
+    },
     /// The server answered, and did not do it.
     #[error(
         "{endpoint} did not do what was asked of lease {lease_id} ({confirmed} bytes were \
@@ -144,6 +158,7 @@ impl ClientError {
             | Self::Unreachable { confirmed, .. }
             | Self::ReadOnly { confirmed, .. }
             | Self::Storage { confirmed, .. }
+            | Self::WritesLost { confirmed, .. }
             | Self::Refused { confirmed, .. }
             | Self::Protocol { confirmed, .. }
             | Self::Local { confirmed, .. } => *confirmed,
@@ -209,6 +224,11 @@ impl Failed {
                 lease_id,
                 endpoint,
                 status,
+                confirmed,
+            },
+            Failure::WritesLost => ClientError::WritesLost {
+                lease_id,
+                endpoint,
                 confirmed,
             },
             Failure::Nonsense => ClientError::Protocol {

@@ -33,6 +33,7 @@ pub(super) struct Blocks {
     units: u64,
     unit_bytes: u32,
     is_read_only: bool,
+    write_verifier: u64,
     /// None: closed.
     file: Mutex<Option<Arc<File>>>,
     ios: AtomicU32,
@@ -51,7 +52,7 @@ pub(super) struct UnderWay {
 }
 
 impl Blocks {
-    pub(super) fn open(file: &BlockFile) -> Result<Self, StepError> {
+    pub(super) fn open(file: &BlockFile, write_verifier: u64) -> Result<Self, StepError> {
         let opened = block_file::open(file);
         let opened = opened.map_err(|why| {
             let path = file.path.display();
@@ -62,6 +63,7 @@ impl Blocks {
             units: file.bytes / u64::from(file.block_bytes),
             unit_bytes: file.block_bytes,
             is_read_only: file.read_only,
+            write_verifier,
             file: Mutex::new(Some(Arc::new(opened))),
             ios: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
@@ -133,6 +135,10 @@ impl Space for Blocks {
     fn is_read_only(&self) -> bool {
         self.is_read_only
     }
+
+    fn write_verifier(&self) -> u64 {
+        self.write_verifier
+    }
 }
 
 impl Content for Blocks {
@@ -188,7 +194,7 @@ mod tests {
         };
         let blocks = Blocks {
             patience: Duration::from_millis(1),
-            ..Blocks::open(&file).unwrap()
+            ..Blocks::open(&file, 1).unwrap()
         };
         let tag = Tag {
             lease_id: LeaseId(1),

@@ -25,6 +25,9 @@ pub struct FbbuConfig {
     pub workers: Option<usize>,
     /// Most new requests a second of one lease.
     pub ops_per_second: u32,
+    /// Another number for each run of this machine, not 0: so clients notice that a power cut may have
+    /// taken what they had not flushed. The daemon's own end takes nothing, so it changes nothing here.
+    pub write_verifier: u64,
 }
 
 /// The serving half of FBBU. As [`fabricbios_lease::Backend`], but that it owns no resource: whoever
@@ -32,6 +35,7 @@ pub struct FbbuConfig {
 #[derive(Debug)]
 pub struct FbbuBackend {
     road: Road<Blocks>,
+    write_verifier: u64,
     counters: Arc<Counters>,
     workers: Workers,
 }
@@ -54,6 +58,7 @@ impl FbbuBackend {
         let workers = Workers::start(NAME, sockets, clerk)?;
         Ok(Self {
             road,
+            write_verifier: config.write_verifier,
             counters,
             workers,
         })
@@ -77,7 +82,7 @@ impl FbbuBackend {
     pub fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
         let slot = self.road.table.find_or_make(tag.lease_id);
         let slot = slot.ok_or(BindError::Cancelled)?;
-        let blocks = Blocks::open(file).map_err(BindError::Failed)?;
+        let blocks = Blocks::open(file, self.write_verifier).map_err(BindError::Failed)?;
         self.road.bind(&slot, tag, blocks)
     }
 

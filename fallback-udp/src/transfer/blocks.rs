@@ -10,11 +10,16 @@ use alloc::{
 };
 use core::{ops::Range, time::Duration};
 
-use fabricbios_wire::{DATA_OVERHEAD, DataService, HelloReply};
+use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService, HelloReply};
 
 use super::{
-    Failure, Operation, Requester, Setup, Statistics, Transmit, answer::Event, hello::ZEROS,
-    operation::Reach, piece::Piece, requests::Request,
+    Failure, Operation, Requester, Setup, Statistics, Transmit,
+    answer::Event,
+    hello::ZEROS,
+    operation::Reach,
+    piece::Piece,
+    requests::Request,
+    unflushed::{Mark, Unflushed},
 };
 use crate::DataKey;
 
@@ -34,6 +39,7 @@ pub struct Blocks {
     looked_at: u64,
     next: u64,
     finished: VecDeque<Finished>,
+    unflushed: Unflushed,
 }
 
 /// An operation that is over.
@@ -72,6 +78,8 @@ struct Active {
     /// Bytes whose answers came.
     done: usize,
     failure: Option<Failure>,
+    /// When it was submitted.
+    mark: Mark,
 }
 
 impl Blocks {
@@ -84,6 +92,7 @@ impl Blocks {
             looked_at: 0,
             next: 0,
             finished: VecDeque::new(),
+            unflushed: Unflushed::default(),
         }
     }
 
@@ -94,7 +103,8 @@ impl Blocks {
         }
         let id = self.next;
         self.next += 1;
-        self.active.insert(id, Active::new(operation));
+        self.active
+            .insert(id, Active::new(operation, self.unflushed.mark()));
         id
     }
 
@@ -172,7 +182,7 @@ impl Blocks {
                 self.on_refused(&piece, failure);
             }
             Some(Event::Refused { failure, .. }) => self.give_up(failure),
-            Some(Event::Opened) => self.let_failed_go(),
+            Some(Event::Opened) => self.on_opened(),
             None => (),
         }
     }
@@ -215,6 +225,12 @@ impl Blocks {
     #[must_use]
     pub fn session_told(&self) -> Option<&HelloReply> {
         self.requester.session_told()
+    }
+
+    /// Whether nothing that was written waits for a flush, and no flush has a loss to tell.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        self.unflushed.is_empty()
     }
 
     /// See [`Requester::path_mtu`].
@@ -301,6 +317,9 @@ impl Blocks {
         };
         active.operation.take(&piece.range, payload);
         active.done += bytes;
+        if piece.op == DataOp::Write {
+            self.unflushed.written();
+        }
         self.finish_if_over(piece.operation);
     }
 
@@ -314,8 +333,11 @@ impl Blocks {
         self.finish_if_over(piece.operation);
     }
 
-    /// A session was opened: nothing of the one before is on its way, and failed ones ask nothing anew.
-    fn let_failed_go(&mut self) {
+    /// Nothing of the session before is on its way, and failed ones ask nothing anew.
+    fn on_opened(&mut self) {
+        if let Some(told) = self.requester.session_told() {
+            self.unflushed.opened(told.write_verifier);
+        }
         let failed = self.active.iter().filter(|(_, it)| it.failure.is_some());
         let failed: Vec<_> = failed.map(|(id, _)| *id).collect();
         for id in failed {
@@ -330,7 +352,13 @@ impl Blocks {
         };
         match active.failure {
             Some(failure) if !self.requester.requests.has(id) => self.finish(id, Err(failure)),
-            None if active.done == active.operation.len() => self.finish(id, Ok(())),
+            None if active.done == active.operation.len() => {
+                let outcome = match active.operation {
+                    Operation::Flush => self.unflushed.flushed(active.mark),
+                    _ => Ok(()),
+                };
+                self.finish(id, outcome);
+            }
             _ => {}
         }
     }
@@ -364,13 +392,14 @@ impl Blocks {
 }
 
 impl Active {
-    fn new(operation: Operation) -> Self {
+    fn new(operation: Operation, mark: Mark) -> Self {
         Self {
             operation,
             reach: None,
             behind: 0,
             done: 0,
             failure: None,
+            mark,
         }
     }
 

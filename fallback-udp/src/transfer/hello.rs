@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use fabricbios_wire::{
-    DATA_OVERHEAD, DATAGRAM_MAX, DataHeader, DataOp, DataService, HELLO_LEN, LeaseId,
+    DATA_OVERHEAD, DATAGRAM_MAX, DataHeader, DataOp, DataService, HELLO_REPLY_LEN, LeaseId,
 };
 
 use super::requests::{answers, prefix};
@@ -73,10 +73,10 @@ impl Path {
     }
 }
 
-/// Longest UDP payload at an MTU; room for a HELLO at least.
+/// Longest UDP payload at an MTU; room for all that HELLO's reply says at least.
 fn datagram(mtu: usize, ip_header: usize) -> usize {
     mtu.saturating_sub(ip_header + UDP_HEADER)
-        .clamp(DATA_OVERHEAD + HELLO_LEN, DATAGRAM_MAX)
+        .clamp(DATA_OVERHEAD + HELLO_REPLY_LEN, DATAGRAM_MAX)
 }
 
 /// A HELLO of one length.

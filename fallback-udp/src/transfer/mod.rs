@@ -16,6 +16,7 @@ mod operation;
 mod piece;
 mod requester;
 mod requests;
+mod unflushed;
 mod work;
 
 use core::time::Duration;
@@ -81,6 +82,9 @@ pub enum Failure {
     },
     /// The answer to HELLO makes no sense.
     Nonsense,
+    /// The node's machine was started anew, and writes that it had answered may be lost. Said once, by
+    /// FLUSH.
+    WritesLost,
     /// No answer that counts. `doubtful`: there were some that anybody could have sent, which say that the
     /// key is not valid.
     Silent {
@@ -92,7 +96,10 @@ pub enum Failure {
 impl Failure {
     /// Whether it is one of everything that the client could ask for.
     pub(crate) fn is_final(self) -> bool {
-        !matches!(self, Self::OutOfRange { .. } | Self::Refused { .. })
+        !matches!(
+            self,
+            Self::OutOfRange { .. } | Self::Refused { .. } | Self::WritesLost
+        )
     }
 }
 

@@ -27,7 +27,8 @@ pub enum Operation {
         /// Whole blocks. After a failure any of them may be written, each whole or not at all.
         from: Vec<u8>,
     },
-    /// What was finished before this was submitted survives a power cut.
+    /// What was finished before this was submitted survives a power cut; [`Failure::WritesLost`]: some of it
+    /// did not survive one.
     Flush,
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct World {
     pub(crate) blocks: Blocks,
     /// When the server starts again.
     pub(crate) restarts: Vec<Duration>,
+    /// When its machine does, and what was not flushed is gone.
+    pub(crate) power_cuts: Vec<Duration>,
     /// How long the storage takes at most.
     pub(crate) storage: Duration,
     known: u8,
@@ -32,6 +34,7 @@ impl World {
             server: Server::new(blocks),
             blocks: client(seed),
             restarts: Vec::new(),
+            power_cuts: Vec::new(),
             storage: Duration::from_millis(2),
             known: 0,
             asked_at: Duration::ZERO,
@@ -112,6 +115,9 @@ impl World {
         let now = self.air.now;
         for _ in self.restarts.extract_if(.., |at| *at <= now) {
             self.server.restart();
+        }
+        for _ in self.power_cuts.extract_if(.., |at| *at <= now) {
+            self.server.cut_power();
         }
         for reply in self.server.ready(now) {
             self.air.send(false, reply);

@@ -8,7 +8,7 @@ use std::{
 
 use fabricbios_fallback_udp::{DataKey, crc32c};
 use fabricbios_wire::{
-    DataFrame, DataHeader, DataOp, DataStatus, DpKey, HELLO_LEN, HelloReply, Part,
+    DataFrame, DataHeader, DataOp, DataStatus, DpKey, HELLO_REPLY_LEN, HelloReply, Part,
 };
 
 const WINDOW: u32 = 128;
@@ -34,6 +34,8 @@ pub(crate) struct Server {
     /// Writes of whole blocks or of parts that completed one.
     pub(crate) written: usize,
     number: u8,
+    /// Of the machine.
+    runs: u64,
     sessions: HashMap<u32, Session>,
     opened: u32,
     waiting: Vec<Waiting>,
@@ -65,6 +67,7 @@ impl Server {
             over: false,
             written: 0,
             number: 0,
+            runs: 1,
             sessions: HashMap::new(),
             opened: 0,
             waiting: Vec::new(),
@@ -80,6 +83,13 @@ impl Server {
         self.number += 1;
         self.sessions.clear();
         self.waiting.clear();
+    }
+
+    /// As a restart, but that only what was flushed stays.
+    pub(crate) fn cut_power(&mut self) {
+        self.restart();
+        self.runs += 1;
+        self.disk.clone_from(&self.durable);
     }
 
     pub(crate) fn next_ready(&self) -> Option<Duration> {
@@ -156,9 +166,10 @@ impl Server {
             read_only: self.read_only,
             remaining_ms: 60_000,
             datagram_max: 9216,
+            write_verifier: self.runs,
         };
         let mut payload = vec![0; frame.payload.len()];
-        payload[..HELLO_LEN].copy_from_slice(&told.bytes());
+        payload[..HELLO_REPLY_LEN].copy_from_slice(&told.bytes());
         self.reply(&frame.header, DataStatus::Ok, &payload)
     }
 

@@ -163,5 +163,6 @@ fn hello(it: &HelloReply) -> Lines {
         format!("hello.read_only = {}", it.read_only),
         format!("hello.remaining_ms = {}", it.remaining_ms),
         format!("hello.datagram_max = {}", it.datagram_max),
+        format!("hello.write_verifier = 0x{:016x}", it.write_verifier),
     ]
 }

@@ -249,6 +249,7 @@ fn is_over(error: &ClientError) -> bool {
         ClientError::ReadOnly { .. }
             | ClientError::OutOfRange { .. }
             | ClientError::Storage { .. }
+            | ClientError::WritesLost { .. }
             | ClientError::Refused { .. }
     )
 }

@@ -4,12 +4,16 @@ use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 use fabricbios_client::{BlockClient, ClientError};
-use fabricbios_fallback_udp::{BlockFile, ClientOptions, Coordinates, FbbuBackend, FbbuConfig};
+use fabricbios_fallback_udp::{
+    BlockFile, ClientOptions, Coordinates, FbbuBackend, FbbuConfig, Refresh,
+};
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 use tempfile::TempDir;
@@ -32,8 +36,44 @@ const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 
+/// What a node would say is valid.
+#[derive(Clone)]
+struct Valid(Arc<Mutex<Coordinates>>);
+
+impl Refresh for Valid {
+    fn refresh(&mut self) -> Result<Coordinates, String> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
+/// A node with one lease, in one run of its machine.
+fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinates) {
+    let config = FbbuConfig {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        workers: Some(1),
+        ops_per_second: 1_000_000,
+        write_verifier: run,
+    };
+    let backend = FbbuBackend::open(&config).unwrap();
+    let file = BlockFile {
+        path,
+        bytes: (BLOCKS * BLOCK) as u64,
+        block_bytes: 4096,
+        read_only,
+    };
+    let binding = backend.bind(TAG, &file).unwrap();
+    backend.extend(TAG, BootTime(u64::MAX));
+    let coordinates = Coordinates {
+        lease_id: TAG.lease_id,
+        dp_key: binding.dp_key.unwrap(),
+        endpoint: backend.local_addr(),
+    };
+    (backend, coordinates)
+}
+
 struct Kernel {
     backend: FbbuBackend,
+    valid: Valid,
     directory: TempDir,
     socket: UnixStream,
     stop: Option<UnixStream>,
@@ -45,26 +85,11 @@ impl Kernel {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("blocks");
         fs::write(&path, vec![0; BLOCKS * BLOCK]).unwrap();
-        let config = FbbuConfig {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            workers: Some(1),
-            ops_per_second: 1_000_000,
-        };
-        let backend = FbbuBackend::open(&config).unwrap();
-        let file = BlockFile {
-            path,
-            bytes: (BLOCKS * BLOCK) as u64,
-            block_bytes: 4096,
-            read_only,
-        };
-        let binding = backend.bind(TAG, &file).unwrap();
-        backend.extend(TAG, BootTime(u64::MAX));
-        let coordinates = Coordinates {
-            lease_id: TAG.lease_id,
-            dp_key: binding.dp_key.unwrap(),
-            endpoint: backend.local_addr(),
-        };
-        let client = BlockClient::connect(coordinates, ClientOptions::default()).unwrap();
+        let (backend, coordinates) = serving(path, read_only, 1);
+        let valid = Valid(Arc::new(Mutex::new(coordinates.clone())));
+        let asked = Box::new(valid.clone());
+        let options = ClientOptions::default();
+        let client = BlockClient::connect_with_refresh(coordinates, options, asked).unwrap();
         let (ours, socket) = pair().unwrap();
         let (stop, stopped) = pair().unwrap();
         // A test that waits for an answer that never comes fails.
@@ -74,6 +99,7 @@ impl Kernel {
         let server = Server::new(client, ours).unwrap();
         Self {
             backend,
+            valid,
             directory,
             socket,
             stop: Some(stop),
@@ -107,6 +133,14 @@ impl Kernel {
         let mut bytes = vec![0; blocks * BLOCK];
         self.socket.read_exact(&mut bytes).unwrap();
         bytes
+    }
+
+    /// As after a power cut of the node that took nothing: nobody can know that.
+    fn reboot_node(&mut self) {
+        let path = self.directory.path().join("blocks");
+        let (backend, coordinates) = serving(path, false, 2);
+        *self.valid.0.lock().unwrap() = coordinates;
+        self.backend = backend;
     }
 
     fn disk(&self) -> Vec<u8> {
@@ -156,6 +190,19 @@ fn what_the_device_cannot_do_is_answered_with_an_error_and_it_goes_on() {
     assert_eq!(kernel.read(0, 1), [0; BLOCK]);
     kernel.ask(DISCONNECT, 3, 0, 0, &[]);
     assert!(matches!(kernel.end(), End::Disconnected));
+}
+
+#[test]
+fn a_power_cut_of_the_node_fails_one_flush_and_the_device_goes_on() {
+    let mut kernel = Kernel::start(false);
+    kernel.ask(WRITE, 1, 0, BLOCK, &[1; BLOCK]);
+    assert_eq!(kernel.reply(), (1, 0));
+    kernel.reboot_node();
+    for (cookie, error) in [(2, libc::EIO), (3, 0)] {
+        kernel.ask(FLUSH, cookie, 0, 0, &[]);
+        assert_eq!(kernel.reply(), (cookie, error));
+    }
+    assert_eq!(kernel.read(0, 1), [1; BLOCK]);
 }
 
 #[test]

@@ -130,6 +130,7 @@ pub(crate) fn config() -> FbbuConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         workers: Some(1),
         ops_per_second: 1_000_000,
+        write_verifier: 1,
     }
 }
 

@@ -136,9 +136,9 @@ pub(crate) fn replies(c: &mut Vec<Case>) {
         "hello",
         "what a session may do",
         answered(hello(), DataStatus::Ok),
-        &said,
+        &said[..HELLO_LEN],
     );
-    let padded = [&said[..], &[0; 60]].concat();
+    let padded = [&said[..], &[0; 52]].concat();
     let about = "as long as its request";
     add(
         "hello_padded",
@@ -149,6 +149,7 @@ pub(crate) fn replies(c: &mut Vec<Case>) {
     let blocks = HelloReply {
         unit: 4096,
         read_only: true,
+        write_verifier: 0xb0b1_b2b3_b4b5_b6b7,
         ..hello_reply()
     };
     let about = "a read-only lease of blocks";
@@ -210,6 +211,7 @@ fn hello_reply() -> HelloReply {
         read_only: false,
         remaining_ms: 59_005,
         datagram_max: 9_216,
+        write_verifier: 0,
     }
 }
 
