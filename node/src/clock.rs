@@ -40,6 +40,7 @@ pub fn boot_id() -> String {
 #[must_use]
 pub fn boot_number() -> u64 {
     let digits = boot_id().replace('-', "");
+    #[allow(clippy::cast_possible_truncation, reason = "both halves are used")]
     let halves = |id: u128| (id >> 64) as u64 ^ id as u64;
     u128::from_str_radix(&digits, 16)
         .map_or_else(|_| unix_ms(), halves)
