@@ -6,6 +6,7 @@ use fabricbios_client::Node;
 use fabricbios_wire::{
     BlockTerms, LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType, Transport,
 };
+use serde::Serialize;
 
 use crate::{
     args::{Alloc, Term},
@@ -23,7 +24,7 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     if !output.json {
         tell_rounded(&info, asked);
     }
-    let printed = output.print(&LeaseJson::from(&info), || lease_text::full(&info));
+    let printed = output.print(&Granted::new(&info, asked), || lease_text::full(&info));
     printed.map_err(|failure| failure.loudly(&give_back(node, info.lease_id)))
 }
 
@@ -37,7 +38,26 @@ fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The node gives out whole blocks. The JSON says `capacity`.
+/// A new lease.
+#[derive(Serialize)]
+struct Granted<'a> {
+    #[serde(flatten)]
+    lease: LeaseJson<'a>,
+    /// What `capacity` was to be, where it is more now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked_capacity: Option<u64>,
+}
+
+impl<'a> Granted<'a> {
+    fn new(info: &'a LeaseInfo, asked: u64) -> Self {
+        Self {
+            lease: info.into(),
+            asked_capacity: (info.capacity != asked).then_some(asked),
+        }
+    }
+}
+
+/// The node gives out whole pieces. The JSON has both numbers.
 fn tell_rounded(info: &LeaseInfo, asked: u64) {
     if info.capacity != asked {
         let told = format!(

@@ -38,6 +38,10 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     if let Command::Block(Block::Detach(place)) = &command {
         return block::detach(place, output);
     }
+    if matches!(command, Command::Block(Block::Keep(_))) {
+        let held = block::hold_signals();
+        held.map_err(|error| Failure::local("hold back signals", &error))?;
+    }
     let given = identity.filter(|path| !path.as_os_str().is_empty());
     let Some(path) = given else {
         return Err(Failure::usage(NO_IDENTITY));

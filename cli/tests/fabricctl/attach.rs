@@ -228,3 +228,46 @@ fn a_lease_that_is_attached_already_is_no_error() {
         ["device\n", "detach\n", "detach\n"]
     );
 }
+
+#[test]
+fn a_lease_that_is_attached_over_another_road_says_over_which_and_how_to_change_it() {
+    let node = saying(Ok(Reply::Lease(block_lease())));
+    let dir = node.dir().join("attach");
+    fs::create_dir(&dir).unwrap();
+    let record = json!({"lease_id": LEASE_TEXT, "device": "/dev/nbd7", "keeper_pid": 1});
+    fs::write(dir.join(format!("{LEASE_TEXT}.json")), record.to_string()).unwrap();
+    let keeper = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
+    let answering = thread::spawn(move || {
+        for _ in 0..3 {
+            let (stream, _) = keeper.accept().unwrap();
+            BufReader::new(&stream)
+                .read_line(&mut String::new())
+                .unwrap();
+            writeln!(&stream, "ok /dev/nbd7").unwrap();
+        }
+    });
+    for road in ["auto", "udp"] {
+        let mut same = block(&node, "attach");
+        same.args(["--transport", road]);
+        let Some(output) = as_root(same) else {
+            return;
+        };
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&told["already"], &told["transport"]),
+            (&json!(true), &json!("udp"))
+        );
+    }
+    let mut other = block(&node, "attach");
+    other.args(["--transport", "nvme-tcp"]);
+    let (status, object) = failure(&other.output().unwrap());
+    assert_eq!(
+        (status, &object["reason"]["code"]),
+        (1, &json!("AttachedOtherwise"))
+    );
+    let message = object["message"].as_str().unwrap();
+    for word in ["over udp", "/dev/nbd7", "block detach", LEASE_TEXT] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    answering.join().unwrap();
+}

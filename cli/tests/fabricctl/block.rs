@@ -191,10 +191,13 @@ fn a_size_that_was_rounded_up_is_told() {
     assert!(told.contains("asked for 5000, granted 8192"), "{told}");
     let output = run(&node, "lease alloc block --bytes 8KiB --secs 9");
     assert!(output.stderr.is_empty(), "{output:?}");
+    let rounded = json_of(&node, "lease alloc block --bytes 5000 --secs 9");
     assert_eq!(
-        json_of(&node, "lease alloc block --bytes 5000 --secs 9")["capacity"],
-        8_192
+        (&rounded["capacity"], &rounded["asked_capacity"]),
+        (&json!(8_192), &json!(5_000))
     );
+    let exact = json_of(&node, "lease alloc block --bytes 8KiB --secs 9");
+    assert!(exact.get("asked_capacity").is_none(), "{exact}");
 }
 
 #[test]

@@ -8,15 +8,16 @@ use std::{
 };
 
 use fabricbios_client::Node;
-use fabricbios_wire::Request;
+use fabricbios_wire::{Request, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::{
     super::lease::ask,
-    device::ways,
     need_root,
+    nvme_host::NvmeHost,
     record::Files,
     socket::{self, Word},
+    ways::ways,
 };
 use crate::{args::AttachPlace, failure::Failure, output::Output};
 
@@ -24,6 +25,8 @@ use crate::{args::AttachPlace, failure::Failure, output::Output};
 struct Attached {
     lease_id: String,
     device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<&'static str>,
     /// It was before.
     already: bool,
     log: PathBuf,
@@ -44,13 +47,16 @@ pub(super) fn run(
     let lease_id = place.kept.id;
     let files = Files::new(&place.kept.attach_dir, lease_id);
     let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
-    let (device, already) = match kept(&files)? {
+    let kept = kept(&files)?;
+    check_road(&files, kept.is_some(), place.transport)?;
+    let (device, already) = match kept {
         Some(device) => (device, true),
         None => (attach(node, identity, place, &files).map_err(named)?, false),
     };
     let attached = Attached {
         lease_id: lease_id.to_string(),
         device,
+        transport: road(&files).map(Transport::name),
         already,
         log: files.log(),
     };
@@ -58,6 +64,23 @@ pub(super) fn run(
         true => format!("{} (attached already)", attached.device),
         false => attached.device.clone(),
     })
+}
+
+/// A device has one road. Without a keeper one over UDP is gone, and only what an earlier keeper connected is
+/// left.
+fn check_road(files: &Files, is_kept: bool, wanted: Transport) -> Result<(), Failure> {
+    match files.read()? {
+        Some(record) if is_kept || record.nvmeof.is_some() => {
+            record.check_road(&NvmeHost::this_machine(), wanted)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What cannot be seen is not said.
+fn road(files: &Files) -> Option<Transport> {
+    let record = files.read().ok().flatten()?;
+    record.road(&NvmeHost::this_machine()).ok().flatten()
 }
 
 /// The device of a keeper that is there.

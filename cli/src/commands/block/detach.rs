@@ -6,8 +6,8 @@ use fabricbios_wire::RefusalClass;
 use serde::Serialize;
 
 use super::{
-    device::disconnect,
     in_use, need_root,
+    nvme_device::disconnect,
     nvme_host::NvmeHost,
     record::Files,
     socket::{self, Word},
@@ -59,8 +59,8 @@ fn without_keeper(files: &Files) -> Result<String, Failure> {
         return Err(not_attached());
     };
     let lock = files.lock()?;
+    in_use::check(&record.device)?;
     if let Some(target) = &record.nvmeof {
-        in_use::check(&record.device)?;
         disconnect(&NvmeHost::this_machine(), target)?;
     }
     lock.remove();

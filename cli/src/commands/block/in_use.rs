@@ -1,38 +1,86 @@
 //! Whether somebody would lose a device.
 
-use std::{fs, path::Path};
+use std::{
+    fmt, fs,
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use fabricbios_wire::RefusalClass;
+use nix::unistd::syncfs;
 
 use crate::failure::{Exit, Failure};
 
-/// A device that is mounted, or below another device, is not taken away on request.
-pub(super) fn check(device: &Path) -> Result<(), Failure> {
+/// Who would lose it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum User {
+    /// A file system that is mounted there.
+    Mount(PathBuf),
+    /// Another device, such as `dm-0`.
+    Holder(String),
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mount(place) => write!(f, "mounted at {}", place.display()),
+            Self::Holder(name) => write!(f, "part of {name}"),
+        }
+    }
+}
+
+impl User {
+    /// How it is made to use the device no more.
+    pub(super) fn remedy(&self) -> String {
+        match self {
+            Self::Mount(place) => format!("`umount {}`", place.display()),
+            Self::Holder(name) => format!("take {name} down"),
+        }
+    }
+
+    /// Stores what was written to its files, as far as that can be done in this time.
+    pub(super) fn write_back(&self, within: Duration) -> io::Result<()> {
+        match self {
+            Self::Mount(place) if !within.is_zero() => write_back(place, within),
+            _ => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// Who uses a device or a partition of it, if anybody does.
+pub(super) fn user(device: &Path) -> Option<User> {
     // Without /proc nobody can tell, and who asked is root.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let holders = device
-        .file_name()
-        .map(|name| Path::new("/sys/class/block").join(name).join("holders"));
-    let above = holders.and_then(|path| fs::read_dir(path).ok()?.flatten().next());
-    let user = match (mounted_at(&mounts, device), above) {
-        (Some(place), _) => format!("is mounted at {place}; unmount it first"),
-        (None, Some(holder)) => {
-            let name = holder.file_name();
-            format!("is part of {}; take that down first", name.display())
-        }
-        (None, None) => return Ok(()),
+    mounted_at(&mounts, device)
+        .map(User::Mount)
+        .or_else(|| holder(device).map(User::Holder))
+}
+
+/// A device that is mounted, or below another device, is not taken away on request.
+pub(super) fn check(device: &Path) -> Result<(), Failure> {
+    let Some(user) = user(device) else {
+        return Ok(());
     };
     Err(Failure::new(
         Exit::Other,
         RefusalClass::Transient,
         "InUse",
-        format!("{} {user}", device.display()),
+        format!("{} is {user}; {} first", device.display(), user.remedy()),
     ))
+}
+
+fn holder(device: &Path) -> Option<String> {
+    let place = Path::new("/sys/class/block").join(device.file_name()?);
+    let holder = fs::read_dir(place.join("holders")).ok()?.flatten().next()?;
+    holder.file_name().into_string().ok()
 }
 
 /// Where the device or a partition of it is mounted: `mountinfo` of proc(5), whose fields after the `-` are
 /// type, source and options.
-fn mounted_at<'a>(mounts: &'a str, device: &Path) -> Option<&'a str> {
+fn mounted_at(mounts: &str, device: &Path) -> Option<PathBuf> {
     let device = device.to_str()?;
     let is_ours = |source: &str| {
         source.strip_prefix(device).is_some_and(|rest| {
@@ -43,8 +91,34 @@ fn mounted_at<'a>(mounts: &'a str, device: &Path) -> Option<&'a str> {
     mounts.lines().find_map(|line| {
         let (fields, more) = line.split_once(" - ")?;
         let source = more.split(' ').nth(1)?;
-        is_ours(source).then(|| fields.split(' ').nth(4)).flatten()
+        let place = is_ours(source).then(|| fields.split(' ').nth(4)).flatten();
+        place.map(|place| PathBuf::from(unescaped(place)))
     })
+}
+
+/// `mountinfo` writes blanks, tabs, line ends and backslashes in octal.
+fn unescaped(place: &str) -> String {
+    [
+        (r"\040", " "),
+        (r"\011", "\t"),
+        (r"\012", "\n"),
+        (r"\134", r"\"),
+    ]
+    .iter()
+    .fold(place.to_owned(), |text, (code, plain)| {
+        text.replace(code, plain)
+    })
+}
+
+/// On a thread of its own: a node that does not answer keeps it for as long as the kernel likes.
+fn write_back(place: &Path, within: Duration) -> io::Result<()> {
+    let place = fs::File::open(place)?;
+    let (told, done) = mpsc::channel();
+    thread::spawn(move || told.send(syncfs(&place)));
+    match done.recv_timeout(within) {
+        Ok(written) => written.map_err(io::Error::from),
+        Err(_late) => Err(ErrorKind::TimedOut.into()),
+    }
 }
 
 #[cfg(test)]
@@ -53,15 +127,15 @@ mod tests {
 
     const MOUNTS: &str = "\
         22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-        36 22 259:3 / /mnt/a rw - ext4 /dev/nvme1n1p2 rw\n\
+        36 22 259:3 / /mnt/a\\040b rw - ext4 /dev/nvme1n1p2 rw\n\
         37 22 259:4 / /mnt/b rw shared:7 - xfs /dev/nvme10n1 rw\n";
 
     #[test]
     fn a_mounted_device_or_partition_is_found() {
         let at = |device: &str| mounted_at(MOUNTS, Path::new(device));
-        assert_eq!(at("/dev/nvme1n1"), Some("/mnt/a"));
-        assert_eq!(at("/dev/nvme10n1"), Some("/mnt/b"));
-        assert_eq!(at("/dev/vda"), Some("/"));
+        assert_eq!(at("/dev/nvme1n1"), Some("/mnt/a b".into()));
+        assert_eq!(at("/dev/nvme10n1"), Some("/mnt/b".into()));
+        assert_eq!(at("/dev/vda"), Some("/".into()));
         for other in ["/dev/nvme1n2", "/dev/nvme10n", "/dev/nbd0", "/dev/nvme1n"] {
             assert_eq!(at(other), None, "{other}");
         }
@@ -70,5 +144,12 @@ mod tests {
     #[test]
     fn what_nobody_uses_may_go() {
         check(Path::new("/dev/nothing-of-that-name")).unwrap();
+    }
+
+    #[test]
+    fn what_has_no_time_left_is_not_stored() {
+        let user = User::Mount(std::env::temp_dir());
+        user.write_back(Duration::ZERO).unwrap_err();
+        user.write_back(Duration::from_secs(60)).unwrap();
     }
 }

@@ -3,27 +3,27 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use fabricbios_client::{Error, Node};
 use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, Request};
-use nix::{
-    time::{ClockId, clock_gettime},
-    unistd::setsid,
-};
+use nix::unistd::setsid;
 use serde::Serialize;
 
 use super::{
-    super::lease::ask,
-    device::{Device, ways},
+    ears::Heard,
     in_use,
-    record::{Files, Lock, Record},
-    socket::{Door, Word},
-    watch::{Next, Watch},
+    log::{log, log_failure},
+    made::{Made, now},
+    record::{Files, Lock},
+    socket::{Asked, Word},
+    watch::Next,
 };
-use crate::{args::AttachPlace, failure::Failure, hint::Topic, time_text};
+use crate::{args::AttachPlace, failure::Failure, hint::Topic};
+
+/// A file system that takes longer to write back has more to lose than there is time for.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(30);
 
 /// What the parent reads when the device is there.
 #[derive(Serialize)]
@@ -35,48 +35,6 @@ struct Keeper {
     lease_id: LeaseId,
     made: Made,
     lock: Lock,
-}
-
-/// What there is while a device is attached.
-struct Made {
-    device: Device,
-    path: PathBuf,
-    door: Door,
-    watch: Watch,
-}
-
-impl Made {
-    fn new(
-        node: &Node,
-        place: &AttachPlace,
-        files: &Files,
-        lock: &mut Lock,
-    ) -> Result<Self, Failure> {
-        let lease_id = place.kept.id;
-        // Counted from before the question: rather too early than too late.
-        let started = now();
-        let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
-        let watch = Watch::new(&info, started);
-        let (mut device, path) = Device::attach(node, lease_id, ways(&info, place.transport)?)?;
-        let record = Record {
-            lease_id: lease_id.to_string(),
-            device: path.clone(),
-            keeper_pid: std::process::id(),
-            nvmeof: device.target().cloned(),
-        };
-        match lock.write(&record).and_then(|()| open_door(files)) {
-            Ok(door) => Ok(Self {
-                device,
-                path,
-                door,
-                watch,
-            }),
-            Err(failure) => {
-                log_failure("the device could not be kept", &device.detach());
-                Err(failure)
-            }
-        }
-    }
 }
 
 /// Attaches, says so on standard output, and stays until the device is gone.
@@ -97,7 +55,7 @@ pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
     let told = ready.map_err(io::Error::other).and_then(|line| say(&line));
     if let Err(error) = told {
         log(&format!("nobody waits for the device any more: {error}"));
-        return keeper.detach();
+        return keeper.detach(Duration::ZERO);
     }
     keeper.keep(node)
 }
@@ -128,42 +86,64 @@ impl Keeper {
         loop {
             if self.made.device.is_gone() {
                 log("the device went by itself");
-                return self.detach();
+                return self.detach(Duration::ZERO);
             }
-            match self.made.watch.next(now()) {
-                Next::Wait(time) => {
-                    if self.hear(time) {
-                        return self.gone();
-                    }
-                }
-                Next::Look if self.goes_on(node) => {}
-                Next::Look => return self.detach(),
+            let heard = match self.made.watch.next(now()) {
+                Next::Wait(time) => self.made.ears.wait(time),
+                Next::Look if self.goes_on(node) => None,
+                Next::Look => return self.detach(Duration::ZERO),
                 Next::Detach => {
                     log("the lease ends soon and was not renewed");
-                    return self.detach();
+                    return self.detach_in_time();
+                }
+            };
+            match heard {
+                None => {}
+                Some(Heard::ToEnd(signal)) => {
+                    log(&format!("told to end by {signal}"));
+                    return self.detach_in_time();
+                }
+                Some(Heard::Asked(asked)) => {
+                    if let Some(unanswered) = self.answer(asked) {
+                        return self.leave(unanswered);
+                    }
                 }
             }
         }
     }
 
-    /// Answers whoever asks in that time; whether the device is gone.
-    fn hear(&mut self, time: Duration) -> bool {
-        let Some(asked) = self.made.door.wait(time) else {
-            return false;
-        };
+    /// The question comes back if there is no device any more.
+    fn answer(&mut self, asked: Asked) -> Option<Asked> {
+        if self.made.device.is_gone() {
+            log("the device went by itself");
+            return Some(asked);
+        }
         let device = self.made.path.display().to_string();
         if asked.word == Word::Device {
             asked.answer(Ok(&device));
-            return false;
+            return None;
         }
         log("asked to detach");
         let detached = in_use::check(&self.made.path).and_then(|()| self.made.device.detach());
         log_failure("not detached well", &detached);
-        match &detached {
-            Ok(()) => asked.answer(Ok(&device)),
-            Err(failure) => asked.answer(Err(failure.message())),
+        match detached {
+            Ok(()) => Some(asked),
+            Err(failure) => {
+                asked.answer(Err(failure.message()));
+                None
+            }
         }
-        detached.is_ok()
+    }
+
+    /// Answers last: whoever asked may attach it anew at once.
+    fn leave(self, asked: Asked) -> Result<(), Failure> {
+        let device = self.made.path.display().to_string();
+        let gone = self.gone();
+        match asked.word {
+            Word::Device => asked.answer(Err("it has just gone")),
+            Word::Detach => asked.answer(Ok(&device)),
+        }
+        gone
     }
 
     /// Looks at the lease. A node that does not answer ends nothing: the lease's own time does.
@@ -172,8 +152,9 @@ impl Keeper {
         match query(node, self.lease_id) {
             Ok(info) => {
                 let goes_on = self.made.watch.told(&info, started);
-                if !goes_on {
-                    log(&format!("the lease is {}", info.phase));
+                match goes_on {
+                    true => self.made.follow_keys(&info),
+                    false => log(&format!("the lease is {}", info.phase)),
                 }
                 goes_on
             }
@@ -189,7 +170,15 @@ impl Keeper {
         }
     }
 
-    fn detach(mut self) -> Result<(), Failure> {
+    /// While the node still takes what was written; half of the time is for the device to go.
+    fn detach_in_time(self) -> Result<(), Failure> {
+        let left = self.made.watch.left(now()) / 2;
+        self.detach(left.min(WRITE_BACK_MAX))
+    }
+
+    /// Whether or not somebody uses it.
+    fn detach(mut self, write_back: Duration) -> Result<(), Failure> {
+        self.made.warn_user(write_back);
         let detached = self.made.device.detach();
         log_failure("not detached well", &detached);
         if self.made.device.is_gone() {
@@ -206,12 +195,6 @@ impl Keeper {
     }
 }
 
-fn open_door(files: &Files) -> Result<Door, Failure> {
-    let path = files.socket();
-    Door::open(&path)
-        .map_err(|error| Failure::local(&format!("listen at {}", path.display()), &error))
-}
-
 fn query(node: &Node, lease_id: LeaseId) -> Result<LeaseInfo, Error> {
     match node.call_blocking(Request::LeaseQuery(lease_id))? {
         fabricbios_wire::Reply::Lease(info) => Ok(info),
@@ -226,28 +209,8 @@ fn is_over(error: &Error) -> bool {
     matches!(code, Some(Expired | Fenced | NotFound | Revoked))
 }
 
-/// Goes on while the machine is suspended, as the lease does.
-fn now() -> Duration {
-    // It fails for clocks that there are not, and this one is there since Linux 2.6.39.
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
-}
-
 fn say(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;
     stdout.flush()
-}
-
-/// Standard error is the log.
-pub(super) fn log(what: &str) {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
-    // A log that cannot be written is no reason to lose a device.
-    writeln!(io::stderr(), "{} {what}", time_text::utc(ms)).ok();
-}
-
-fn log_failure(what: &str, outcome: &Result<(), Failure>) {
-    if let Err(failure) = outcome {
-        log(&format!("{what}: {}", failure.message()));
-    }
 }

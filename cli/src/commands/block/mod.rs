@@ -6,15 +6,21 @@
 mod attach;
 mod detach;
 mod device;
+mod ears;
 mod in_use;
 mod keeper;
+mod log;
+mod made;
 mod nvme_connect;
+mod nvme_device;
 mod nvme_host;
+mod nvme_keys;
 mod record;
 mod socket;
 mod transfer;
 mod uevents;
 mod watch;
+mod ways;
 
 use std::path::Path;
 
@@ -23,6 +29,7 @@ use fabricbios_wire::RefusalClass;
 use nix::unistd::geteuid;
 
 pub(super) use detach::run as detach;
+pub(super) use ears::hold_signals;
 pub(super) use uevents::wait_for;
 
 use crate::{

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fabricbios_kernfs::{Error, Tree};
-use fabricbios_wire::NvmeofBinding;
+use fabricbios_wire::{NvmeofBinding, Transport};
 use serde::{Deserialize, Serialize};
 
-const CONTROLLERS: &str = "class/nvme";
+pub(super) const CONTROLLERS: &str = "class/nvme";
 const SUBSYSTEMS: &str = "class/nvme-subsystem";
 
 /// Which namespace of which subsystem, and as whom.
@@ -84,6 +84,18 @@ impl NvmeHost {
         Ok(None)
     }
 
+    /// Over which road a target is connected; `None`: it is not.
+    pub(super) fn road(&self, target: &Target) -> Result<Option<Transport>, Error> {
+        for name in self.controllers(target)? {
+            for (transport, road) in [("tcp", Transport::NvmeTcp), ("rdma", Transport::NvmeRdma)] {
+                if self.is(&format!("{CONTROLLERS}/{name}/transport"), transport)? {
+                    return Ok(Some(road));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     fn namespace(&self, place: &str, nsid: u32) -> Result<Option<String>, Error> {
         for name in self.list(place)?.into_iter().filter(|name| is_disk(name)) {
             if self.is(&format!("{place}/{name}/nsid"), &nsid.to_string())? {
@@ -119,7 +131,7 @@ impl NvmeHost {
 }
 
 /// Not there, or going away while it is read.
-fn is_gone(error: &Error) -> bool {
+pub(super) fn is_gone(error: &Error) -> bool {
     error.is_absent() || error.errno() == Some(nix::libc::ENODEV)
 }
 
@@ -133,12 +145,12 @@ fn is_disk(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
 
     use super::*;
 
-    fn target() -> Target {
+    pub(in super::super) fn target() -> Target {
         Target {
             subnqn: "nqn.2025-01.io.example:lease".into(),
             hostnqn: "nqn.2025-01.io.example:host".into(),
@@ -147,7 +159,7 @@ mod tests {
     }
 
     /// A machine whose kernel says `attributes`.
-    fn machine(attributes: &[(&str, &str)]) -> (tempfile::TempDir, NvmeHost) {
+    pub(in super::super) fn machine(attributes: &[(&str, &str)]) -> (tempfile::TempDir, NvmeHost) {
         let dir = tempfile::tempdir().unwrap();
         for (path, value) in attributes {
             let path = dir.path().join(path);
@@ -161,7 +173,7 @@ mod tests {
         (dir, host)
     }
 
-    const CONTROLLER: [(&str, &str); 3] = [
+    pub(in super::super) const CONTROLLER: [(&str, &str); 3] = [
         (
             "class/nvme/nvme3/subsysnqn",
             "nqn.2025-01.io.example:lease\n",
@@ -213,6 +225,19 @@ mod tests {
         };
         assert!(host.controllers(&other).unwrap().is_empty());
         assert_eq!(host.device(&other).unwrap(), None);
+    }
+
+    #[test]
+    fn the_road_is_what_the_kernel_says() {
+        let over = |transport| {
+            let attribute = ("class/nvme/nvme3/transport", transport);
+            let (_dir, host) = machine(&[&CONTROLLER[..], &[attribute]].concat());
+            host.road(&target()).unwrap()
+        };
+        assert_eq!(over("tcp\n"), Some(Transport::NvmeTcp));
+        assert_eq!(over("rdma\n"), Some(Transport::NvmeRdma));
+        let (_dir, host) = machine(&[]);
+        assert_eq!(host.road(&target()).unwrap(), None);
     }
 
     #[test]

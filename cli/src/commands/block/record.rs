@@ -7,10 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fabricbios_wire::{LeaseId, RefusalClass};
+use fabricbios_wire::{LeaseId, RefusalClass, Transport};
 use serde::{Deserialize, Serialize};
 
-use super::nvme_host::Target;
+use super::{
+    nvme_host::{NvmeHost, Target},
+    ways::fits,
+};
 use crate::failure::{Exit, Failure};
 
 /// The record of one lease. It holds no secret.
@@ -22,6 +25,43 @@ pub(super) struct Record {
     /// Over NVMe-oF: what to disconnect when the keeper is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nvmeof: Option<Target>,
+}
+
+impl Record {
+    /// Over which road the device is there; `None`: the kernel has it no more. A device over UDP is there if
+    /// its keeper is.
+    pub(super) fn road(&self, host: &NvmeHost) -> Result<Option<Transport>, Failure> {
+        let Some(target) = &self.nvmeof else {
+            return Ok(Some(Transport::Udp));
+        };
+        host.road(target)
+            .map_err(|error| Failure::local("see how the device is connected", &error))
+    }
+
+    /// Refuses another road than the one that the device has.
+    pub(super) fn check_road(&self, host: &NvmeHost, wanted: Transport) -> Result<(), Failure> {
+        match self.road(host)? {
+            Some(road) if !fits(wanted, road) => Err(self.otherwise(road, wanted)),
+            _ => Ok(()),
+        }
+    }
+
+    fn otherwise(&self, road: Transport, wanted: Transport) -> Failure {
+        let Self {
+            lease_id, device, ..
+        } = self;
+        let message = format!(
+            "lease {lease_id} is attached over {road} as {} and not over {wanted}; to change that, \
+             `fabricctl block detach {lease_id}` first",
+            device.display()
+        );
+        Failure::new(
+            Exit::Other,
+            RefusalClass::Transient,
+            "AttachedOtherwise",
+            message,
+        )
+    }
 }
 
 /// The files of one lease.

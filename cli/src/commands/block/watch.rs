@@ -69,6 +69,11 @@ impl Watch {
         Next::Wait(look_at.min(last_moment) - now)
     }
 
+    /// Until the lease ends.
+    pub(super) fn left(&self, now: Duration) -> Duration {
+        self.end.saturating_sub(now)
+    }
+
     fn margin(&self) -> Duration {
         MARGIN_MIN.max(self.term / MARGIN_SHARE).min(self.term / 2)
     }

@@ -1,0 +1,118 @@
+//! `lease alloc …`: what can be asked for.
+
+use clap::{Args, Subcommand};
+use fabricbios_wire::{
+    CpuIsolationClass, GpuExclusivityClass, HostId, KvCacheIntent, Nqn, RdmaPeer, ResourceId,
+    Transport,
+};
+
+use crate::values;
+
+/// How a queue pair is written.
+pub(super) const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Alloc {
+    /// Memory
+    Mem {
+        /// How much: plain bytes, or with B, KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        bytes: u64,
+        #[command(flatten)]
+        term: Term,
+        /// Over which road: auto, rdma, udp, both
+        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
+        transport: Transport,
+        /// The client's queue pair, again for each of several; numbers decimal or 0x, gid as IPv6,
+        /// IPv4 or raw bytes
+        #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
+        rdma_peer: Vec<RdmaPeer>,
+        /// What a KV cache wants: hot, warm or cold, and its block size
+        #[arg(long, value_parser = values::kv_cache, value_name = "TIER[,block=SIZE]")]
+        intent_kv_cache: Option<KvCacheIntent>,
+        /// Renewal changes the key; for clients that follow key changes
+        #[arg(long)]
+        rotate_on_renew: bool,
+    },
+    /// Block storage
+    Block {
+        /// How much: plain bytes, or with B, KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        bytes: u64,
+        #[command(flatten)]
+        term: Term,
+        /// Over which road: auto, nvme-tcp, nvme-rdma, udp, both
+        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto,
+              value_parser = values::block_road)]
+        transport: Transport,
+        #[command(flatten)]
+        host: BlockHost,
+        /// Nothing can be written
+        #[arg(long)]
+        read_only: bool,
+        /// Renewal changes the keys, for the next connection; for clients that follow key changes
+        #[arg(long)]
+        rotate_on_renew: bool,
+    },
+    /// A network interface
+    Net {
+        /// Megabits per second
+        #[arg(long, value_name = "N", value_parser = values::megabits)]
+        mbps: u64,
+        #[command(flatten)]
+        term: Term,
+    },
+    /// CPU cores
+    Cpu {
+        /// How many
+        #[arg(long, value_name = "N", value_parser = values::count)]
+        cores: u64,
+        #[command(flatten)]
+        term: Term,
+        /// best_effort, whole_core or strict_isolated
+        #[arg(long, value_name = "CLASS")]
+        isolation: Option<CpuIsolationClass>,
+    },
+    /// A GPU or part of one
+    Gpu {
+        /// Memory of it: plain bytes, or with B, KiB, MiB, GiB, TiB
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        vram: u64,
+        #[command(flatten)]
+        term: Term,
+        /// shared, session, device or partition
+        #[arg(long, value_name = "CLASS")]
+        exclusivity: Option<GpuExclusivityClass>,
+    },
+}
+
+/// Who will connect over NVMe-oF.
+#[derive(Debug, Args)]
+pub(crate) struct BlockHost {
+    /// The host that will connect, such as the one in /etc/nvme/hostnqn; the node makes one for this
+    /// lease if not given
+    #[arg(long, value_name = "NQN")]
+    pub(crate) hostnqn: Option<Nqn>,
+    /// Its identifier, such as the one in /etc/nvme/hostid; the name's own UUID, or one that the node
+    /// makes, if not given
+    #[arg(long, value_name = "UUID", requires = "hostnqn")]
+    pub(crate) hostid: Option<HostId>,
+    /// The node, too, has to prove who it is
+    #[arg(long)]
+    pub(crate) mutual_auth: bool,
+}
+
+/// What every lease has.
+#[derive(Debug, Args)]
+pub(crate) struct Term {
+    /// For how long
+    #[arg(long, value_name = "N", value_parser = values::secs)]
+    pub(crate) secs: u32,
+    /// For how long contents are kept after the end, without access
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = values::number::<0, { u32::MAX }>)]
+    pub(crate) grace_secs: u32,
+    /// Of which resource; any of the kind if not given
+    #[arg(long, value_name = "ID")]
+    pub(crate) resource: Option<ResourceId>,
+}

@@ -1,0 +1,68 @@
+//! `block …`: leased block storage.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use fabricbios_wire::{LeaseId, Transport};
+
+use crate::values;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Block {
+    /// Blocks of a lease over UDP to standard output, as they are, also with --json
+    Read {
+        #[command(flatten)]
+        place: BlockPlace,
+        /// How much, in whole blocks; to the end of the lease if not given
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        len: Option<u64>,
+    },
+    /// Standard input into the blocks of a lease over UDP, to its last byte
+    Write {
+        #[command(flatten)]
+        place: BlockPlace,
+    },
+    /// Make a lease a block device and print its path (root). It goes by itself shortly before the
+    /// lease ends
+    Attach(AttachPlace),
+    /// Take the block device of a lease away again (root)
+    Detach(Kept),
+    /// The process that `attach` leaves behind
+    #[command(hide = true)]
+    Keep(AttachPlace),
+}
+
+/// Where to read or write blocks.
+#[derive(Debug, Args)]
+pub(crate) struct BlockPlace {
+    /// Which lease
+    pub(crate) id: LeaseId,
+    /// Where to begin, counted in bytes from the start of the lease, in whole blocks: plain bytes, or
+    /// with B, KiB, MiB, GiB
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]
+    pub(crate) offset: u64,
+    /// Authenticate every byte and not only the requests
+    #[arg(long)]
+    pub(crate) payload_mac: bool,
+}
+
+/// Which lease, and how.
+#[derive(Debug, Args)]
+pub(crate) struct AttachPlace {
+    #[command(flatten)]
+    pub(crate) kept: Kept,
+    /// Over which road: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
+    #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto,
+          value_parser = values::attach_road)]
+    pub(crate) transport: Transport,
+}
+
+/// Which lease, and where it is kept what became of it.
+#[derive(Debug, Args)]
+pub(crate) struct Kept {
+    /// Which lease
+    pub(crate) id: LeaseId,
+    /// Where it is recorded what is attached, with a log for each lease
+    #[arg(long, value_name = "DIR", default_value = "/run/fabricbios/attach")]
+    pub(crate) attach_dir: PathBuf,
+}

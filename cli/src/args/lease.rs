@@ -1,0 +1,69 @@
+//! `lease …`: everything that is done with a lease.
+
+use clap::Subcommand;
+use fabricbios_wire::{LeaseId, RdmaPeer};
+
+use super::alloc::{Alloc, PEER};
+use crate::values;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lease {
+    /// Ask for a lease
+    #[command(subcommand)]
+    Alloc(Alloc),
+    /// Connect a lease to a queue pair, or again after an access fault
+    Bind {
+        /// Which lease
+        id: LeaseId,
+        /// The client's queue pair; again for each of several, 8 at most
+        #[arg(long, required = true, value_parser = values::rdma_peer, value_name = PEER)]
+        rdma_peer: Vec<RdmaPeer>,
+    },
+    /// Another term, from the last fifth of the current one on
+    Renew {
+        /// Which lease
+        id: LeaseId,
+        /// Length of the new term, from now; the last one's if not given
+        #[arg(long, value_name = "N", value_parser = values::secs)]
+        secs: Option<u32>,
+    },
+    /// A new key
+    Rotate {
+        /// Which lease
+        id: LeaseId,
+        /// Milliseconds for which the old key goes on working
+        #[arg(long, value_name = "N", default_value_t = 0,
+              value_parser = values::number::<0, 60_000>)]
+        overlap_ms: u32,
+    },
+    /// How a lease is
+    Query {
+        /// Which lease
+        id: LeaseId,
+    },
+    /// Give a lease back
+    Free {
+        /// Which lease
+        id: LeaseId,
+    },
+    /// Your leases; an operator's: everybody's
+    List {
+        /// Also those that ended and are still on record
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take a lease back from its holder (operator)
+    Revoke {
+        /// Which lease
+        id: LeaseId,
+    },
+    /// Print each change of a lease until it ends
+    Watch {
+        /// Which lease
+        id: LeaseId,
+        /// How often to look between known deadlines
+        #[arg(long, value_name = "N", default_value_t = 1_000,
+              value_parser = values::number::<10, 60_000>)]
+        poll_ms: u32,
+    },
+}

@@ -1,0 +1,45 @@
+//! `mem …`: leased memory.
+
+use clap::{Args, Subcommand};
+use fabricbios_client::Road;
+use fabricbios_wire::LeaseId;
+
+use crate::values;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Mem {
+    /// Bytes of a lease to standard output, as they are, also with --json
+    Read {
+        #[command(flatten)]
+        place: Place,
+        /// How much; to the end of the lease if not given
+        #[arg(long, value_name = "SIZE", value_parser = values::size)]
+        len: Option<u64>,
+    },
+    /// Standard input into a lease, to its last byte
+    Write {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where to read or write, and over which road.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// Which lease
+    pub(crate) id: LeaseId,
+    /// Where to begin, counted from the start of the lease: plain bytes, or with B, KiB, MiB, GiB
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]
+    pub(crate) offset: u64,
+    /// auto, rdma or udp; auto is RDMA where the lease has it and this machine can, unless another
+    /// program's queue pair is connected to the lease. rdma takes the lease from that one
+    #[arg(long, value_name = "ROAD", default_value = "auto", value_parser = values::road)]
+    pub(crate) road: RoadChoice,
+    /// Over UDP: authenticate every byte and not only the requests
+    #[arg(long)]
+    pub(crate) payload_mac: bool,
+}
+
+/// A road that was named; none: whichever is best.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoadChoice(pub(crate) Option<Road>);

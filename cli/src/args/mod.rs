@@ -1,0 +1,106 @@
+//! The command line.
+
+mod alloc;
+mod block;
+mod lease;
+mod mem;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE};
+use fabricbios_wire::{ResourceId, Role};
+
+pub(crate) use self::{
+    alloc::{Alloc, Term},
+    block::{AttachPlace, Block, BlockPlace, Kept},
+    lease::Lease,
+    mem::{Mem, Place, RoadChoice},
+};
+use crate::values;
+
+const AFTER_HELP: &str = "\
+Exit status:
+  0  done
+  2  usage: wrong arguments, or an identity file that cannot be used
+  3  refused by policy or capacity: InvalidIntent, InvalidArgs, CapacityExceeded, ResourceBusy,
+     NotPermitted, RenewTooEarly, Unsupported; a grant that enforces less than was asked for;
+     an identity that the node does not accept
+  4  not found or over: NotFound, Expired, Revoked
+  5  fenced: Fenced
+  6  cannot reach the node, or it is busy or stopping: Unavailable
+  1  anything else: Malformed, Internal, a node of another fabric
+
+With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
+
+/// Lease hardware from a fabricBIOS node.
+#[derive(Debug, Parser)]
+#[command(name = "fabricctl", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Which node: HOST, HOST:PORT or `[IPV6]:PORT`
+    #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR")]
+    pub(crate) node: String,
+    /// As whom: an identity file; the daemon writes the first one to STATE_DIR/admin.identity
+    #[arg(long, global = true, env = ENV_IDENTITY, value_name = "PATH")]
+    pub(crate) identity: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Is the node there
+    Ping,
+    /// What the node has
+    Inventory,
+    /// Ask for, use and give back leases
+    #[command(subcommand)]
+    Lease(Lease),
+    /// Read and write leased memory
+    #[command(subcommand)]
+    Mem(Mem),
+    /// Use leased block storage, as a device or without one
+    #[command(subcommand)]
+    Block(Block),
+    /// Resources that were taken out of service
+    #[command(subcommand)]
+    Fence(Fence),
+    /// Who may ask
+    #[command(subcommand)]
+    Identity(Identity),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Fence {
+    /// What is fenced, since when, and why
+    List,
+    /// Clean a resource, verify, and only then return it to service (operator)
+    Clear {
+        /// Which resource
+        resource: ResourceId,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Identity {
+    /// Who the node thinks you are, and who it is
+    Show,
+    /// Make a key here and have the node sign it (operator)
+    Issue {
+        /// For whom: 1 to 64 of a-z 0-9 - _ .
+        #[arg(long, value_name = "NAME", value_parser = values::tenant)]
+        tenant: String,
+        /// tenant or operator
+        #[arg(long, value_name = "ROLE", default_value_t = Role::Tenant)]
+        role: Role,
+        /// Validity in days; the node's default if not given
+        #[arg(long, value_name = "N", value_parser = values::number::<1, 36_500>)]
+        days: Option<u32>,
+        /// The new identity file; an existing one is not overwritten
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+}

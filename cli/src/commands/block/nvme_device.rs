@@ -1,0 +1,89 @@
+//! A namespace of NVMe-oF as a device: connecting, following the lease's keys, disconnecting.
+
+use std::{path::PathBuf, time::Duration};
+
+use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
+
+use super::{
+    device::{NotAttached, failure, local, not_connected},
+    nvme_connect::{NotConnected, connect},
+    nvme_host::{NvmeHost, Target},
+    uevents::wait_for,
+};
+use crate::failure::Failure;
+
+/// The kernel looks for namespaces by itself once it is connected.
+const APPEARS_WITHIN: Duration = Duration::from_secs(20);
+/// What is gone for the kernel may still be seen for a moment.
+const VANISHES_WITHIN: Duration = Duration::from_secs(30);
+
+/// Connects, unless this machine is connected already, and waits for the device; where it is.
+pub(super) fn attach(
+    host: &NvmeHost,
+    binding: &NvmeofBinding,
+    addresses: &[NvmeofAddress],
+) -> Result<PathBuf, NotAttached> {
+    let target = Target::from(binding);
+    match host.controllers(&target).map_err(failure)?.is_empty() {
+        true => connect_to_one(host, binding, addresses)?,
+        // An earlier keeper was killed, and the keys may have changed since.
+        false => drop(host.follow_keys(&target, binding).map_err(failure)?),
+    }
+    match wait_for(APPEARS_WITHIN, || host.device(&target)).map_err(failure) {
+        Ok(Some(path)) => Ok(path),
+        outcome => {
+            let undone = disconnect(host, &target);
+            let failure = outcome.err().unwrap_or_else(no_device);
+            Err(NotAttached::Failed(match undone {
+                Ok(()) => failure,
+                Err(why) => failure.loudly(&format!("still connected: {}", why.message())),
+            }))
+        }
+    }
+}
+
+/// The first address that answers, best first.
+fn connect_to_one(
+    host: &NvmeHost,
+    binding: &NvmeofBinding,
+    addresses: &[NvmeofAddress],
+) -> Result<(), NotAttached> {
+    let (mut reasons, mut has_driver) = (Vec::new(), false);
+    for address in addresses {
+        match connect(host, binding, address) {
+            Ok(()) => return Ok(()),
+            Err(NotConnected::NoDriver(why)) => reasons.push(why),
+            Err(NotConnected::Refused(why)) => {
+                has_driver = true;
+                reasons.push(why);
+            }
+        }
+    }
+    match has_driver {
+        true => Err(not_connected(&reasons).into()),
+        false => Err(NotAttached::NoDriver(reasons.join("; "))),
+    }
+}
+
+/// Ends every connection to a target; returns when they are gone.
+pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure> {
+    for controller in host.controllers(target).map_err(failure)? {
+        host.delete(&controller).map_err(failure)?;
+    }
+    let gone = || Ok(host.controllers(target)?.is_empty().then_some(()));
+    match wait_for(VANISHES_WITHIN, gone).map_err(failure)? {
+        Some(()) => Ok(()),
+        None => Err(local(format!(
+            "the kernel still has a connection to {} after {} s; see its log",
+            target.subnqn,
+            VANISHES_WITHIN.as_secs()
+        ))),
+    }
+}
+
+fn no_device() -> Failure {
+    local(format!(
+        "connected, but no block device came in {} s; see the kernel's log",
+        APPEARS_WITHIN.as_secs()
+    ))
+}

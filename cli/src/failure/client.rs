@@ -1,0 +1,49 @@
+//! What went wrong between this program and the node.
+
+use fabricbios_client::Error;
+use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
+
+use super::{Exit, Failure};
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        use RefusalClass::{Permanent, Policy, Transient};
+        let refusal = match error {
+            Error::Refused(refusal) => return refused(refusal),
+            other => other,
+        };
+        let (exit, class, code) = match &refusal {
+            Error::Unreachable { .. } => (Exit::Unreachable, Transient, "Unreachable"),
+            Error::Usage(_) => (Exit::Usage, Permanent, "Usage"),
+            Error::Identity { .. } => (Exit::Usage, Permanent, "Identity"),
+            Error::IdentityRefused { .. } => (Exit::Refused, Policy, "IdentityRefused"),
+            Error::UntrustedNode { .. } => (Exit::Other, Permanent, "UntrustedNode"),
+            Error::FailedClosed { .. } => (Exit::Refused, Permanent, "FailedClosed"),
+            Error::Ended { .. } => (Exit::NotFound, Permanent, "Ended"),
+            Error::WritesLost(_) => (Exit::Other, Transient, "WritesLost"),
+            Error::Protocol { .. } => (Exit::Other, Permanent, "Protocol"),
+            _ => (Exit::Other, Permanent, "Local"),
+        };
+        // What the node would have said.
+        let refused = matches!(refusal, Error::Ended { .. }).then_some(LeaseError::Expired);
+        Self {
+            refused,
+            ..Self::new(exit, class, code, refusal.to_string())
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let Refusal {
+        error,
+        class,
+        message,
+        renewable_at_unix_ms,
+    } = refusal;
+    let failure = Failure::new(error.into(), class, error.name(), message);
+    Failure {
+        renewable_at_unix_ms,
+        refused: Some(error),
+        ..failure
+    }
+}

@@ -1,0 +1,67 @@
+//! The exit status of a command that failed.
+
+use fabricbios_wire::LeaseError;
+
+/// Exit statuses; `fabricctl --help` says what leads to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Other = 1,
+    Usage = 2,
+    Refused = 3,
+    NotFound = 4,
+    Fenced = 5,
+    Unreachable = 6,
+}
+
+impl Exit {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Other,
+        Self::Usage,
+        Self::Refused,
+        Self::NotFound,
+        Self::Fenced,
+        Self::Unreachable,
+    ];
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Other => "failed",
+            Self::Usage => "usage",
+            Self::Refused => "refused",
+            Self::NotFound => "not_found",
+            Self::Fenced => "fenced",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+impl From<LeaseError> for Exit {
+    fn from(error: LeaseError) -> Self {
+        match error {
+            LeaseError::InvalidIntent
+            | LeaseError::InvalidArgs
+            | LeaseError::CapacityExceeded
+            | LeaseError::ResourceBusy
+            | LeaseError::NotPermitted
+            | LeaseError::RenewTooEarly
+            | LeaseError::Unsupported => Self::Refused,
+            LeaseError::NotFound | LeaseError::Expired | LeaseError::Revoked => Self::NotFound,
+            LeaseError::Fenced => Self::Fenced,
+            LeaseError::Unavailable => Self::Unreachable,
+            LeaseError::Malformed | LeaseError::Internal => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_its_exit() {
+        assert_eq!(Exit::from(LeaseError::Fenced), Exit::Fenced);
+        assert_eq!(Exit::from(LeaseError::Expired), Exit::NotFound);
+        assert_eq!(Exit::from(LeaseError::CapacityExceeded), Exit::Refused);
+        assert_eq!(Exit::from(LeaseError::Unavailable), Exit::Unreachable);
+    }
+}

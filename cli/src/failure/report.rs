@@ -1,0 +1,130 @@
+//! How a failure is told: one line for people, one JSON object for programs.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use fabricbios_wire::RefusalClass;
+use serde::{Deserialize, Serialize};
+
+use super::{Exit, Failure};
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Json<'a> {
+    error: &'a str,
+    reason: Reason<'a>,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renewable_at_unix_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Reason<'a> {
+    class: &'a str,
+    code: &'a str,
+}
+
+/// [`Json`], read back.
+#[derive(Deserialize)]
+struct Said {
+    reason: SaidReason,
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct SaidReason {
+    class: String,
+    code: String,
+}
+
+impl Failure {
+    /// Prints it; the exit status.
+    pub(crate) fn report(&self, output: Output) -> ExitCode {
+        if !self.silent {
+            let line = if output.json {
+                self.json()
+            } else {
+                self.line()
+            };
+            // With standard error gone too there is only the exit status left.
+            writeln!(io::stderr(), "{line}").ok();
+        }
+        ExitCode::from(self.exit as u8)
+    }
+
+    fn line(&self) -> String {
+        let Self {
+            message,
+            code,
+            class,
+            ..
+        } = self;
+        // A node's message is one line; whatever came, it stays one.
+        let message = message.replace(char::is_control, " ");
+        match self.exit {
+            // What is wrong with the arguments has been said already.
+            Exit::Usage => format!("fabricctl: {message}"),
+            _ => format!("fabricctl: {message} [{code}, {class}]"),
+        }
+    }
+
+    /// What another process of this program said with [`Failure::json`], and its exit status.
+    pub(crate) fn from_json(text: &str, status: Option<i32>) -> Option<Self> {
+        let said: Said = serde_json::from_str(text).ok()?;
+        let exit = Exit::ALL
+            .into_iter()
+            .find(|exit| Some(*exit as i32) == status);
+        let class = said.reason.class.parse().unwrap_or(RefusalClass::Permanent);
+        let exit = exit.unwrap_or(Exit::Other);
+        Some(Self::new(exit, class, &said.reason.code, said.message))
+    }
+
+    /// One object, as `--json` has it.
+    pub(crate) fn json(&self) -> String {
+        let json = Json {
+            error: self.exit.word(),
+            reason: Reason {
+                class: self.class.name(),
+                code: &self.code,
+            },
+            message: &self.message,
+            renewable_at_unix_ms: self.renewable_at_unix_ms,
+        };
+        serde_json::to_string(&json).unwrap_or_else(|_| r#"{"error":"failed"}"#.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_client::Error;
+    use fabricbios_wire::{LeaseError, Refusal};
+
+    use super::*;
+
+    #[test]
+    fn every_refusal_is_told_with_its_name_and_class() {
+        for error in LeaseError::ALL {
+            let refusal = Refusal::new(*error, RefusalClass::Transient, "why");
+            let failure = Failure::from(Error::Refused(refusal));
+            assert!(
+                failure.line().starts_with("fabricctl: why ["),
+                "{}",
+                failure.line()
+            );
+            assert!(
+                failure
+                    .line()
+                    .ends_with(&format!("[{}, transient]", error.name()))
+            );
+        }
+    }
+
+    #[test]
+    fn a_nodes_message_cannot_write_on_the_terminal() {
+        let refusal = Refusal::new(LeaseError::Internal, RefusalClass::Permanent, "a\n\x1b[2Jb");
+        let line = Failure::from(Error::Refused(refusal)).line();
+        assert!(!line.contains(['\n', '\x1b']), "{line:?}");
+    }
+}
