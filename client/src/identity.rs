@@ -1,7 +1,7 @@
 //! Who the caller is: one PEM file with certificate, private key and the fabric's CA.
 
 use std::{
-    fmt, fs,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -51,7 +51,7 @@ impl Identity {
         let path = path.as_ref();
         let pem = fs::read(path)
             .map(Zeroizing::new)
-            .map_err(|e| problem(path, e.to_string()))?;
+            .map_err(|e| problem(path, unread(&e)))?;
         let loaded = parse(path, &pem).map_err(|why| problem(path, why))?;
         let identity = Self(Arc::new(loaded));
         identity.client_config().map_err(|why| problem(path, why))?;
@@ -103,6 +103,19 @@ fn problem(path: &Path, why: String) -> Error {
         path: path.to_owned(),
         why,
     }
+}
+
+/// With what to do about it.
+fn unread(error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => {
+            "; the daemon wrote the first identity to admin.identity in its state directory, and an operator \
+             issues others"
+        }
+        io::ErrorKind::PermissionDenied => "; run this as the file's owner",
+        _ => "",
+    };
+    format!("{error}{remedy}")
 }
 
 fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {

@@ -12,10 +12,11 @@ import tempfile
 from block import MIB, BlockNode, alloc, attached, directory_pool, leased, loop_device, put, ready, resources, run, sh
 from block import traces, same_traces
 from checks import Suite
-from fabric import ADDRESS, NOT_FOUND, REFUSED, USAGE, Refused
+from fabric import ADDRESS, NOT_FOUND, OTHER, REFUSED, USAGE, Refused, program
 from nvme_host import LISTENING, sockets, until
 
-OTHER = "10.77.9.1"
+LATER = "10.77.9.1"
+NOBODY = 65534
 
 
 class NotReady(Exception):
@@ -117,16 +118,16 @@ def ports(suite):
     with socket.create_server((ADDRESS, 4420)):
         words = _said(loop_device(32))
         suite.check("a port in use: said, with the address", any(ADDRESS in line and "4420" in line for line in words), f"{ADDRESS}:4420", words[-3:])
-    port = f"tcp:{OTHER}:4420"
+    port = f"tcp:{LATER}:4420"
     node = BlockNode(loop_device(32), ports=(port,), fbbu=False)
     with node:
         alice = node.tenant("alice")
         suite.refused("an address that is not there yet", lambda: alloc(alice, 512 * 8), None)
-        sh(f"ip address add {OTHER}/32 dev lo")
+        sh(f"ip address add {LATER}/32 dev lo")
         until(lambda: sockets(4420, LISTENING), 30, "the port")
         with attached(alice, MIB) as (_, path):
             suite.check("once it is there, the port is", path, "a device")
-        sh(f"ip address del {OTHER}/32 dev lo")
+        sh(f"ip address del {LATER}/32 dev lo")
 
 
 def _said(pool, **settings):
@@ -136,6 +137,59 @@ def _said(pool, **settings):
             return list(node.lines)
     except NotReady as error:
         return str(error).splitlines()
+
+
+def attaching(suite):
+    """`block attach` and `detach` where they cannot be: each says what is missing and what to do."""
+    with trying(loop_device(32)) as node:
+        alice = node.tenant("alice")
+        tcp, udp, both = (alloc(alice, MIB, transport=road)["lease_id"] for road in ("nvme-tcp", "udp", "both"))
+        freed = alloc(alice, MIB)
+        alice.free(freed)
+        memory = alice.alloc(4096, 60)["lease_id"]
+        for name, words, status, parts in (
+                ("a lease of memory", ("attach", memory), USAGE, ("mem",)), ("a lease that is over", ("attach", freed["lease_id"]), NOT_FOUND, ("new lease",)),
+                ("a road that the lease has not", ("attach", udp, "--transport", "nvme-tcp"), USAGE, ("nvme-tcp", "udp")),
+                ("a device in place of a lease", ("attach", "/dev/nvme0n1"), USAGE, ("/dev/nvme0n1", "lease list")),
+                ("not attached", ("detach", tcp), NOT_FOUND, ("/run/fabricbios/attach", "--attach-dir")),
+                ("a file in place of a directory", ("attach", tcp, "--attach-dir", "/etc/passwd"), USAGE, ("/etc/passwd", "directory"))):
+            _told(suite, f"attaching, {name}", alice, ("block", *words), status, parts)
+        _without_root(suite, alice, tcp)
+        _without_modules(suite, alice, {"tcp": tcp, "udp": udp, "both": both})
+        for lease in (tcp, udp):
+            suite.check("attaching, with all modules", alice.ask("block", "attach", lease)["device"], "a device")
+            alice.ask("block", "detach", lease)
+
+
+def _told(suite, name, tenant, words, status, parts):
+    """It fails with that status, and the message has all `parts`."""
+    finished = tenant.run(*words)
+    refusal = Refused(list(map(str, words)), finished)
+    suite.check(name, refusal.status == status and all(part in refusal.message for part in parts), f"exit {status}, {parts}", str(refusal))
+
+
+def _without_root(suite, alice, lease):
+    own = pathlib.Path("/tmp/nobody.identity")
+    shutil.copy(alice.identity, own)
+    os.chown(own, NOBODY, NOBODY)
+    for word in ("attach", "detach"):
+        done = run("setpriv", f"--reuid={NOBODY}", "--clear-groups", program("fabricctl"), "--node", alice.node, "--identity", own, "block", word, lease)
+        suite.check(f"{word} without root: said", done.returncode == OTHER and "sudo" in done.stderr, "exit 1, sudo", done.stderr)
+
+
+def _without_modules(suite, alice, leases):
+    modules = ("nbd", "nvme-rdma", "nvme-tcp", "nvme-fabrics")
+    for module in modules:
+        run("modprobe", "-r", module)
+    blocked = pathlib.Path("/etc/modprobe.d/lab.conf")
+    blocked.write_text("".join(f"install {module} /bin/false\n" for module in modules), encoding="ascii")
+    attach = lambda road: ("block", "attach", leases[road])
+    _told(suite, "no nvme-tcp: which modprobe, and what would do", alice, attach("tcp"), OTHER, ("modprobe nvme-tcp", "UDP"))
+    _told(suite, "no nbd: which modprobe, and what would do", alice, attach("udp"), OTHER, ("modprobe nbd", "NVMe-oF"))
+    _told(suite, "neither: both are told", alice, attach("both"), OTHER, ("modprobe nvme-tcp", "modprobe nbd"))
+    sh("modprobe --ignore-install nvme-fabrics")
+    _told(suite, "nvme-fabrics without nvme-tcp: which modprobe", alice, attach("tcp"), OTHER, ("modprobe nvme-tcp",))
+    blocked.unlink()
 
 
 def kernel(suite):
@@ -190,7 +244,7 @@ def main():
     """Each section has nodes of its own."""
     ready()
     with Suite("block, bad input") as suite:
-        for section in (pools, devices, requests, ports, links, kernel):
+        for section in (pools, devices, requests, attaching, ports, links, kernel):
             suite.section(section, suite)
 
 

@@ -4,20 +4,23 @@
 the lease is refused, NVMe-oF and UDP are two roads to one lease that are cut together, and a file system on an attached
 device survives packets that are lost."""
 import contextlib
+import os
 import pathlib
 import secrets
+import signal
 import subprocess
 import tempfile
 
 import fbmu_frame as f
+import keeper
 from block import MIB, BlockNode, alloc, device_of, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
 from block import ready, run, sh, size_of
 from checks import Suite
-from fabric import program
+from fabric import OTHER, program
 from fbbu_client import Client, part
 from fbmu_frame import Frame
 from fbmu_suite import Strangers
-from nvme_host import Fio, Watch, connect, gone
+from nvme_host import Fio, Watch, connect, gone, until
 
 TERM_SECS = 10
 BLOCK = 4096
@@ -146,6 +149,48 @@ def file_system(suite, node, pools):
             sh(f"umount {place}")
 
 
+def keepers(suite, node, pools):
+    """However the keeper ends: no device is left behind, what was written is not lost without need, and it can be
+    attached again."""
+    alice = node.tenant("alice")
+    with leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease, tempfile.TemporaryDirectory() as place:
+        name = pathlib.Path(place) / "file"
+        attach, detach = (lambda word=word: alice.ask("block", word, lease["lease_id"])["device"] for word in ("attach", "detach"))
+        child = keeper.Child(alice, lease)
+        suite.equal("SIGTERM: exit status, and the device is gone", (0, 0), (child.end(signal.SIGTERM)[0], size_of(child.device)))
+        path = attach()
+        suite.refused("attached: over another road", lambda: alice.ask("block", "attach", lease["lease_id"], "--transport", "nvme-tcp"),
+                      OTHER, "AttachedOtherwise")
+        sh(f"mkfs.ext4 -q -F -O ^has_journal {path}; mount {path} {place}")
+        name.write_bytes(pattern("file", MIB))
+        os.kill(keeper.record(lease)["keeper_pid"], signal.SIGTERM)
+        line = keeper.said(lease, "still mounted")
+        suite.check("SIGTERM, mounted: the log names the mount point and what was done", place in line and "is stored" in line, place, line)
+        until(lambda: not keeper.record(lease), 30, "the keeper's end")
+        sh(f"umount {place}")
+        path = attach()
+        sh(f"mount {path} {place}")
+        suite.check("SIGTERM, mounted: what was written is there", name.read_bytes() == pattern("file", MIB), "the same bytes")
+        keeper.kill(lease)
+        until(lambda: _errs(path), 30, "an error of the device without a keeper")
+        suite.refused("SIGKILL, mounted: detach names the mount point", detach, OTHER, None)
+        other = attach()
+        suite.check("SIGKILL, mounted: attached anew, as another device", other != path and size_of(other) == 16 * MIB, "another device", other)
+        sh(f"umount {place}")
+        suite.equal("SIGKILL, mounted: the old one is gone", 0, size_of(path))
+        keeper.kill(lease)
+        detach()
+        suite.equal("SIGKILL: detach, and nothing is left", (0, {}), (size_of(other), keeper.record(lease)))
+
+
+def _errs(path):
+    try:
+        get(path, BLOCK)
+    except OSError:
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def lossy_line():
     """Everything of this machine to itself, worse than it is."""
@@ -164,7 +209,7 @@ def main():
     ready()
     pools = {"directory": directory_pool(64), "device": loop_device(64, BLOCK)}
     with Suite("blocks over UDP") as suite, BlockNode(*pools.values()) as node:
-        for section in (refusals, read_only, by_fabricctl, both, file_system):
+        for section in (refusals, read_only, by_fabricctl, both, file_system, keepers):
             suite.section(section, suite, node, pools)
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 

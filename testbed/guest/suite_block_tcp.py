@@ -3,13 +3,18 @@
 """Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own line connects, to a file of a directory and to a slice
 of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; what is freed goes
 away at the client, and nothing of it is left on the node."""
+import pathlib
+import signal
+import tempfile
+
+import keeper
 from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device
-from block import nqn_of, pattern
+from block import nqn_of, pattern, run
 from block import put, ready, same_traces, settled, resources, size_of, traces
 from block_refusals import refused, strangers
 from checks import Suite
-from fabric import REFUSED, Refused
-from nvme_host import Fio, attempt, connect, controllers, disconnect, gone, options_of, until, verified
+from fabric import OTHER, REFUSED, Refused
+from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, gone, options_of, text_of, until, verified
 
 RENEW_SECS = 15
 ATTACHED_SECS = 20
@@ -41,6 +46,84 @@ def by_fabricctl(suite, node, pools):
     gone(nqn_of(short))
     state = alice.ask("lease", "query", short["lease_id"])["state"]
     suite.equal("attach: detached by itself while the lease still runs", "active", state)
+
+
+def keys(suite, node, pools):
+    """After a renewal with other keys the kernel connects again by itself, and I/O goes on."""
+    alice = node.tenant("alice")
+    for kind, more in (("one way", ()), ("both ways", ("--mutual-auth",))):
+        with leased(alice, secs=2 * RENEW_SECS, pool=pools["device"], more=("--rotate-on-renew", *more)) as lease:
+            path = alice.ask("block", "attach", lease["lease_id"])["device"]
+            job = Fio(path).started()
+            until(lambda: _renewed(alice, lease), 2 * RENEW_SECS + 5, "a renewal")
+            keeper.said(lease, "new keys", "the kernel has them too")
+            _connect_again(nqn_of(lease))
+            suite.check(f"keys, {kind}: connected again with the new ones, fio goes on", job.running(), "running")
+            report = job.stop()
+            suite.equal(f"keys, {kind}: without an error", 0, report["error"])
+            suite.equal(f"keys, {kind}: written and verified after that", 0, verified(path, size="1M")["error"])
+            suite.check(f"keys, {kind}: no secret in the log", "DHHC" not in keeper.log(lease), "none")
+            alice.ask("block", "detach", lease["lease_id"])
+
+
+def _connect_again(nqn):
+    """As after the loss of the connection: it is given up and made anew."""
+    place, = (CONTROLLERS / name for name in controllers(nqn))
+    until(lambda: text_of(place / "state") == "live", 30, "a live controller")
+    (place / "reset_controller").write_text("1", encoding="ascii")
+    until(lambda: text_of(place / "state") == "live", 30, "a live controller")
+
+
+def keepers(suite, node, pools):
+    """However the keeper ends, the device ends with it or with the lease, and can be attached again."""
+    alice = node.tenant("alice")
+    with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
+        again = lambda *words: alice.ask("block", "attach", lease["lease_id"], *words)
+        parts = lambda told, *names: tuple(told[name] for name in names)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            status, words = keeper.Child(alice, lease).end(number)
+            suite.equal(f"{number.name}: exit status, and the device is gone", (0, []), (status, controllers(nqn_of(lease))))
+            suite.check(f"{number.name}: said", number.name in words and "detached" in words, number.name, words)
+        path = again()["device"]
+        suite.refused("attached: over another road", lambda: again("--transport", "udp"), OTHER, "AttachedOtherwise")
+        suite.equal("attached: over the road that it has", ("nvme-tcp", True), parts(again("--transport", "nvme-tcp"), "transport", "already"))
+        put(path, pattern("killed"))
+        keeper.kill(lease)
+        suite.refused("SIGKILL: another road while it is connected", lambda: again("--transport", "nvme-rdma"), OTHER, "AttachedOtherwise")
+        suite.equal("SIGKILL: attach finds the same device", (path, False), parts(again(), "device", "already"))
+        suite.equal("SIGKILL: and its bytes", pattern("killed"), get(path, MIB))
+        disconnect(nqn_of(lease))
+        suite.equal("disconnected by somebody: attach makes it anew", False, again()["already"])
+        keeper.kill(lease)
+        alice.ask("block", "detach", lease["lease_id"])
+        suite.check("SIGKILL: detach does it in the keeper's place", not controllers(nqn_of(lease)))
+        again()
+        keeper.kill(lease)
+        alice.free(lease)
+        print(f"   SIGKILL: no device {gone(nqn_of(lease)):.1f} s after the lease's end", flush=True)
+        suite.check("SIGKILL: the device does not outlive the lease", not controllers(nqn_of(lease)))
+
+
+def mounted(suite, node, pools):
+    """A device that is mounted goes in time too: its files are stored, and the log names the mount point."""
+    alice, place = node.tenant("alice"), tempfile.mkdtemp(prefix="mount point ")
+    lease = alloc(alice, 16 * MIB, secs=ATTACHED_SECS, pool=pools["device"])
+    path = alice.ask("block", "attach", lease["lease_id"])["device"]
+    run("mkfs.ext4", "-q", "-F", path)
+    run("mount", path, place)
+    (pathlib.Path(place) / "file").write_bytes(pattern("file", MIB))
+    suite.refused("mounted: detach", lambda: alice.ask("block", "detach", lease["lease_id"]), OTHER, None)
+    gone(nqn_of(lease))
+    line = keeper.said(lease, "still mounted")
+    suite.check("mounted: the log names the mount point and what was done", place in line and "stored" in line and "umount" in line, place, line)
+    run("umount", place)
+    renewed = alice.renew(lease, "--secs", 60)
+    with device_of(alice, renewed) as path:
+        suite.equal("mounted: fsck finds nothing", 0, run("fsck.ext4", "-f", "-n", path).returncode)
+        run("mount", path, place)
+        suite.check("mounted: what was written is there", (pathlib.Path(place) / "file").read_bytes() == pattern("file", MIB), "the same bytes")
+        run("umount", place)
+    alice.free(lease)
 
 
 def tenants(suite, node, pools):
@@ -140,7 +223,7 @@ def main():
         with BlockNode(*pools.values(), ports=(TCP, TCP6)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             running = traces([pools["directory"]])
-            for section in (transfer, by_fabricctl, tenants, own_host, rotation, ended):
+            for section in (transfer, by_fabricctl, keepers, keys, mounted, tenants, own_host, rotation, ended):
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)

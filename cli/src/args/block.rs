@@ -36,6 +36,7 @@ pub(crate) enum Block {
 #[derive(Debug, Args)]
 pub(crate) struct BlockPlace {
     /// Which lease
+    #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
     /// Where to begin, counted in bytes from the start of the lease, in whole blocks: plain bytes, or
     /// with B, KiB, MiB, GiB
@@ -61,6 +62,7 @@ pub(crate) struct AttachPlace {
 #[derive(Debug, Args)]
 pub(crate) struct Kept {
     /// Which lease
+    #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
     /// Where it is recorded what is attached, with a log for each lease
     #[arg(long, value_name = "DIR", default_value = "/run/fabricbios/attach")]

@@ -14,6 +14,7 @@ pub(crate) enum Lease {
     /// Connect a lease to a queue pair, or again after an access fault
     Bind {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// The client's queue pair; again for each of several, 8 at most
         #[arg(long, required = true, value_parser = values::rdma_peer, value_name = PEER)]
@@ -22,6 +23,7 @@ pub(crate) enum Lease {
     /// Another term, from the last fifth of the current one on
     Renew {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// Length of the new term, from now; the last one's if not given
         #[arg(long, value_name = "N", value_parser = values::secs)]
@@ -30,6 +32,7 @@ pub(crate) enum Lease {
     /// A new key
     Rotate {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// Milliseconds for which the old key goes on working
         #[arg(long, value_name = "N", default_value_t = 0,
@@ -39,11 +42,13 @@ pub(crate) enum Lease {
     /// How a lease is
     Query {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
     },
     /// Give a lease back
     Free {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
     },
     /// Your leases; an operator's: everybody's
@@ -55,11 +60,13 @@ pub(crate) enum Lease {
     /// Take a lease back from its holder (operator)
     Revoke {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
     },
     /// Print each change of a lease until it ends
     Watch {
         /// Which lease
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// How often to look between known deadlines
         #[arg(long, value_name = "N", default_value_t = 1_000,

@@ -27,6 +27,7 @@ pub(crate) enum Mem {
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// Which lease
+    #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
     /// Where to begin, counted from the start of the lease: plain bytes, or with B, KiB, MiB, GiB
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]

@@ -271,3 +271,49 @@ fn a_lease_that_is_attached_over_another_road_says_over_which_and_how_to_change_
     }
     answering.join().unwrap();
 }
+
+#[test]
+fn wrong_arguments_say_which_and_what_would_be_right() {
+    let node = saying(Ok(Reply::Lease(block_lease())));
+    let file = node.dir().join("file");
+    fs::write(&file, "").unwrap();
+    for (line, words) in [
+        (
+            format!("block attach {LEASE_TEXT} --attach-dir {}", file.display()),
+            ["--attach-dir", "not a directory"],
+        ),
+        (
+            format!(
+                "block detach {LEASE_TEXT} --attach-dir {}/x",
+                file.display()
+            ),
+            ["--attach-dir", "name a directory"],
+        ),
+        (
+            format!("block attach {LEASE_TEXT} --attach-dir /proc/nothing"),
+            ["--attach-dir", "/proc/nothing"],
+        ),
+    ] {
+        let Some(output) = as_root(command(&node, &format!("--json {line}"))) else {
+            return;
+        };
+        let (status, object) = failure(&output);
+        assert_eq!(status, 2, "{object}");
+        for word in words {
+            assert!(
+                object["message"].as_str().unwrap().contains(word),
+                "{object}"
+            );
+        }
+    }
+    for wrong in ["/dev/nvme0n1", "7"] {
+        let output = command(&node, &format!("--json block detach {wrong}")).output();
+        let (status, object) = failure(&output.unwrap());
+        assert_eq!(status, 2, "{object}");
+        let message = object["message"].as_str().unwrap();
+        assert!(
+            message.contains(wrong) && message.contains("lease list"),
+            "{message}"
+        );
+    }
+}

@@ -152,7 +152,7 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
             "whole_core",
         ),
         ("lease query 123", "32"),
-        ("lease query", "ID"),
+        ("lease query", "LEASE"),
         (
             "lease rotate 0123456789abcdef0123456789abcdef --overlap-ms 60001",
             "60000",

@@ -33,6 +33,8 @@ fn identities_that_do_not_do() {
         )
     };
     assert_eq!(code(with("/no/such/file")), (2, "Identity".into()));
+    let missing = with("/no/such/file").1["message"].to_string();
+    assert!(missing.contains("admin.identity"), "{missing}");
     assert_eq!(code(with("")), (2, "Usage".into()));
     let (_, object) = failure(
         &command(&node, "--json ping")

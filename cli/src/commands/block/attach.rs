@@ -47,6 +47,7 @@ pub(super) fn run(
     let lease_id = place.kept.id;
     let files = Files::new(&place.kept.attach_dir, lease_id);
     let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
+    files.check_dir()?;
     let kept = kept(&files)?;
     check_road(&files, kept.is_some(), place.transport)?;
     let (device, already) = match kept {

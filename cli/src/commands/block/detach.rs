@@ -29,6 +29,7 @@ pub(crate) fn run(place: &Kept, output: Output) -> Result<(), Failure> {
     need_root()?;
     let files = Files::new(&place.attach_dir, place.id);
     let named = |failure: Failure| failure.at(&format!("lease {}", place.id));
+    files.check_dir()?;
     let device = detach(&files).map_err(named)?;
     let detached = Detached {
         lease_id: place.id.to_string(),
@@ -56,7 +57,7 @@ fn detach(files: &Files) -> Result<String, Failure> {
 /// The keeper was killed: its record says what is left.
 fn without_keeper(files: &Files) -> Result<String, Failure> {
     let Some(record) = files.read()? else {
-        return Err(not_attached());
+        return Err(not_attached(files));
     };
     let lock = files.lock()?;
     in_use::check(&record.device)?;
@@ -71,13 +72,14 @@ fn device_text(device: &Path) -> String {
     device.display().to_string()
 }
 
-fn not_attached() -> Failure {
-    Failure::new(
-        Exit::NotFound,
-        RefusalClass::Permanent,
-        "NotAttached",
-        "it is not attached to this machine",
-    )
+fn not_attached(files: &Files) -> Failure {
+    let message = format!(
+        "it is not attached to this machine: {} is not there; was it attached on another one, or with \
+         another --attach-dir?",
+        files.record().display()
+    );
+    let class = RefusalClass::Permanent;
+    Failure::new(Exit::NotFound, class, "NotAttached", message)
 }
 
 fn failed(code: &str, why: &str) -> Failure {

@@ -7,7 +7,7 @@ use fabricbios_wire::{LeaseId, LeaseInfo, RefusalClass};
 
 use super::{
     super::block_device::NbdDevice,
-    nvme_connect::load_module,
+    modules::{load_module, no_driver},
     nvme_device,
     nvme_host::{NvmeHost, Target},
     ways::Way,
@@ -43,7 +43,10 @@ impl Device {
             };
             match outcome {
                 Err(NotAttached::NoDriver(why)) => reasons.push(why),
-                Err(NotAttached::Failed(failure)) => return Err(failure),
+                Err(NotAttached::Failed(failure)) => {
+                    let more = reasons.iter().rev();
+                    return Err(more.fold(failure, |failure, why| failure.loudly(why)));
+                }
                 Ok(attached) => return Ok(attached),
             }
         }
@@ -107,8 +110,16 @@ impl From<Failure> for NotAttached {
 
 fn attach_nbd(node: &Node, lease_id: LeaseId) -> Result<(Device, PathBuf), NotAttached> {
     let lease = BlockLease::open(node, lease_id).map_err(Failure::from)?;
-    // It may be there without, and who needs it says what is missing.
-    load_module("nbd").ok();
+    let loaded = load_module("nbd");
+    if !NbdDevice::has_driver() {
+        return Err(NotAttached::NoDriver(no_driver(
+            "NBD driver",
+            "/sys/block/nbd0",
+            "nbd",
+            loaded,
+            "use a lease over NVMe-oF, or `fabricctl block read` and `write`",
+        )));
+    }
     let device = NbdDevice::attach(lease)?;
     let path = device.path().to_owned();
     Ok((Device::Nbd(Some(device)), path))

@@ -36,7 +36,8 @@ impl User {
     /// How it is made to use the device no more.
     pub(super) fn remedy(&self) -> String {
         match self {
-            Self::Mount(place) => format!("`umount {}`", place.display()),
+            // A shell takes it in quotes whatever it is called.
+            Self::Mount(place) => format!("`umount {place:?}`"),
             Self::Holder(name) => format!("take {name} down"),
         }
     }

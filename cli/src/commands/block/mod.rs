@@ -11,6 +11,7 @@ mod in_use;
 mod keeper;
 mod log;
 mod made;
+mod modules;
 mod nvme_connect;
 mod nvme_device;
 mod nvme_host;

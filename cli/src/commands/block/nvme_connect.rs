@@ -6,14 +6,16 @@ use std::{
     io::{self, Read, Write},
     net::SocketAddr,
     path::Path,
-    process::{Command, Stdio},
 };
 
-use fabricbios_wire::{NvmeofAddress, NvmeofBinding, NvmeofTransport};
+use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use nix::libc;
 use zeroize::Zeroizing;
 
-use super::nvme_host::NvmeHost;
+use super::{
+    modules::{load_module, no_driver},
+    nvme_host::NvmeHost,
+};
 
 /// Seconds between two attempts to connect again, and of silence before the kernel looks whether the
 /// node is still there; the same as in the connect line of a lease.
@@ -36,43 +38,36 @@ pub(super) fn connect(
     address: &NvmeofAddress,
 ) -> Result<(), NotConnected> {
     let path = host.dev.join("nvme-fabrics");
-    load_driver(address.transport, &path)?;
-    submit(&path, &options(binding, address)).map_err(|error| {
-        NotConnected::Refused(format!(
+    // The kernel loads the module of a transport by itself only once the fabrics module is there.
+    let module = format!("nvme-{}", address.transport);
+    let loaded = load_module(&module);
+    let lacks = |what: &Path, loaded| {
+        let kind = format!("NVMe-oF host over {}", address.transport);
+        let place = what.display().to_string();
+        NotConnected::NoDriver(no_driver(
+            &kind,
+            &place,
+            &module,
+            loaded,
+            "use a lease over UDP",
+        ))
+    };
+    if !path.exists() {
+        return Err(lacks(&path, loaded));
+    }
+    submit(&path, &options(binding, address)).map_err(|error| match loaded {
+        // The kernel's answer to a transport that nobody has registered.
+        Err(why) if error.raw_os_error() == Some(libc::EINVAL) => lacks(
+            &Path::new("/sys/module").join(module.replace('-', "_")),
+            Err(why),
+        ),
+        _ => NotConnected::Refused(format!(
             "{} at {} did not connect: {error}{}",
             address.transport,
             address.endpoint,
             hint(&error)
-        ))
+        )),
     })
-}
-
-/// The kernel loads the module of a transport by itself once the fabrics module is there.
-fn load_driver(transport: NvmeofTransport, path: &Path) -> Result<(), NotConnected> {
-    let module = format!("nvme-{transport}");
-    let loaded = load_module(&module);
-    if path.exists() {
-        return Ok(());
-    }
-    let why = loaded.err().unwrap_or_else(|| "it said nothing".to_owned());
-    Err(NotConnected::NoDriver(format!(
-        "this kernel has no NVMe-oF host over {transport}: {} is not there and `modprobe {module}` did not \
-         help ({why}); install the kernel's modules, or use a lease over UDP",
-        path.display()
-    )))
-}
-
-/// Loads a module of the kernel, or says why not. One that is built in or loaded is no error.
-pub(super) fn load_module(module: &str) -> Result<(), String> {
-    let output = Command::new("modprobe")
-        .arg(module)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("modprobe: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
 }
 
 fn submit(path: &Path, options: &str) -> io::Result<()> {
@@ -137,7 +132,7 @@ fn hint(error: &io::Error) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_wire::{DhchapSecret, HostId};
+    use fabricbios_wire::{DhchapSecret, HostId, NvmeofTransport};
 
     use super::*;
 

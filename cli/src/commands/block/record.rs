@@ -1,6 +1,7 @@
 //! What is attached, in one file for each lease: so that a second `attach` and a later `detach` know.
 
 use std::{
+    fmt,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
@@ -93,11 +94,28 @@ impl Files {
         self.dir.join(format!("{}.{extension}", self.lease_id))
     }
 
+    /// Whether the directory could be one; it need not be there.
+    pub(super) fn check_dir(&self) -> Result<(), Failure> {
+        match fs::metadata(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(self.unusable(&error)),
+            Ok(metadata) if metadata.is_dir() => Ok(()),
+            Ok(_) => Err(self.unusable(&"it is not a directory")),
+        }
+    }
+
+    fn unusable(&self, why: &dyn fmt::Display) -> Failure {
+        Failure::usage(format!(
+            "--attach-dir {}: {why}; name a directory, or leave it out",
+            self.dir.display()
+        ))
+    }
+
     /// For root alone: whoever can write here decides what is detached.
     pub(super) fn make_dir(&self) -> Result<(), Failure> {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(|error| Failure::local(&format!("make {}", self.dir.display()), &error))
+        made.map_err(|error| self.unusable(&error))
     }
 
     /// The log, empty.

@@ -61,6 +61,11 @@ impl NbdDevice {
         }
     }
 
+    /// Whether this kernel has the driver, loaded or built in.
+    pub(crate) fn has_driver() -> bool {
+        Path::new("/sys/block/nbd0").exists()
+    }
+
     /// `/dev/nbdN`
     pub(crate) fn path(&self) -> &Path {
         &self.path

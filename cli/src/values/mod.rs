@@ -1,0 +1,88 @@
+//! Values as people write them. Every error says what was wrong and what would be right.
+
+mod kv_cache;
+mod rdma_peer;
+mod road;
+mod size;
+
+use fabricbios_wire::{LeaseId, is_tenant_name};
+
+pub(crate) use self::{
+    kv_cache::kv_cache,
+    rdma_peer::rdma_peer,
+    road::{attach_road, block_road, road},
+    size::{offset, size},
+};
+
+/// The id of a lease.
+pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {
+    let hint = "a lease is named by its id, as `fabricctl lease list` shows it";
+    text.parse().map_err(|error| format!("{error}; {hint}"))
+}
+
+/// A term in seconds, not zero.
+pub(crate) fn secs(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("a term lasts at least 1 second".into()),
+        Ok(secs) => Ok(secs),
+        Err(_) => Err(format!("write whole seconds, at most {}", u32::MAX)),
+    }
+}
+
+/// Megabits per second, as bits per second.
+pub(crate) fn megabits(text: &str) -> Result<u64, String> {
+    let megabits: u64 = whole(text, (1, u64::MAX / 1_000_000))?;
+    Ok(megabits * 1_000_000)
+}
+
+/// A whole number of at least `MIN` and at most `MAX`.
+pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, String> {
+    let number = whole(text, (MIN.into(), MAX.into()))?;
+    u32::try_from(number).map_err(|e| format!("{e}; at most {MAX}"))
+}
+
+/// A number of things, not zero.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    whole(text, (1, u64::MAX))
+}
+
+fn whole(text: &str, (min, max): (u64, u64)) -> Result<u64, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|n| (min..=max).contains(n))
+        .ok_or_else(|| format!("write a whole number from {min} to {max}"))
+}
+
+/// A tenant's name.
+pub(crate) fn tenant(text: &str) -> Result<String, String> {
+    if is_tenant_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a tenant's name is 1 to 64 of a-z 0-9 - _ .".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_none_are_told_what_would_be_one() {
+        assert_eq!(number::<0, 60_000>("60000"), Ok(60_000));
+        assert_eq!(megabits("100"), Ok(100_000_000));
+        let wrong = ["x", "", "-1", "60001", "99999999999999999999", "1.5"];
+        for text in wrong {
+            let error = number::<0, 60_000>(text).unwrap_err();
+            assert!(error.contains("from 0 to 60000"), "{text}: {error}");
+        }
+        for text in ["x", "0", "99999999999999999999"] {
+            for error in [megabits(text).unwrap_err(), count(text).unwrap_err()] {
+                assert!(error.contains("whole number from 1"), "{text}: {error}");
+            }
+        }
+        assert!(
+            secs("99999999999")
+                .unwrap_err()
+                .contains("at most 4294967295")
+        );
+    }
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/python3
+"""The process that `fabricctl block attach` leaves behind: who it is, what it said, and how it can be ended."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+from fabric import program
+from nvme_host import until
+
+DIRECTORY = pathlib.Path("/run/fabricbios/attach")
+
+
+def record(lease):
+    """What is written down of the attached lease; {} if nothing is."""
+    try:
+        return json.loads(_file(lease, "json").read_text(encoding="utf-8") or "{}")
+    except FileNotFoundError:
+        return {}
+
+
+def log(lease):
+    """What its last keeper did."""
+    return _file(lease, "log").read_text(encoding="utf-8")
+
+
+def said(lease, *parts, secs=30):
+    """Waits for a line of the log with all `parts`."""
+    find = lambda: next((line for line in log(lease).splitlines() if all(part in line for part in parts)), None)
+    return until(find, secs, f"{parts} in the log of {lease['lease_id']}: {log(lease)!r}")
+
+
+def kill(lease):
+    """SIGKILL; returns when it is gone."""
+    pid = record(lease)["keeper_pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not pathlib.Path(f"/proc/{pid}/exe").exists(), 30, "the keeper's end")
+
+
+class Child:
+    """A keeper of this process, so that its exit status can be had."""
+
+    def __init__(self, tenant, lease):
+        words = [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, "block", "keep", lease["lease_id"]]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.device = json.loads(self.process.stdout.readline())["device"]
+
+    def end(self, number):
+        """Sends the signal; exit status and log."""
+        self.process.send_signal(number)
+        _, words = self.process.communicate(timeout=60)
+        return self.process.returncode, words
+
+
+def _file(lease, extension):
+    return DIRECTORY / f"{lease['lease_id']}.{extension}"
