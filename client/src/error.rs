@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fabricbios_wire::{LeaseId, Refusal};
+use fabricbios_wire::{LeaseError, LeaseId, Refusal};
 
 /// Why a call did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -115,6 +115,13 @@ impl Error {
             Self::Refused(refusal) => Some(refusal),
             _ => None,
         }
+    }
+
+    /// Whether the node has said of a lease that nothing can be done with it any more.
+    pub fn is_over(&self) -> bool {
+        use LeaseError::{Expired, Fenced, NotFound, Revoked};
+        let code = self.refusal().map(|refusal| refusal.error);
+        matches!(code, Some(Expired | Fenced | NotFound | Revoked))
     }
 }
 

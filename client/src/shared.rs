@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_wire::{Binding, LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
+use fabricbios_wire::{Binding, LeaseId, LeaseInfo, LeasePhase, Request};
 
 use crate::{
     Error, Health, Node, Road, Transfers,
@@ -67,7 +67,7 @@ impl Shared {
     /// A lease that is known to be lost says so before it bothers the node.
     pub(crate) fn check_not_lost(&self) -> Result<(), Error> {
         let lost = match &self.state().health {
-            Health::Lost(error) if is_over(error) => Some(error.to_string()),
+            Health::Lost(error) if error.is_over() => Some(error.to_string()),
             _ => None,
         };
         let lease_id = self.lease_id;
@@ -174,11 +174,4 @@ fn is_older(told: &LeaseInfo, known: &LeaseInfo) -> bool {
     let open = matches!(told.phase, LeasePhase::Binding | LeasePhase::Active);
     let key = |info: &LeaseInfo| (info.generation, info.expires_at_unix_ms);
     open && key(told) < key(known)
-}
-
-/// Whether the node has said that nothing can be done with the lease any more.
-pub(crate) fn is_over(error: &Error) -> bool {
-    use LeaseError::{Expired, Fenced, NotFound, Revoked};
-    let code = error.refusal().map(|refusal| refusal.error);
-    matches!(code, Some(Expired | Fenced | NotFound | Revoked))
 }

@@ -153,7 +153,8 @@ def keepers(suite, node, pools):
     """However the keeper ends: no device is left behind, what was written is not lost without need, and it can be
     attached again."""
     alice = node.tenant("alice")
-    with leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease, tempfile.TemporaryDirectory() as place:
+    place = tempfile.mkdtemp()
+    with leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease:
         name = pathlib.Path(place) / "file"
         attach, detach = (lambda word=word: alice.ask("block", word, lease["lease_id"])["device"] for word in ("attach", "detach"))
         child = keeper.Child(alice, lease)
@@ -184,8 +185,9 @@ def keepers(suite, node, pools):
 
 
 def _errs(path):
+    """Whether it fails, where nothing was read before that could still be remembered."""
     try:
-        get(path, BLOCK)
+        get(path, BLOCK, 12 * MIB)
     except OSError:
         return True
     return False

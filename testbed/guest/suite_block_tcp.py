@@ -107,7 +107,7 @@ def keepers(suite, node, pools):
 def mounted(suite, node, pools):
     """A device that is mounted goes in time too: its files are stored, and the log names the mount point."""
     alice, place = node.tenant("alice"), tempfile.mkdtemp(prefix="mount point ")
-    lease = alloc(alice, 16 * MIB, secs=ATTACHED_SECS, pool=pools["device"])
+    lease = alloc(alice, 16 * MIB, secs=ATTACHED_SECS, grace_secs=60, pool=pools["device"])
     path = alice.ask("block", "attach", lease["lease_id"])["device"]
     run("mkfs.ext4", "-q", "-F", path)
     run("mount", path, place)

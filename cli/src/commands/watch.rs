@@ -3,9 +3,9 @@
 use std::{thread, time::Duration};
 
 use fabricbios_client::{Error, Node};
-use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Reply, Request};
+use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase};
 
-use super::alloc;
+use super::{alloc, lease::query};
 use crate::{failure::Failure, output::Output};
 
 /// Just after a deadline there is something to see; just before there is not.
@@ -36,13 +36,6 @@ pub(super) fn run(
             return Ok(());
         }
         thread::sleep(pause);
-    }
-}
-
-fn query(node: &Node, lease_id: LeaseId) -> Result<LeaseInfo, Error> {
-    match node.call_blocking(Request::LeaseQuery(lease_id))? {
-        Reply::Lease(info) => Ok(info),
-        other => Err(node.unexpected("a lease", &other)),
     }
 }
 

@@ -10,11 +10,7 @@ use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryCli
 use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
 
 use super::{Failed, Job, Transfers, over};
-use crate::{
-    Error,
-    runtime::wait,
-    shared::{Shared, is_over},
-};
+use crate::{Error, runtime::wait, shared::Shared};
 
 /// How long a lease without a key is waited for while somebody gives it one. A node takes
 /// milliseconds, unless it waits for a queue pair that does not answer.
@@ -202,7 +198,7 @@ fn coordinates(lease_id: LeaseId, binding: &Binding) -> Option<Coordinates> {
 
 /// Only what is final.
 fn ended(error: Error) -> Option<Error> {
-    (matches!(error, Error::Ended { .. }) || is_over(&error)).then_some(error)
+    (matches!(error, Error::Ended { .. }) || error.is_over()).then_some(error)
 }
 
 /// The data plane's error in the SDK's words. What became of a lease that is over is asked of the

@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_client::{Error, Node};
-use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, Request};
+use fabricbios_client::Node;
+use fabricbios_wire::LeaseId;
 use nix::unistd::setsid;
 use serde::Serialize;
 
 use super::{
+    super::lease::query,
     ears::Heard,
     in_use,
     log::{log, log_failure},
@@ -158,7 +159,7 @@ impl Keeper {
                 }
                 goes_on
             }
-            Err(error) if is_over(&error) => {
+            Err(error) if error.is_over() => {
                 log(&format!("the lease is over: {error}"));
                 false
             }
@@ -193,20 +194,6 @@ impl Keeper {
         self.lock.remove();
         Ok(())
     }
-}
-
-fn query(node: &Node, lease_id: LeaseId) -> Result<LeaseInfo, Error> {
-    match node.call_blocking(Request::LeaseQuery(lease_id))? {
-        fabricbios_wire::Reply::Lease(info) => Ok(info),
-        other => Err(node.unexpected("a lease", &other)),
-    }
-}
-
-/// What the node says of a lease that it has no more.
-fn is_over(error: &Error) -> bool {
-    use LeaseError::{Expired, Fenced, NotFound, Revoked};
-    let code = error.refusal().map(|refusal| refusal.error);
-    matches!(code, Some(Expired | Fenced | NotFound | Revoked))
 }
 
 fn say(line: &str) -> io::Result<()> {
