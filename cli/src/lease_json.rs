@@ -162,7 +162,7 @@ impl<'a> From<&'a Binding> for BindingJson<'a> {
                 length: limits.length,
             }),
             rdma: binding.rdma.as_ref().map(RdmaJson::from),
-            nvmeof: binding.nvmeof.as_ref().map(NvmeofJson::from),
+            nvmeof: binding.nvmeof.as_deref().map(NvmeofJson::from),
         }
     }
 }

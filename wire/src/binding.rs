@@ -1,7 +1,7 @@
 //! What a lease hands back: its life, and the coordinates of its data plane (000, "Binding TLV
 //! Format").
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 use zeroize::Zeroize;
@@ -110,8 +110,8 @@ pub struct Binding {
     pub limits: Option<Limits>,
     /// 0x0201–0x0208.
     pub rdma: Option<RdmaBinding>,
-    /// 0x0301–0x0309.
-    pub nvmeof: Option<NvmeofBinding>,
+    /// 0x0301–0x0309. Boxed: a lease of memory, of which there may be a million, has none.
+    pub nvmeof: Option<Box<NvmeofBinding>>,
 }
 
 /// 0x0104: what of the resource may be touched. Bytes for MEM, blocks for BLOCK.

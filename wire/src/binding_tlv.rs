@@ -1,6 +1,8 @@
 //! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C; 0x0301–0x0309 are in `nvmeof`. When one of
 //! the RDMA tags is there, all of 0x0202–0x0208, 0x020A and 0x020B must be.
 
+use alloc::boxed::Box;
+
 use crate::{
     Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RDMA_PEERS_MAX, RdmaBinding,
     RdmaQueuePair, RdmaStrategy, endpoint, nvmeof,
@@ -23,7 +25,7 @@ pub(crate) fn read(area: &TlvArea<'_>) -> Read<Binding> {
             None
         },
         nvmeof: nvmeof::has_binding(area)
-            .then(|| nvmeof::read_binding(area))
+            .then(|| nvmeof::read_binding(area).map(Box::new))
             .transpose()?,
     })
 }

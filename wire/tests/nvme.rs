@@ -145,7 +145,7 @@ fn no_secret_is_ever_printed() {
         remaining_ms: 0,
         effective: Effective::default(),
         binding: Binding {
-            nvmeof: Some(binding()),
+            nvmeof: Some(Box::new(binding())),
             ..Binding::default()
         },
     };

@@ -53,7 +53,7 @@ fn unreachable() -> LeaseInfo {
     };
     LeaseInfo {
         binding: Binding {
-            nvmeof: Some(nvmeof),
+            nvmeof: Some(Box::new(nvmeof)),
             ..Binding::default()
         },
         ..block_lease()

@@ -55,7 +55,7 @@ pub(crate) fn block_lease() -> LeaseInfo {
                 offset: 0,
                 length: 256,
             }),
-            nvmeof: Some(binding()),
+            nvmeof: Some(Box::new(binding())),
             ..Binding::default()
         },
         ..lease(60_000)

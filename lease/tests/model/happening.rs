@@ -284,7 +284,7 @@ pub(super) fn binding(tag: Tag, road: Transport, rkey: Option<u32>, number: u32)
     Binding {
         dp_key: by_datagrams.then(|| oracle::dp_key(number)),
         rdma,
-        nvmeof: (blocks && road != Transport::Udp).then(|| nvmeof(number)),
+        nvmeof: (blocks && road != Transport::Udp).then(|| Box::new(nvmeof(number))),
         ..Binding::default()
     }
 }

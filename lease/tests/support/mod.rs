@@ -301,7 +301,7 @@ pub(crate) fn block_binding_over(road: Transport, key: u8) -> Binding {
         block_bytes: 512,
     };
     Binding {
-        nvmeof: (road != Transport::Udp).then_some(nvmeof),
+        nvmeof: (road != Transport::Udp).then(|| Box::new(nvmeof)),
         rdma: None,
         ..binding_over(road, key)
     }

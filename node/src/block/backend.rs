@@ -90,7 +90,7 @@ impl BlockBackend {
     fn open_roads(&self, order: &BindOrder, volume: &Volume) -> Result<Binding, BindError> {
         let nvmeof = match order.transport {
             Transport::Udp => None,
-            _ => Some(self.publish(order, volume)?),
+            _ => Some(Box::new(self.publish(order, volume)?)),
         };
         let udp = match order.transport {
             Transport::Udp | Transport::Both => self.serve(order, volume),
@@ -300,7 +300,7 @@ impl Backend for BlockBackend {
         let mut lease = lock(&entry);
         let limits = lease.limits;
         if let (Some(exports), Some(_)) = (&self.exports, &lease.nvmeof) {
-            lease.nvmeof = Some(exports.rekey(tag)?);
+            lease.nvmeof = Some(Box::new(exports.rekey(tag)?));
         }
         let nvmeof = lease.nvmeof.clone();
         let udp = match (&self.datagrams, lease.road) {

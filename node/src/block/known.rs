@@ -17,7 +17,7 @@ const REMEMBERED: usize = 65_536;
 pub(super) struct Lease {
     pub(super) has_volume: bool,
     pub(super) road: Option<Transport>,
-    pub(super) nvmeof: Option<NvmeofBinding>,
+    pub(super) nvmeof: Option<Box<NvmeofBinding>>,
     pub(super) limits: Option<Limits>,
 }
 

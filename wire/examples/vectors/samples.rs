@@ -123,7 +123,7 @@ pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -
         effective,
         ..lease(Binding {
             limits: Some(Limits { offset: 0, length }),
-            nvmeof,
+            nvmeof: nvmeof.map(Box::new),
             ..Binding::default()
         })
     }

@@ -432,7 +432,7 @@ fn binding() -> impl Strategy<Value = Binding> {
             udp_endpoint,
             limits,
             rdma,
-            nvmeof,
+            nvmeof: nvmeof.map(Box::new),
         })
 }
 
