@@ -64,7 +64,7 @@ fn run(mut transfer: Transfer<'_>, script: &mut Script<'_>, mut now: Duration) -
         }
         match script.byte() {
             Some(step) => {
-                let reply = reply(step, &asked, 1, script);
+                let reply = reply(step, &asked, None, script);
                 now += Duration::from_millis(u64::from(step));
                 transfer.on_datagram(&reply, now);
             }

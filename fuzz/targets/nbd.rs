@@ -1,0 +1,45 @@
+//! A stream of NBD requests: however long it says they are, no more is kept than came, and cut
+//! differently it is the same.
+#![no_main]
+
+#[allow(dead_code, reason = "replies are not what is looked at")]
+#[path = "../../cli/src/commands/block_device/protocol.rs"]
+mod protocol;
+
+use libfuzzer_sys::fuzz_target;
+use protocol::{Decoder, LENGTH_MAX, Request, What};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((cut, stream)) = bytes.split_first() else {
+        return;
+    };
+    let at_once = decode(stream.chunks(stream.len().max(1)));
+    let in_pieces = decode(stream.chunks(usize::from(*cut).max(1)));
+    assert_eq!(at_once, in_pieces);
+    let carried = |request: &Request| match &request.what {
+        What::Write(from) => from.len(),
+        What::Read(length) => {
+            assert!(*length <= LENGTH_MAX);
+            0
+        }
+        _ => 0,
+    };
+    let carried: usize = at_once.0.iter().map(carried).sum();
+    assert!(carried <= stream.len());
+});
+
+/// Everything up to the first that is no request; whether there is one.
+fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, bool) {
+    let (mut decoder, mut found) = (Decoder::default(), Vec::new());
+    for piece in pieces {
+        decoder.feed(piece);
+        loop {
+            match decoder.next() {
+                Ok(Some(request)) => found.push(request),
+                Ok(None) => break,
+                Err(_not_nbd) => return (found, true),
+            }
+        }
+    }
+    (found, false)
+}
