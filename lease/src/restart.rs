@@ -17,8 +17,8 @@ use core::time::Duration;
 use fabricbios_wire::{LeaseId, LeasePhase, ResourceId};
 
 use crate::{
-    Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note, Now, Order,
-    State, StepError, Tag,
+    BootTime, Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note,
+    Now, Order, State, StepError, Tag,
     fate::{Fate, Held, secs},
     lease::Lease,
     record::Ended,
@@ -102,6 +102,15 @@ impl LeaseTable {
     /// The same, without whose they are.
     pub fn held(&self, resource_id: ResourceId) -> impl Iterator<Item = Extent> + '_ {
         self.holders(resource_id).map(|(_, extent)| extent)
+    }
+
+    /// Leases of before that get their bindings again, and until when they may be used.
+    pub fn going_on(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, BootTime)> + '_ {
+        let leases = self.leases.values();
+        let its = leases.filter(move |lease| {
+            lease.resource_id == resource_id && lease.state == State::Rebinding
+        });
+        its.map(|lease| (lease.tag(), lease.deadline))
     }
 
     /// Leases whose release failed, and which nothing else keeps fenced: their late release clears that.

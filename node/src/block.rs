@@ -9,22 +9,26 @@ mod reconcile;
 mod seen;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
-use fabricbios_lease::{Backend, Offer};
+use fabricbios_lease::{Backend, LeaseTable, Offer};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_premium::nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, ResourceType};
 
-use crate::{clock, config::Settings, detect::resource_id, inventory::OfferedPool};
+use crate::{
+    clock, config::Settings, detect::resource_id, inventory::OfferedPool, watchdog::Watchdog,
+};
 
 pub use backend::BlockBackend;
 pub use parts::{Datagrams, Exports, Volumes};
 pub use reconcile::Stray;
 use seen::Seen;
+use watched::Watched;
 
 /// Block storage on offer.
 pub struct OfferedBlocks {
@@ -34,6 +38,8 @@ pub struct OfferedBlocks {
     pub pools: Vec<OfferedPool>,
     /// What makes its leases real.
     pub backend: Arc<BlockBackend>,
+    /// What ends them in the kernel's target when the daemon cannot.
+    pub watchdog: Option<Watchdog>,
 }
 
 impl OfferedBlocks {
@@ -43,7 +49,24 @@ impl OfferedBlocks {
             offers: backend.probe()?,
             pools: backend.pools(),
             backend,
+            watchdog: None,
         })
+    }
+}
+
+impl OfferedBlocks {
+    /// From here on leases that go on end on time even if this process does not live to see it.
+    pub fn watch_over(&self, table: &LeaseTable) {
+        let Some(watchdog) = &self.watchdog else {
+            return;
+        };
+        for offer in &self.offers {
+            let goes_on = table.going_on(offer.resource_id);
+            goes_on.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
+        }
+        if let Err(error) = watchdog.begin() {
+            tracing::error!("leases over NVMe-oF are cut only while this daemon runs: {error:#}");
+        }
     }
 }
 
@@ -82,8 +105,14 @@ pub fn open(
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
     }
+    let watchdog = Watchdog::new(settings.state_dir(), node_id)?;
+    let watched = roads.target.clone().map(|target| Watched {
+        target,
+        watchdog: watchdog.clone(),
+    });
+    let is_watched = watched.is_some();
     let mut backend = BlockBackend::new(
-        roads.target.clone().map(|it| it as Arc<dyn Exports>),
+        watched.map(|it| Arc::new(it) as Arc<dyn Exports>),
         roads.datagrams.clone().map(|it| it as Arc<dyn Datagrams>),
     );
     let names: Vec<String> = pools.iter().map(|it| hex(&it.facts().identity)).collect();
@@ -95,7 +124,9 @@ pub fn open(
         backend.add(resource_id(&node_id, ResourceType::Block, name), pool);
     }
     Seen::write(settings.state_dir(), &names)?;
-    Ok((Some(OfferedBlocks::of(Arc::new(backend))?), roads))
+    let mut offered = OfferedBlocks::of(Arc::new(backend))?;
+    offered.watchdog = is_watched.then_some(watchdog);
+    Ok((Some(offered), roads))
 }
 
 fn hex(bytes: &[u8]) -> String {

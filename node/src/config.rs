@@ -36,6 +36,9 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
+    /// Cut leases at their deadline when the daemon cannot: what it leaves behind when it dies.
+    #[command(hide = true)]
+    Watchdog(crate::watchdog::Arguments),
 }
 
 /// Flags, each of which may also stand in the configuration file under the same name.

@@ -26,3 +26,4 @@ pub mod run;
 pub mod service;
 pub mod size;
 pub mod udp_listen;
+pub mod watchdog;

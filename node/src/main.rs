@@ -7,8 +7,8 @@ use std::{
 
 use clap::Parser;
 use fabricbios_node::{
-    config::{Cli, Command},
-    run,
+    config::{Cli, Command, Settings},
+    run, watchdog,
 };
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -17,15 +17,19 @@ use tracing_subscriber::EnvFilter;
 const LINES_WAITING_MAX: usize = 16_384;
 
 fn main() -> ExitCode {
-    let settings = match Cli::parse().command {
-        Command::ControlServer(settings) => settings,
-        Command::Wipe { arguments } => return fabricbios_pool::wipe_main(&arguments),
-    };
+    match Cli::parse().command {
+        Command::ControlServer(settings) => control_server(*settings),
+        Command::Wipe { arguments } => fabricbios_pool::wipe_main(&arguments),
+        Command::Watchdog(arguments) => watchdog::watchdog_main(&arguments),
+    }
+}
+
+fn control_server(settings: Settings) -> ExitCode {
     let _until_written = log_to_stderr();
     if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
     }
-    match run::control_server(*settings) {
+    match run::control_server(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -221,6 +221,7 @@ fn open_blocks(
     backends: &mut Backends,
     inventory: &mut Inventory,
 ) -> anyhow::Result<()> {
+    blocks.watch_over(table);
     let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
     let known = blocks.offers.iter().flat_map(holders);
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-"""The daemon dies by SIGKILL under a connected client: the kernel goes on serving, the next daemon adopts, and what ran
-out meanwhile is cut and wiped at its start. Killed at each of its own steps, it leaves nothing that its successor does
+"""The daemon dies by SIGKILL under a connected client: the kernel goes on serving, the next daemon adopts; what runs
+out meanwhile, or under a daemon that is stopped, is cut at its deadline. Killed at each of its own steps, it leaves nothing that its successor does
 not adopt, remove or fence. A subsystem of somebody else stands beside it and never notices.
 
 BLOCK_STEPS=all goes through every step for both kinds of pool; without it through some, for the device."""
@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -21,7 +22,7 @@ from checks import Suite, give_back
 from fabric import program
 from nvme_host import Fio, connect, device, disconnect, gone, until
 
-TERM_SECS = 8
+TERM_SECS = 12
 STEP_SECS = 15
 SECRET = pattern("secret")
 # Those behind which something different is left each time.
@@ -51,18 +52,56 @@ def adopts(suite, node, pools):
 
 
 def expired_meanwhile(suite, node, pools):
-    """A lease that ran out without a daemon is cut before the next one says READY."""
+    """A lease that runs out without a daemon is cut at its deadline, by the watchdog that the daemon left."""
     alice = node.tenant("alice")
-    for kind, pool in pools.items():
+    for (kind, pool), replaced in zip(pools.items(), (False, True)):
+        if replaced:
+            end_watchdog(node)
         lease = alloc(alice, secs=TERM_SECS, pool=pool)
         job = Fio(connect(lease)).started()
         node.kill()
-        until(lambda lease=lease: time.time() * 1000 > lease["expires_at_unix_ms"] + 500, TERM_SECS + 5, "the deadline")
+        _ends_on_time(suite, f"{kind}, no daemon", lease, job)
         node.start()
-        suite.equal(f"{kind}: unlinked at READY", 0, nvmet_tree.listed(nqn_of(lease)))
-        suite.check(f"{kind}: fio meets errors", job.report()["error"], "an error")
-        gone(nqn_of(lease))
         suite.equal(f"{kind}: expired", "expired", alice.query(lease)["state"])
+
+
+def wedged(suite, node, pools):
+    """So is one whose daemon is there and does nothing; and one that is renewed goes on."""
+    alice = node.tenant("alice")
+    with attached(alice, pool=pools["device"]) as (other, path):
+        lease = alloc(alice, secs=TERM_SECS, pool=pools["device"])
+        job = Fio(connect(lease)).started()
+        node.process.send_signal(signal.SIGSTOP)
+        _ends_on_time(suite, "a stopped daemon", lease, job)
+        suite.equal("a stopped daemon: another lease goes on", 1, nvmet_tree.listed(nqn_of(other)))
+        put(path, pattern("other"))
+        node.process.send_signal(signal.SIGCONT)
+        suite.equal("a stopped daemon that goes on: expired", "expired", alice.query(lease)["state"])
+
+
+def _ends_on_time(suite, name, lease, job):
+    """Not before its deadline, and then soon."""
+    def left():
+        return lease["expires_at_unix_ms"] / 1000 - time.time()
+    until(lambda: left() < 0.5, TERM_SECS + 5, "half a second before the deadline")
+    suite.equal(f"{name}: half a second before the deadline it is linked", 1, nvmet_tree.listed(nqn_of(lease)))
+    until(lambda: not nvmet_tree.listed(nqn_of(lease)), 10, "the end of the lease")
+    print(f"   {name}: unlinked {-left():.1f} s after the deadline", flush=True)
+    suite.check(f"{name}: fio meets errors", job.report()["error"], "an error")
+    gone(nqn_of(lease))
+
+
+def watchdogs():
+    """The processes."""
+    return sh("pgrep -f '[e]xe watchdog' || true").split()
+
+
+def end_watchdog(node):
+    """Another one comes."""
+    before = watchdogs()
+    sh(f"kill -9 {' '.join(before)}")
+    until(lambda: set(watchdogs()) - set(before), 10, "another watchdog")
+    assert node.process.poll() is None
 
 
 def steps():
@@ -178,13 +217,15 @@ def main():
         subprocess.run(["sh", "-c", foreign.line], check=True)
         witness = Fio(until(lambda: device(foreign.nqn), 30, "the foreign device"), size="1M", iodepth=1).started()
         theirs = nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)
-        for section in (adopts, expired_meanwhile, dies):
+        for section in (adopts, expired_meanwhile, wedged, dies):
             suite.section(section, suite, node, pools)
         suite.check("the foreign subsystem: fio goes on", witness.running(), "running")
         suite.equal("the foreign subsystem: without an error", 0, witness.stop()["error"])
         suite.equal("the foreign subsystem: untouched", [], nvmet_tree.difference(theirs, nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)))
         disconnect(foreign.nqn)
         foreign.remove()
+        suite.equal("SIGTERM", 0, node.stop())
+        suite.check("no watchdog is left", until(lambda: not watchdogs(), 10, "the watchdog's end"), "none")
 
 
 if __name__ == "__main__":

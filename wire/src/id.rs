@@ -78,6 +78,25 @@ impl fmt::Display for NodeId {
     }
 }
 
+impl FromStr for NodeId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let wrong = ParseIdError {
+            expected_digits: 64,
+            got: text.len(),
+        };
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(wrong);
+        }
+        let half = |digits: &str| u128::from_str_radix(digits, 16).map_err(|_checked| wrong);
+        let mut id = [0; 32];
+        id[..16].copy_from_slice(&half(&text[..32])?.to_be_bytes());
+        id[16..].copy_from_slice(&half(&text[32..])?.to_be_bytes());
+        Ok(Self(id))
+    }
+}
+
 impl fmt::Debug for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NodeId({self})")

@@ -280,6 +280,9 @@ impl Backend for BlockBackend {
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) {
+        if let Some(exports) = &self.exports {
+            exports.extend(tag, deadline);
+        }
         if let Some(datagrams) = &self.datagrams {
             datagrams.extend(tag, deadline);
         }

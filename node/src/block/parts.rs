@@ -5,7 +5,9 @@ use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
 use fabricbios_lease::{BindError, BootTime, Condition, Extent, StepError, Tag};
 use fabricbios_pool::{Facts, Pool, Volume};
-use fabricbios_premium::nvmet::{Export, Target};
+use fabricbios_premium::nvmet::Export;
+#[cfg(doc)]
+use fabricbios_premium::nvmet::Target;
 use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, Transport};
 
 /// [`Pool`].
@@ -43,6 +45,8 @@ pub trait Exports: Send + Sync {
     fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError>;
     /// [`Target::leases`].
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
+    /// [`fabricbios_lease::Backend::extend`]: the kernel looks at no clock, so somebody else does.
+    fn extend(&self, tag: Tag, deadline: BootTime);
 }
 
 /// [`FbbuBackend`].
@@ -86,27 +90,6 @@ impl Volumes for Pool {
     }
     fn condition(&self) -> Condition {
         Self::condition(self)
-    }
-}
-
-impl Exports for Target {
-    fn transports(&self) -> Vec<Transport> {
-        Self::transports(self)
-    }
-    fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
-        Self::publish(self, export)
-    }
-    fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
-        Self::rekey(self, tag)
-    }
-    fn cut(&self, tag: Tag) -> Result<String, StepError> {
-        Self::cut(self, tag)
-    }
-    fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
-        Self::remove(self, lease, progress)
-    }
-    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        Self::leases(self)
     }
 }
 

@@ -149,6 +149,7 @@ impl Exports for Part {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(self.place.ids("export"))
     }
+    fn extend(&self, _: Tag, _: BootTime) {}
 }
 
 impl Datagrams for Part {

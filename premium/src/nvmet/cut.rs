@@ -52,6 +52,17 @@ impl Cut<'_> {
         Ok(done.proof(&answers))
     }
 
+    /// The same without the proof, for whoever has to do it in the daemon's stead; from how many ports.
+    pub(super) fn shut(&self) -> Result<usize, StepError> {
+        let exists = self.tree.exists(subsystem_at(&self.subsystem));
+        if !exists.map_err(|error| self.error(error))? {
+            return Ok(0);
+        }
+        let done = self.unlink(&survey(self.tree)?)?;
+        self.sweep(&done.unlinked)?;
+        Ok(done.unlinked.len())
+    }
+
     /// New connections stop with the host, old ones with the link.
     fn unlink(&self, seen: &[Seen]) -> Result<Done, StepError> {
         let addresses: Vec<SocketAddr> = seen.iter().filter_map(Seen::tcp_address).collect();

@@ -121,6 +121,19 @@ impl Target {
         subsystems.iter().any(|name| names.lease_of(name).is_some())
     }
 
+    /// Ends access to a lease of that node without [`Target::cut`]'s proof, for a process that has nothing but
+    /// the lease's name; from how many ports it was taken.
+    pub fn shut(configfs: &Path, node_id: NodeId, lease: LeaseId) -> Result<usize, StepError> {
+        let names = Names::new(node_id);
+        let cut = Cut {
+            tree: &Tree::new(configfs),
+            anchor: &names.anchor(),
+            lease,
+            subsystem: names.subsystem(lease),
+        };
+        cut.shut()
+    }
+
     /// Roads that its ports are, also of those whose address does not exist yet.
     #[must_use]
     pub fn transports(&self) -> Vec<Transport> {

@@ -1,0 +1,186 @@
+//! Which leases end when, and which of them the daemon should have cut by now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use fabricbios_lease::BootTime;
+use fabricbios_wire::{Generation, LeaseId};
+
+use super::word::Word;
+
+/// How long after a deadline a daemon that lives may take for its own cut, which comes with a proof. It fences
+/// a lease that it could not cut by then.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Before another try of what failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    leases: BTreeMap<LeaseId, (Generation, BootTime)>,
+    /// The same, the earliest first.
+    ends: BTreeSet<(BootTime, LeaseId)>,
+    is_orphan: bool,
+}
+
+impl Watch {
+    /// The newest generation counts, and of one generation what was said last.
+    pub(super) fn hear(&mut self, word: Word) {
+        match word {
+            Word::Until(lease, generation, deadline) if self.is_news(lease, generation) => {
+                self.set(lease, generation, deadline);
+            }
+            Word::Over(lease, generation) if self.is_news(lease, generation) => {
+                self.forget(lease);
+            }
+            _ => {}
+        }
+    }
+
+    /// The daemon is gone: nobody else will do it.
+    pub(super) fn orphan(&mut self) {
+        self.is_orphan = true;
+    }
+
+    /// When [`Watch::take_due`] has something to say.
+    pub(super) fn next(&self) -> Option<BootTime> {
+        let (end, _) = self.ends.first()?;
+        Some(*end + self.patience())
+    }
+
+    /// A lease that somebody should have cut by now; it is forgotten.
+    pub(super) fn take_due(&mut self, now: BootTime) -> Option<(LeaseId, Generation)> {
+        let (end, lease) = *self.ends.first()?;
+        if now < end + self.patience() {
+            return None;
+        }
+        let generation = self.forget(lease)?;
+        Some((lease, generation))
+    }
+
+    /// What could not be done now is tried once more, unless the daemon says something newer.
+    pub(super) fn try_again(&mut self, now: BootTime, lease: LeaseId, generation: Generation) {
+        self.set(lease, generation, now + AGAIN);
+    }
+
+    /// Nothing is left to do, and nothing will come.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_orphan && self.leases.is_empty()
+    }
+
+    /// Everything that is known, to be said once more.
+    pub(super) fn words(&self) -> impl Iterator<Item = Word> + '_ {
+        let known = self.leases.iter();
+        known.map(|(lease, (generation, end))| Word::Until(*lease, *generation, *end))
+    }
+
+    fn patience(&self) -> Duration {
+        match self.is_orphan {
+            true => Duration::ZERO,
+            false => DAEMON_PATIENCE,
+        }
+    }
+
+    fn is_news(&self, lease: LeaseId, generation: Generation) -> bool {
+        let known = self.leases.get(&lease);
+        known.is_none_or(|(known, _)| *known <= generation)
+    }
+
+    fn set(&mut self, lease: LeaseId, generation: Generation, end: BootTime) {
+        self.forget(lease);
+        self.leases.insert(lease, (generation, end));
+        self.ends.insert((end, lease));
+    }
+
+    fn forget(&mut self, lease: LeaseId) -> Option<Generation> {
+        let (generation, end) = self.leases.remove(&lease)?;
+        self.ends.remove(&(end, lease));
+        Some(generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LeaseId = LeaseId(0xA);
+    const B: LeaseId = LeaseId(0xB);
+
+    fn at(secs: u64) -> BootTime {
+        BootTime(0) + Duration::from_secs(secs)
+    }
+
+    fn until(lease: LeaseId, generation: u32, secs: u64) -> Word {
+        Word::Until(lease, Generation(generation), at(secs))
+    }
+
+    fn watching(words: &[Word]) -> Watch {
+        let mut watch = Watch::default();
+        words.iter().for_each(|word| watch.hear(*word));
+        watch
+    }
+
+    #[test]
+    fn a_daemon_that_lives_has_its_time_first() {
+        let mut watch = watching(&[until(A, 1, 10), until(B, 1, 5)]);
+        assert_eq!(watch.next(), Some(at(5) + DAEMON_PATIENCE));
+        assert_eq!(watch.take_due(at(5)), None);
+        assert_eq!(
+            watch.take_due(at(5) + DAEMON_PATIENCE),
+            Some((B, Generation(1)))
+        );
+        assert_eq!(watch.take_due(at(5) + DAEMON_PATIENCE), None);
+    }
+
+    #[test]
+    fn without_a_daemon_a_lease_ends_at_its_deadline() {
+        let mut watch = watching(&[until(A, 1, 10)]);
+        watch.orphan();
+        assert_eq!(watch.next(), Some(at(10)));
+        assert_eq!(watch.take_due(at(9)), None);
+        assert!(!watch.is_done());
+        assert_eq!(watch.take_due(at(10)), Some((A, Generation(1))));
+        assert!(watch.is_done());
+    }
+
+    #[test]
+    fn what_the_daemon_has_cut_is_not_cut_again() {
+        let mut watch = watching(&[until(A, 1, 10), Word::Over(A, Generation(1))]);
+        assert_eq!((watch.next(), watch.take_due(at(99))), (None, None));
+        // There may be leases to come.
+        assert!(!watch.is_done());
+    }
+
+    #[test]
+    fn a_renewal_counts_and_what_is_older_does_not() {
+        let mut watch = watching(&[until(A, 1, 10), until(A, 1, 20), until(A, 2, 30)]);
+        watch.hear(until(A, 1, 5));
+        watch.hear(Word::Over(A, Generation(1)));
+        assert_eq!(watch.next(), Some(at(30) + DAEMON_PATIENCE));
+        // A lease can be shortened.
+        watch.hear(until(A, 2, 8));
+        assert_eq!(watch.next(), Some(at(8) + DAEMON_PATIENCE));
+    }
+
+    #[test]
+    fn what_failed_is_tried_again() {
+        let mut watch = watching(&[until(A, 1, 10)]);
+        watch.orphan();
+        assert_eq!(watch.take_due(at(10)), Some((A, Generation(1))));
+        watch.try_again(at(10), A, Generation(1));
+        assert_eq!(watch.take_due(at(10)), None);
+        assert_eq!(watch.take_due(at(10) + AGAIN), Some((A, Generation(1))));
+    }
+
+    #[test]
+    fn a_successor_can_be_told_everything() {
+        let watch = watching(&[until(A, 1, 10), until(B, 3, 5), until(A, 2, 7)]);
+        assert_eq!(
+            watch.words().collect::<Vec<_>>(),
+            [until(A, 2, 7), until(B, 3, 5)]
+        );
+    }
+}
