@@ -234,6 +234,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Ends the key before the last rotation. `Ok`: it is proven dead.
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError>;
 
+    /// The first half of a [`Backend::cut`] whose proof takes longer than the end of access itself: ends
+    /// access and proves nothing. `true`: there is such a half, the cut is still to come and may be
+    /// called on another thread, so that no end of access waits for a proof; cuts of this kind of
+    /// resource may wait for each other as long as they move. `false`: nothing was done.
+    fn sever(&self, _tag: Tag) -> bool {
+        false
+    }
+
     /// Ends access. `Ok`: proven unreachable, with the proof for the log. Idempotent; a lease that
     /// was never bound is unreachable already.
     fn cut(&self, tag: Tag, farewell: Farewell) -> Result<String, StepError>;

@@ -13,7 +13,8 @@ pub struct Policy {
     /// Longest grace time. It keeps bytes from everybody else without being used.
     pub grace_secs_max: u32,
     /// A cut that is not proved by then has failed: the published contract wants an outcome of a
-    /// revoke within a second.
+    /// revoke within a second. Where a backend reports [`CutMoves`](crate::Report::CutMoves), it is
+    /// without progress that it has failed by then, and in any case after ten times as long.
     pub cut_within: Duration,
     /// A first binding that has not ended by then is cut; of a later one the holder is told that it is
     /// still being made. A kernel gives up on an address after a few seconds,
@@ -54,6 +55,9 @@ impl Default for Policy {
         }
     }
 }
+
+/// So many times [`Policy::cut_within`] is the end of any cut, however much moves.
+pub(crate) const CUT_PATIENCES: u32 = 10;
 
 /// Renewal is accepted in the last fifth of the term (000, LEASE_RENEW).
 pub(crate) const RENEWAL_WINDOW_FRACTION: u32 = 5;

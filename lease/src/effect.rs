@@ -85,6 +85,9 @@ pub enum Report {
     RetireKey(Tag, Result<Binding, StepError>),
     /// Of [`Order::Cut`]; `Ok` carries the proof, for the log.
     Cut(Tag, Result<String, StepError>),
+    /// A cut has come a step further, where cuts of one kind of resource wait for each other: neither it
+    /// nor those behind it are stuck.
+    CutMoves(Tag),
     /// A release is still moving.
     ReleaseProgress(Tag),
     /// Of [`Order::Release`].

@@ -8,7 +8,7 @@ use fabricbios_wire::{
 
 use crate::{
     Change, Event, Farewell, LeaseTable, Note, Now, Order, State, StepError,
-    config::FAREWELLS_AT_ONCE,
+    config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
     lease::{OldKey, Waiting},
     table::Timer,
 };
@@ -39,10 +39,7 @@ impl LeaseTable {
             }
             State::Active | State::Rebinding => self.key_or_bind_is_due(now, id),
             State::Binding => self.end(now, id, Event::Revoke, LeasePhase::Revoked),
-            State::Cutting => {
-                let overdue = StepError::new("cut", self.not_done_within(self.policy.cut_within));
-                self.fence(now, id, Event::CutFailed, overdue);
-            }
+            State::Cutting => self.cut_is_due(now, id),
             State::Grace => self.end(now, id, Event::GraceOver, LeasePhase::Expired),
             State::Releasing => {
                 let stall = self.policy.release_stall;
@@ -51,6 +48,27 @@ impl LeaseTable {
             }
             State::Ended | State::Fenced => {}
         }
+    }
+
+    fn cut_is_due(&mut self, now: Now, id: LeaseId) {
+        if self.cuts_move(now, id) {
+            return self.arm(id);
+        }
+        let overdue = StepError::new("cut", self.not_done_within(self.policy.cut_within));
+        self.fence(now, id, Event::CutFailed, overdue);
+    }
+
+    /// Whether cuts of its kind have moved since it was looked at, and until when they may go on.
+    fn cuts_move(&mut self, now: Now, id: LeaseId) -> bool {
+        let within = self.policy.cut_within;
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return false;
+        };
+        let Some(moved) = self.cut_moved.get(&lease.kind) else {
+            return false;
+        };
+        lease.cut_by = (*moved + within).min(lease.since + within * CUT_PATIENCES);
+        lease.cut_by > now.boot
     }
 
     pub(crate) fn not_done_within(&self, limit: Duration) -> alloc::string::String {

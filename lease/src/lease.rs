@@ -64,6 +64,8 @@ pub(crate) struct Lease {
     pub(crate) timer: Option<BootTime>,
     /// Start of what the current state does; the last progress while releasing.
     pub(crate) since: BootTime,
+    /// Until then a cut may go on because cuts move; meaningless where that is past.
+    pub(crate) cut_by: BootTime,
     pub(crate) effective: Effective,
     /// Of a lease of blocks: what was asked for, as it is enforced.
     pub(crate) block: Option<Box<BlockTerms>>,
@@ -135,7 +137,7 @@ impl Lease {
             State::Active => Some(in_term),
             State::Rebinding if self.patience_over => Some(in_term),
             State::Rebinding => Some(in_term.min(self.since + policy.bind_within)),
-            State::Cutting => Some(self.since + policy.cut_within),
+            State::Cutting => Some(self.cut_by.max(self.since + policy.cut_within)),
             State::Grace => Some(self.grace_ends()),
             State::Releasing if self.release_began => Some(self.since + policy.release_stall),
             State::Releasing | State::Ended | State::Fenced => None,

@@ -27,6 +27,7 @@ impl LeaseTable {
             }
             Report::RetireKey(tag, outcome) => self.retire_reported(now, tag, outcome),
             Report::Cut(tag, outcome) => self.cut_reported(now, tag, outcome),
+            Report::CutMoves(tag) => self.cut_moves(now, tag),
             Report::ReleaseProgress(tag) => self.release_moves(now, tag),
             Report::Release(tag, outcome) => self.release_reported(now, tag, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
@@ -247,6 +248,15 @@ impl LeaseTable {
             self.arm(tag.lease_id);
         } else {
             self.start_release(now, tag.lease_id);
+        }
+    }
+
+    /// Also of a lease that is fenced by now: the one behind it has a thread more.
+    fn cut_moves(&mut self, now: Now, tag: Tag) {
+        let expected = [State::Cutting, State::Fenced];
+        if let Some(lease) = self.waiting_for(tag, "cut moves", &expected) {
+            let kind = lease.kind;
+            self.cut_moved.insert(kind, now.boot);
         }
     }
 

@@ -107,6 +107,7 @@ impl LeaseTable {
             expires_at_unix_ms: 0,
             timer: None,
             since: now.boot,
+            cut_by: now.boot,
             effective: admitted.effective,
             block: block_terms(request, admitted),
             peers: request.rdma_peers.clone(),

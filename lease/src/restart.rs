@@ -227,6 +227,7 @@ impl Lease {
             expires_at_unix_ms: record.expires_at_unix_ms,
             timer: None,
             since: now.boot,
+            cut_by: now.boot,
             effective: record.effective,
             block: record.block.clone(),
             peers: Vec::new(),

@@ -49,6 +49,8 @@ pub struct LeaseTable {
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
     /// Leases in `Cutting`.
     pub(crate) cutting: usize,
+    /// When a cut of that kind of resource came a step further.
+    pub(crate) cut_moved: BTreeMap<ResourceType, BootTime>,
     /// The node is going down.
     pub(crate) draining: bool,
     pub(crate) timers: BTreeSet<(BootTime, Timer)>,
@@ -69,6 +71,7 @@ impl LeaseTable {
             ended: BTreeMap::new(),
             tenants: BTreeMap::new(),
             cutting: 0,
+            cut_moved: BTreeMap::new(),
             draining: false,
             timers: BTreeSet::new(),
             forget: VecDeque::new(),
@@ -119,6 +122,18 @@ impl LeaseTable {
                 *census.entry(lease.state).or_default() += 1;
                 census
             })
+    }
+
+    /// Leases whose access is not proven to have ended, and how far they are: `Fenced` where a cut or a
+    /// bind failed, not where only the release did.
+    pub fn uncut(&self) -> impl Iterator<Item = (LeaseId, State)> + '_ {
+        let open = |lease: &&Lease| match lease.state {
+            State::Binding | State::Active | State::Rebinding | State::Cutting => true,
+            State::Fenced => !lease.fenced_by_release,
+            State::Grace | State::Releasing | State::Ended => false,
+        };
+        let leases = self.leases.values().filter(open);
+        leases.map(|lease| (lease.id, lease.state))
     }
 
     /// Leases on record, alive or ended.

@@ -38,6 +38,42 @@ fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
 }
 
 #[test]
+fn cuts_that_wait_for_each_other_are_not_overdue_while_one_of_them_moves_and_not_for_ever() {
+    let mut world = World::new();
+    let granted = [(); 3].map(|()| world.granted(1, 10, 0));
+    let [first, second, third] = granted.map(|tag| {
+        world.ask(Request::LeaseFree(tag.lease_id));
+        world.cut_order()
+    });
+    world.pass_ms(900);
+    world.report(Report::CutMoves(first));
+    world.cut_ok(first);
+    world.pass_ms(900);
+    assert_eq!(world.table.fences(), [], "progress counts, not the total");
+    world.report(Report::CutMoves(second));
+    world.pass_ms(999);
+    assert_eq!(world.table.fences(), []);
+    world.pass_ms(1);
+    assert_eq!(
+        world.query(third.lease_id).phase,
+        LeasePhase::Fenced,
+        "nothing moved for the time that a cut has"
+    );
+
+    let mut endless = World::new();
+    let tag = endless.granted(1, 10, 0);
+    endless.ask(Request::LeaseFree(tag.lease_id));
+    let cut = endless.cut_order();
+    for _ in 0..19 {
+        endless.pass_ms(500);
+        endless.report(Report::CutMoves(cut));
+    }
+    assert_eq!(endless.table.fences(), []);
+    endless.pass_ms(500);
+    assert_eq!(endless.table.fences().len(), 1, "ten times that is the end");
+}
+
+#[test]
 fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
     let mut world = World::new();
     let tag = world.granted(1, 10, 0);

@@ -61,7 +61,7 @@ impl Pair {
         let which = which % self.open.len();
         let number = self.number();
         let report = outcome_of(&self.open[which], outcome, number, &self.oracle);
-        if !matches!(report, Report::ReleaseProgress(_)) {
+        if !matches!(report, Report::ReleaseProgress(_) | Report::CutMoves(_)) {
             self.open.remove(which);
             self.reported.push(report.clone());
         }
@@ -95,6 +95,7 @@ impl Pair {
             | Report::Rotate(tag, _)
             | Report::RetireKey(tag, _)
             | Report::Cut(tag, _)
+            | Report::CutMoves(tag)
             | Report::ReleaseProgress(tag)
             | Report::Release(tag, _) => {
                 let Generation(right) = tag.generation;
@@ -118,6 +119,7 @@ impl Pair {
             resource_id: self.oracle.arenas[lease.arena].id,
         };
         self.report(Report::ReleaseProgress(tag));
+        self.report(Report::CutMoves(tag));
     }
 
     /// Everything is reported, every fence is cleared, all time passes.
@@ -202,7 +204,7 @@ pub(super) fn answers(report: &Report, order: &Order) -> bool {
         (Report::Bind(tag, _), Order::Bind(order)) => *tag == order.tag,
         (Report::Rotate(tag, _), Order::Rotate(of))
         | (Report::RetireKey(tag, _), Order::RetireKey(of))
-        | (Report::Cut(tag, _), Order::Cut(of, _))
+        | (Report::Cut(tag, _) | Report::CutMoves(tag), Order::Cut(of, _))
         | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
             tag == of
         }
@@ -235,6 +237,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
         // Nobody reports on these.
         Order::Extend(..) | Order::Fenced(_) => unreachable!("{order:?} is not open"),
+        Order::Cut(tag, _) if matches!(outcome, Outcome::Moving) => Report::CutMoves(*tag),
         Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
         Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
             Report::ReleaseProgress(*tag)

@@ -46,7 +46,14 @@ impl Oracle {
                 OldKey::Dying { by } if by <= now => self.cut(at, LeasePhase::Revoked),
                 _ => self.lose_patience(at),
             },
-            Life::BeingCut => self.fence(at, false),
+            Life::BeingCut => {
+                let kind = self.arenas[lease.arena].kind;
+                let moved = self.cut_moved.get(&kind).copied().unwrap_or(0);
+                lease.cut_by = (moved + CUT_NS).min(lease.since + 10 * CUT_NS);
+                if lease.cut_by <= now {
+                    self.fence(at, false);
+                }
+            }
             Life::Kept => self.scrub(at),
             Life::Scrubbed => self.fence(at, true),
             Life::Clean => drop(self.leases.remove(at)),

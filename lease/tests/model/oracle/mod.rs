@@ -6,6 +6,8 @@ mod reports;
 mod requests;
 mod restart;
 
+use std::collections::BTreeMap;
+
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
@@ -165,6 +167,8 @@ pub(crate) struct Held {
     deadline: u64,
     pub(crate) expires_ms: u64,
     since: u64,
+    /// Later than the usual end of a cut, because cuts move.
+    cut_by: u64,
     pub(crate) granted: bool,
     ending: LeasePhase,
     keys: Keys,
@@ -201,7 +205,7 @@ impl Held {
         match self.life {
             Life::NewBinding | Life::NewKey if self.patience_over => {}
             Life::Asked | Life::NewBinding | Life::NewKey => at.push(self.since + BIND_NS),
-            Life::BeingCut => at.push(self.since + CUT_NS),
+            Life::BeingCut => at.push(self.cut_by.max(self.since + CUT_NS)),
             Life::Kept => at.push(self.deadline + self.grace_ns),
             Life::Scrubbed if self.release_moves => at.push(self.since + STALL_NS),
             Life::Clean => at.push(self.since + KEEP_NS),
@@ -378,6 +382,8 @@ pub(crate) struct Oracle {
     pub(crate) boot: u64,
     limits: Limits,
     draining: bool,
+    /// By kind of resource.
+    cut_moved: BTreeMap<ResourceType, u64>,
     pub(crate) arenas: Vec<Arena>,
     pub(crate) leases: Vec<Held>,
     pub(crate) orders: Vec<Order>,
@@ -402,6 +408,7 @@ impl Oracle {
             boot,
             limits,
             draining: false,
+            cut_moved: BTreeMap::new(),
             arenas: offers.iter().map(arena).collect(),
             leases: vec![],
             orders: vec![],

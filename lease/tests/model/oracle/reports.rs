@@ -10,6 +10,14 @@ impl Oracle {
             Report::Rotate(tag, outcome) => self.returned(*tag, OnItsWay::Rotate, outcome),
             Report::RetireKey(tag, outcome) => self.retired(*tag, outcome.is_ok()),
             Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
+            Report::CutMoves(tag) => {
+                let ends =
+                    |&at: &usize| matches!(self.leases[at].life, Life::BeingCut | Life::Fenced);
+                if let Some(at) = self.at(*tag).filter(ends) {
+                    let kind = self.arenas[self.leases[at].arena].kind;
+                    self.cut_moved.insert(kind, self.boot);
+                }
+            }
             Report::ReleaseProgress(tag) => {
                 let now = self.boot;
                 let cleaned = |lease: &&mut Held| lease.life == Life::Scrubbed;

@@ -120,6 +120,7 @@ impl Oracle {
             deadline: 0,
             expires_ms: 0,
             since: self.boot,
+            cut_by: 0,
             granted: false,
             ending: LeasePhase::Revoked,
             keys: Keys::NONE,

@@ -7,6 +7,7 @@ impl Oracle {
     pub(crate) fn restart(&mut self, boot: u64, run: EarlierRun) {
         self.boot = boot;
         self.draining = false;
+        self.cut_moved.clear();
         // What nobody was told of is forgotten, unless something of it may be left.
         let known = |lease: &Held| lease.granted || lease.life == Life::Fenced;
         let (known, unknown) = self.leases.drain(..).partition(known);
