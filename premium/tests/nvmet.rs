@@ -399,6 +399,85 @@ fn a_taken_address_is_refused_and_one_to_come_is_waited_for() {
     must("ip address del 10.99.0.1/32 dev lo");
 }
 
+/// The binding named the addresses; so the lease stays with them, and a later one has them all.
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
+fn a_port_that_joins_late_is_for_later_leases() {
+    let lab = Lab::open();
+    let settings = [tcp("127.0.0.1:4420"), tcp("10.99.0.1:4420")];
+    let target = Target::open(lab.config(&settings)).unwrap();
+    let [first, second] = ["v1", "v2"].map(|name| lab.volume(name));
+    let early = target.publish(&export(1, &first)).unwrap();
+    assert_eq!(early.addresses.len(), 1);
+    must("ip address add 10.99.0.1/32 dev lo");
+    let late = loop {
+        let binding = target.publish(&export(2, &second)).unwrap();
+        if binding.addresses.len() == 2 {
+            break binding;
+        }
+        thread::yield_now();
+    };
+    connect(&late, 1).unwrap();
+    disconnect(&late);
+    let renewed = target.rekey(tag(1, 1)).unwrap();
+    assert_eq!(renewed.addresses, early.addresses);
+    connect(&renewed, 0).unwrap();
+    end(&target, 2);
+    end(&target, 1);
+    first.remove();
+    second.remove();
+    lab.close(target);
+    must("ip address del 10.99.0.1/32 dev lo");
+}
+
+/// All at one moment, some of them under I/O; the unlinks come before the proofs.
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
+fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
+    let lab = Lab::open();
+    let target = lab.target();
+    let volume = lab.volume("v1");
+    let bindings: Vec<_> = (1..=16)
+        .map(|lease| target.publish(&export(lease, &volume)).unwrap())
+        .collect();
+    let road = road(&bindings[0], NvmeofTransport::Tcp, false);
+    let busy = [0, 15].map(|at| Busy::write(&connect(&bindings[at], road).unwrap()));
+    thread::scope(|scope| {
+        let severing: Vec<_> = (1..=16)
+            .map(|lease| {
+                scope.spawn({
+                    let target = &target;
+                    move || target.sever(tag(lease, 1))
+                })
+            })
+            .collect();
+        severing.into_iter().for_each(|it| it.join().unwrap());
+        let linked = |at: &&str| at.contains("/subsystems/") && !at.contains("anchor");
+        let picture = picture();
+        let linked: Vec<&str> = picture.lines().filter(linked).collect();
+        assert_eq!(linked, Vec::<&str>::new());
+        busy.into_iter().for_each(Busy::fails);
+        let cutting: Vec<_> = (1..=16)
+            .map(|lease| {
+                scope.spawn({
+                    let target = &target;
+                    move || target.cut(tag(lease, 1)).unwrap()
+                })
+            })
+            .collect();
+        for proof in cutting.into_iter().map(|it| it.join().unwrap()) {
+            println!("{proof}");
+            assert!(
+                proof.contains("Connect refused with status 0x4182"),
+                "{proof}"
+            );
+        }
+    });
+    (1..=16).for_each(|lease| target.remove(LeaseId(lease), &|| ()).unwrap());
+    volume.remove();
+    lab.close(target);
+}
+
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {

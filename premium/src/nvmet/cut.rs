@@ -1,91 +1,69 @@
 //! Ends access to a lease's subsystem, and proves it. docs/decisions/0008-nvmet-cut.md has the reasons.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
-use fabricbios_wire::{HostId, LeaseId};
+use fabricbios_wire::LeaseId;
 
 use super::{
     faults,
-    names::{allowed_at, link_at, subsystem_at},
-    nvme_tcp::Status,
-    plan, ports,
-    probe::{self, Answer},
+    names::{allowed_at, subsystem_at},
+    plan, ports, probe,
+    proof::{Case, Proofs, Proven},
     run::Run,
-    survey::{Seen, survey},
 };
-
-/// A host name to ask with where the lease has none (any more). What is asked for is looked up first.
-const NOBODY: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000000";
 
 /// One cut.
 #[derive(Debug)]
 pub(super) struct Cut<'a> {
     pub(super) tree: &'a Tree,
-    pub(super) anchor: &'a str,
+    pub(super) proofs: &'a Proofs,
+    /// Where our ports listen for TCP.
+    pub(super) addresses: &'a [SocketAddr],
     pub(super) lease: LeaseId,
     pub(super) subsystem: String,
 }
 
-/// What a cut did, for its proof.
-struct Done {
-    unlinked: Vec<Seen>,
-    hosts: Vec<String>,
-    fell: Option<usize>,
+/// Access that has ended, and what is said of it.
+#[derive(Clone, Debug)]
+pub(super) enum Severed {
+    /// There was none.
+    Nothing,
+    Links {
+        /// Numbers of the ports that had the link.
+        ports: Vec<u16>,
+        hosts: Vec<String>,
+        fell: String,
+    },
 }
 
 impl Cut<'_> {
-    /// `Ok`: proven unreachable.
-    pub(super) fn run(&self) -> Result<String, StepError> {
+    /// Ends access: new connections stop with the host, old ones with the link. Waits for nothing but other
+    /// cuts that do the same, and looks at nothing that it need not know.
+    pub(super) fn sever(&self) -> Result<Severed, StepError> {
+        let turn = self.proofs.turns.begin();
         let exists = self.tree.exists(subsystem_at(&self.subsystem));
         if !exists.map_err(|error| self.error(error))? {
-            return Ok("there is no subsystem of the lease".to_owned());
+            return Ok(Severed::Nothing);
         }
-        let seen = survey(self.tree)?;
-        let done = self.unlink(&seen)?;
-        // Asking takes a moment in which a connection that was let in just before is made.
-        self.ask_all(&seen, &done).ok();
-        self.sweep(&done.unlinked)?;
-        self.check_links()?;
-        let answers = self.ask_all(&seen, &done)?;
-        Ok(done.proof(&answers))
-    }
-
-    /// The same without the proof, for whoever has to do it in the daemon's stead; from how many ports.
-    pub(super) fn shut(&self) -> Result<usize, StepError> {
-        let exists = self.tree.exists(subsystem_at(&self.subsystem));
-        if !exists.map_err(|error| self.error(error))? {
-            return Ok(0);
-        }
-        let done = self.unlink(&survey(self.tree)?)?;
-        self.sweep(&done.unlinked)?;
-        Ok(done.unlinked.len())
-    }
-
-    /// New connections stop with the host, old ones with the link.
-    fn unlink(&self, seen: &[Seen]) -> Result<Done, StepError> {
-        let addresses: Vec<SocketAddr> = seen.iter().filter_map(Seen::tcp_address).collect();
-        let before = probe::connections(&addresses);
+        // Beside other cuts the difference would say nothing of this one.
+        let tells = turn.is_alone && !self.addresses.is_empty();
+        let count = || tells.then(|| probe::connections(self.addresses));
+        let before = count();
         let hosts = self.disallow_hosts()?;
-        let mut unlinked = Vec::new();
-        for port in seen {
-            if ports::unlink(self.tree, "unlink port", port.number, &self.subsystem)? {
-                unlinked.push(port.clone());
-            }
-        }
-        let after = probe::connections(&addresses);
-        let fell = before.zip(after);
-        Ok(Done {
-            unlinked,
+        let ports = self.unlink()?;
+        Ok(Severed::Links {
+            ports,
             hosts,
-            fell: fell.map(|(before, after)| before.saturating_sub(after)),
+            fell: fell(before, count()),
         })
     }
 
     fn disallow_hosts(&self) -> Result<Vec<String>, StepError> {
         let failed = |error| StepError::new("disallow host", error);
-        let hosts = self.allowed_hosts()?;
+        let allowed = format!("{}/allowed_hosts", subsystem_at(&self.subsystem));
+        let hosts = self.tree.list(allowed).map_err(|error| self.error(error))?;
         for host in &hosts {
             let link = allowed_at(&self.subsystem, host);
             self.tree.unlink(link).map_err(failed)?;
@@ -94,70 +72,57 @@ impl Cut<'_> {
         Ok(hosts)
     }
 
-    fn allowed_hosts(&self) -> Result<Vec<String>, StepError> {
-        let path = format!("{}/allowed_hosts", subsystem_at(&self.subsystem));
-        let listed = self.tree.list(path);
-        listed.map_err(|error| self.error(error))
+    fn unlink(&self) -> Result<Vec<u16>, StepError> {
+        let listed = self.tree.list("ports").map_err(|error| self.error(error))?;
+        let mut unlinked = Vec::new();
+        for number in listed.iter().filter_map(|name| name.parse().ok()) {
+            if ports::unlink(self.tree, "unlink port", number, &self.subsystem)? {
+                unlinked.push(number);
+            }
+        }
+        Ok(unlinked)
+    }
+
+    /// `Ok`: proven unreachable.
+    pub(super) fn prove(&self, severed: Severed) -> Result<String, StepError> {
+        let Severed::Links { ports, hosts, fell } = severed else {
+            return Ok("there is no subsystem of the lease".to_owned());
+        };
+        let anchored = self.proofs.settle()?;
+        self.sweep_all(&ports, &anchored)?;
+        let proven = self.proofs.prove(Case {
+            lease: self.lease,
+            subsystem: self.subsystem.clone(),
+            ports: ports.clone(),
+            host: hosts.into_iter().next(),
+        })?;
+        Ok(text(&ports, &proven, &fell))
+    }
+
+    /// The same without the proof, for whoever has to do it in the daemon's stead; from how many ports.
+    pub(super) fn shut(&self) -> Result<usize, StepError> {
+        let Severed::Links { ports, .. } = self.sever()? else {
+            return Ok(0);
+        };
+        self.sweep_all(&ports, &self.proofs.anchored()?)?;
+        Ok(ports.len())
+    }
+
+    fn sweep_all(&self, ports: &[u16], anchored: &BTreeSet<u16>) -> Result<(), StepError> {
+        let swept = ports.iter().filter(|number| anchored.contains(number));
+        swept.copied().try_for_each(|port| self.sweep(port))
     }
 
     /// Links and unlinks once more: a connection that had passed the kernel's checks before the unlink, and
     /// was entered in its list only after it, falls now. With no host allowed, no new one comes in.
     /// A port without the anchor stopped listening at the unlink, and dropped all that it had.
-    fn sweep(&self, unlinked: &[Seen]) -> Result<(), StepError> {
-        let anchored = |port: &&Seen| port.subsystems.iter().any(|name| name == self.anchor);
-        for port in unlinked.iter().filter(anchored) {
-            let mut link = plan::port_link(port.number, &self.subsystem);
-            link.name = "sweep link";
-            Run::new(self.tree).take(&link)?;
-            ports::unlink(self.tree, "sweep unlink", port.number, &self.subsystem)?;
-        }
+    fn sweep(&self, port: u16) -> Result<(), StepError> {
+        let mut link = plan::port_link(port, &self.subsystem);
+        link.name = "sweep link";
+        self.proofs.turns.step_aside();
+        Run::new(self.tree).take(&link)?;
+        ports::unlink(self.tree, "sweep unlink", port, &self.subsystem)?;
         Ok(())
-    }
-
-    fn check_links(&self) -> Result<(), StepError> {
-        for port in survey(self.tree)? {
-            if port.subsystems.contains(&self.subsystem) {
-                let link = link_at(port.number, &self.subsystem);
-                return Err(self.error(format_args!("{link} is still there")));
-            }
-        }
-        match self.allowed_hosts()?.first() {
-            Some(host) => Err(self.error(format_args!("host {host} is still allowed"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Every port for TCP that could have had the subsystem says that it has not.
-    fn ask_all(&self, seen: &[Seen], done: &Done) -> Result<Vec<(u16, Status)>, StepError> {
-        let anchored = |port: &Seen| port.subsystems.iter().any(|name| name == self.anchor);
-        let mut answers = Vec::new();
-        for port in seen {
-            let concerned = anchored(port) || done.unlinked.contains(port);
-            if let Some(address) = port.tcp_address().filter(|_| concerned) {
-                let status = self.ask(port, address, anchored(port), done)?;
-                answers.extend(status.map(|status| (port.number, status)));
-            }
-        }
-        Ok(answers)
-    }
-
-    fn ask(
-        &self,
-        port: &Seen,
-        address: SocketAddr,
-        anchored: bool,
-        done: &Done,
-    ) -> Result<Option<Status>, StepError> {
-        let host = done.hosts.first().map_or(NOBODY, String::as_str);
-        let host_id = HostId(self.lease.0.to_be_bytes());
-        match probe::ask(address, host_id, &self.subsystem, host) {
-            Answer::Status(status) if status.says_no_such_subsystem() => Ok(Some(status)),
-            Answer::NobodyListens if !anchored => Ok(None),
-            answer => Err(self.error(format_args!(
-                "ports/{} at {address} should answer a Connect with status 0x4182, and: {answer}",
-                port.number
-            ))),
-        }
     }
 
     fn error(&self, detail: impl std::fmt::Display) -> StepError {
@@ -166,28 +131,27 @@ impl Cut<'_> {
     }
 }
 
-impl Done {
-    fn proof(&self, answers: &[(u16, Status)]) -> String {
-        let mut parts = vec![format!("unlinked from {} ports", self.unlinked.len())];
-        let mut statuses: Vec<u16> = answers.iter().map(|(_, status)| status.0).collect();
-        statuses.sort_unstable();
-        statuses.dedup();
-        let statuses = statuses.iter();
-        parts.extend(statuses.map(|status| format!("Connect refused with status {status:#06x}")));
-        let silent = self
-            .unlinked
-            .iter()
-            .filter(|port| port.tcp_address().is_none());
-        match silent.count() {
-            0 => {}
-            count => parts.push(format!(
-                "{count} of them without TCP, where the missing link is the proof"
-            )),
+/// `None`: not counted; within: the system did not say.
+fn fell(before: Option<Option<usize>>, after: Option<Option<usize>>) -> String {
+    match before.zip(after) {
+        None => "connections not counted".to_owned(),
+        Some((Some(before), Some(after))) => {
+            format!("{} connections fell", before.saturating_sub(after))
         }
-        parts.push(match self.fell {
-            Some(count) => format!("{count} connections fell"),
-            None => "connections could not be counted".to_owned(),
-        });
-        parts.join(", ")
+        Some(_) => "connections could not be counted".to_owned(),
     }
+}
+
+fn text(ports: &[u16], proven: &Proven, fell: &str) -> String {
+    let mut parts = vec![format!("unlinked from {} ports", ports.len())];
+    let statuses = proven.statuses.iter();
+    parts.extend(statuses.map(|status| format!("Connect refused with status {status:#06x}")));
+    if proven.not_asked > 0 {
+        parts.push(format!(
+            "{} of them without TCP, where the missing link is the proof",
+            proven.not_asked
+        ));
+    }
+    parts.push(fell.to_owned());
+    parts.join(", ")
 }

@@ -15,12 +15,15 @@ mod objects;
 mod plan;
 mod ports;
 mod probe;
+mod proof;
 mod publish;
 mod remove;
+mod rounds;
 mod run;
 mod secret;
 mod slots;
 mod survey;
+mod turns;
 mod vault;
 
 use std::{
@@ -37,7 +40,8 @@ use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 pub use faults::STEPS;
 
 use self::{
-    credentials::Credentials, cut::Cut, names::Names, ports::Ports, slots::Slots, vault::Vault,
+    credentials::Credentials, cut::Cut, names::Names, ports::Ports, proof::Proofs, slots::Slots,
+    vault::Vault,
 };
 
 /// A port that all leases share.
@@ -90,6 +94,7 @@ pub struct Target {
     ports: Arc<Ports>,
     credentials: Mutex<Credentials>,
     slots: Slots,
+    proofs: Proofs,
 }
 
 impl Target {
@@ -103,12 +108,14 @@ impl Target {
         let tree = Tree::new(config.configfs);
         let names = Names::new(config.node_id);
         let ports = Ports::open(&tree, names.anchor(), &config.ports)?;
+        let proofs = Proofs::new(tree.clone(), names.anchor());
         Ok(Self {
             tree,
             names,
             ports,
             credentials: Mutex::new(credentials),
             slots: Slots::default(),
+            proofs,
         })
     }
 
@@ -125,9 +132,11 @@ impl Target {
     /// the lease's name; from how many ports it was taken.
     pub fn shut(configfs: &Path, node_id: NodeId, lease: LeaseId) -> Result<usize, StepError> {
         let names = Names::new(node_id);
+        let tree = Tree::new(configfs);
         let cut = Cut {
-            tree: &Tree::new(configfs),
-            anchor: &names.anchor(),
+            tree: &tree,
+            proofs: &Proofs::new(tree.clone(), names.anchor()),
+            addresses: &[],
             lease,
             subsystem: names.subsystem(lease),
         };
@@ -149,21 +158,40 @@ impl Target {
         roads.map(|(_, road)| road).collect()
     }
 
-    /// Ends access, by unlinking from every port; `Ok` is the proof. Idempotent; also for a lease of an
-    /// earlier process. Depends on no storage.
+    /// The first half of a [`Target::cut`], which does it itself where nobody did: ends access, by unlinking
+    /// from every port, and proves nothing yet. It never waits for the proof of another lease; so where
+    /// many leases end together, all of them end before the first one is proved. What fails here is
+    /// tried again by the cut, which tells it.
+    pub fn sever(&self, tag: Tag) {
+        let slot = self.slots.of(tag.lease_id);
+        let mut gate = slot.gate();
+        if gate.begin_cut(tag.generation).is_ok() {
+            self.with_cut(tag, |cut| gate.severed = cut.sever().ok());
+        }
+    }
+
+    /// Ends access; `Ok` is the proof. Idempotent; also for a lease of an earlier process. Depends on no
+    /// storage. Cuts of several leases share the proof.
     pub fn cut(&self, tag: Tag) -> Result<String, StepError> {
         let slot = self.slots.of(tag.lease_id);
         let mut gate = slot.gate();
         if let Err(newer) = gate.begin_cut(tag.generation) {
             return Ok(format!("the lease has moved on to generation {}", newer.0));
         }
-        let cut = Cut {
+        self.with_cut(tag, |cut| {
+            let severed = gate.severed.take().map_or_else(|| cut.sever(), Ok)?;
+            cut.prove(severed)
+        })
+    }
+
+    fn with_cut<T>(&self, tag: Tag, act: impl FnOnce(&Cut<'_>) -> T) -> T {
+        act(&Cut {
             tree: &self.tree,
-            anchor: &self.names.anchor(),
+            proofs: &self.proofs,
+            addresses: &self.ports.tcp_addresses(),
             lease: tag.lease_id,
             subsystem: self.names.subsystem(tag.lease_id),
-        };
-        cut.run()
+        })
     }
 
     /// Every lease of this node of which there is something, whole or half made.

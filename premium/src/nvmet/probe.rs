@@ -1,6 +1,7 @@
-//! Asks a port for a connection to a subsystem, as a client would, and counts connections.
+//! Asks a port for connections to subsystems, as clients would, and counts connections.
 
 use std::{
+    collections::VecDeque,
     fmt,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
@@ -15,7 +16,8 @@ use super::nvme_tcp::{self, INIT_BYTES, RESPONSE_BYTES, Status};
 /// For one try, all its steps together. The kernel answers such a question in well under a millisecond.
 const TRY: Duration = Duration::from_millis(300);
 
-/// Tries, where one gets no answer: a loaded machine may be late.
+/// Tries of one question, where it gets no answer: a loaded machine may be late. A port that has been
+/// silent so often in a row, whatever the questions, is not asked on.
 const TRIES: u32 = 3;
 
 /// Bytes of the kernel's table of sockets that are looked at, some 50,000 lines.
@@ -42,28 +44,56 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Asks the port at `address` for the subsystem.
-pub(super) fn ask(address: SocketAddr, host_id: HostId, subsystem: &str, host: &str) -> Answer {
-    let mut answer = Answer::Silence("not asked".to_owned());
-    for _ in 0..TRIES {
-        answer = match try_once(address, host_id, subsystem, host) {
-            Ok(status) => Answer::Status(status),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::NobodyListens,
-            Err(error) => Answer::Silence(error.to_string()),
-        };
-        if !matches!(answer, Answer::Silence(_)) {
-            break;
-        }
-    }
-    answer
+/// Who asks for what.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) host_id: HostId,
+    pub(super) subsystem: String,
+    pub(super) host: String,
 }
 
-fn try_once(
-    address: SocketAddr,
-    host_id: HostId,
-    subsystem: &str,
-    host: &str,
-) -> io::Result<Status> {
+/// Asks the port at `address` all of it; the answers in the same order. Each on a connection of its own:
+/// the kernel has one command for Connect and drops a connection that wants to use it twice
+/// (`nvmet_tcp_put_cmd` in drivers/nvme/target/tcp.c).
+pub(super) fn ask(address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
+    let nothing = Answer::Silence("not asked".to_owned());
+    let mut answers = vec![nothing; questions.len()];
+    let mut waiting: VecDeque<(usize, u32)> = (0..questions.len()).map(|at| (at, 1)).collect();
+    let mut silent = 0;
+    while let Some((at, tries)) = waiting.pop_front() {
+        answers[at] = ask_once(address, &questions[at]);
+        if !matches!(answers[at], Answer::Silence(_)) {
+            silent = 0;
+            continue;
+        }
+        silent += 1;
+        if silent == TRIES {
+            let rest = waiting.iter().map(|(rest, _)| *rest);
+            rest.for_each(|rest| answers[rest] = answers[at].clone());
+            break;
+        }
+        // Behind the others: what is silent about one of them delays them as little as can be.
+        if tries < TRIES {
+            waiting.push_back((at, tries + 1));
+        }
+    }
+    answers
+}
+
+fn ask_once(address: SocketAddr, question: &Question) -> Answer {
+    match try_once(address, question) {
+        Ok(status) => Answer::Status(status),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::NobodyListens,
+        Err(error) => Answer::Silence(error.to_string()),
+    }
+}
+
+fn try_once(address: SocketAddr, question: &Question) -> io::Result<Status> {
+    let Question {
+        host_id,
+        subsystem,
+        host,
+    } = question;
     let until = Instant::now() + TRY;
     let mut stream = TcpStream::connect_timeout(&address, TRY)?;
     stream.set_nodelay(true)?;
@@ -71,7 +101,7 @@ fn try_once(
     stream.write_all(&nvme_tcp::initialize())?;
     let agreed: [u8; INIT_BYTES] = read_by(&mut stream, until)?;
     nvme_tcp::check_initialized(&agreed).map_err(io::Error::other)?;
-    let request = nvme_tcp::connect(host_id, subsystem, host);
+    let request = nvme_tcp::connect(*host_id, subsystem, host);
     stream.write_all(&request.ok_or(io::ErrorKind::InvalidInput)?)?;
     let response: [u8; RESPONSE_BYTES] = read_by(&mut stream, until)?;
     nvme_tcp::status(&response).map_err(io::Error::other)
@@ -139,7 +169,14 @@ mod tests {
 
     use super::*;
 
-    const ID: HostId = HostId([1; 16]);
+    fn ask_for_one(address: SocketAddr) -> Answer {
+        let question = Question {
+            host_id: HostId([1; 16]),
+            subsystem: "nqn.s".to_owned(),
+            host: "nqn.h".to_owned(),
+        };
+        ask(address, &[question]).remove(0)
+    }
 
     fn serve(answers: Vec<Vec<u8>>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -175,7 +212,7 @@ mod tests {
     #[test]
     fn a_port_is_asked_and_its_answer_is_understood() {
         let address = serve(vec![initialized(), refusal()]);
-        let answer = ask(address, ID, "nqn.s", "nqn.h");
+        let answer = ask_for_one(address);
         assert_eq!(answer, Answer::Status(Status(0x4182)));
     }
 
@@ -186,14 +223,14 @@ mod tests {
             vec![initialized()],
             vec![initialized(), vec![9; 24]],
         ] {
-            let answer = ask(serve(answers), ID, "nqn.s", "nqn.h");
+            let answer = ask_for_one(serve(answers));
             assert!(matches!(answer, Answer::Silence(_)), "{answer:?}");
         }
         let gone = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap();
-        assert_eq!(ask(gone, ID, "nqn.s", "nqn.h"), Answer::NobodyListens);
+        assert_eq!(ask_for_one(gone), Answer::NobodyListens);
     }
 
     #[test]

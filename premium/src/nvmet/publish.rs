@@ -10,7 +10,7 @@ use super::{
     Export, Target,
     credentials::{Credential, Taken},
     faults,
-    names::{NAMESPACE, host_at},
+    names::{NAMESPACE, host_at, link_at},
     objects::Objects,
     plan,
     ports::Port,
@@ -101,7 +101,7 @@ impl Target {
         }
         faults::passed("rekey credentials");
         drop(credentials);
-        let ports = self.ports_for(export)?;
+        let ports = self.linked_ports(tag)?;
         self.binding(export, &new, &ports)
     }
 
@@ -116,6 +116,21 @@ impl Target {
                 ),
             )),
         }
+    }
+
+    /// Those that the lease was given; one that joined later has no link of it.
+    fn linked_ports(&self, tag: Tag) -> Result<Vec<&Port>, BindError> {
+        let subsystem = self.names.subsystem(tag.lease_id);
+        let linked = |port: &Port| self.tree.exists(link_at(port.number, &subsystem));
+        let mut ports = Vec::new();
+        for port in &self.ports.list {
+            let linked = linked(port).map_err(|error| StepError::new("look at ports", error));
+            if linked.map_err(BindError::Stranded)? {
+                ports.push(port);
+            }
+        }
+        best_first(&mut ports);
+        Ok(ports)
     }
 
     fn ports_for(&self, export: &Export) -> Result<Vec<&Port>, BindError> {
@@ -139,8 +154,7 @@ impl Target {
                 "no port listens yet: the addresses do not exist",
             )));
         }
-        // Best first.
-        ports.sort_by_key(|port| Reverse(port.setting.transport == NvmeofTransport::Rdma));
+        best_first(&mut ports);
         Ok(ports)
     }
 
@@ -215,6 +229,10 @@ impl Target {
             block_bytes: export.block_bytes,
         })
     }
+}
+
+fn best_first(ports: &mut [&Port]) {
+    ports.sort_by_key(|port| Reverse(port.setting.transport == NvmeofTransport::Rdma));
 }
 
 /// The volume's path as the kernel is to have it.

@@ -11,7 +11,7 @@ use std::{
 
 use fabricbios_wire::{Generation, LeaseId};
 
-use super::Export;
+use super::{Export, cut::Severed};
 
 /// Leases of which nothing is left that are remembered, so that a straggling order for one makes nothing.
 const GONE: usize = 16_384;
@@ -31,6 +31,8 @@ pub(super) struct Gate {
     /// Up to this one nothing opens access any more.
     cut_through: Option<Generation>,
     removed: bool,
+    /// Access has ended, and that is not proved yet.
+    pub(super) severed: Option<Severed>,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,7 @@ impl Gate {
         let may = self.is_open(generation);
         if may {
             self.begun = Some(generation);
+            self.severed = None;
         }
         may
     }

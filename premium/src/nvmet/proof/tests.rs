@@ -1,0 +1,151 @@
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use super::*;
+
+const ANCHOR: &str = "nqn.2020-01.org:anchor";
+
+/// A directory that looks like configfs, with one port for TCP of ours.
+struct Imitation {
+    place: tempfile::TempDir,
+}
+
+impl Imitation {
+    fn new(address: SocketAddr) -> Self {
+        let imitation = Self {
+            place: tempfile::tempdir().unwrap(),
+        };
+        for (name, value) in [
+            ("trtype", "tcp".to_owned()),
+            ("adrfam", "ipv4".to_owned()),
+            ("traddr", address.ip().to_string()),
+            ("trsvcid", address.port().to_string()),
+        ] {
+            imitation.file(&format!("ports/1/addr_{name}"), &value);
+        }
+        imitation.file(&format!("ports/1/subsystems/{ANCHOR}"), "");
+        imitation
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let at = self.place.path().join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, text).unwrap();
+    }
+
+    fn case(&self, lease: u128) -> Case {
+        let subsystem = format!("nqn.2020-01.org:{lease}");
+        let allowed = format!("subsystems/{subsystem}/allowed_hosts");
+        fs::create_dir_all(self.place.path().join(allowed)).unwrap();
+        Case {
+            lease: LeaseId(lease),
+            subsystem,
+            ports: vec![1],
+            host: None,
+        }
+    }
+
+    fn proofs(&self) -> Proofs {
+        Proofs::new(Tree::new(self.place.path()), ANCHOR.to_owned())
+    }
+}
+
+/// A port that says of the subsystem whose name ends in 2 that it is there, of those that end in 3 nothing,
+/// and of others that they are not. It counts connections.
+fn port() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            count.fetch_add(1, Ordering::SeqCst);
+            thread::spawn(move || serve(stream));
+        }
+    });
+    (address, connections)
+}
+
+fn serve(mut stream: TcpStream) {
+    let mut initialize = [0; 128];
+    stream.read_exact(&mut initialize).unwrap();
+    initialize[0] = 1;
+    stream.write_all(&initialize).unwrap();
+    let mut connect = [0; 1096];
+    stream.read_exact(&mut connect).unwrap();
+    let name = &connect[72 + 256..];
+    let end = name.iter().position(|byte| *byte == 0).unwrap();
+    let status: u16 = match name[end - 1] {
+        b'2' => 0x4184,
+        b'3' => return,
+        _ => 0x4182,
+    };
+    let mut response = [5, 0, 24, 0, 24, 0, 0, 0].to_vec();
+    response.resize(24, 0);
+    response[22..].copy_from_slice(&(status << 1).to_le_bytes());
+    stream.write_all(&response).unwrap();
+}
+
+#[test]
+fn many_are_proved_in_one_round_each_asked_for_once() {
+    let (address, connections) = port();
+    let imitation = Imitation::new(address);
+    let cases: Vec<Case> = (10..20)
+        .filter(|it| !(12..=13).contains(it))
+        .map(|it| imitation.case(it))
+        .collect();
+    for result in imitation.proofs().prove_all(&cases) {
+        assert_eq!(result.unwrap().statuses, [0x4182].into());
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), cases.len());
+}
+
+#[test]
+fn a_proof_that_fails_is_one_leases_failure() {
+    let (address, _) = port();
+    let imitation = Imitation::new(address);
+    let [good, there, mute, linked, open, late] = [1, 2, 3, 4, 5, 6].map(|it| imitation.case(it));
+    imitation.file(&format!("ports/1/subsystems/{}", linked.subsystem), "");
+    imitation.file(
+        &format!("subsystems/{}/allowed_hosts/nqn.h", open.subsystem),
+        "",
+    );
+    let results = imitation
+        .proofs()
+        .prove_all(&[good, there, mute, linked, open, late]);
+    let told: Vec<String> = results
+        .into_iter()
+        .map(|result| result.map_or_else(|error| error.to_string(), |_| String::new()))
+        .collect();
+    assert_eq!((told[0].as_str(), told[5].as_str()), ("", ""));
+    for (at, word) in [
+        (1, "0x4184"),
+        (2, "no answer"),
+        (3, "still there"),
+        (4, "nqn.h is still allowed"),
+    ] {
+        assert!(told[at].contains(word), "{}", told[at]);
+    }
+}
+
+#[test]
+fn a_port_that_says_nothing_proves_nothing() {
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let imitation = Imitation::new(closed);
+    let cases = [1, 2].map(|it| imitation.case(it));
+    for result in imitation.proofs().prove_all(&cases) {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("nobody listens"), "{error}");
+    }
+}

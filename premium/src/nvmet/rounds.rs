@@ -1,0 +1,159 @@
+//! Questions of many that are answered together: whoever comes while nobody asks does it for all that wait,
+//! and who comes meanwhile is in the next round.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+/// Questions that wait and answers that were not fetched yet, by the order in which they came.
+#[derive(Debug)]
+pub(super) struct Rounds<Q, A> {
+    inner: Mutex<Inner<Q, A>>,
+    over: Condvar,
+}
+
+#[derive(Debug)]
+struct Inner<Q, A> {
+    next: u64,
+    is_led: bool,
+    waiting: BTreeMap<u64, Q>,
+    answers: BTreeMap<u64, A>,
+}
+
+impl<Q, A> Default for Rounds<Q, A> {
+    fn default() -> Self {
+        let inner = Inner {
+            next: 0,
+            is_led: false,
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
+        };
+        Self {
+            inner: Mutex::new(inner),
+            over: Condvar::new(),
+        }
+    }
+}
+
+impl<Q: Clone, A> Rounds<Q, A> {
+    /// The answer to `question`, from a round that began after this call. `hold` answers all of one round,
+    /// in their order; every caller brings the same.
+    pub(super) fn ask(&self, question: Q, hold: impl Fn(&[Q]) -> Vec<A>) -> A {
+        let mut inner = self.lock();
+        let mine = inner.next;
+        inner.next += 1;
+        inner.waiting.insert(mine, question);
+        loop {
+            if let Some(answer) = inner.answers.remove(&mine) {
+                return answer;
+            }
+            inner = match inner.is_led {
+                true => self.wait(inner),
+                false => self.lead(mine, inner, &hold),
+            };
+        }
+    }
+
+    fn wait<'a>(&self, inner: MutexGuard<'a, Inner<Q, A>>) -> MutexGuard<'a, Inner<Q, A>> {
+        self.over
+            .wait(inner)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lead<'a>(
+        &'a self,
+        mine: u64,
+        mut inner: MutexGuard<'a, Inner<Q, A>>,
+        hold: impl Fn(&[Q]) -> Vec<A>,
+    ) -> MutexGuard<'a, Inner<Q, A>> {
+        inner.is_led = true;
+        let (numbers, questions): (Vec<u64>, Vec<Q>) = inner.waiting.clone().into_iter().unzip();
+        drop(inner);
+        let led = Led { rounds: self, mine };
+        let answers = hold(&questions);
+        let mut inner = self.lock();
+        for (number, answer) in numbers.into_iter().zip(answers) {
+            inner.waiting.remove(&number);
+            inner.answers.insert(number, answer);
+        }
+        drop(inner);
+        drop(led);
+        self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<Q, A>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// However a round ends, another can be held: what it did not answer waits on, but for what nobody waits
+/// for any more.
+struct Led<'a, Q: Clone, A> {
+    rounds: &'a Rounds<Q, A>,
+    mine: u64,
+}
+
+impl<Q: Clone, A> Drop for Led<'_, Q, A> {
+    fn drop(&mut self) {
+        let mut inner = self.rounds.lock();
+        inner.is_led = false;
+        if thread::panicking() {
+            inner.waiting.remove(&self.mine);
+        }
+        self.rounds.over.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn who_comes_during_a_round_is_answered_with_all_the_others_in_the_next() {
+        let rounds = &Rounds::default();
+        let sizes = Mutex::new(Vec::new());
+        let (begun, begin) = channel();
+        let (end, ended) = channel::<()>();
+        let first = Mutex::new(Some((begun, ended)));
+        let hold = &|questions: &[u32]| {
+            sizes.lock().unwrap().push(questions.len());
+            if let Some((begun, ended)) = first.lock().unwrap().take() {
+                begun.send(()).unwrap();
+                ended.recv().unwrap();
+            }
+            questions.iter().map(|it| it * 2).collect()
+        };
+        thread::scope(|scope| {
+            let early = scope.spawn(|| rounds.ask(1, hold));
+            begin.recv().unwrap();
+            let late: Vec<_> = (2..10)
+                .map(|it| scope.spawn(move || rounds.ask(it, hold)))
+                .collect();
+            while rounds.lock().waiting.len() < 9 {
+                thread::yield_now();
+            }
+            end.send(()).unwrap();
+            assert_eq!(early.join().unwrap(), 2);
+            let answers: Vec<u32> = late.into_iter().map(|it| it.join().unwrap()).collect();
+            assert_eq!(answers, (2..10).map(|it| it * 2).collect::<Vec<_>>());
+        });
+        assert_eq!(*sizes.lock().unwrap(), [1, 8]);
+    }
+
+    #[test]
+    fn a_round_that_dies_takes_nobody_with_it() {
+        let rounds = Rounds::default();
+        let died = thread::scope(|scope| {
+            let asked =
+                scope.spawn(|| rounds.ask(1, |_: &[u32]| -> Vec<usize> { panic!("on purpose") }));
+            asked.join().is_err()
+        });
+        assert!(died);
+        let whole = |questions: &[u32]| vec![questions.len(); questions.len()];
+        assert_eq!(rounds.ask(2, whole), 1);
+    }
+}
