@@ -18,6 +18,7 @@ pub type OnReport = Arc<dyn Fn(Report) + Send + Sync>;
 pub struct Backends {
     owners: HashMap<ResourceId, Arc<dyn Backend>>,
     ending: Lane,
+    proving: Lane,
     opening: Lane,
     preparing: Lane,
     cleaning: Lane,
@@ -41,6 +42,7 @@ impl Backends {
             owners: HashMap::new(),
             // Each thread can be lost to one stuck call; the table fences long before all are.
             ending: Lane::new("ending", 64, Urgency::Deadline),
+            proving: Lane::new("proving", 64, Urgency::Deadline),
             opening: Lane::new("opening", 64, Urgency::Usual),
             preparing: Lane::new("preparing", 16, Urgency::Usual),
             cleaning: Lane::new("cleaning", 16, Urgency::Usual),
@@ -95,10 +97,24 @@ impl Backends {
         };
         let on_report = self.on_report.clone();
         let healing = self.healing.clone();
+        let proving = self.proving.clone();
         lane.run(move || match order {
             Order::Release(tag, extent) => release(backend, tag, extent, &on_report, &healing),
+            Order::Cut(tag, _) if backend.sever(tag) => {
+                on_report(Report::CutMoves(tag));
+                proving.run(move || prove(&*backend, order, &*on_report));
+            }
             order => carry_out(&*backend, order, &*on_report),
         });
+    }
+}
+
+/// The second half of a cut. Who waits behind it learns that it is done.
+fn prove(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
+    if let Order::Cut(tag, farewell) = order {
+        let outcome = backend.cut(tag, farewell);
+        on_report(Report::CutMoves(tag));
+        on_report(Report::Cut(tag, outcome));
     }
 }
 
@@ -135,5 +151,97 @@ fn release(
             tag,
             extent,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    };
+
+    use fabricbios_lease::{BindError, Farewell, Offer, StepError};
+    use fabricbios_wire::{Binding, Generation, LeaseId};
+
+    use super::*;
+
+    /// Ends access at once; the proof waits to be let on.
+    struct Slow {
+        severed: Sender<Tag>,
+        let_on: Mutex<Receiver<()>>,
+    }
+
+    impl Backend for Slow {
+        fn probe(&self) -> Result<Vec<Offer>, StepError> {
+            Ok(Vec::new())
+        }
+        fn bind(&self, _: &BindOrder) -> Result<Binding, BindError> {
+            Err(BindError::Cancelled)
+        }
+        fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
+            Err(BindError::Cancelled)
+        }
+        fn retire_key(&self, _: Tag) -> Result<Binding, StepError> {
+            Ok(Binding::default())
+        }
+        fn sever(&self, tag: Tag) -> bool {
+            self.severed.send(tag).unwrap();
+            true
+        }
+        fn cut(&self, _: Tag, _: Farewell) -> Result<String, StepError> {
+            let let_on = self.let_on.lock();
+            let let_on = let_on.unwrap_or_else(PoisonError::into_inner).recv();
+            let_on.map_or_else(
+                |_| Err(StepError::new("cut", "on purpose")),
+                |()| Ok("proof".into()),
+            )
+        }
+        fn release(&self, _: Tag, _: Extent, _: &dyn Fn()) -> Result<(), StepError> {
+            Ok(())
+        }
+        fn reset(&self, _: ResourceId, _: &[(Tag, Extent)]) -> Result<(), StepError> {
+            Ok(())
+        }
+    }
+
+    fn tag(lease: u128) -> Tag {
+        Tag {
+            lease_id: LeaseId(lease),
+            generation: Generation(1),
+            resource_id: ResourceId(1),
+        }
+    }
+
+    #[test]
+    fn no_end_of_access_waits_for_a_proof_however_many_there_are() {
+        let (report, reports) = channel();
+        let (severed, ends) = channel();
+        let (let_on, wait) = channel();
+        let mut backends = Backends::new(Arc::new(move |it| report.send(it).unwrap()));
+        let slow = Slow {
+            severed,
+            let_on: Mutex::new(wait),
+        };
+        backends.add(ResourceId(1), Arc::new(slow));
+        let all = 1..=300;
+        let dispatch = |lease| backends.dispatch(Order::Cut(tag(lease), Farewell::None));
+        all.clone().for_each(dispatch);
+        assert_eq!(ends.iter().take(300).count(), 300, "nobody was let on yet");
+        all.clone().for_each(|_| let_on.send(()).unwrap());
+        let mut moved = Vec::new();
+        let mut cut = 0;
+        while cut < 300 {
+            match reports.recv().unwrap() {
+                Report::CutMoves(tag) => moved.push(tag),
+                Report::Cut(tag, outcome) => {
+                    assert_eq!(outcome, Ok("proof".into()));
+                    let moves = moved.iter().filter(|it| **it == tag).count();
+                    assert_eq!(moves, 2, "severed, and proved");
+                    cut += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

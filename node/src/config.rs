@@ -129,7 +129,8 @@ pub struct Settings {
     #[arg(long, value_name = "SECS")]
     pub grace_secs_max: Option<u32>,
 
-    /// A cut that is not proved within this time fences the resource [default: 1000].
+    /// A cut that is not proved within this time fences the resource; of cuts over NVMe-oF, which wait for
+    /// each other in the kernel, one where none has moved for so long [default: 1000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub cut_within_ms: Option<u32>,
 }

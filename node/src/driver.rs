@@ -5,7 +5,7 @@
 //! rests on a change goes out when that change is durable.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     io,
     net::IpAddr,
     sync::Arc,
@@ -106,6 +106,8 @@ pub struct Driver {
     /// What waits for the disk, in order of submission.
     held: VecDeque<(Seq, Held)>,
     draining: Option<BootTime>,
+    /// Leases that an earlier run could not cut, and told of.
+    fenced_before: BTreeSet<LeaseId>,
     latest: BootTime,
     /// Told when what an earlier run left is as it should be, or at the latest then.
     settled: Option<(oneshot::Sender<()>, BootTime)>,
@@ -134,6 +136,7 @@ impl Driver {
             durable: Seq(0),
             held: VecDeque::new(),
             draining: None,
+            fenced_before: BTreeSet::new(),
             latest: BootTime(0),
             settled: None,
         }
@@ -146,9 +149,15 @@ impl Driver {
         self
     }
 
-    /// Drives until drained or halted, then closes the journal.
-    pub fn run(mut self) -> io::Result<()> {
+    /// Drives until drained or halted, then closes the journal. Once drained: the leases whose access
+    /// could not be proven to have ended.
+    pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
         lanes::hurry();
+        let fenced = self
+            .table
+            .uncut()
+            .filter(|(_, state)| *state == State::Fenced);
+        self.fenced_before = fenced.map(|(id, _)| id).collect();
         let now = self.now();
         self.table.on_tick(now);
         self.perform();
@@ -160,7 +169,15 @@ impl Driver {
             }
             self.tell_settled();
         }
-        self.journal.close().map_err(io::Error::other)
+        let uncut = self.uncut();
+        self.journal.close().map_err(io::Error::other)?;
+        Ok(uncut)
+    }
+
+    fn uncut(&self) -> Vec<LeaseId> {
+        let is_ours = |id: &LeaseId| self.draining.is_some() && !self.fenced_before.contains(id);
+        let uncut = self.table.uncut().map(|(id, _)| id);
+        uncut.filter(is_ours).collect()
     }
 
     /// Takes in everything that is there, all that was done before each thing that is asked;

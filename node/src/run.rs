@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context;
 use fabricbios_control::Fabric;
+use fabricbios_wire::LeaseId;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -39,7 +40,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         ready::announce(&settings, &fabric, service.local_addr());
         let told_to = until_stopped(&mut signals, &mut service).await?;
         match told_to {
-            Told::Drain => service.close().await,
+            Told::Drain(_) => service.close().await,
             Told::StopAtOnce => service.halt(),
         }
         anyhow::Ok(told_to)
@@ -49,8 +50,31 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         block_roads.close();
         roads.close();
     }
-    told_to.map(drop)
+    match told_to? {
+        Told::Drain(uncut) if !uncut.is_empty() => Err(not_cut(&uncut, settings.state_dir())),
+        Told::Drain(_) | Told::StopAtOnce => Ok(()),
+    }
 }
+
+/// The last that is said of a run that did not end all access.
+fn not_cut(leases: &[LeaseId], state_dir: &Path) -> anyhow::Error {
+    let shown: Vec<String> = leases.iter().take(SHOWN).map(LeaseId::to_string).collect();
+    let more = match leases.len().checked_sub(SHOWN) {
+        Some(more @ 1..) => format!(" and {more} more"),
+        _ => String::new(),
+    };
+    anyhow::anyhow!(
+        "{} leases were not cut: {}{more}. Over RDMA and UDP their access ends with this process; over NVMe-oF \
+         the kernel may go on serving them until their deadlines: start the daemon again with --state-dir {}, which cuts what is \
+         not fenced, and then clear what `fabricctl fence list` shows with `fabricctl fence clear`",
+        leases.len(),
+        shown.join(", "),
+        state_dir.display()
+    )
+}
+
+/// Leases of which the id is told; the log has all of them, as FENCED.
+const SHOWN: usize = 64;
 
 struct Signals {
     terminate: Signal,
@@ -75,10 +99,9 @@ impl Signals {
 }
 
 /// What the signals said.
-#[derive(Clone, Copy)]
 enum Told {
-    /// One: every lease was taken back.
-    Drain,
+    /// One: every lease was taken back, but for these.
+    Drain(Vec<LeaseId>),
     /// Two: what was not cut yet is cut by the end of this process.
     StopAtOnce,
 }
@@ -86,13 +109,13 @@ enum Told {
 /// The first signal drains, the second does not wait.
 async fn until_stopped(signals: &mut Signals, service: &mut Service) -> anyhow::Result<Told> {
     tokio::select! {
-        outcome = service.stopped() => return outcome.map(|()| Told::Drain),
+        outcome = service.stopped() => return outcome.map(Told::Drain),
         () = signals.next() => tracing::info!("stopping: taking every lease back"),
     }
     ready::stopping();
     service.drain();
     tokio::select! {
-        outcome = service.stopped() => outcome.map(|()| Told::Drain),
+        outcome = service.stopped() => outcome.map(Told::Drain),
         () = signals.next() => {
             tracing::warn!("stopping at once: what is not cut yet ends with this process");
             Ok(Told::StopAtOnce)
@@ -128,4 +151,26 @@ fn lock_state_dir(path: &Path) -> anyhow::Result<Flock<File>> {
             path.display()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stops_the_node_is_told_what_was_not_cut_and_what_to_do() {
+        let one = not_cut(&[LeaseId(0xAB)], Path::new("/var/lib/node")).to_string();
+        let expected = "1 leases were not cut: 000000000000000000000000000000ab. Over";
+        assert!(one.starts_with(expected), "{one}");
+        assert!(
+            one.contains("--state-dir /var/lib/node") && !one.contains('\n'),
+            "{one}"
+        );
+        let many: Vec<LeaseId> = (1..=100).map(LeaseId).collect();
+        let many = not_cut(&many, Path::new("/")).to_string();
+        assert!(
+            many.starts_with("100 leases") && many.contains(" and 36 more. "),
+            "{many}"
+        );
+    }
 }

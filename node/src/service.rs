@@ -48,7 +48,7 @@ pub struct Offered {
 pub struct Service {
     server: Server,
     driver: Sender<Input>,
-    stopped: oneshot::Receiver<io::Result<()>>,
+    stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
     settled: Option<oneshot::Receiver<()>>,
 }
 
@@ -106,8 +106,8 @@ impl Service {
         self.driver.done(Input::Halt);
     }
 
-    /// Waits until the driver has stopped, by itself or drained.
-    pub async fn stopped(&mut self) -> anyhow::Result<()> {
+    /// Waits until the driver has stopped, by itself or drained; the leases that it could not cut.
+    pub async fn stopped(&mut self) -> anyhow::Result<Vec<LeaseId>> {
         let outcome = (&mut self.stopped).await;
         outcome
             .context("the driver's thread panicked")?
@@ -121,7 +121,7 @@ impl Service {
 }
 
 /// The driver on a thread of its own: nothing that the control plane does can delay a deadline.
-fn drive(driver: Driver) -> anyhow::Result<oneshot::Receiver<io::Result<()>>> {
+fn drive(driver: Driver) -> anyhow::Result<oneshot::Receiver<io::Result<Vec<LeaseId>>>> {
     let (tell, stopped) = oneshot::channel();
     thread::Builder::new()
         .name("driver".into())

@@ -2,11 +2,14 @@
 # lab: one-vm timeout=600
 """The end of a lease of blocks under running I/O: free, revocation and expiry each end in errors and then in no device,
 and nothing is accepted afterwards, while a neighbour on the same pool writes and verifies without an error. What a
-tenant wrote cannot be found by the next."""
+tenant wrote cannot be found by the next. Many leases that end together all end, and a node that cannot prove an end
+says so."""
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from block import MIB, BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, pattern, put, ready
-from block import on_time, resources, settled, ways_to_end
+import nvmet_tree
+from block import ADDRESS6, MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, pattern
+from block import on_time, put, ready, resources, settled, sh, ways_to_end
 from block_refusals import refused
 from checks import Suite
 from nvme_host import Fio, Watch, connect, disconnect, gone, options_of
@@ -16,6 +19,8 @@ TERM_SECS = 8
 TOLD_SLACK_MS = 500
 POOL_MIB = 32
 CHUNK = 4 * MIB
+# So many end together; that many programs ask at a time.
+TOGETHER, ASKING = 16, 4
 
 
 def ends(suite, node, pools):
@@ -77,14 +82,57 @@ def _not_zero(path, length):
     return found
 
 
+def together(suite, node, pools):
+    """SIGTERM takes many leases back at once, two of them in use: every one is cut, proved and released."""
+    before, alice = len(node.lines), node.tenant("alice")
+    with ThreadPoolExecutor(ASKING) as asking:
+        leases = list(asking.map(lambda _: alloc(alice, MIB, pool=pools["directory"]), range(TOGETHER)))
+    jobs = [Fio(connect(lease)).started() for lease in leases[:2]]
+    start = time.monotonic()
+    suite.equal(f"{TOGETHER} leases and SIGTERM: exit status", 0, node.stop())
+    said = node.lines[before:]
+    print(f"   {TOGETHER} leases: the daemon ended {time.monotonic() - start:.1f} s after SIGTERM", flush=True)
+    suite.equal("together: nothing is fenced", [], [line for line in said if "FENCED" in line or "ERROR" in line])
+    proved = [lease for lease in leases
+              if any(lease["lease_id"] in line and "Connect refused with status 0x4182" in line for line in said)]
+    suite.equal("together: every cut is proved", TOGETHER, len(proved))
+    for lease, job in zip(leases, jobs):
+        suite.check("together: fio meets errors", job.report()["error"], "an error")
+        gone(nqn_of(lease))
+    suite.equal("together: nothing of them is left", [], [path for path in nvmet_tree.snapshot() if "fabricbios" in path])
+
+
+def unproved(suite):
+    """A port that does not answer proves nothing: the daemon says what it could not cut and exits with 1. The next one
+    clears it."""
+    with BlockNode(directory_pool(), ports=(TCP, TCP6), fbbu=False) as node:
+        lease = alloc(node.tenant("alice"), MIB)
+        sh(f"ip address del {ADDRESS6}/64 dev d0")
+        try:
+            suite.equal("unproved: exit status", 1, node.stop())
+        finally:
+            sh(f"ip address replace {ADDRESS6}/64 dev d0 nodad")
+        last = node.lines[-1]
+        suite.check("unproved: the last line says what was not cut and what to do",
+                    f"1 leases were not cut: {lease['lease_id']}." in last and "fence clear" in last, "which, and what to do", last)
+        node.start()
+        fences = node.operator.ask("fence", "list")["fences"]
+        suite.equal("unproved: fenced since", [lease["resource_id"]], [fence["resource_id"] for fence in fences])
+        node.operator.ask("fence", "clear", lease["resource_id"])
+        suite.equal("unproved: cleared", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("unproved: SIGTERM afterwards", 0, node.stop())
+
+
 def main():
-    """All sections on one node with both kinds of pool."""
+    """Nearly all sections on one node with both kinds of pool."""
     ready()
     pools = {"directory": directory_pool(POOL_MIB), "device": loop_device(POOL_MIB)}
     with Suite("block ends") as suite, BlockNode(*pools.values()) as node:
         for section in (ends, leftovers):
             suite.section(section, suite, node, pools)
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.section(together, suite, node, pools)
+        suite.section(unproved, suite)
 
 
 if __name__ == "__main__":

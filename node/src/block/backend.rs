@@ -340,6 +340,20 @@ impl Backend for BlockBackend {
         })
     }
 
+    /// Over UDP the end is the proof, so the cut of that road is all of it, and does no harm twice.
+    fn sever(&self, tag: Tag) -> bool {
+        let road = self.road_of(tag.lease_id);
+        let (Some(exports), false) = (&self.exports, road == Some(Transport::Udp)) else {
+            return false;
+        };
+        if let (Some(datagrams), None | Some(Transport::Both)) = (&self.datagrams, road) {
+            // What fails is tried again by the cut, which tells it.
+            datagrams.cut(tag).ok();
+        }
+        exports.sever(tag);
+        true
+    }
+
     fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
         self.cut_roads(tag, self.road_of(tag.lease_id))
     }

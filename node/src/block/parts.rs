@@ -39,6 +39,8 @@ pub trait Exports: Send + Sync {
     fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError>;
     /// [`Target::rekey`].
     fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError>;
+    /// [`Target::sever`].
+    fn sever(&self, tag: Tag);
     /// [`Target::cut`].
     fn cut(&self, tag: Tag) -> Result<String, StepError>;
     /// [`Target::remove`].

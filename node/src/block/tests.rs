@@ -135,6 +135,9 @@ impl Exports for Part {
         self.place.step("rekey").map_err(BindError::Refused)?;
         Ok(nvmeof())
     }
+    fn sever(&self, _: Tag) {
+        self.place.step("sever").ok();
+    }
     fn cut(&self, tag: Tag) -> Result<String, StepError> {
         self.place.step("unlink")?;
         self.place.take("link", tag.lease_id);

@@ -26,6 +26,9 @@ impl Exports for Watched {
     fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
         self.target.rekey(tag)
     }
+    fn sever(&self, tag: Tag) {
+        self.target.sever(tag);
+    }
     /// What could not be proved is the watchdog's at the deadline.
     fn cut(&self, tag: Tag) -> Result<String, StepError> {
         let proof = self.target.cut(tag)?;

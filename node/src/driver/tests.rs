@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use fabricbios_lease::{Backend, Policy};
-use fabricbios_testbed::fakes::FakeMemory;
+use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
     Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType,
 };
@@ -16,6 +16,7 @@ const ARENA: ResourceId = ResourceId(1);
 
 struct Scene {
     driver: Driver,
+    memory: Arc<FakeMemory>,
     /// Reports of the backends, and what the journal says.
     inputs: Receiver<Input>,
     _directory: tempfile::TempDir,
@@ -29,14 +30,14 @@ impl Scene {
         let on_commit = Box::new(move |outcome| drop(tell.send(Input::Durable(outcome))));
         let path = directory.path().join("journal");
         let (journal, _) = Journal::open(&path, "boot", on_commit).unwrap();
-        let memory = FakeMemory::new(ARENA, 1 << 20);
+        let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let mut table = LeaseTable::new(Policy::default());
         table.offer(ResourceType::Mem, memory.probe().unwrap().remove(0));
         let mut backends = Backends::new(Arc::new(move |report| {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(ARENA, Arc::new(memory));
+        backends.add(ARENA, memory.clone());
         let inventory = Inventory {
             node_id: NodeId([0; 32]),
             epoch: Epoch(1),
@@ -47,6 +48,7 @@ impl Scene {
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
             driver: Driver::new(table, backends, journal, inventory, mailbox),
+            memory,
             inputs,
             _directory: directory,
         }
@@ -106,6 +108,26 @@ fn lease(mut answer: oneshot::Receiver<Answer>) -> LeaseInfo {
         Ok(Reply::Lease(info)) => info,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_drain_that_cannot_cut_a_lease_names_it() {
+    let mut scene = Scene::new();
+    let mut grant = || {
+        let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
+        let granted = scene.ask(Request::LeaseAlloc(wanted));
+        scene.go_on(true, |driver| driver.askers.is_empty());
+        lease(granted).lease_id
+    };
+    let [freed, kept] = [grant(), grant()];
+    scene.ask(Request::LeaseFree(freed));
+    scene.go_on(true, |driver| driver.table.uncut().count() == 1);
+    assert_eq!(scene.driver.uncut(), [], "it is not told to stop");
+
+    scene.memory.fail(Step::Cut, true);
+    scene.take(Input::Drain);
+    scene.go_on(true, Driver::is_done);
+    assert_eq!(scene.driver.uncut(), [kept]);
 }
 
 fn nothing_alive(driver: &Driver) -> bool {
