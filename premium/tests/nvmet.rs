@@ -150,6 +150,10 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     let road = road(&binding, NvmeofTransport::Tcp, false);
     let busy = Busy::write(&connect(&binding, road).unwrap());
     stuck.suspend();
+    // A write has to be under way when it is cut: else nothing is stuck.
+    while !run("ps -C dd -o stat=").is_ok_and(|states| states.contains('D')) {
+        thread::yield_now();
+    }
     let started = Instant::now();
     let proof = target.cut(tag(1, 1)).unwrap();
     println!(
