@@ -1,56 +1,196 @@
 #!/usr/bin/python3
-"""Runs blktests' NVMe group against a node in this guest and prints a table: run.py CHECKOUT [TEST…]. The exit status is
-0 when the group ran, whatever its tests found."""
+"""Runs tests of blktests' NVMe group in this guest and prints a row of a table for each, as it ends:
+run.py CHECKOUT TRTYPE {node|kernel} TEST…. With `node` the target is a node and its namespaces are leases; with `kernel`
+it is the kernel's own, wired by blktests itself, to compare with. The exit status is 0 when all were run, whatever they
+found; FRESH when the next has to run in another guest."""
+import contextlib
 import os
 import pathlib
-import re
+import signal
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "guest"))
 
 import block  # noqa: E402
+import nvme_host  # noqa: E402
+import nvmet_tree  # noqa: E402
+import rows  # noqa: E402
+from checks import give_back  # noqa: E402
 
-STATUS = re.compile(r"^(?P<test>nvme/\d+)\s+(?P<about>.*?)\s*\[(?P<status>passed|failed|not run)\]")
-WORDS = {"passed": "pass", "failed": "fail", "not run": "skip"}
-IMAGE = "64m"
-
-
-def rows(output):
-    """Test, status and the first line that says why, of what `check` prints."""
-    found = []
-    for line in output.splitlines():
-        if match := STATUS.match(line):
-            found.append([match["test"], match["about"], WORDS[match["status"]], []])
-        elif found and line.startswith("    ") and found[-1][2] != "pass":
-            found[-1][3].append(line.strip())
-    return [(test, about, status, _reason(status, said)) for test, about, status, said in found]
+FRESH = 75
+LIMIT_SECS = 240
+DYING_SECS = 20
+IMAGE_MIB = 64
+POOL_MIB = 1024
+STATE, REMARKS = pathlib.Path("/run/blktests-lease"), pathlib.Path("/run/blktests-remarks")
+PORTS = {"tcp": block.TCP, "rdma": block.RDMA}
 
 
-def _reason(status, said):
-    """A skip says why; of a failure, what it printed beyond what was expected, or what it did not print."""
-    if status == "fail":
-        diff = [line for line in said if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-        more = [line[1:] for line in diff if line[0] == "+"]
-        said = more or [f"not printed: {line[1:]}" for line in diff] or said
-    return "; ".join(list(dict.fromkeys(said))[:3]).replace("|", "/")
+class Kernel:
+    """No node: blktests wires the kernel's target itself."""
+
+    environment = {}
+
+    def __init__(self, trtype):
+        self.trtype = trtype
+
+    def refuses(self, _own, _known):
+        """Runs everything."""
+        return None
+
+    @contextlib.contextmanager
+    def device(self):
+        """For tests of a device."""
+        wired = nvmet_tree.Foreign(block.loop_device(IMAGE_MIB), trtype=self.trtype)
+        block.sh(wired.line)
+        try:
+            yield nvme_host.until(lambda: nvme_host.device(wired.nqn), what="a device")
+        finally:
+            nvme_host.disconnect(wired.nqn)
+            wired.remove()
+
+    def leftover(self):
+        """blktests takes its own things away."""
+        return None
+
+    unwell = leftover
 
 
-def run(checkout, tests, trtype, node):
-    """One transport."""
-    environment = {**os.environ, "NVME_TARGET_CONTROL": str(HERE / "nvme_target_control"), "BLKTESTS_TRTYPE": trtype,
-                   "FABRICBIOS_NODE": node.address, "FABRICBIOS_IDENTITY": str(node.tenant("blktests").identity),
-                   "NVME_IMG_SIZE": IMAGE, "NVME_NUM_ITER": "10", "TIMEOUT": "30", "USE_RXE": "1"}
-    done = subprocess.run(["./check", *(tests or ["nvme"])], cwd=checkout, env=environment, capture_output=True, text=True, check=False)
-    found = rows(done.stdout)
-    if not found:
-        sys.exit(f"blktests ran nothing: {done.stdout[-800:]}{done.stderr[-800:]}")
-    print(f"\n| test | over {trtype} | | why |\n|---|---|---|---|")
-    for row in found:
-        print("| " + " | ".join(row) + " |", flush=True)
-    counts = {word: sum(row[2] == word for row in found) for word in WORDS.values()}
-    print(f"\nover {trtype}: " + ", ".join(f"{count} {word}" for word, count in counts.items()), flush=True)
+class Leases:
+    """A node is the target."""
+
+    def __init__(self, node, trtype):
+        self.node, self.tenant, self.trtype = node, node.tenant("blktests"), trtype
+        self.environment = {"NVME_TARGET_CONTROL": str(HERE / "nvme_target_control"), "FABRICBIOS_NODE": node.address,
+                            "FABRICBIOS_IDENTITY": str(self.tenant.identity), "BLKTESTS_STATE": str(STATE),
+                            "BLKTESTS_REMARKS": str(REMARKS)}
+        self.before, self.free = block.traces(), self._available()
+
+    def _available(self):
+        return sorted(row["available"] for row in block.resources(self.node.operator).values())
+
+    def refuses(self, own, known):
+        """Why a test is not run at all."""
+        wiring = rows.wires(own, known)
+        return wiring and f"it changes the kernel's target itself, in configfs ({wiring}), and not through the hook"
+
+    @contextlib.contextmanager
+    def device(self):
+        """A leased one, connected by the lease's own line."""
+        with block.attached(self.tenant, IMAGE_MIB * block.MIB, transport=f"nvme-{self.trtype}") as (_, path):
+            yield path
+
+    def changed(self):
+        """What the kernel has that it had not before."""
+        after = block.traces()
+        words = [f"configfs: {path}" for path in nvmet_tree.difference(self.before["nvmet"], after["nvmet"])]
+        return words + (["device-mapper devices"] if after["dm"] != self.before["dm"] else [])
+
+    def leftover(self):
+        """Gives back what a test has left leased; then what is not as it was before, or None. A test that gave back its
+        lease, which the hook then forgot, costs no question to the node."""
+        if not STATE.exists() and not self.changed():
+            return None
+        STATE.unlink(missing_ok=True)
+        for lease in self.tenant.ask("lease", "list")["leases"]:
+            give_back(self.tenant, lease)
+        return self.unwell()
+
+    def unwell(self):
+        """What is not as it was before the first test, or None."""
+        with contextlib.suppress(TimeoutError):
+            nvme_host.until(lambda: self._available() == self.free, DYING_SECS)
+        fences = self.node.operator.ask("fence", "list")["fences"]
+        words = [f"fenced: {fence['resource_id']}" for fence in fences] or self.changed()
+        words += [] if self._available() == self.free else ["blocks that are not free"]
+        return "; ".join(words[:3]) or None
+
+
+def check(checkout, test, environment):
+    """What `check` printed, and whether it ended by itself; None where not even SIGKILL ended it."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        # A session of its own: what a test leaves running in the background ends with it.
+        group = subprocess.Popen(["./check", test], cwd=checkout, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+                                 stdout=output, stderr=output, start_new_session=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            group.wait(LIMIT_SECS)
+        ended = group.poll() is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            group.wait(DYING_SECS)
+        output.seek(0)
+        return output.read(), ended if group.poll() is not None else None
+
+
+def run(checkout, test, trtype, target, about, wants_device):
+    """One test: its rows, and whether this guest can go on."""
+    environment = {"BLKTESTS_TRTYPE": trtype, "NVMET_TRTYPES": trtype, "NVMET_BLKDEV_TYPES": "device", "USE_RXE": "1",
+                   "NVME_IMG_SIZE": f"{IMAGE_MIB}m", "NVME_NUM_ITER": "10", "TIMEOUT": "30", **target.environment}
+    with contextlib.ExitStack() as stack:
+        if wants_device:
+            environment["TEST_DEVS"] = stack.enter_context(target.device())
+        output, ended = check(checkout, test, environment)
+    found = rows.rows(output)
+    if found and (mebibytes := rows.image_needed(found[0][3])):
+        output, ended = check(checkout, test, {**environment, "NVME_IMG_SIZE": f"{mebibytes}m"})
+        found = rows.rows(output)
+    if not ended:
+        found = [(test, about, "fail", f"it did not end within {LIMIT_SECS} s")]
+    return found or [(test, about, "fail", f"check said: {output.strip()[-200:]}")], ended is not None
+
+
+def explained(found):
+    """The rows with what the hook had to refuse, which says more than what the test then printed."""
+    remarks = "; ".join(dict.fromkeys(REMARKS.read_text(encoding="utf-8").splitlines())) if REMARKS.exists() else ""
+    return [(test, about, status, f"{remarks}: {why}" if remarks and status == "fail" else why) for test, about, status, why in found]
+
+
+def controllers():
+    """Of this guest, which has no NVMe devices of its own."""
+    return sorted(os.listdir(nvme_host.CONTROLLERS))
+
+
+def tidy(target):
+    """What a test leaves in this guest, whatever it did; what cannot be undone, or None."""
+    for name in controllers():
+        block.run("nvme", "disconnect", "--device", name, timeout=DYING_SECS)
+    block.run("sh", "-c", "grep -o ' /mnt/blktests[^ ]*' /proc/mounts | xargs -r umount; losetup -ln -O NAME,BACK-FILE"
+                          " | grep /results/ | cut -d' ' -f1 | xargs -rn1 losetup -d")
+    left = target.leftover()
+    return left or (controllers() and "a controller that does not go away")
+
+
+def run_all(checkout, trtype, tests, target):
+    """The rows of all; ends the program where a test has spoiled the guest."""
+    for test in tests:
+        REMARKS.unlink(missing_ok=True)
+        about, (own, known) = rows.about(checkout, test), rows.sources(checkout, test)
+        if why := target.refuses(own, known):
+            print(rows.cells(test, about, "skip", why), flush=True)
+            continue
+        found, usable = run(checkout, test, trtype, target, about, rows.wants_device(own))
+        left = tidy(target) if usable else "a process that cannot be killed"
+        for row in explained(found):
+            print(rows.cells(*row), flush=True)
+        if left:
+            print(f"{test} left {left}; the next test has a guest of its own", file=sys.stderr, flush=True)
+            sys.exit(FRESH)
+    if wrong := target.unwell():
+        print(rows.cells("the node", f"after {tests[-1]}", "fail", wrong), flush=True)
+
+
+@contextlib.contextmanager
+def target_of(kind, trtype):
+    """What the tests find."""
+    if kind == "kernel":
+        yield Kernel(trtype)
+        return
+    with block.BlockNode(block.loop_device(POOL_MIB), ports=(PORTS[trtype],), fbbu=False) as node:
+        yield Leases(node, trtype)
 
 
 def kernel_config():
@@ -63,13 +203,12 @@ def kernel_config():
 
 
 def main():
-    """Over TCP and over RDMA."""
+    """All tests that are named, in one guest."""
+    checkout, trtype, kind, *tests = sys.argv[1:]
     block.ready()
     kernel_config()
-    checkout, tests = sys.argv[1], sys.argv[2:]
-    with block.BlockNode(block.loop_device(512), ports=(block.TCP, block.RDMA), fbbu=False) as node:
-        for trtype in ("tcp", "rdma"):
-            run(checkout, tests, trtype, node)
+    with target_of(kind, trtype) as target:
+        run_all(checkout, trtype, tests, target)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ pub enum Need {
     Nextest,
     /// Call `cargo deny`.
     Deny,
+    /// Build and run the NVMe group of blktests, which is no part of `ALL`.
+    Blktests,
 }
 
 impl Need {
@@ -69,6 +71,13 @@ const BUILD_PACKAGES: [(&str, Option<&str>); 6] = [
     ("libc6-dev", None),
     ("libclang-dev", None),
     ("pkg-config", Some("pkg-config")),
+];
+const BLKTESTS_PACKAGES: [(&str, Option<&str>); 5] = [
+    ("gawk", Some("gawk")),
+    ("jq", Some("jq")),
+    ("make", Some("make")),
+    ("uuid-runtime", Some("uuidgen")),
+    ("xfsprogs", Some("mkfs.xfs")),
 ];
 const PYTHON_PACKAGES: [(&str, Option<&str>); 1] = [("python3", Some("python3"))];
 
@@ -296,11 +305,12 @@ type Package = (&'static str, Option<&'static str>);
 
 fn packages(needs: &[Need]) -> Vec<Package> {
     let mut packages: Vec<Package> = Vec::new();
-    for need in Need::ALL.iter().filter(|need| needs.contains(need)) {
+    for need in needs {
         let further: &[Package] = match need {
             Need::Guest => &GUEST_PACKAGES,
             Need::Build => &BUILD_PACKAGES,
             Need::Python => &PYTHON_PACKAGES,
+            Need::Blktests => &BLKTESTS_PACKAGES,
             Need::Nextest | Need::Deny => &[],
         };
         let new = further

@@ -147,7 +147,7 @@ fn steps(suites: &Suites) -> Vec<Step> {
         host(
             "nextest",
             "unit and property tests",
-            &[Build, Nextest],
+            &[Build, Nextest, Python],
             nextest,
         ),
         host(
@@ -313,7 +313,7 @@ mod tests {
         assert!(of("fmt").is_empty());
         assert_eq!(of("vectors"), [Need::Python]);
         assert_eq!(of("deny"), [Need::Deny]);
-        assert_eq!(of("nextest"), [Need::Build, Need::Nextest]);
+        assert_eq!(of("nextest"), [Need::Build, Need::Nextest, Need::Python]);
         assert!(of("lab").contains(&Need::Guest));
         assert!(
             Need::ALL

@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+"""What blktests says of a test, and what its text says: no program is run here, so that test_rows.py can check all of it
+on any machine."""
+import pathlib
+import re
+
+STATUS = re.compile(r"^(?P<test>nvme/\d+)(?: => \S+)?\s+(?:\((?:tr|bd)=[^)]*\)\s+)?(?P<about>.*?)\s*\[(?P<status>passed|failed|not run)\]")
+WORDS = {"passed": "pass", "failed": "fail", "not run": "skip"}
+FUNCTION = re.compile(r"^(?:function )?(\w+)\(\)\s*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+TOO_SMALL = re.compile(r"NVME_IMG_SIZE must be at least (\d+)m")
+# How blktests is told that the target is somebody else's; a function that asks for it leaves the target alone.
+HOOK = "nvme_target_control"
+
+
+def rows(output):
+    """Test, what it is about, status and the lines that say why, of what `check` prints. A test has a row for each device."""
+    found = []
+    for line in output.splitlines():
+        if match := STATUS.match(line):
+            about = match["about"].removeprefix("(").removesuffix(")")
+            found.append([match["test"], about, WORDS[match["status"]], []])
+        elif found and line.startswith("    ") and found[-1][2] != "pass":
+            found[-1][3].append(line.strip())
+    return [(test, about, status, reason(status, said)) for test, about, status, said in found]
+
+
+def reason(status, said):
+    """A skip says why; of a failure, what it printed beyond what was expected, or what it did not print."""
+    if status == "fail":
+        diff = [line for line in said if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        more = [line[1:] for line in diff if line[0] == "+"]
+        said = more or [f"not printed: {line[1:]}" for line in diff] or [line for line in said if not line.startswith("runtime")]
+    return "; ".join(list(dict.fromkeys(said))[:3])
+
+
+def image_needed(why):
+    """MiB of an image that a test was skipped for want of, or None."""
+    match = TOO_SMALL.search(why)
+    return int(match[1]) if match else None
+
+
+def functions(text):
+    """Bodies of the functions of a shell script, by name."""
+    return dict(FUNCTION.findall(text))
+
+
+def sources(checkout, test):
+    """The functions that a test can call and its own, which come last and win."""
+    place = pathlib.Path(checkout)
+    own = functions((place / "tests" / test).read_text(encoding="utf-8"))
+    paths = [*sorted((place / "common").iterdir()), place / "tests" / pathlib.Path(test).parent / "rc"]
+    shared = [functions(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+    return own, {name: body for known in [*shared, own] for name, body in known.items()}
+
+
+def wires(own, known):
+    """The function by which a test makes or removes objects in configfs although it was given a target, or None."""
+    pending, seen = [name for name in own if not name.endswith("requires")], set()
+    while pending:
+        name = pending.pop(0)
+        body = known[name]
+        if name in seen or HOOK in body:
+            continue
+        seen.add(name)
+        if "NVMET_CFS" in body and re.search(r"\b(mkdir|rmdir|ln -s)\b", body):
+            return name
+        pending += [word for word in dict.fromkeys(re.findall(r"\w+", body)) if word in known]
+    return None
+
+
+def about(checkout, test):
+    """How a test describes itself."""
+    text = (pathlib.Path(checkout) / "tests" / test).read_text(encoding="utf-8")
+    match = re.search(r"^DESCRIPTION=(['\"])(.*)\1", text, re.MULTILINE)
+    return match[2] if match else ""
+
+
+def wants_device(own):
+    """Whether it tests devices of the operator's."""
+    return "test_device" in own or "test_device_array" in own
+
+
+def cells(*words):
+    """A row of a table."""
+    return "| " + " | ".join(word.replace("|", "/") for word in words) + " |"
