@@ -26,10 +26,11 @@ def rows(output):
 
 def reason(status, said):
     """A skip says why; of a failure, what it printed beyond what was expected, or what it did not print."""
+    said = [line for line in said if not line.startswith("runtime")]
     if status == "fail":
         diff = [line for line in said if line[:1] in "+-" and line[:3] not in ("+++", "---")]
         more = [line[1:] for line in diff if line[0] == "+"]
-        said = more or [f"not printed: {line[1:]}" for line in diff] or [line for line in said if not line.startswith("runtime")]
+        said = more or [f"not printed: {line[1:]}" for line in diff] or said
     return "; ".join(list(dict.fromkeys(said))[:3])
 
 

@@ -19,6 +19,7 @@ import nvme_host  # noqa: E402
 import nvmet_tree  # noqa: E402
 import rows  # noqa: E402
 from checks import give_back  # noqa: E402
+from fabric import Refused  # noqa: E402
 
 FRESH = 75
 LIMIT_SECS = 240
@@ -26,6 +27,7 @@ DYING_SECS = 20
 IMAGE_MIB = 64
 POOL_MIB = 1024
 STATE, REMARKS = pathlib.Path("/run/blktests-lease"), pathlib.Path("/run/blktests-remarks")
+PROGRAMS = pathlib.Path("/run/blktests-programs")
 PORTS = {"tcp": block.TCP, "rdma": block.RDMA}
 
 
@@ -75,7 +77,7 @@ class Leases:
     def refuses(self, own, known):
         """Why a test is not run at all."""
         wiring = rows.wires(own, known)
-        return wiring and f"it changes the kernel's target itself, in configfs ({wiring}), and not through the hook"
+        return wiring and f"it changes the kernel's target itself in configfs, past the hook, by {wiring}()"
 
     @contextlib.contextmanager
     def device(self):
@@ -128,8 +130,9 @@ def check(checkout, test, environment):
 
 def run(checkout, test, trtype, target, about, wants_device):
     """One test: its rows, and whether this guest can go on."""
-    environment = {"BLKTESTS_TRTYPE": trtype, "NVMET_TRTYPES": trtype, "NVMET_BLKDEV_TYPES": "device", "USE_RXE": "1",
-                   "NVME_IMG_SIZE": f"{IMAGE_MIB}m", "NVME_NUM_ITER": "10", "TIMEOUT": "30", **target.environment}
+    environment = {"PATH": f"{PROGRAMS}:{os.environ['PATH']}", "BLKTESTS_TRTYPE": trtype, "NVMET_TRTYPES": trtype,
+                   "NVMET_BLKDEV_TYPES": "device", "USE_RXE": "1", "NVME_IMG_SIZE": f"{IMAGE_MIB}m", "NVME_NUM_ITER": "10",
+                   "TIMEOUT": "30", **target.environment}
     with contextlib.ExitStack() as stack:
         if wants_device:
             environment["TEST_DEVS"] = stack.enter_context(target.device())
@@ -172,13 +175,17 @@ def run_all(checkout, trtype, tests, target):
         if why := target.refuses(own, known):
             print(rows.cells(test, about, "skip", why), flush=True)
             continue
-        found, usable = run(checkout, test, trtype, target, about, rows.wants_device(own))
-        left = tidy(target) if usable else "a process that cannot be killed"
+        found = [(test, about, "fail", "this guest was not fit for it")]
+        try:
+            found, usable = run(checkout, test, trtype, target, about, rows.wants_device(own))
+            left = tidy(target) if usable else "a process that cannot be killed"
+        except (OSError, RuntimeError, TimeoutError, subprocess.SubprocessError, Refused) as error:
+            left = f"a guest where this failed: {error}"
         for row in explained(found):
             print(rows.cells(*row), flush=True)
         if left:
             print(f"{test} left {left}; the next test has a guest of its own", file=sys.stderr, flush=True)
-            sys.exit(FRESH)
+            os._exit(FRESH)  # The guest goes, and with it a node that might not want to.
     if wrong := target.unwell():
         print(rows.cells("the node", f"after {tests[-1]}", "fail", wrong), flush=True)
 
@@ -193,20 +200,26 @@ def target_of(kind, trtype):
         yield Leases(node, trtype)
 
 
-def kernel_config():
-    """Where blktests looks for it. A kernel that was fetched before the lab kept it has none."""
+def kernel_names():
+    """What blktests wants to know of the kernel: its configuration under /boot, and a version that it can read. Of
+    6.12.117+deb12 its arithmetic makes an error; its scripts see 6.12.117-deb12."""
     release = os.uname().release
-    kept, wanted = pathlib.Path(f"/lib/modules/{release}/config"), pathlib.Path(f"/boot/config-{release}")
-    if kept.exists() and not wanted.exists():
-        wanted.parent.mkdir(exist_ok=True)
-        wanted.symlink_to(kept)
+    name = release.replace("+", "-")
+    modules, config = pathlib.Path("/lib/modules"), pathlib.Path(f"/boot/config-{name}")
+    config.parent.mkdir(exist_ok=True)
+    for place, to in ((modules / name, modules / release), (config, modules / release / "config")):
+        if not place.exists():
+            place.symlink_to(to)
+    PROGRAMS.mkdir(exist_ok=True)
+    (PROGRAMS / "uname").write_text('#!/bin/sh\n/bin/uname "$@" | tr + -\n', encoding="ascii")
+    (PROGRAMS / "uname").chmod(0o755)
 
 
 def main():
     """All tests that are named, in one guest."""
     checkout, trtype, kind, *tests = sys.argv[1:]
     block.ready()
-    kernel_config()
+    kernel_names()
     with target_of(kind, trtype) as target:
         run_all(checkout, trtype, tests, target)
 

@@ -33,6 +33,7 @@ nvme/903 => nvme0n1 (look at a device)                       [failed]
     runtime    ...  7.010s
     exited with status 1
 nvme/904 (tr=tcp) (a large image)                            [not run]
+    runtime    ...  0.010s
     NVME_IMG_SIZE must be at least 350m
     driver x is not available
 """
