@@ -29,7 +29,8 @@ Exit status:
   4  not found or over: NotFound, Expired, Revoked
   5  fenced: Fenced
   6  cannot reach the node, or it is busy or stopping: Unavailable
-  1  anything else: Malformed, Internal, a node of another fabric
+  1  anything else: Malformed, Internal, a node of another fabric, a device of this machine: NotRoot,
+     NotConnected, AttachedOtherwise, NotDetached, InUse
 
 With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
 
