@@ -13,10 +13,6 @@ pub struct Ticket(pub u64);
 
 /// One thing for the driver to do. In order of emission; see each for what it may overtake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a few at a time, each taken at once: a box for each answer would cost more"
-)]
 pub enum Effect {
     /// Hand to the backend of the resource. A cut waits for nothing. A release or reset waits until
     /// every change so far is durable: a restart must not adopt a lease whose bytes are scrubbed.

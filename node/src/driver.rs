@@ -77,10 +77,6 @@ struct Asker {
 
 /// What waits until all that was decided before it is durable.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most are answers, and each is taken once: a box would cost more"
-)]
 enum Held {
     /// Nobody is told of what a crash could undo.
     Answer(Ticket, Answer),

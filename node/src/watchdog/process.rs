@@ -133,7 +133,7 @@ fn listen(sender: Sender<Heard>) -> anyhow::Result<()> {
 fn shut_due(watch: &mut Watch, node_id: NodeId) {
     let now = clock::now().boot;
     while let Some((lease, generation)) = watch.take_due(now) {
-        match Target::shut(Path::new(NVMET), node_id, lease) {
+        match Target::shut(Path::new(NVMET), node_id, lease, watch.is_orphan()) {
             Ok(0) => {}
             Ok(ports) => tracing::warn!(%lease, ports, "watchdog: cut in the daemon's stead"),
             Err(error) => {

@@ -45,6 +45,10 @@ impl Watch {
         self.is_orphan = true;
     }
 
+    pub(super) fn is_orphan(&self) -> bool {
+        self.is_orphan
+    }
+
     /// When [`Watch::take_due`] has something to say.
     pub(super) fn next(&self) -> Option<BootTime> {
         let (end, _) = self.ends.first()?;

@@ -130,7 +130,12 @@ impl Target {
 
     /// Ends access to a lease of that node without [`Target::cut`]'s proof, for a process that has nothing but
     /// the lease's name; from how many ports it was taken.
-    pub fn shut(configfs: &Path, node_id: NodeId, lease: LeaseId) -> Result<usize, StepError> {
+    pub fn shut(
+        configfs: &Path,
+        node_id: NodeId,
+        lease: LeaseId,
+        daemon_is_gone: bool,
+    ) -> Result<usize, StepError> {
         let names = Names::new(node_id);
         let tree = Tree::new(configfs);
         let cut = Cut {
@@ -140,7 +145,7 @@ impl Target {
             lease,
             subsystem: names.subsystem(lease),
         };
-        cut.shut()
+        cut.shut(daemon_is_gone)
     }
 
     /// Roads that its ports are, also of those whose address does not exist yet.
