@@ -1,7 +1,7 @@
 //! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
 //! what the resource can do. Decides at once; never over-commits.
 
-use alloc::{format, string::String};
+use alloc::{format, string::String, vec::Vec};
 use core::net::Ipv6Addr;
 
 use fabricbios_wire::{
@@ -52,7 +52,8 @@ impl LeaseTable {
         let resource = self.choose(request)?;
         let road = check_road(resource, request)?;
         let Some(extent) = resource.free.take(request.capacity) else {
-            return Err(no_room(resource, request));
+            let id = resource.id;
+            return Err(self.no_room(id, request));
         };
         Ok(Admitted {
             resource_id: resource.id,
@@ -172,6 +173,16 @@ impl LeaseTable {
                 ),
             );
         };
+        if resource.withheld {
+            return refuse(
+                LeaseError::Unavailable,
+                RefusalClass::Transient,
+                format!(
+                    "resource {id} cannot be had at the moment: lease elsewhere, or ask the node's operator, \
+                     whose log says why"
+                ),
+            );
+        }
         if resource.is_fenced() {
             return refuse(
                 LeaseError::Fenced,
@@ -189,6 +200,7 @@ impl LeaseTable {
                 resource.road(request).is_none(),
                 // Who did not ask for less gets less only where there is nothing else.
                 resource.read_only && !request.block.read_only,
+                resource.withheld,
                 resource.is_fenced(),
                 resource.free.longest() < request.capacity,
                 resource.free.longest(),
@@ -199,6 +211,42 @@ impl LeaseTable {
             .filter(|resource| resource.kind == request.resource_type)
             .min_by_key(|resource| rank(resource))
             .map_or(ResourceId(0), |resource| resource.id)
+    }
+
+    /// What the most is that can be had: of the resource that was named, or of any that would do.
+    fn no_room(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> Refusal {
+        let fits = |resource: &&Resource| match request.resource_id {
+            Some(id) => resource.id == id,
+            None => resource.id == chosen || resource.may_serve(request),
+        };
+        let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
+        let most = |of: fn(&Resource) -> u64| fitting.iter().map(|it| of(it)).max().unwrap_or(0);
+        let (usable, longest) = (most(|it| it.usable), most(|it| it.free.longest()));
+        let class = match request.capacity > usable {
+            true => RefusalClass::Permanent,
+            false => RefusalClass::Transient,
+        };
+        let place = match request.resource_id {
+            Some(id) => format!("resource {id}"),
+            None => format!("any {} here", request.resource_type),
+        };
+        Refusal::new(
+            LeaseError::CapacityExceeded,
+            class,
+            format!(
+                "capacity={}; the most that one lease can get of {place} is {longest} now, and {usable} when \
+                 all of it is free",
+                request.capacity
+            ),
+        )
+    }
+}
+
+impl Resource {
+    /// Whether a request of its kind could be met if there were room.
+    fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
+        let serves = self.kind == request.resource_type && self.road(request).is_some();
+        serves && !self.withheld && !self.is_fenced()
     }
 }
 
@@ -257,23 +305,4 @@ fn check_block_terms(request: &LeaseAllocRequest) -> Result<(), Refusal> {
         ),
         _ => Ok(()),
     }
-}
-
-fn no_room(resource: &Resource, request: &LeaseAllocRequest) -> Refusal {
-    let asked = request.capacity;
-    let (capacity, longest) = (resource.capacity, resource.free.longest());
-    let class = match asked > resource.usable {
-        true => RefusalClass::Permanent,
-        false => RefusalClass::Transient,
-    };
-    let free = resource.free.free_total();
-    Refusal::new(
-        LeaseError::CapacityExceeded,
-        class,
-        format!(
-            "capacity={asked}; resource {} has {capacity}, of which {free} are free, \
-             {longest} in one piece",
-            resource.id
-        ),
-    )
 }

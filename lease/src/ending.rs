@@ -237,7 +237,7 @@ fn still_binding(id: LeaseId) -> Refusal {
 
 fn bind_overdue() -> Refusal {
     Refusal::new(
-        LeaseError::Internal,
+        LeaseError::Unavailable,
         RefusalClass::Transient,
         "the binding could not be made in time and was taken back; nothing was leased",
     )

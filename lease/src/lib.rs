@@ -12,6 +12,7 @@ extern crate std;
 
 mod admission;
 mod backend;
+mod bindings;
 mod config;
 mod effect;
 mod ending;

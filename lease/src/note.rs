@@ -67,6 +67,13 @@ pub enum Note {
         /// Why, and which policy said so.
         refusal: Refusal,
     },
+    /// A binding or key could not be made, by the node's own fault.
+    NotBound {
+        /// For which lease.
+        lease_id: LeaseId,
+        /// What failed.
+        error: StepError,
+    },
     /// Access was taken away and that was proved.
     Cut {
         /// Which binding.

@@ -1,13 +1,13 @@
 //! What the backends report. A report about a binding that is not the lease's current one, or that
 //! no longer fits its state, changes nothing: it is noted and dropped.
 
-use alloc::{boxed::Box, string::String};
+use alloc::string::String;
 
-use fabricbios_wire::{Binding, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply};
+use fabricbios_wire::LeasePhase;
 
 use crate::{
-    BindError, Event, LeaseTable, Note, Now, Order, Report, State, StepError, Tag,
-    lease::{Lease, Outstanding, Waiting, whole_secs},
+    Event, LeaseTable, Note, Now, Report, State, StepError, Tag,
+    lease::{Lease, Outstanding},
 };
 
 impl LeaseTable {
@@ -73,146 +73,6 @@ impl LeaseTable {
         let lease = self.leases.get(&tag.lease_id);
         if lease.is_some_and(|lease| lease.state == State::Releasing) {
             self.start_release(now, tag.lease_id);
-        }
-    }
-
-    fn bind_reported(&mut self, now: Now, tag: Tag, outcome: Result<Binding, BindError>) {
-        match outcome {
-            Err(BindError::Stranded(error)) => {
-                return self.fence(now, tag.lease_id, Event::Stranded, error);
-            }
-            Ok(binding) => self.bound(now, tag, binding),
-            Err(error) => self.not_bound(now, tag, &error),
-        }
-        self.release_if_waiting(now, tag);
-    }
-
-    fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
-        let expected = [State::Binding, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "bound", &expected) else {
-            return;
-        };
-        let first = lease.state == State::Binding;
-        if !lease.step(Event::Bound) {
-            return;
-        }
-        lease.binding = Some(Box::new(binding));
-        lease.bound_before = false;
-        if first {
-            lease.granted_at_unix_ms = now.unix_ms;
-            lease.start_term(now, whole_secs(lease.term));
-            self.note_grant(tag.lease_id);
-        }
-        self.extend(tag.lease_id);
-        self.settle(now, tag.lease_id);
-    }
-
-    /// Every road learns until when, before anybody is told.
-    pub(crate) fn extend(&mut self, id: LeaseId) {
-        if let Some(lease) = self.leases.get(&id) {
-            let order = Order::Extend(lease.tag(), lease.deadline);
-            self.order(order);
-        }
-    }
-
-    fn note_grant(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else {
-            return;
-        };
-        let note = Note::Granted {
-            lease_id: id,
-            tenant: String::from(&*lease.tenant),
-            resource_id: lease.resource_id,
-            wanted,
-            effective: lease.effective,
-            policy,
-        };
-        self.note(note);
-    }
-
-    /// Active with what it now has: written down, told to who waited for it.
-    pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
-        self.put(id);
-        self.arm(id);
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        let info = lease.info(now, true);
-        for waiting in core::mem::take(&mut lease.waiting) {
-            match waiting {
-                Waiting::Grant(ticket) | Waiting::Rebind(ticket) | Waiting::Renew(ticket) => {
-                    self.answer(ticket, Ok(Reply::Lease(info.clone())));
-                }
-                // Who waits for the end is put on the list when the end has begun.
-                Waiting::Free(_) | Waiting::Revoke(_) => {}
-            }
-        }
-    }
-
-    fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
-        let expected = [State::Binding, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "not bound", &expected) else {
-            return;
-        };
-        if !lease.step(Event::NotBound) {
-            return;
-        }
-        // The old binding was cut before the new one was tried.
-        lease.binding = None;
-        let over = lease.state == State::Ended;
-        self.refuse_binding(now, tag, error);
-        if over {
-            self.finish(now, tag.lease_id);
-        } else {
-            self.put(tag.lease_id);
-            self.arm(tag.lease_id);
-        }
-    }
-
-    /// Tells who waited for a binding or key that there is none.
-    pub(crate) fn refuse_binding(&mut self, now: Now, tag: Tag, error: &BindError) {
-        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
-            return;
-        };
-        let mut refusal = bind_refusal(error);
-        if lease.granted() && lease.binding.is_none() {
-            let by = lease.asks_for_a_key_by();
-            let goes_on = alloc::format!("; the lease goes on without a key: {by} gives it one");
-            refusal.message.push_str(&goes_on);
-        }
-        let tenant = String::from(&*lease.tenant);
-        let wanted = lease.wanted.take().map(|boxed| boxed.0);
-        self.tell_without(now, tag.lease_id, &refusal);
-        let lease_id = Some(tag.lease_id);
-        self.note(Note::Refused {
-            tenant,
-            wanted,
-            lease_id,
-            refusal,
-        });
-    }
-
-    /// Answers who waited for a binding or key that there is none. Who renewed has his term and is
-    /// told so: with the key before, or with none.
-    pub(crate) fn tell_without(&mut self, now: Now, id: LeaseId, refusal: &Refusal) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        let waiting = core::mem::take(&mut lease.waiting);
-        let renewed = lease.info(now, true);
-        for waiting in waiting {
-            match waiting {
-                Waiting::Grant(ticket) | Waiting::Rebind(ticket) => {
-                    self.answer(ticket, Err(refusal.clone()));
-                }
-                Waiting::Renew(ticket) => {
-                    self.answer(ticket, Ok(Reply::Lease(renewed.clone())));
-                }
-                Waiting::Free(_) | Waiting::Revoke(_) => {}
-            }
         }
     }
 
@@ -318,26 +178,4 @@ impl LeaseTable {
             self.name_another_culprit(tag);
         }
     }
-}
-
-/// Whose fault it is that there is no binding.
-fn bind_refusal(error: &BindError) -> Refusal {
-    let (code, class, message) = match error {
-        BindError::Refused(error) => (
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            alloc::format!("{error}"),
-        ),
-        BindError::Failed(error) | BindError::Stranded(error) => (
-            LeaseError::Internal,
-            RefusalClass::Transient,
-            alloc::format!("{error}"),
-        ),
-        BindError::Cancelled => (
-            LeaseError::Unavailable,
-            RefusalClass::Transient,
-            String::from("the binding was taken back while it was being made"),
-        ),
-    };
-    Refusal::new(code, class, message)
 }

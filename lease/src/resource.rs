@@ -19,6 +19,8 @@ pub(crate) struct Resource {
     pub(crate) outlives: Outlives,
     /// Every lease of it is.
     pub(crate) read_only: bool,
+    /// See [`crate::LeaseTable::withhold`].
+    pub(crate) withheld: bool,
     pub(crate) free: Extents,
     pub(crate) fence: Option<FenceRecord>,
     /// Leases that left it fenced and were not proved clean since.
@@ -41,6 +43,7 @@ impl Resource {
             transports: offer.transports,
             outlives: offer.outlives,
             read_only: offer.read_only,
+            withheld: false,
             fence: None,
             fenced_leases: BTreeSet::new(),
             resetting: None,
@@ -87,7 +90,7 @@ pub struct Availability {
     /// All of it.
     pub capacity: u64,
     /// The longest single stretch that is free, or all that is where amounts are given out: what a
-    /// lease could still get. 0 while fenced.
+    /// lease could still get. 0 while fenced or withheld.
     pub available: u64,
     /// Whether it is fenced: nothing of it is leased.
     pub fenced: bool,

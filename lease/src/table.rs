@@ -84,6 +84,13 @@ impl LeaseTable {
         self.resources
             .insert(offer.resource_id, Resource::new(kind, offer));
     }
+
+    /// Grants nothing of an offered resource any more: it cannot be had now. Leases of it go on.
+    pub fn withhold(&mut self, id: ResourceId) {
+        if let Some(resource) = self.resources.get_mut(&id) {
+            resource.withheld = true;
+        }
+    }
 }
 
 /// Getters.
@@ -94,7 +101,7 @@ impl LeaseTable {
             resource_id: resource.id,
             resource_type: resource.kind,
             capacity: resource.capacity,
-            available: if resource.is_fenced() {
+            available: if resource.is_fenced() || resource.withheld {
                 0
             } else {
                 resource.free.longest()

@@ -104,7 +104,7 @@ fn a_bind_that_never_ends_is_cut_and_its_bytes_stay_put_until_it_does() {
     world.pass_ms(30_000);
     let cut = world.cut_order();
     world.cut_ok(cut);
-    assert_eq!(world.refusal(ticket).error, LeaseError::Internal);
+    assert_eq!(world.refusal(ticket).error, LeaseError::Unavailable);
     world.pass_ms(600_000);
     assert_eq!(
         world.table.fences(),

@@ -79,3 +79,87 @@ fn a_full_table_refuses_for_now() {
     let ticket = world.ask(alloc(PAGE, 10, 0));
     assert_eq!(world.refusal(ticket).error, LeaseError::Unavailable);
 }
+
+fn pool(id: u128, pages: u64) -> Offer {
+    Offer {
+        resource_id: ResourceId(id),
+        capacity: pages * PAGE,
+        ..block_offer()
+    }
+}
+
+fn of_pages(pages: u64) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        capacity: pages * PAGE,
+        ..blocks(10, 0)
+    }
+}
+
+#[test]
+fn what_is_too_much_is_told_the_most_that_any_pool_has() {
+    let mut world = World::of_blocks(pool(1, 4));
+    world.table.offer(ResourceType::Block, pool(2, 64));
+    world.granted_for(of_pages(60));
+    let ticket = world.ask(Request::LeaseAlloc(of_pages(32)));
+    let refusal = world.refusal(ticket);
+    assert_eq!(refusal.class, RefusalClass::Transient, "{refusal}");
+    for amount in [4 * PAGE, 64 * PAGE] {
+        assert!(refusal.message.contains(&amount.to_string()), "{refusal}");
+    }
+    // Who names a resource is told of that one.
+    let named = LeaseAllocRequest {
+        resource_id: Some(ResourceId(1)),
+        ..of_pages(32)
+    };
+    let ticket = world.ask(Request::LeaseAlloc(named));
+    assert_eq!(world.refusal(ticket).class, RefusalClass::Permanent);
+}
+
+#[test]
+fn a_resource_that_is_withheld_is_left_for_another() {
+    let mut world = World::of_blocks(pool(1, 4));
+    world.table.offer(ResourceType::Block, pool(2, 64));
+    world.table.withhold(ResourceId(1));
+    let tag = world.granted_for(of_pages(1));
+    assert_eq!(tag.resource_id, ResourceId(2));
+    let mut its = world.table.availability();
+    let withheld = its.find(|it| it.resource_id == ResourceId(1)).unwrap();
+    assert_eq!((withheld.capacity, withheld.available), (4 * PAGE, 0));
+    drop(its);
+    let named = LeaseAllocRequest {
+        resource_id: Some(ResourceId(1)),
+        ..of_pages(1)
+    };
+    let ticket = world.ask(Request::LeaseAlloc(named));
+    let refusal = world.refusal(ticket);
+    assert_eq!(refusal.error, LeaseError::Unavailable);
+    assert!(refusal.message.contains("operator"), "{refusal}");
+}
+
+#[test]
+fn what_is_wrong_inside_the_node_is_for_its_log() {
+    let mut world = World::of_blocks(pool(1, 4));
+    let ticket = world.ask(Request::LeaseAlloc(of_pages(1)));
+    let bind = world.bind_order();
+    let stuck = StepError::new(
+        "read from the storage",
+        "/dev/dm-3: process 4711 waits in blkdev_read_iter",
+    );
+    world.report(Report::Bind(
+        bind.tag,
+        Err(BindError::Failed(stuck.clone())),
+    ));
+    let refusal = world.refusal(ticket);
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::Unavailable, RefusalClass::Transient)
+    );
+    for inside in ["/dev", "4711", "blkdev"] {
+        assert!(!refusal.message.contains(inside), "{refusal}");
+    }
+    let logged = Note::NotBound {
+        lease_id: bind.tag.lease_id,
+        error: stuck,
+    };
+    assert!(world.notes.contains(&logged), "{:?}", world.notes);
+}

@@ -114,7 +114,7 @@ impl Oracle {
         let error = match error {
             BindError::Refused(_) => LeaseError::InvalidArgs,
             BindError::Cancelled => LeaseError::Unavailable,
-            _ => LeaseError::Internal,
+            _ => LeaseError::Unavailable,
         };
         let lease = &mut self.leases[at];
         let waits = std::mem::take(&mut lease.waits);
@@ -187,7 +187,7 @@ impl Oracle {
         let over = self.leases[at].over();
         for (ticket, waits) in std::mem::take(&mut self.leases[at].waits) {
             match waits {
-                Waits::Grant => self.refuse(ticket, LeaseError::Internal),
+                Waits::Grant => self.refuse(ticket, LeaseError::Unavailable),
                 Waits::Rebind | Waits::Renew => self.refuse(ticket, over),
                 Waits::Free => self.say(ticket, ended.clone()),
                 Waits::Revoke => self.say(ticket, Said::revoked(RevokeOutcome::TornDown)),

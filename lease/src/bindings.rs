@@ -1,0 +1,190 @@
+//! What comes of a binding: the lease is in use, or who waited is told why there is none.
+
+use alloc::{boxed::Box, string::String};
+
+use fabricbios_wire::{Binding, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
+
+use crate::{
+    BindError, Event, LeaseTable, Note, Now, Order, State, Tag,
+    lease::{Waiting, whole_secs},
+};
+
+impl LeaseTable {
+    pub(crate) fn bind_reported(
+        &mut self,
+        now: Now,
+        tag: Tag,
+        outcome: Result<Binding, BindError>,
+    ) {
+        match outcome {
+            Err(BindError::Stranded(error)) => {
+                return self.fence(now, tag.lease_id, Event::Stranded, error);
+            }
+            Ok(binding) => self.bound(now, tag, binding),
+            Err(error) => self.not_bound(now, tag, &error),
+        }
+        self.release_if_waiting(now, tag);
+    }
+
+    fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
+        let expected = [State::Binding, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "bound", &expected) else {
+            return;
+        };
+        let first = lease.state == State::Binding;
+        if !lease.step(Event::Bound) {
+            return;
+        }
+        lease.binding = Some(Box::new(binding));
+        lease.bound_before = false;
+        if first {
+            lease.granted_at_unix_ms = now.unix_ms;
+            lease.start_term(now, whole_secs(lease.term));
+            self.note_grant(tag.lease_id);
+        }
+        self.extend(tag.lease_id);
+        self.settle(now, tag.lease_id);
+    }
+
+    /// Every road learns until when, before anybody is told.
+    pub(crate) fn extend(&mut self, id: LeaseId) {
+        if let Some(lease) = self.leases.get(&id) {
+            let order = Order::Extend(lease.tag(), lease.deadline);
+            self.order(order);
+        }
+    }
+
+    fn note_grant(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else {
+            return;
+        };
+        let note = Note::Granted {
+            lease_id: id,
+            tenant: String::from(&*lease.tenant),
+            resource_id: lease.resource_id,
+            wanted,
+            effective: lease.effective,
+            policy,
+        };
+        self.note(note);
+    }
+
+    /// Active with what it now has: written down, told to who waited for it.
+    pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
+        self.put(id);
+        self.arm(id);
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let info = lease.info(now, true);
+        for waiting in core::mem::take(&mut lease.waiting) {
+            match waiting {
+                Waiting::Grant(ticket) | Waiting::Rebind(ticket) | Waiting::Renew(ticket) => {
+                    self.answer(ticket, Ok(Reply::Lease(info.clone())));
+                }
+                // Who waits for the end is put on the list when the end has begun.
+                Waiting::Free(_) | Waiting::Revoke(_) => {}
+            }
+        }
+    }
+
+    fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
+        let expected = [State::Binding, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "not bound", &expected) else {
+            return;
+        };
+        if !lease.step(Event::NotBound) {
+            return;
+        }
+        // The old binding was cut before the new one was tried.
+        lease.binding = None;
+        let over = lease.state == State::Ended;
+        self.refuse_binding(now, tag, error);
+        if over {
+            self.finish(now, tag.lease_id);
+        } else {
+            self.put(tag.lease_id);
+            self.arm(tag.lease_id);
+        }
+    }
+
+    /// Tells who waited for a binding or key that there is none.
+    pub(crate) fn refuse_binding(&mut self, now: Now, tag: Tag, error: &BindError) {
+        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+            return;
+        };
+        let mut refusal = bind_refusal(tag.lease_id, error);
+        if lease.granted() && lease.binding.is_none() {
+            let by = lease.asks_for_a_key_by();
+            let goes_on = alloc::format!("; the lease goes on without a key: {by} gives it one");
+            refusal.message.push_str(&goes_on);
+        }
+        let tenant = String::from(&*lease.tenant);
+        let wanted = lease.wanted.take().map(|boxed| boxed.0);
+        self.tell_without(now, tag.lease_id, &refusal);
+        let lease_id = Some(tag.lease_id);
+        if let BindError::Failed(error) | BindError::Stranded(error) = error {
+            self.note(Note::NotBound {
+                lease_id: tag.lease_id,
+                error: error.clone(),
+            });
+        }
+        self.note(Note::Refused {
+            tenant,
+            wanted,
+            lease_id,
+            refusal,
+        });
+    }
+
+    /// Answers who waited for a binding or key that there is none. Who renewed has his term and is
+    /// told so: with the key before, or with none.
+    pub(crate) fn tell_without(&mut self, now: Now, id: LeaseId, refusal: &Refusal) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let waiting = core::mem::take(&mut lease.waiting);
+        let renewed = lease.info(now, true);
+        for waiting in waiting {
+            match waiting {
+                Waiting::Grant(ticket) | Waiting::Rebind(ticket) => {
+                    self.answer(ticket, Err(refusal.clone()));
+                }
+                Waiting::Renew(ticket) => {
+                    self.answer(ticket, Ok(Reply::Lease(renewed.clone())));
+                }
+                Waiting::Free(_) | Waiting::Revoke(_) => {}
+            }
+        }
+    }
+}
+
+/// Whose fault it is that there is no binding. What the node's own devices and paths have to do with it is
+/// for its log, and for nobody who asks.
+fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
+    let (code, class, message) = match error {
+        BindError::Refused(error) => (
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            alloc::format!("{error}"),
+        ),
+        BindError::Failed(error) | BindError::Stranded(error) => (
+            LeaseError::Unavailable,
+            RefusalClass::Transient,
+            alloc::format!(
+                "the node could not do `{}` for lease {id}: its storage or network is not ready; try again \
+                 later or elsewhere, the node's log says what is wrong",
+                error.step
+            ),
+        ),
+        BindError::Cancelled => (
+            LeaseError::Unavailable,
+            RefusalClass::Transient,
+            String::from("the binding was taken back while it was being made"),
+        ),
+    };
+    Refusal::new(code, class, message)
+}
