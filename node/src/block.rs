@@ -4,53 +4,96 @@ mod answers;
 mod backend;
 mod give_up;
 mod known;
+mod ledger;
+mod opening;
+mod others;
 mod parts;
+mod pools;
 mod reconcile;
-mod seen;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod watched;
+mod withheld;
 
-use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, bail};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
 use fabricbios_lease::{Backend, LeaseTable, Offer};
-use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_premium::nvmet::{Target, TargetConfig};
-use fabricbios_wire::{NodeId, ResourceType};
+use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
 
 use crate::{
-    clock, config::Settings, detect::resource_id, inventory::OfferedPool, watchdog::Watchdog,
+    clock, config::Settings, inventory::OfferedPool, past::Past, watchdog::Watchdog,
 };
 
 pub use backend::BlockBackend;
-pub use parts::{Datagrams, Exports, Volumes};
+use ledger::JournalLedger;
+pub use parts::{Datagrams, Exports, Ledger, Volumes};
+use pools::Standing;
 pub use reconcile::Stray;
-use seen::Seen;
 use watched::Watched;
+
+/// The kernel's NVMe target.
+const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 
 /// Block storage on offer.
 pub struct OfferedBlocks {
-    /// What the table may give out.
-    pub offers: Vec<Offer>,
     /// What inventories say of it.
     pub pools: Vec<OfferedPool>,
     /// What makes its leases real.
     pub backend: Arc<BlockBackend>,
     /// What ends them in the kernel's target when the daemon cannot.
     pub watchdog: Option<Watchdog>,
+    offers: Vec<(Offer, Standing)>,
 }
 
 impl OfferedBlocks {
-    /// What `backend` offers.
-    pub fn of(backend: Arc<BlockBackend>) -> anyhow::Result<Self> {
+    fn of(
+        backend: Arc<BlockBackend>,
+        standings: &HashMap<ResourceId, Standing>,
+    ) -> anyhow::Result<Self> {
+        let offers = backend.probe()?.into_iter().filter_map(|offer| {
+            let standing = standings.get(&offer.resource_id)?;
+            Some((offer, *standing))
+        });
         Ok(Self {
-            offers: backend.probe()?,
+            offers: offers.collect(),
             pools: backend.pools(),
             backend,
             watchdog: None,
         })
+    }
+
+    /// What the table may give out.
+    pub fn offers(&self) -> impl Iterator<Item = &Offer> {
+        self.offers.iter().map(|(offer, _)| offer)
+    }
+
+    /// Before leases on record are taken up: what they are of.
+    pub(crate) fn offer_known(&self, table: &mut LeaseTable) {
+        self.offer(table, Standing::has_leases);
+    }
+
+    /// Afterwards: the other pools, whose leases of before are over by that.
+    pub(crate) fn offer_anew(&self, table: &mut LeaseTable) {
+        self.offer(table, |standing| !standing.has_leases());
+    }
+
+    fn offer(&self, table: &mut LeaseTable, is_meant: impl Fn(Standing) -> bool) {
+        for (offer, standing) in self.offers.iter().filter(|(_, it)| is_meant(*it)) {
+            table.offer(ResourceType::Block, offer.clone());
+            if standing.is_withheld() {
+                table.withhold(offer.resource_id);
+            }
+        }
     }
 }
 
@@ -60,7 +103,7 @@ impl OfferedBlocks {
         let Some(watchdog) = &self.watchdog else {
             return;
         };
-        for offer in &self.offers {
+        for offer in self.offers() {
             let goes_on = table.going_on(offer.resource_id);
             goes_on.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
         }
@@ -89,15 +132,15 @@ pub struct OpenBlocks {
 pub fn open(
     settings: &Settings,
     node_id: NodeId,
+    past: &Past,
 ) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
-    let pools = open_pools(settings, node_id)?;
+    let pools = pools::open(settings, node_id, past)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        // Its leases are given up in this run.
-        Seen::write(settings.state_dir(), &[])?;
         give_up::exports(open_target(settings, node_id)?)?;
         return Ok((None, OpenBlocks::default()));
     }
+    warn_without_rdma(settings);
     let roads = OpenBlocks {
         target: open_target(settings, node_id)?,
         datagrams: open_datagrams(settings)?,
@@ -111,60 +154,47 @@ pub fn open(
         watchdog: watchdog.clone(),
     });
     let is_watched = watched.is_some();
+    let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
     let mut backend = BlockBackend::new(
+        Arc::new(JournalLedger::new(past.writer(), records.collect())),
         watched.map(|it| Arc::new(it) as Arc<dyn Exports>),
         roads.datagrams.clone().map(|it| it as Arc<dyn Datagrams>),
     );
-    let names: Vec<String> = pools.iter().map(|it| hex(&it.facts().identity)).collect();
-    let seen = Seen::read(settings.state_dir())?;
-    for (pool, name) in pools.into_iter().zip(&names) {
-        if !seen.has(name) {
-            pool.distrust()?;
-        }
-        backend.add(resource_id(&node_id, ResourceType::Block, name), pool);
+    backend = backend.with_hosts(settings.nvme_host.clone());
+    let standings = pools.iter().map(|it| (it.resource_id, it.standing));
+    let standings = standings.collect();
+    for pool in pools {
+        backend.add(pool.resource_id, pool.volumes);
     }
-    Seen::write(settings.state_dir(), &names)?;
-    let mut offered = OfferedBlocks::of(Arc::new(backend))?;
+    let mut offered = OfferedBlocks::of(Arc::new(backend), &standings)?;
     offered.watchdog = is_watched.then_some(watchdog);
     Ok((Some(offered), roads))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The port is tried until it works, which without a device is never.
+fn warn_without_rdma(settings: &Settings) {
+    let mut ports = settings.nvmet.iter().map(|port| port.0);
+    let Some(port) = ports.find(|it| it.transport == NvmeofTransport::Rdma) else {
+        return;
+    };
+    let devices = std::fs::read_dir("/sys/class/infiniband");
+    if devices.is_ok_and(|mut it| it.next().is_some()) {
+        return;
+    }
+    tracing::warn!(
+        address = %port.address,
+        "--nvmet rdma: this machine has no RDMA device: load its driver, or make a soft one (modprobe rdma_rxe; \
+         rdma link add rxe0 type rxe netdev IFNAME), or leave the flag out; until then nothing is leased there"
+    );
 }
 
-fn open_pools(settings: &Settings, node_id: NodeId) -> anyhow::Result<Vec<Arc<Pool>>> {
-    let program = std::env::current_exe().context("find the daemon's own program")?;
-    let open = |path: &std::path::PathBuf| {
-        if let Err(why) = answers::within_patience(path) {
-            // What is broken must not keep the node from what is not.
-            tracing::error!(pool = %path.display(), %why, "not offered: it does not answer");
-            return Ok(None);
-        }
-        let config = PoolConfig {
-            path: path.clone(),
-            node_id,
-            force: settings.force,
-            wiper: vec![program.clone().into(), "wipe".into()],
-        };
-        let pool = Pool::open(config)
-            .with_context(|| format!("--block-pool {} cannot be offered", path.display()))?;
-        let facts = pool.facts();
-        tracing::info!(
-            pool = %facts.name,
-            bytes = facts.capacity,
-            block_bytes = facts.block_bytes,
-            read_only = facts.read_only,
-            "block storage is on offer"
-        );
-        anyhow::Ok(Some(Arc::new(pool)))
-    };
-    let pools: anyhow::Result<Vec<_>> = settings.block_pool.iter().map(open).collect();
-    Ok(pools?.into_iter().flatten().collect())
+/// Names and keys of NVMe hosts.
+fn credentials(settings: &Settings) -> PathBuf {
+    settings.state_dir().join("nvme-hosts")
 }
 
 fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Arc<Target>>> {
-    let configfs = Path::new("/sys/kernel/config/nvmet");
+    let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
         tracing::info!("no block storage is leased over NVMe-oF; --nvmet tcp:ADDR:PORT does that");
         return Ok(None);
@@ -172,7 +202,7 @@ fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Ar
     let config = TargetConfig {
         configfs: configfs.into(),
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
-        credentials: settings.state_dir().join("nvme-hosts"),
+        credentials: credentials(settings),
         node_id,
     };
     let target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;

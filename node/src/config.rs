@@ -1,14 +1,18 @@
 //! What the operator says: flags, then the configuration file for what no flag says, then defaults.
 
+mod choices;
+
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use serde::Deserialize;
 
-use crate::{nvmet_port::NvmetPort, size::Size, udp_listen::UdpListen};
+use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, size::Size, udp_listen::UdpListen};
+
+pub use choices::{CpuIsolationPolicy, GpuShareMode, RdmaStrategy};
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -87,8 +91,14 @@ pub struct Settings {
     #[arg(long, value_name = "TRANSPORT:ADDR:PORT")]
     pub nvmet: Vec<NvmetPort>,
 
-    /// Take block devices for --block-pool although they have a partition table or a file system, and
-    /// pools of any kind that were another node's. What is on them is lost.
+    /// Only TENANT may name the NVMe host NQN, by that or by the host id in it [repeatable; default: who
+    /// names a host first has it, as long as a lease of it lives].
+    #[arg(long, value_name = "NQN=TENANT")]
+    pub nvme_host: Vec<NvmeHost>,
+
+    /// Take block devices for --block-pool although they have a partition table or a file system, pools
+    /// of any kind that were another node's, and pools that know of leases that are not on record here. What
+    /// is on them is lost; the log says of each pool what that was.
     #[arg(long)]
     pub force: bool,
 
@@ -133,47 +143,6 @@ pub struct Settings {
     /// each other in the kernel, one where none has moved for so long [default: 1000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub cut_within_ms: Option<u32>,
-}
-
-/// How RDMA access is given out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum RdmaStrategy {
-    /// Windows where the device has them, else regions.
-    #[default]
-    Auto,
-    /// A type 2B memory window per queue pair, all over one registered arena.
-    Window,
-    /// A protection domain and a memory region per lease, for devices without windows.
-    Region,
-}
-
-/// Whether a GPU may be shared (000, "Share Modes").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum GpuShareMode {
-    /// One lease a GPU.
-    #[default]
-    Exclusive,
-    /// Several, by VRAM.
-    Fractional,
-}
-
-/// Isolation of CPU leases that ask for none (002).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum CpuIsolationPolicy {
-    /// Siblings may be split.
-    #[value(alias = "BestEffort")]
-    BestEffort,
-    /// Whole physical cores.
-    #[default]
-    #[value(alias = "WholeCore")]
-    WholeCore,
-    /// Whole cores that share nothing.
-    #[value(aliases = ["strict_isolated", "StrictIsolated"])]
-    Strict,
 }
 
 /// Settings that cannot be used.
@@ -256,6 +225,7 @@ impl Settings {
             mem_file: self.mem_file.or(file.mem_file),
             block_pool: first_filled(self.block_pool, file.block_pool),
             nvmet: first_filled(self.nvmet, file.nvmet),
+            nvme_host: first_filled(self.nvme_host, file.nvme_host),
             force: self.force || file.force,
             fbbu_listen: self.fbbu_listen.or(file.fbbu_listen),
             fbmu_listen: self.fbmu_listen.or(file.fbmu_listen),

@@ -11,19 +11,21 @@
 mod contents;
 mod error;
 mod meter;
+mod queue;
 mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
 pub use error::{CommitError, JournalError};
 pub use meter::JournalCounts;
+pub use queue::Writer;
+use queue::{Shared, Stop, Worker};
 use store::Store;
 
 /// Its name in the state directory.
@@ -31,9 +33,6 @@ pub const FILE: &str = "journal.redb";
 
 /// Changes that may wait before [`Journal::has_room`] says no: some seconds of grants.
 pub const WAITING_MAX: usize = 65_536;
-
-/// Pause after a failed commit, so that a full disk is not hammered.
-const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Names a submission; grows by one with each. Durable up to a number means all before it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +49,10 @@ pub enum Change {
     PutFence(ResourceId, Vec<u8>),
     /// Forget a fence.
     RemoveFence(ResourceId),
+    /// Remember a pool of block storage, by its identity.
+    PutPool(u128, Vec<u8>),
+    /// Forget a pool.
+    RemovePool(u128),
 }
 
 impl fmt::Debug for Change {
@@ -60,6 +63,8 @@ impl fmt::Debug for Change {
             Self::RemoveLease(id) => write!(f, "RemoveLease({id})"),
             Self::PutFence(id, value) => write!(f, "PutFence({id}, {} bytes)", value.len()),
             Self::RemoveFence(id) => write!(f, "RemoveFence({id})"),
+            Self::PutPool(id, value) => write!(f, "PutPool({id:032x}, {} bytes)", value.len()),
+            Self::RemovePool(id) => write!(f, "RemovePool({id:032x})"),
         }
     }
 }
@@ -76,6 +81,8 @@ pub struct Recovered {
     pub leases: Vec<(LeaseId, Vec<u8>)>,
     /// In order of id.
     pub fences: Vec<(ResourceId, Vec<u8>)>,
+    /// In order of identity.
+    pub pools: Vec<(u128, Vec<u8>)>,
 }
 
 impl fmt::Debug for Recovered {
@@ -85,6 +92,7 @@ impl fmt::Debug for Recovered {
             .field("last_boot_id", &self.last_boot_id)
             .field("leases", &self.leases.len())
             .field("fences", &self.fences.len())
+            .field("pools", &self.pools.len())
             .finish()
     }
 }
@@ -150,20 +158,19 @@ impl Journal {
 
     /// Hands in changes that become durable together. Never blocks on the disk.
     pub fn submit(&self, changes: Vec<Change>) -> Seq {
-        let mut queue = self.shared.lock();
-        for change in changes {
-            let (key, value) = split(change);
-            queue.waiting.insert(key, value);
-        }
-        queue.last_seq += 1;
-        self.shared.wake.notify_one();
-        Seq(queue.last_seq)
+        self.shared.submit(changes)
+    }
+
+    /// A way to write something and wait until it is durable, for threads that may wait.
+    #[must_use]
+    pub fn writer(&self) -> Writer {
+        Writer(Arc::clone(&self.shared))
     }
 
     /// Whether to take on new leases. Changes of existing ones are always taken.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.shared.lock().waiting.len() < WAITING_MAX
+        self.shared.waiting() < WAITING_MAX
     }
 
     /// What was done to the disk so far.
@@ -178,8 +185,7 @@ impl Journal {
     }
 
     fn stop(&mut self, how: Stop) -> Result<(), CommitError> {
-        self.shared.lock().stop = how;
-        self.shared.wake.notify_one();
+        self.shared.stop(how);
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
@@ -202,6 +208,7 @@ impl Drop for Journal {
 enum Key {
     Lease(u128),
     Fence(u128),
+    Pool(u128),
 }
 
 /// The newest value of each record that changed; none where it was removed.
@@ -213,90 +220,8 @@ fn split(change: Change) -> (Key, Option<Vec<u8>>) {
         Change::RemoveLease(id) => (Key::Lease(id.0), None),
         Change::PutFence(id, value) => (Key::Fence(id.0), Some(value)),
         Change::RemoveFence(id) => (Key::Fence(id.0), None),
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stop {
-    #[default]
-    No,
-    Flush,
-    Abandon,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: Group,
-    last_seq: u64,
-    durable_seq: u64,
-    stop: Stop,
-}
-
-#[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    wake: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Whoever panicked with the lock held was between two whole changes.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for work. None: stop.
-    fn next_group(&self) -> Option<(Group, Seq)> {
-        let idle =
-            |queue: &mut Queue| queue.stop == Stop::No && queue.last_seq == queue.durable_seq;
-        let guard = self.wake.wait_while(self.lock(), idle);
-        let mut queue = guard.unwrap_or_else(PoisonError::into_inner);
-        let done = queue.last_seq == queue.durable_seq;
-        if queue.stop == Stop::Abandon || (queue.stop == Stop::Flush && done) {
-            return None;
-        }
-        Some((std::mem::take(&mut queue.waiting), Seq(queue.last_seq)))
-    }
-
-    /// Puts a group back behind what came since, which is newer.
-    fn put_back(&self, group: Group) {
-        let mut queue = self.lock();
-        for (key, value) in group {
-            queue.waiting.entry(key).or_insert(value);
-        }
-    }
-
-    /// Waits before another try. False: give up, because the journal is being closed.
-    fn pause(&self) -> bool {
-        let open = |queue: &mut Queue| queue.stop == Stop::No;
-        let waited = self.wake.wait_timeout_while(self.lock(), RETRY_PAUSE, open);
-        waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-}
-
-struct Worker {
-    store: Store,
-    shared: Arc<Shared>,
-    on_commit: OnCommit,
-}
-
-impl Worker {
-    fn run(mut self) -> Result<(), CommitError> {
-        while let Some((group, seq)) = self.shared.next_group() {
-            match self.store.commit(&group) {
-                Ok(()) => {
-                    self.shared.lock().durable_seq = seq.0;
-                    (self.on_commit)(Ok(seq));
-                }
-                Err(e) => {
-                    self.shared.put_back(group);
-                    (self.on_commit)(Err(e.clone()));
-                    if !self.shared.pause() {
-                        return Err(e);
-                    }
-                }
-            }
-        }
-        Ok(())
+        Change::PutPool(id, value) => (Key::Pool(id), Some(value)),
+        Change::RemovePool(id) => (Key::Pool(id), None),
     }
 }
 

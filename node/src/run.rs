@@ -16,7 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     block,
     config::Settings,
-    memory, ready,
+    memory,
+    past::Past,
+    ready,
     service::{Offered, Service},
 };
 
@@ -26,7 +28,8 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let _lock = lock_state_dir(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let (memory, roads) = memory::open(&settings, fabric.node_id())?;
-    let (blocks, block_roads) = block::open(&settings, fabric.node_id())?;
+    let past = Past::open(&settings)?;
+    let (blocks, block_roads) = block::open(&settings, fabric.node_id(), &past)?;
     let offered = Offered { memory, blocks };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -35,7 +38,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         .context("start the runtime of the control plane")?;
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mut service = Service::start(&settings, &fabric, offered)?;
+        let mut service = Service::go_on(&settings, &fabric, past, offered)?;
         service.settled().await;
         ready::announce(&settings, &fabric, service.local_addr());
         let told_to = until_stopped(&mut signals, &mut service).await?;

@@ -3,9 +3,7 @@
 //! Nothing is advertised before what an earlier run left is known: the journal is read, leases that
 //! died are marked so, fences stand; then the control plane opens.
 
-use std::{
-    collections::BTreeSet, io, net::SocketAddr, path::PathBuf, sync::Arc, thread, time::Duration,
-};
+use std::{collections::BTreeSet, io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
@@ -22,9 +20,10 @@ use crate::{
     detect::{self, Detected, Sources},
     driver::{Driver, Input},
     inventory::Inventory,
-    journal::{self, Journal, Recovered},
-    mailbox::{Mailbox, Sender},
+    journal::Recovered,
+    mailbox::Sender,
     memory::OfferedMemory,
+    past::Past,
     records,
 };
 
@@ -56,8 +55,22 @@ impl Service {
     /// Starts on the state directory of `settings`, which the caller has locked, with what is on offer.
     /// Must be called within a tokio runtime.
     pub fn start(settings: &Settings, fabric: &Fabric, offered: Offered) -> anyhow::Result<Self> {
-        let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
-        let (journal, recovered) = open_journal(settings, driver.clone())?;
+        Self::go_on(settings, fabric, Past::open(settings)?, offered)
+    }
+
+    /// The same, where what is on offer was judged by what is remembered.
+    pub fn go_on(
+        settings: &Settings,
+        fabric: &Fabric,
+        past: Past,
+        offered: Offered,
+    ) -> anyhow::Result<Self> {
+        let Past {
+            mailbox,
+            driver,
+            journal,
+            recovered,
+        } = past;
         let epoch = recovered.epoch;
         let (table, backends, inventory) =
             prepare(settings, fabric, recovered, offered, driver.clone())?;
@@ -133,17 +146,6 @@ fn drive(driver: Driver) -> anyhow::Result<oneshot::Receiver<io::Result<Vec<Leas
     Ok(stopped)
 }
 
-fn open_journal(
-    settings: &Settings,
-    driver: Sender<Input>,
-) -> anyhow::Result<(Journal, Recovered)> {
-    let path: PathBuf = settings.state_dir().join(journal::FILE);
-    let on_commit = Box::new(move |outcome| {
-        driver.done(Input::Durable(outcome));
-    });
-    Ok(Journal::open(&path, &clock::boot_id(), on_commit)?)
-}
-
 /// Everything that the driver owns, from the hardware and from what was known before.
 fn prepare(
     settings: &Settings,
@@ -179,6 +181,7 @@ fn prepare(
         open_memory(memory, &table, &mut backends, &mut inventory)?;
     }
     if let Some(blocks) = offered.blocks {
+        blocks.offer_anew(&mut table);
         open_blocks(blocks, &mut table, &mut backends, &mut inventory)?;
     }
     Ok((table, backends, inventory))
@@ -190,8 +193,8 @@ impl Offered {
         if let Some(memory) = &self.memory {
             table.offer(ResourceType::Mem, memory.offer.clone());
         }
-        for offer in self.blocks.iter().flat_map(|blocks| &blocks.offers) {
-            table.offer(ResourceType::Block, offer.clone());
+        if let Some(blocks) = &self.blocks {
+            blocks.offer_known(table);
         }
     }
 
@@ -223,13 +226,13 @@ fn open_blocks(
 ) -> anyhow::Result<()> {
     blocks.watch_over(table);
     let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
-    let known = blocks.offers.iter().flat_map(holders);
+    let known = blocks.offers().flat_map(holders);
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();
     for stray in blocks.backend.reconcile(&known)? {
         // The remediation goes on with it at once.
         table.restore_fence(clock::now(), stray.fence(clock::now().unix_ms), true);
     }
-    for offer in &blocks.offers {
+    for offer in blocks.offers() {
         backends.add(offer.resource_id, blocks.backend.clone());
         let unreleased = table.unreleased(offer.resource_id);
         unreleased.for_each(|(tag, extent)| backends.release_later(tag, extent));

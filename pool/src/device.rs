@@ -15,7 +15,8 @@
 mod block_device;
 pub(crate) mod dm;
 pub(crate) mod header;
-mod record;
+pub(crate) mod record;
+mod settling;
 mod signature;
 mod taking;
 mod virgin;
@@ -32,8 +33,10 @@ use fabricbios_wire::LeaseId;
 use crate::health::Check;
 use crate::wipe::{Identity, Wiper, range_is_busy};
 use crate::{Facts, PoolConfig, Volume};
-use block_device::{BlockDevice, SECTOR_BYTES};
-use dm::{Control, DeviceNumber, Target};
+use block_device::BlockDevice;
+pub(crate) use block_device::SECTOR_BYTES;
+use dm::{Control, DeviceNumber, Slice, Target};
+use header::Header;
 use record::Record;
 
 const NAME_START: &str = "fabricbios-";
@@ -52,6 +55,8 @@ pub(crate) struct Device {
     wiper: Wiper,
     identity: Identity,
     block_bytes: u32,
+    /// It was another node's.
+    is_taken_over: bool,
     /// None for a device that cannot be written.
     record: Option<Record>,
     /// What has a lease's data in it, or may: until it is wiped.
@@ -132,10 +137,16 @@ impl Device {
         }
         let name = format!("{NAME_START}{lease}");
         let target = self.target(extent);
-        let number = self
-            .control
-            .make(&name, &uuid, &target, self.record.is_none())?;
-        node_of(number).inspect_err(|_| {
+        let slice = Slice {
+            name,
+            uuid: uuid.clone(),
+            target,
+            read_only: self.record.is_none(),
+        };
+        self.wiper.map(&slice)?;
+        let made = self.control.find(&uuid)?;
+        let made = made.ok_or_else(|| self.said("the device that was made is not there"))?;
+        node_of(made.number).inspect_err(|_| {
             if let Err(error) = self.control.remove_patiently(&uuid) {
                 tracing::warn!(%error, "a device that nobody can open cannot be removed");
             }
@@ -145,8 +156,8 @@ impl Device {
     /// What a lease of before has there is its own, also where the record does not say any more that it
     /// was given out.
     fn keep(&self, extent: Extent) -> Result<(), String> {
-        let noted = self.record.as_ref().map(|it| it.touch(&self.file, extent));
-        noted.unwrap_or(Ok(())).map_err(|error| self.said(error))
+        let noted = self.record.as_ref().map(|it| it.touch(&self.put(), extent));
+        noted.unwrap_or(Ok(()))
     }
 
     /// Zeros where something from before the pool would be read.
@@ -161,8 +172,7 @@ impl Device {
         for stretch in record.virgin_within(extent) {
             self.zero(stretch, &|| ())?;
         }
-        let noted = record.touch(&self.file, extent);
-        noted.map_err(|error| self.said(error))
+        record.touch(&self.put(), extent)
     }
 
     pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, String> {
@@ -196,13 +206,28 @@ impl Device {
         Ok(())
     }
 
+    /// See [`crate::Pool::grants`].
+    pub(crate) fn grants(&self) -> Option<u64> {
+        self.record.as_ref().map(Record::grants)
+    }
+
+    /// See [`crate::Pool::is_taken_over`].
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.is_taken_over
+    }
+
+    /// See [`crate::Pool::count_grant`].
+    pub(crate) fn count_grant(&self, number: u64) -> Result<(), String> {
+        let counted = self.record.as_ref().map(|it| it.count(&self.put(), number));
+        counted.unwrap_or(Ok(()))
+    }
+
     /// What is not held counts as never given out.
     pub(crate) fn distrust(&self) -> Result<(), String> {
         let Some(record) = &self.record else {
             return Ok(());
         };
-        let forgotten = record.forget(&self.file);
-        forgotten.map_err(|error| self.said(error))
+        record.forget(&self.put())
     }
 
     /// Puts it on the list; refuses what overlaps another's. True if it was not there.
@@ -226,6 +251,18 @@ impl Device {
             return Ok(());
         }
         Err(self.said(format!("device {uuid} is {found:?} and not {extent:?}")))
+    }
+
+    /// Has headers written by a process, which can be given up where the device does not answer; while such
+    /// a one is still there, none is written.
+    fn put(&self) -> impl Fn(&Header) -> Result<(), String> {
+        |header| {
+            let busy = range_is_busy(&self.file, header.place(), header::BYTES as u64);
+            if busy.map_err(|error| self.said(error))? {
+                return Err(self.said("a process that was given up still writes the header"));
+            }
+            self.wiper.record(&self.device.path, header)
+        }
     }
 
     fn zero(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {

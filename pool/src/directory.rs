@@ -23,6 +23,7 @@ use crate::health::Check;
 use crate::wipe::Wiper;
 use crate::{Facts, PoolConfig, Volume};
 use marker::Marker;
+pub(crate) use marker::write_marker;
 pub(crate) use volume::remove_if_there;
 
 /// What a file system needs for itself to keep the files: this part of what is free.
@@ -35,17 +36,17 @@ const ALIGN_MIN: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    identity: Identity,
+    identity: Inode,
     block_bytes: u32,
     wiper: Wiper,
     /// What there is; the directory itself could keep the caller waiting.
     known: Mutex<BTreeSet<LeaseId>>,
     /// Locked for as long as it is open.
-    _marker: Marker,
+    marker: Marker,
 }
 
-/// Which directory it is, whatever its name.
-type Identity = (u64, u64);
+/// Which directory it is, whatever its name: device and number.
+pub(crate) type Inode = (u64, u64);
 
 impl Directory {
     pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
@@ -76,7 +77,7 @@ impl Directory {
             block_bytes,
             wiper: Wiper::new(&config.wiper),
             known: Mutex::new(known),
-            _marker: marker,
+            marker,
             path,
         };
         Ok((pool, facts))
@@ -97,18 +98,30 @@ impl Directory {
     }
 
     pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
-        is_same(&self.path, self.identity)?;
-        let path = self.path.join(volume::name(lease));
-        if !volume::is_there(&path, bytes)? {
-            volume::make(&self.path, lease, bytes)?;
-        }
+        self.wiper.make(&self.path, self.identity, lease, bytes)?;
         self.known().insert(lease);
         Ok(Volume {
-            path,
+            path: self.path.join(volume::name(lease)),
             bytes,
             block_bytes: self.block_bytes,
             read_only: false,
         })
+    }
+
+    /// See [`crate::Pool::grants`].
+    pub(crate) fn grants(&self) -> u64 {
+        self.marker.grants()
+    }
+
+    /// See [`crate::Pool::is_taken_over`].
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.marker.is_taken_over()
+    }
+
+    /// See [`crate::Pool::count_grant`].
+    pub(crate) fn count_grant(&self, number: u64) -> Result<(), String> {
+        let put = |marker: &Path, text: &str| self.wiper.mark(marker, text);
+        self.marker.count(number, &put)
     }
 
     pub(crate) fn leases(&self) -> Vec<LeaseId> {
@@ -129,8 +142,17 @@ impl Directory {
     }
 }
 
+/// Makes a volume, unless it is there: what a process of its own does.
+pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> Result<(), String> {
+    is_same(path, identity)?;
+    match volume::is_there(&path.join(volume::name(lease)), bytes)? {
+        true => Ok(()),
+        false => volume::make(path, lease, bytes),
+    }
+}
+
 /// Which it is, if nobody but us and root can put things into it.
-fn trusted(path: &Path) -> Result<Identity, String> {
+fn trusted(path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
     let own = nix::unistd::geteuid().as_raw();
@@ -148,7 +170,7 @@ fn trusted(path: &Path) -> Result<Identity, String> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-fn is_same(path: &Path, identity: Identity) -> Result<(), String> {
+fn is_same(path: &Path, identity: Inode) -> Result<(), String> {
     let shown = path.display();
     let now = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
     if (now.dev(), now.ino()) == identity {

@@ -182,6 +182,36 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
+    /// The number of the latest grant that it was told of: a node whose own number is smaller has forgotten
+    /// leases, and must not give out what it takes for free. None for a pool that nothing is written on.
+    #[must_use]
+    pub fn grants(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Directory(pool) => Some(pool.grants()),
+            Kind::Device(pool) => pool.grants(),
+        }
+    }
+
+    /// Grant `number` of its node is under way: to be told before the volume is made, and after the node has
+    /// written the number down. Durable when it returns.
+    pub fn count_grant(&self, number: u64) -> Result<(), StepError> {
+        let counted = match &self.kind {
+            Kind::Directory(pool) => pool.count_grant(number),
+            Kind::Device(pool) => pool.count_grant(number),
+        };
+        let failed = |why| StepError::new("count grant", why);
+        self.health.note(counted.map_err(failed))
+    }
+
+    /// It was another node's until now: no lease that its new node has on record can be of it.
+    #[must_use]
+    pub fn is_taken_over(&self) -> bool {
+        match &self.kind {
+            Kind::Directory(pool) => pool.is_taken_over(),
+            Kind::Device(pool) => pool.is_taken_over(),
+        }
+    }
+
     /// What no volume holds now may be anything from here on, and is zeroed before it is given out: for
     /// a node that does not know any more which leases there were.
     pub fn distrust(&self) -> Result<(), StepError> {

@@ -1,4 +1,4 @@
-//! What can wait for a device for ever is done by processes of its own: the half that starts them, and
+//! What can wait for storage for ever is done by processes of its own: the half that starts them, and
 //! [`wipe_main`], which is what they do.
 
 mod verbs;
@@ -11,7 +11,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fabricbios_kernfs::{Sacrifice, Sacrificed};
+use fabricbios_wire::LeaseId;
 
+use crate::device::{dm::Slice, header::Header};
+use crate::directory::Inode;
 use verbs::Verb;
 pub(crate) use zero::{Identity, range_is_busy};
 
@@ -43,6 +46,48 @@ impl Wiper {
             names: names.into_iter().collect(),
         };
         self.run(&verb, directory, progress)
+    }
+
+    /// Writes a pool's header onto its device, where it belongs.
+    pub(crate) fn record(&self, device: &Path, header: &Header) -> Result<(), String> {
+        let verb = Verb::Record {
+            device: device.to_owned(),
+            header: header.clone(),
+        };
+        self.run(&verb, device, &|| ())
+    }
+
+    /// Makes a device-mapper device.
+    pub(crate) fn map(&self, slice: &Slice) -> Result<(), String> {
+        let device = format!("device-mapper device {}", slice.uuid);
+        let verb = Verb::Map(slice.clone());
+        self.run(&verb, device.as_ref(), &|| ())
+    }
+
+    /// Makes a volume in a directory, unless it is there.
+    pub(crate) fn make(
+        &self,
+        directory: &Path,
+        identity: Inode,
+        lease: LeaseId,
+        bytes: u64,
+    ) -> Result<(), String> {
+        let verb = Verb::Make {
+            directory: directory.to_owned(),
+            identity,
+            lease,
+            bytes,
+        };
+        self.run(&verb, directory, &|| ())
+    }
+
+    /// Overwrites the beginning of a file.
+    pub(crate) fn mark(&self, file: &Path, text: &str) -> Result<(), String> {
+        let verb = Verb::Mark {
+            file: file.to_owned(),
+            text: text.to_owned(),
+        };
+        self.run(&verb, file, &|| ())
     }
 
     /// Removes a device-mapper device, if it is there.

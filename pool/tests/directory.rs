@@ -290,7 +290,7 @@ fn a_marker_that_is_none_is_refused() {
     for text in [
         "hello",
         "fabricbios-pool 2\n",
-        "fabricbios-pool 1\nidentity 1\nnode 2\n",
+        "fabricbios-pool 2\nidentity 1\nnode 2\ngrants 3\n",
     ] {
         fs::write(&marker, text).unwrap();
         let error = refusal(config(place.path()));
@@ -386,8 +386,30 @@ fn a_wiper_that_is_not_there_is_told() {
         ..config(place.path())
     };
     let pool = Pool::open(missing).unwrap();
-    pool.create(LEASE, EXTENT).unwrap();
-    let error = destroy(&pool).unwrap_err().to_string();
-    assert!(error.contains("/nosuch/wiper"), "{error}");
-    assert_eq!(pool.leases().unwrap(), [LEASE], "it is still there");
+    let created = pool.create(LEASE, EXTENT).unwrap_err();
+    let destroyed = destroy(&pool).unwrap_err();
+    for error in [created.to_string(), destroyed.to_string()] {
+        assert!(error.contains("/nosuch/wiper"), "{error}");
+    }
+    assert_eq!(pool.leases().unwrap(), [], "nothing was made");
+}
+
+#[test]
+fn the_number_of_the_latest_grant_outlives_the_process_and_is_each_nodes_own() {
+    let place = place();
+    let pool = open(&place);
+    assert_eq!(pool.grants(), Some(0));
+    pool.count_grant(7).unwrap();
+    pool.count_grant(5).unwrap();
+    drop(pool);
+    let pool = open(&place);
+    assert_eq!((pool.grants(), pool.is_taken_over()), (Some(7), false));
+    drop(pool);
+    let taken = Pool::open(PoolConfig {
+        node_id: NodeId([9; 32]),
+        force: true,
+        ..config(place.path())
+    });
+    let taken = taken.unwrap();
+    assert_eq!((taken.grants(), taken.is_taken_over()), (Some(0), true));
 }

@@ -90,6 +90,21 @@ fn a_gap_of_old_data_is_zeroed_when_it_is_given_out() {
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1, root and loop devices"]
+fn the_number_of_the_latest_grant_is_on_the_device_and_costs_no_byte_of_a_lease() {
+    let disk = Disk::new();
+    let pool = open(&disk.path);
+    let tenant = Tenant::of(&pool, 1, extent(0, 1));
+    tenant.fill(0x11);
+    pool.count_grant(7).unwrap();
+    pool.distrust().unwrap();
+    drop(pool);
+    let pool = open(&disk.path);
+    assert_eq!(pool.grants(), Some(7));
+    assert!(tenant.is_all(0x11));
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1, root and loop devices"]
 fn a_volume_outlives_the_daemon_and_is_found_by_the_next() {
     let disk = Disk::new();
     let pool = open(&disk.path);

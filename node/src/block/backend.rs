@@ -3,24 +3,24 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use fabricbios_fallback_udp::BlockFile;
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BlockOrder, BootTime, Condition, Extent, Farewell, Offer,
-    Outlives, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Condition, Extent, Farewell, Offer, Outlives,
+    StepError, Tag,
 };
 use fabricbios_pool::Volume;
-use fabricbios_premium::nvmet::Export;
-use fabricbios_wire::{Binding, LeaseId, Limits, NvmeofBinding, ResourceId, Transport};
+use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
 use super::{
     known::{Known, Lease, lock},
-    parts::{Datagrams, Exports, Volumes},
+    parts::{Datagrams, Exports, Ledger, Volumes},
 };
-use crate::{inventory::OfferedPool, roads::stranded_unless};
+use crate::{inventory::OfferedPool, nvme_host::NvmeHost, roads::stranded_unless};
 
 /// See the module.
 pub struct BlockBackend {
     pools: HashMap<ResourceId, Arc<dyn Volumes>>,
+    ledger: Arc<dyn Ledger>,
+    pub(super) hosts: Vec<NvmeHost>,
     pub(super) exports: Option<Arc<dyn Exports>>,
     pub(super) datagrams: Option<Arc<dyn Datagrams>>,
     pub(super) known: Known,
@@ -37,13 +37,25 @@ impl fmt::Debug for BlockBackend {
 impl BlockBackend {
     /// No pools yet.
     #[must_use]
-    pub fn new(exports: Option<Arc<dyn Exports>>, datagrams: Option<Arc<dyn Datagrams>>) -> Self {
+    pub fn new(
+        ledger: Arc<dyn Ledger>,
+        exports: Option<Arc<dyn Exports>>,
+        datagrams: Option<Arc<dyn Datagrams>>,
+    ) -> Self {
         Self {
             pools: HashMap::new(),
+            ledger,
+            hosts: Vec::new(),
             exports,
             datagrams,
             known: Known::default(),
         }
+    }
+
+    /// Which hosts only one tenant may name.
+    #[must_use]
+    pub fn with_hosts(self, hosts: Vec<NvmeHost>) -> Self {
+        Self { hosts, ..self }
     }
 
     /// Offers `pool` as `resource_id`.
@@ -86,57 +98,6 @@ impl BlockBackend {
         pool.ok_or_else(|| StepError::new("find pool", format!("no pool is {resource_id}")))
     }
 
-    /// Opens the roads to a volume; whatever one of them left is closed when the other does not open.
-    fn open_roads(&self, order: &BindOrder, volume: &Volume) -> Result<Binding, BindError> {
-        let nvmeof = match order.transport {
-            Transport::Udp => None,
-            _ => Some(Box::new(self.publish(order, volume)?)),
-        };
-        let udp = match order.transport {
-            Transport::Udp | Transport::Both => self.serve(order, volume),
-            _ => Ok(Binding::default()),
-        };
-        match udp {
-            Ok(udp) => Ok(Binding {
-                nvmeof,
-                limits: Some(limits(volume)),
-                ..udp
-            }),
-            Err(error) if nvmeof.is_some() => Err(self.unpublish(order.tag, error)),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn publish(&self, order: &BindOrder, volume: &Volume) -> Result<NvmeofBinding, BindError> {
-        let (Some(exports), Some(block)) = (&self.exports, &order.block) else {
-            return Err(no_road("NVMe-oF"));
-        };
-        exports.publish(&export(order, block, volume))
-    }
-
-    fn serve(&self, order: &BindOrder, volume: &Volume) -> Result<Binding, BindError> {
-        let Some(datagrams) = &self.datagrams else {
-            return Err(no_road("UDP"));
-        };
-        let read_only =
-            volume.read_only || order.block.as_ref().is_some_and(|it| it.terms.read_only);
-        let file = BlockFile {
-            path: volume.path.clone(),
-            bytes: volume.bytes,
-            block_bytes: volume.block_bytes,
-            read_only,
-        };
-        datagrams.bind(order.tag, &file)
-    }
-
-    fn unpublish(&self, tag: Tag, error: BindError) -> BindError {
-        let closed = self.exports.as_ref().map_or(Ok(()), |exports| {
-            exports.cut(tag)?;
-            exports.remove(tag.lease_id, &|| ())
-        });
-        stranded_unless(closed, error)
-    }
-
     /// The cut of every road that the lease may have.
     pub(super) fn cut_roads(&self, tag: Tag, road: Option<Transport>) -> Result<String, StepError> {
         let over_udp = matches!(road, None | Some(Transport::Udp | Transport::Both));
@@ -174,7 +135,7 @@ impl BlockBackend {
             .map_err(BindError::Failed)?;
         let is_new = !order.adopts && !lease.has_volume;
         let volume = match is_new {
-            true => pool.create(id, order.extent),
+            true => self.create(order, pool),
             false => pool.reopen(id, order.extent),
         };
         let volume = volume.map_err(BindError::Failed)?;
@@ -195,6 +156,19 @@ impl BlockBackend {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Counted before it is made: a journal of before can be told by that.
+    fn create(&self, order: &BindOrder, pool: &dyn Volumes) -> Result<Volume, StepError> {
+        let Tag {
+            lease_id,
+            resource_id,
+            ..
+        } = order.tag;
+        if !pool.facts().read_only {
+            pool.count_grant(self.ledger.next_grant(resource_id)?)?;
+        }
+        pool.create(lease_id, order.extent)
     }
 
     /// Does what ends a lease for good, once.
@@ -221,32 +195,6 @@ impl BlockBackend {
         // A cut waits for nobody: while the entry is being worked on, every road is cut.
         entry.try_lock().ok().and_then(|lease| lease.road)
     }
-}
-
-fn export(order: &BindOrder, block: &BlockOrder, volume: &Volume) -> Export {
-    Export {
-        tag: order.tag,
-        tenant: Arc::clone(&block.tenant),
-        terms: block.terms.clone(),
-        volume: volume.path.clone(),
-        block_bytes: volume.block_bytes,
-        transport: order.transport,
-        grace: block.grace,
-    }
-}
-
-fn limits(volume: &Volume) -> Limits {
-    Limits {
-        offset: 0,
-        length: volume.bytes / u64::from(volume.block_bytes.max(1)),
-    }
-}
-
-fn no_road(name: &str) -> BindError {
-    BindError::Refused(StepError::new(
-        "open road",
-        format!("{name} is not served here"),
-    ))
 }
 
 impl Backend for BlockBackend {

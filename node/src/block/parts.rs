@@ -8,12 +8,14 @@ use fabricbios_pool::{Facts, Pool, Volume};
 use fabricbios_premium::nvmet::Export;
 #[cfg(doc)]
 use fabricbios_premium::nvmet::Target;
-use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, Transport};
+use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, ResourceId, Transport};
 
 /// [`Pool`].
 pub trait Volumes: Send + Sync {
     /// [`Pool::facts`].
     fn facts(&self) -> &Facts;
+    /// [`Pool::count_grant`].
+    fn count_grant(&self, number: u64) -> Result<(), StepError>;
     /// [`Pool::create`].
     fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError>;
     /// [`Pool::reopen`].
@@ -29,6 +31,13 @@ pub trait Volumes: Send + Sync {
     ) -> Result<(), StepError>;
     /// [`Pool::condition`].
     fn condition(&self) -> Condition;
+}
+
+/// Who counts grants, durably.
+pub trait Ledger: Send + Sync {
+    /// The number of a grant of that pool that is about to be made: greater than any before, and written
+    /// down when it returns.
+    fn next_grant(&self, resource_id: ResourceId) -> Result<u64, StepError>;
 }
 
 /// [`Target`].
@@ -72,6 +81,9 @@ pub trait Datagrams: Send + Sync {
 impl Volumes for Pool {
     fn facts(&self) -> &Facts {
         Self::facts(self)
+    }
+    fn count_grant(&self, number: u64) -> Result<(), StepError> {
+        Self::count_grant(self, number)
     }
     fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         Self::create(self, lease, extent)

@@ -3,7 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use fabricbios_pool::{Facts, Volume};
 use fabricbios_premium::nvmet::Export;
 use fabricbios_wire::*;
 
-use super::{BlockBackend, Datagrams, Exports, Volumes};
+use super::{BlockBackend, Datagrams, Exports, Ledger, Volumes};
 
 const POOL: ResourceId = ResourceId(7);
 const EXTENT: Extent = Extent {
@@ -27,6 +30,9 @@ struct Place {
     there: Mutex<BTreeMap<(&'static str, LeaseId), u32>>,
     failing: Mutex<BTreeSet<&'static str>>,
     done: Mutex<Vec<String>>,
+    /// Grants that the journal has, and that the pool has.
+    written: AtomicU64,
+    counted: AtomicU64,
 }
 
 impl Place {
@@ -87,6 +93,11 @@ impl Volumes for Part {
     fn facts(&self) -> &Facts {
         &self.facts
     }
+    fn count_grant(&self, number: u64) -> Result<(), StepError> {
+        self.place.step("count")?;
+        self.place.counted.store(number, Ordering::SeqCst);
+        Ok(())
+    }
     fn create(&self, lease: LeaseId, _: Extent) -> Result<Volume, StepError> {
         self.place.step("create")?;
         assert!(!self.place.has("volume", lease), "made twice");
@@ -118,6 +129,13 @@ impl Volumes for Part {
     }
     fn condition(&self) -> Condition {
         Condition::Good
+    }
+}
+
+impl Ledger for Part {
+    fn next_grant(&self, _: ResourceId) -> Result<u64, StepError> {
+        self.place.step("write down")?;
+        Ok(self.place.written.fetch_add(1, Ordering::SeqCst) + 1)
     }
 }
 
@@ -216,7 +234,7 @@ fn world() -> (Arc<Place>, Arc<BlockBackend>) {
             },
         })
     };
-    let mut backend = BlockBackend::new(Some(part()), Some(part()));
+    let mut backend = BlockBackend::new(part(), Some(part()), Some(part()));
     backend.add(POOL, part());
     (place, Arc::new(backend))
 }
@@ -262,8 +280,20 @@ fn a_life_over_both_roads_leaves_nothing() {
 }
 
 #[test]
+fn a_grant_is_in_the_journal_before_the_pool_knows_of_it() {
+    let (place, backend) = world();
+    backend.bind(&order(tag(1, 1), Transport::Udp)).unwrap();
+    place.fails("count");
+    backend.bind(&order(tag(2, 1), Transport::Udp)).unwrap_err();
+    assert_eq!(place.written.load(Ordering::SeqCst), 2);
+    assert_eq!(place.counted.load(Ordering::SeqCst), 1);
+}
+
+#[test]
 fn a_road_that_does_not_open_leaves_nothing_either() {
     for (step, road) in [
+        ("write down", Transport::Both),
+        ("count", Transport::Both),
         ("create", Transport::Both),
         ("publish", Transport::NvmeTcp),
         ("serve", Transport::Both),
@@ -322,7 +352,10 @@ fn a_renewal_in_grace_finds_the_same_volume() {
     backend.cut(tag(1, 1), Farewell::None).unwrap();
     backend.bind(&order(tag(1, 2), Transport::NvmeTcp)).unwrap();
     let done = place.done.lock().unwrap().join(" ");
-    assert_eq!(done, "create publish unlink reopen publish");
+    assert_eq!(
+        done,
+        "write down count create publish unlink reopen publish"
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTran
 use super::{Group, Key};
 use crate::clock;
 
-/// Of the tables below. Format 1 held values without versions of their own.
-pub(super) const FORMAT: u64 = 2;
+/// Of the tables below. Format 1 held values without versions of their own, format 2 no pools.
+pub(super) const FORMAT: u64 = 3;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// When something was last written, by the wall clock.
@@ -15,6 +15,7 @@ const WRITTEN: &str = "written_unix_ms";
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
 const LEASES: TableDefinition<u128, &[u8]> = TableDefinition::new("leases");
 const FENCES: TableDefinition<u128, &[u8]> = TableDefinition::new("fences");
+const POOLS: TableDefinition<u128, &[u8]> = TableDefinition::new("pools");
 
 /// Everything in the file.
 #[derive(Default)]
@@ -25,6 +26,7 @@ pub(super) struct Contents {
     pub(super) written_unix_ms: u64,
     pub(super) leases: Vec<(u128, Vec<u8>)>,
     pub(super) fences: Vec<(u128, Vec<u8>)>,
+    pub(super) pools: Vec<(u128, Vec<u8>)>,
 }
 
 pub(super) fn format_of(database: &Database) -> Result<u64, redb::Error> {
@@ -48,6 +50,7 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         boot_id,
         leases: read_all(&reading.open_table(LEASES)?)?,
         fences: read_all(&reading.open_table(FENCES)?)?,
+        pools: read_all(&reading.open_table(POOLS)?)?,
     })
 }
 
@@ -64,7 +67,12 @@ fn read_all(
 pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result<(), redb::Error> {
     let writing = database.begin_write()?;
     put_start(&writing, contents)?;
-    for (definition, records) in [(LEASES, &contents.leases), (FENCES, &contents.fences)] {
+    let tables = [
+        (LEASES, &contents.leases),
+        (FENCES, &contents.fences),
+        (POOLS, &contents.pools),
+    ];
+    for (definition, records) in tables {
         let mut table = writing.open_table(definition)?;
         for (key, value) in records {
             table.insert(key, value.as_slice())?;
@@ -102,10 +110,12 @@ pub(super) fn write_group(database: &Database, group: &Group) -> Result<(), redb
             .insert(WRITTEN, clock::now().unix_ms)?;
         let mut leases = writing.open_table(LEASES)?;
         let mut fences = writing.open_table(FENCES)?;
+        let mut pools = writing.open_table(POOLS)?;
         for (key, value) in group {
             let (table, id) = match key {
                 Key::Lease(id) => (&mut leases, id),
                 Key::Fence(id) => (&mut fences, id),
+                Key::Pool(id) => (&mut pools, id),
             };
             match value {
                 Some(value) => table.insert(id, value.as_slice())?,

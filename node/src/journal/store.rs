@@ -219,5 +219,6 @@ fn recovered(contents: Contents, last_boot_id: Option<String>) -> Recovered {
             .into_iter()
             .map(|(id, value)| (ResourceId(id), value))
             .collect(),
+        pools: contents.pools,
     }
 }

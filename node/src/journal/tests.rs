@@ -1,6 +1,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -226,6 +227,25 @@ fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
             );
         }
     }
+}
+
+#[test]
+fn who_waits_for_a_write_goes_on_when_it_is_on_the_disk() {
+    let scene = Scene::new();
+    let (journal, first, _reports) = scene.open();
+    assert_eq!(first.pools, []);
+    let writer = journal.writer();
+    let seq = writer.submit(vec![
+        Change::PutPool(7, b"seven".to_vec()),
+        Change::PutPool(8, b"eight".to_vec()),
+    ]);
+    writer.wait(seq).unwrap();
+    let seq = writer.submit(vec![Change::RemovePool(8)]);
+    writer.wait(seq).unwrap();
+    // Dropped without a close, as by a crash of the process.
+    drop(journal);
+    let (_journal, second, _reports) = scene.open();
+    assert_eq!(second.pools, [(7, b"seven".to_vec())]);
 }
 
 #[test]

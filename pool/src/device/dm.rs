@@ -24,6 +24,15 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Control(File);
 
+/// A device that there is to be: a stretch of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) name: String,
+    pub(crate) uuid: String,
+    pub(crate) target: Target,
+    pub(crate) read_only: bool,
+}
+
 /// A device that there is.
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
@@ -57,7 +66,8 @@ impl Control {
         Ok(devices)
     }
 
-    /// The device of this UUID, if there is one.
+    /// The device of this UUID, if there is one. Like the other questions, it is answered from memory
+    /// (`__dev_status`, drivers/md/dm-ioctl.c), also of a device that is suspended.
     pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, String> {
         self.device(&by_uuid(uuid))
     }
@@ -89,30 +99,30 @@ impl Control {
         targets.ok_or_else(|| format!("device-mapper: table {uuid}: the answer makes no sense"))
     }
 
-    /// Makes a device of one target; or leaves none behind.
-    pub(crate) fn make(
-        &self,
-        name: &str,
-        uuid: &str,
-        target: &Target,
-        read_only: bool,
-    ) -> Result<DeviceNumber, String> {
-        let flags = if read_only { READ_ONLY } else { 0 };
+    /// Makes a device of one target; or leaves none behind. The kernel opens the device below, and may wait
+    /// for it.
+    pub(crate) fn make(&self, slice: &Slice) -> Result<(), String> {
+        let Slice {
+            name,
+            uuid,
+            target,
+            read_only,
+        } = slice;
+        let flags = if *read_only { READ_ONLY } else { 0 };
         let create = Request {
             name,
             flags,
             ..by_uuid(uuid)
         };
         let created = self.ask(Command::Create, &create);
-        let created = created.map_err(|error| said("create", &create, &error))?;
-        let number = Answer(&created).device();
+        created.map_err(|error| said("create", &create, &error))?;
         let filled = self.fill(uuid, target, flags);
         if filled.is_err()
             && let Err(error) = self.remove_patiently(uuid)
         {
             tracing::warn!(%error, "a device that failed cannot be removed");
         }
-        filled.map(|()| number)
+        filled
     }
 
     fn fill(&self, uuid: &str, target: &Target, flags: u32) -> Result<(), String> {

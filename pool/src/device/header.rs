@@ -1,5 +1,5 @@
-//! The first bytes of a raw device that is a pool: which pool it is, whose, and what of it was never given
-//! out.
+//! The first bytes of a raw device that is a pool: which pool it is, whose, what of it was never given out,
+//! and how much its node had given out when it was last written.
 //!
 //! Two copies, written in turns, each with a sum over its bytes: a write that is torn leaves the other. What
 //! tools look for to tell what a disk has on it stands at other places, and is zeroed when the pool is made.
@@ -7,12 +7,13 @@
 //! | byte | what |
 //! |---:|---|
 //! | 0 | `FABRICBIOS POOL` and a zero |
-//! | 16 | version, 1 |
+//! | 16 | version, 2 |
 //! | 24 | sequence: the copy with the higher one counts |
 //! | 32 | identity |
 //! | 48 | node |
 //! | 80 | `virgin_from` |
-//! | 88 | SHA-256 of the bytes before |
+//! | 88 | `grants` |
+//! | 96 | SHA-256 of the bytes before |
 //!
 //! Numbers are little-endian.
 
@@ -25,8 +26,8 @@ pub(crate) const BYTES: usize = 4096;
 pub(crate) const PLACES: [u64; 2] = [0, 512 << 10];
 
 const MAGIC: &[u8; 16] = b"FABRICBIOS POOL\0";
-const VERSION: u64 = 1;
-const SUM_AT: usize = 88;
+const VERSION: u64 = 2;
+const SUM_AT: usize = 96;
 const SUM_BYTES: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) struct Header {
     pub(crate) node: NodeId,
     /// Bytes of the data area from here on hold whatever was there before the pool.
     pub(crate) virgin_from: u64,
+    /// The node's number of the latest grant: a node that knows of fewer has forgotten some.
+    pub(crate) grants: u64,
 }
 
 impl Header {
@@ -47,6 +50,7 @@ impl Header {
         bytes[32..48].copy_from_slice(&self.identity);
         bytes[48..80].copy_from_slice(&self.node.0);
         bytes[80..88].copy_from_slice(&self.virgin_from.to_le_bytes());
+        bytes[88..96].copy_from_slice(&self.grants.to_le_bytes());
         let sum = Sha256::digest(&bytes[..SUM_AT]);
         bytes[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
         bytes
@@ -73,6 +77,7 @@ impl Header {
             identity: part(32, 16).try_into().unwrap_or_default(),
             node: NodeId(part(48, 32).try_into().unwrap_or_default()),
             virgin_from: number(80),
+            grants: number(88),
         }))
     }
 
@@ -106,6 +111,7 @@ mod tests {
             identity: [7; 16],
             node: NodeId([9; 32]),
             virgin_from: sequence << 20,
+            grants: sequence,
         }
     }
 
@@ -141,10 +147,10 @@ mod tests {
     #[test]
     fn a_version_to_come_is_told() {
         let mut bytes = header(1).encode();
-        bytes[16] = 2;
+        bytes[16] = 3;
         let sum = Sha256::digest(&bytes[..SUM_AT]);
         bytes[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
-        assert!(Header::decode(&bytes).unwrap_err().contains("version 2"));
+        assert!(Header::decode(&bytes).unwrap_err().contains("version 3"));
     }
 
     #[test]
@@ -156,8 +162,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(sequence: u64, identity: [u8; 16], node: [u8; 32], virgin_from: u64) {
-            let header = Header { sequence, identity, node: NodeId(node), virgin_from };
+        fn what_is_written_is_read(sequence: u64, identity: [u8; 16], node: [u8; 32], virgin_from: u64, grants: u64) {
+            let header = Header { sequence, identity, node: NodeId(node), virgin_from, grants };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(Some(header)));
         }
 

@@ -10,6 +10,9 @@ use fabricbios_lease::Extent;
 use super::header::Header;
 use super::virgin::Virgin;
 
+/// Has a header on the device when it returns.
+pub(super) type Put<'a> = &'a dyn Fn(&Header) -> Result<(), String>;
+
 /// The header as it was written last, and what was given out since.
 #[derive(Debug)]
 pub(super) struct Record(Mutex<(Header, Virgin)>);
@@ -25,17 +28,38 @@ impl Record {
     }
 
     /// `extent` is zeros now, durably.
-    pub(super) fn touch(&self, device: &File, extent: Extent) -> io::Result<()> {
+    pub(super) fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), String> {
         let (header, virgin) = &mut *self.lock();
         virgin.touch(extent);
-        write(device, header, virgin)
+        write(put, header, virgin)
+    }
+
+    /// The number of the latest grant.
+    pub(super) fn grants(&self) -> u64 {
+        self.lock().0.grants
+    }
+
+    /// Grant `number` is under way. Never counts backwards.
+    pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), String> {
+        let (header, _) = &mut *self.lock();
+        if number <= header.grants {
+            return Ok(());
+        }
+        replace(
+            put,
+            header,
+            Header {
+                grants: number,
+                ..header.clone()
+            },
+        )
     }
 
     /// Everything counts as never given out.
-    pub(super) fn forget(&self, device: &File) -> io::Result<()> {
+    pub(super) fn forget(&self, put: Put<'_>) -> Result<(), String> {
         let (header, virgin) = &mut *self.lock();
         *virgin = Virgin::new(0);
-        write(device, header, virgin)
+        write(put, header, virgin)
     }
 
     fn lock(&self) -> MutexGuard<'_, (Header, Virgin)> {
@@ -43,24 +67,31 @@ impl Record {
     }
 }
 
-/// Only if something has changed. One that fails is written at the same place again, so that the copy that
-/// counts stays whole.
-fn write(device: &File, header: &mut Header, virgin: &Virgin) -> io::Result<()> {
+/// Only if something has changed.
+fn write(put: Put<'_>, header: &mut Header, virgin: &Virgin) -> Result<(), String> {
     if header.virgin_from == virgin.from() {
         return Ok(());
     }
     let next = Header {
-        sequence: header.sequence.wrapping_add(1),
         virgin_from: virgin.from(),
         ..header.clone()
     };
-    put(device, &next)?;
+    replace(put, header, next)
+}
+
+/// One that fails is written at the same place again, so that the copy that counts stays whole.
+fn replace(put: Put<'_>, header: &mut Header, next: Header) -> Result<(), String> {
+    let next = Header {
+        sequence: header.sequence.wrapping_add(1),
+        ..next
+    };
+    put(&next)?;
     *header = next;
     Ok(())
 }
 
 /// Returns when it is on the device.
-pub(super) fn put(device: &File, header: &Header) -> io::Result<()> {
+pub(crate) fn put(device: &File, header: &Header) -> io::Result<()> {
     device.write_all_at(&header.encode(), header.place())?;
     device.sync_all()
 }
@@ -70,6 +101,10 @@ mod tests {
     use super::super::header::{BYTES, PLACES};
     use super::*;
     use fabricbios_wire::NodeId;
+
+    fn onto(device: &File) -> impl Fn(&Header) -> Result<(), String> {
+        |header| put(device, header).map_err(|error| error.to_string())
+    }
 
     fn stored(device: &File) -> Header {
         let copies = PLACES.map(|place| {
@@ -89,17 +124,37 @@ mod tests {
             identity: [1; 16],
             node: NodeId([2; 32]),
             virgin_from: 0,
+            grants: 0,
         };
         put(&device, &header).unwrap();
         let record = Record::new(header);
         let extent = |offset, length| Extent { offset, length };
-        record.touch(&device, extent(0, 10)).unwrap();
-        record.touch(&device, extent(20, 10)).unwrap();
+        record.touch(&onto(&device), extent(0, 10)).unwrap();
+        record.touch(&onto(&device), extent(20, 10)).unwrap();
         assert_eq!(stored(&device).virgin_from, 10);
         assert_eq!(record.virgin_within(extent(0, 30)), [extent(10, 10)]);
-        record.forget(&device).unwrap();
+        record.forget(&onto(&device)).unwrap();
         assert_eq!(stored(&device).virgin_from, 0);
         assert_eq!(record.virgin_within(extent(0, 30)), [extent(0, 30)]);
         assert_eq!(stored(&device).sequence, 3);
+    }
+
+    #[test]
+    fn grants_are_counted_forwards_only_and_outlive_what_is_forgotten() {
+        let device = tempfile::tempfile().unwrap();
+        device.set_len(1 << 20).unwrap();
+        let header = Header {
+            sequence: 1,
+            identity: [1; 16],
+            node: NodeId([2; 32]),
+            virgin_from: 0,
+            grants: 0,
+        };
+        put(&device, &header).unwrap();
+        let record = Record::new(header);
+        record.count(&onto(&device), 7).unwrap();
+        record.count(&onto(&device), 5).unwrap();
+        record.forget(&onto(&device)).unwrap();
+        assert_eq!((record.grants(), stored(&device).grants), (7, 7));
     }
 }

@@ -1,9 +1,11 @@
-//! The file that says whose pool a directory is. Whoever has it locked has the pool.
+//! The file that says whose pool a directory is, and how much its node had given out when it was last
+//! written. Whoever has it locked has the pool.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabricbios_wire::NodeId;
 
@@ -11,13 +13,16 @@ use super::volume::file_flaw;
 use crate::lock::lock;
 
 const NAME: &str = ".fabricbios-pool";
-const FIRST_LINE: &str = "fabricbios-pool 1";
+const FIRST_LINE: &str = "fabricbios-pool 2";
 /// Longer than any marker.
 const BYTES_MAX: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct Marker {
-    text: Text,
+    path: PathBuf,
+    /// It was another node's.
+    is_taken_over: bool,
+    text: Mutex<Text>,
     /// The lock goes with it.
     _file: File,
 }
@@ -27,6 +32,8 @@ pub(super) struct Marker {
 struct Text {
     identity: u128,
     node: String,
+    /// The node's number of the latest grant.
+    grants: u64,
 }
 
 impl Marker {
@@ -34,7 +41,7 @@ impl Marker {
     /// force.
     pub(super) fn take(directory: &Path, node: &NodeId, force: bool) -> Result<Self, String> {
         let path = directory.join(NAME);
-        let shown = path.display();
+        let shown = path.display().to_string();
         let mut file = open(&path).map_err(|error| format!("{shown}: {error}"))?;
         lock(&file).map_err(|why| format!("{shown}: {why}"))?;
         let metadata = file
@@ -45,16 +52,77 @@ impl Marker {
         }
         let found = read(&mut file).map_err(|error| format!("{shown}: {error}"))?;
         let text = Text::settle(&found, node, force).map_err(|why| format!("{shown}: {why}"))?;
-        if Text::parse(&found).as_ref() != Some(&text) {
-            let written = text.write(&file, directory);
-            written.map_err(|error| format!("{shown}: {error}"))?;
+        let was_empty = found.is_empty();
+        let found = Text::parse(&found);
+        let is_ours = found.as_ref().is_some_and(|found| found.node == text.node);
+        if !was_empty && !is_ours {
+            let of = found
+                .as_ref()
+                .map_or("nobody knows whom", |found| &found.node);
+            tracing::warn!(pool = %directory.display(), %of, "--force: taken although it was another's; its volumes are lost");
         }
-        Ok(Self { text, _file: file })
+        if found.as_ref() != Some(&text) {
+            let made = put(&file, &text.to_text()).and_then(|()| File::open(directory)?.sync_all());
+            made.map_err(|error| format!("{shown}: {error}"))?;
+        }
+        Ok(Self {
+            path,
+            is_taken_over: found.is_some_and(|found| found.node != text.node),
+            text: Mutex::new(text),
+            _file: file,
+        })
     }
 
     pub(super) fn identity(&self) -> [u8; 16] {
-        self.text.identity.to_be_bytes()
+        self.text().identity.to_be_bytes()
     }
+
+    pub(super) fn is_taken_over(&self) -> bool {
+        self.is_taken_over
+    }
+
+    pub(super) fn grants(&self) -> u64 {
+        self.text().grants
+    }
+
+    /// Grant `number` is under way. Never counts backwards.
+    pub(super) fn count(&self, number: u64, put: Put<'_>) -> Result<(), String> {
+        let mut text = self.text();
+        if number <= text.grants {
+            return Ok(());
+        }
+        let next = Text {
+            grants: number,
+            ..text.clone()
+        };
+        put(&self.path, &next.to_text())?;
+        *text = next;
+        Ok(())
+    }
+
+    fn text(&self) -> MutexGuard<'_, Text> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has a text in the marker of this path when it returns.
+pub(super) type Put<'a> = &'a dyn Fn(&Path, &str) -> Result<(), String>;
+
+/// What a process of its own does.
+pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path);
+    let written = file.and_then(|file| put(&file, text));
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// In one write, of one length: a crash leaves an empty file, which counts as none, or one whole text.
+fn put(file: &File, text: &str) -> std::io::Result<()> {
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)?;
+    file.sync_all()
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
@@ -80,8 +148,11 @@ impl Text {
         let ours = node.to_string();
         let found = Self::parse(text);
         match found {
-            Some(found) if found.node == ours || force => Ok(Self {
+            Some(found) if found.node == ours => Ok(found),
+            // Grants are counted by each node for itself.
+            Some(found) if force => Ok(Self {
                 node: ours,
+                grants: 0,
                 ..found
             }),
             Some(found) => Err(format!(
@@ -103,6 +174,7 @@ impl Text {
         Ok(Self {
             identity: u128::from_be_bytes(identity),
             node,
+            grants: 0,
         })
     }
 
@@ -111,6 +183,7 @@ impl Text {
         (lines.next()? == FIRST_LINE).then_some(())?;
         let identity = lines.next()?.strip_prefix("identity ")?;
         let node = lines.next()?.strip_prefix("node ")?;
+        let grants = lines.next()?.strip_prefix("grants ")?;
         let is_hex = |text: &str, digits| {
             text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
         };
@@ -118,16 +191,16 @@ impl Text {
         Some(Self {
             identity: u128::from_str_radix(identity, 16).ok()?,
             node: node.to_owned(),
+            grants: grants.parse().ok()?,
         })
     }
 
-    /// In one write: a crash leaves an empty file, which counts as none, or the whole text.
-    fn write(&self, file: &File, directory: &Path) -> std::io::Result<()> {
-        let Self { identity, node } = self;
-        let text = format!("{FIRST_LINE}\nidentity {identity:032x}\nnode {node}\n");
-        file.write_all_at(text.as_bytes(), 0)?;
-        file.set_len(text.len() as u64)?;
-        file.sync_all()?;
-        File::open(directory)?.sync_all()
+    fn to_text(&self) -> String {
+        let Self {
+            identity,
+            node,
+            grants,
+        } = self;
+        format!("{FIRST_LINE}\nidentity {identity:032x}\nnode {node}\ngrants {grants:020}\n")
     }
 }

@@ -1,13 +1,18 @@
 //! What a wiping process can be told to do, as arguments, and doing it.
 
+mod words;
+
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use super::zero::{Identity, zero};
-use crate::device::dm;
-use crate::directory::remove_if_there;
+use fabricbios_wire::LeaseId;
+
+use super::zero::{Identity, write_header, zero};
+use crate::device::dm::{self, Slice, Target};
+use crate::device::header::Header;
+use crate::directory::{self, Inode, remove_if_there};
 
 /// Says that there is progress; fails when nobody wants to know any more.
 pub(super) type Say<'a> = &'a dyn Fn() -> Result<(), String>;
@@ -27,6 +32,21 @@ pub(super) enum Verb {
         offset: u64,
         length: u64,
     },
+    Record {
+        device: PathBuf,
+        header: Header,
+    },
+    Map(Slice),
+    Make {
+        directory: PathBuf,
+        identity: Inode,
+        lease: LeaseId,
+        bytes: u64,
+    },
+    Mark {
+        file: PathBuf,
+        text: String,
+    },
 }
 
 impl fmt::Display for Verb {
@@ -34,6 +54,10 @@ impl fmt::Display for Verb {
         match self {
             Self::Remove { .. } => f.write_str("removing files"),
             Self::Unmap { .. } => f.write_str("removing the device"),
+            Self::Record { .. } => f.write_str("writing the header"),
+            Self::Map(_) => f.write_str("making the device"),
+            Self::Make { .. } => f.write_str("making a file"),
+            Self::Mark { .. } => f.write_str("writing the marker"),
             Self::Zero { offset, length, .. } => write!(f, "zeroing {length} bytes at {offset}"),
         }
     }
@@ -60,22 +84,49 @@ impl Verb {
                 offset.to_string().into(),
                 length.to_string().into(),
             ],
+            Self::Record { device, header } => {
+                vec!["record".into(), device.into(), hex(&header.encode()).into()]
+            }
+            Self::Map(slice) => map_words(slice).map(OsString::from).into(),
+            Self::Make {
+                directory,
+                identity: (device, inode),
+                lease,
+                bytes,
+            } => vec![
+                "make".into(),
+                directory.into(),
+                device.to_string().into(),
+                inode.to_string().into(),
+                lease.to_string().into(),
+                bytes.to_string().into(),
+            ],
+            Self::Mark { file, text } => vec!["mark".into(), file.into(), text.into()],
         }
     }
 
     pub(super) fn parse(words: &[&OsStr]) -> Result<Self, String> {
         let parsed = match words {
-            [verb, directory, names @ ..] if *verb == "remove" => remove(directory, names),
+            [verb, directory, names @ ..] if *verb == "remove" => words::remove(directory, names),
             [verb, uuid] if *verb == "unmap" => uuid.to_str().map(|uuid| Self::Unmap {
                 uuid: uuid.to_owned(),
             }),
-            [verb, device, rest @ ..] if *verb == "zero" => parse_zero(device, rest),
+            [verb, device, rest @ ..] if *verb == "zero" => words::zero(device, rest),
+            [verb, device, header] if *verb == "record" => words::record(device, header),
+            [verb, rest @ ..] if *verb == "map" => words::map(rest),
+            [verb, directory, rest @ ..] if *verb == "make" => words::make(directory, rest),
+            [verb, file, text] if *verb == "mark" => text.to_str().map(|text| Self::Mark {
+                file: PathBuf::from(file),
+                text: text.to_owned(),
+            }),
             _ => None,
         };
         parsed.ok_or_else(|| {
             format!(
-                "arguments {words:?}: expected `remove DIRECTORY NAME…`, `unmap UUID` or \
-                 `zero DEVICE IDENTITY OFFSET LENGTH`"
+                "arguments {words:?}: expected `remove DIRECTORY NAME…`, `unmap UUID`, \
+                 `zero DEVICE IDENTITY OFFSET LENGTH`, `record DEVICE HEADER`, \
+                 `map NAME UUID DEVICE SECTOR SECTORS ro|rw`, \
+                 `make DIRECTORY DEVICE INODE LEASE BYTES` or `mark FILE TEXT`"
             )
         })
     }
@@ -94,34 +145,37 @@ impl Verb {
                 offset,
                 length,
             } => zero(device, *identity, *offset, *length, say),
+            Self::Record { device, header } => write_header(device, header),
+            Self::Map(slice) => dm::Control::open()?.make(slice),
+            Self::Make {
+                directory,
+                identity,
+                lease,
+                bytes,
+            } => directory::make(directory, *identity, *lease, *bytes),
+            Self::Mark { file, text } => directory::write_marker(file, text),
         }
     }
 }
 
-fn remove(directory: &OsStr, names: &[&OsStr]) -> Option<Verb> {
-    let is_name = |name: &&OsStr| {
-        let mut parts = Path::new(name).components();
-        matches!(parts.next(), Some(Component::Normal(part)) if part == *name)
-    };
-    let directory = PathBuf::from(directory);
-    let whole = directory.is_absolute() && !names.is_empty() && names.iter().all(is_name);
-    whole.then(|| Verb::Remove {
-        directory,
-        names: names.iter().map(|name| (*name).to_owned()).collect(),
-    })
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn parse_zero(device: &OsStr, rest: &[&OsStr]) -> Option<Verb> {
-    let [identity, offset, length] = rest else {
-        return None;
-    };
-    let identity = identity.to_str().filter(|text| text.len() == 32)?;
-    Some(Verb::Zero {
-        device: PathBuf::from(device),
-        identity: u128::from_str_radix(identity, 16).ok()?.to_be_bytes(),
-        offset: offset.to_str()?.parse().ok()?,
-        length: length.to_str()?.parse().ok()?,
-    })
+fn map_words(slice: &Slice) -> [String; 7] {
+    let Target {
+        length, parameters, ..
+    } = &slice.target;
+    let (device, sector) = parameters.split_once(' ').unwrap_or_default();
+    [
+        "map".to_owned(),
+        slice.name.clone(),
+        slice.uuid.clone(),
+        device.to_owned(),
+        sector.to_owned(),
+        length.to_string(),
+        if slice.read_only { "ro" } else { "rw" }.to_owned(),
+    ]
 }
 
 fn remove_names(directory: &Path, names: &[OsString], say: Say<'_>) -> Result<(), String> {
@@ -138,6 +192,7 @@ fn remove_names(directory: &Path, names: &[OsString], say: Say<'_>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::dm::DeviceNumber;
 
     fn parse(words: &[&str]) -> Result<Verb, String> {
         let words: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
@@ -157,6 +212,32 @@ mod tests {
                 identity: [0xA5; 16],
                 offset: 0,
                 length: u64::MAX,
+            },
+            Verb::Record {
+                device: "/dev/x".into(),
+                header: Header {
+                    sequence: 3,
+                    identity: [0xA5; 16],
+                    node: fabricbios_wire::NodeId([7; 32]),
+                    virgin_from: 1 << 20,
+                    grants: 9,
+                },
+            },
+            Verb::Map(Slice {
+                name: "fabricbios-1".into(),
+                uuid: "FABRICBIOS-1".into(),
+                target: Target::linear(DeviceNumber { major: 8, minor: 1 }, 1 << 20, 2 << 20),
+                read_only: true,
+            }),
+            Verb::Make {
+                directory: "/p".into(),
+                identity: (5, 77),
+                lease: LeaseId(0xA1),
+                bytes: 4096,
+            },
+            Verb::Mark {
+                file: "/p/marker".into(),
+                text: "two\nlines\n".into(),
             },
         ];
         for verb in verbs {
@@ -184,6 +265,11 @@ mod tests {
             &["zero", "/dev/x", identity, "-1", "512"],
             &["zero", "/dev/x", identity, "0", "512", "more"],
             &["discard", "/dev/x"],
+            &["record", "/dev/x", "00"],
+            &["map", "n", "u", "8", "0", "8", "rw"],
+            &["map", "n", "u", "8:1", "0", "8", "maybe"],
+            &["make", "/p", "1", "2", "no lease", "4096"],
+            &["mark", "/p/marker"],
         ] {
             let refusal = parse(words).unwrap_err();
             assert!(refusal.contains("expected `remove"), "{words:?}: {refusal}");

@@ -9,6 +9,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 
 use super::verbs::Say;
 use crate::device::header::{self, Header};
+use crate::device::record::put;
 
 /// The number of a pool.
 pub(crate) type Identity = [u8; 16];
@@ -78,6 +79,18 @@ fn confirm(file: &File, identity: Identity) -> Result<(), String> {
         return Ok(());
     }
     Err("this is not the pool that was to be wiped: nothing was written".to_owned())
+}
+
+/// Writes a header where it belongs, once nobody else writes there any more, on the device of that pool.
+pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String> {
+    let shown = device.display();
+    let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
+    confirm(&file, header.identity).map_err(|why| format!("{shown}: {why}"))?;
+    let failed = |error| format!("{shown}: {error}");
+    wait_for_others(&file, header.place(), header::BYTES as u64).map_err(failed)?;
+    let plain = OpenOptions::new().write(true).open(device);
+    let written = plain.and_then(|plain| put(&plain, header));
+    written.map_err(failed)
 }
 
 /// Waits until no other process zeroes there: one that was given up still does, as long as it is there.

@@ -157,7 +157,10 @@ impl Credentials {
         if let Some(entry) = self.entries.get(name) {
             // Whose it is, is nobody else's business.
             if entry.minted || entry.tenant != tenant {
-                return Err(refused(format_args!("{name} is in use by another lease")));
+                return Err(refused(format_args!(
+                    "{name} is in use by another lease: if that host is yours, ask the node's operator, who can \
+                     end that lease"
+                )));
             }
             return agreeing(entry, terms).cloned();
         }

@@ -1,0 +1,301 @@
+//! Exports over a pool that this node did not make: of a node that had the pool before and whose state is
+//! gone, or of somebody else. Whoever is connected to one reads and writes what this node gives out.
+
+use std::{
+    cell::RefCell,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use fabricbios_kernfs::{Sacrifice, Tree};
+use fabricbios_lease::{StepError, Tag};
+use fabricbios_pool::Facts;
+use fabricbios_premium::nvmet::{Target, TargetConfig};
+use fabricbios_wire::{Generation, LeaseId, NodeId, ResourceId};
+
+/// What every node's subsystems begin with; then 16 digits of the node's id, and the lease's.
+const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
+
+/// A subsystem whose namespaces cannot be listed in this time is being taken away by somebody.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Prints `ENABLED PATH` of each namespace of a subsystem. A process of its own: the kernel makes whoever
+/// lists them wait while one is removed, for as long as the storage likes.
+const LIST: &str = r#"for at in "$1"/namespaces/*/; do
+    [ -d "$at" ] || continue
+    read -r on <"$at/enable" && read -r path <"$at/device_path" && echo "$on $path"
+done"#;
+
+/// Where exports are looked for, and as whom.
+pub(super) struct Others<'a> {
+    /// `/sys/kernel/config/nvmet`.
+    pub(super) configfs: &'a Path,
+    /// Where this node's names of hosts are.
+    pub(super) credentials: PathBuf,
+    pub(super) node_id: NodeId,
+}
+
+/// A subsystem that serves something of the pool.
+#[derive(Debug, PartialEq, Eq)]
+struct Export {
+    subsystem: String,
+    volume: String,
+}
+
+impl Others<'_> {
+    /// Ends those of nodes, whatever node; an error names those of anybody else.
+    pub(super) fn end(&self, pool: &Path, facts: &Facts) -> anyhow::Result<()> {
+        for Export { subsystem, volume } in self.over(pool, facts) {
+            let Some((node_id, lease_id)) = maker_of(&subsystem) else {
+                bail!(
+                    "subsystem {subsystem} of the kernel's NVMe target serves {volume}, which is of this \
+                     pool, and no node has made it: end it, then start again"
+                );
+            };
+            self.end_one(node_id, lease_id)
+                .with_context(|| format!("end {subsystem}, which serves {volume} of this pool"))?;
+            tracing::warn!(
+                %subsystem, %volume,
+                "an export of a node that had this pool before: cut and removed"
+            );
+        }
+        Ok(())
+    }
+
+    fn over(&self, pool: &Path, facts: &Facts) -> Vec<Export> {
+        let subsystems = Tree::new(self.configfs).list("subsystems");
+        // No target, no exports.
+        let names = subsystems.unwrap_or_default().into_iter();
+        let foreign = names.filter(|name| !name.starts_with(&own_prefix(self.node_id)));
+        let exports = foreign.flat_map(|subsystem| {
+            let volumes = served_by(&self.configfs.join("subsystems").join(&subsystem));
+            let its = volumes
+                .into_iter()
+                .filter(|it| is_of(Path::new(it), pool, facts));
+            its.map(|volume| Export {
+                subsystem: subsystem.clone(),
+                volume,
+            })
+            .collect::<Vec<_>>()
+        });
+        exports.collect()
+    }
+
+    /// As its maker would. Returns when no I/O of it is under way any more.
+    fn end_one(&self, node_id: NodeId, lease_id: LeaseId) -> anyhow::Result<()> {
+        let tree = Tree::new(self.configfs);
+        let allowed = format!("subsystems/{}{lease_id}/allowed_hosts", own_prefix(node_id));
+        let hosts = tree.list(allowed).unwrap_or_default();
+        let target = self.target_of(node_id)?;
+        target.cut(Tag {
+            lease_id,
+            generation: Generation(u32::MAX),
+            resource_id: ResourceId(0),
+        })?;
+        target.remove(lease_id, &|| ())?;
+        for host in hosts {
+            // One that another subsystem allows stays: the kernel refuses.
+            tree.rmdir(format!("hosts/{host}")).ok();
+        }
+        target.close()?;
+        // The last lease is gone from its ports: found without any, they are given back.
+        Ok(self.target_of(node_id)?.close()?)
+    }
+
+    fn target_of(&self, node_id: NodeId) -> Result<Target, StepError> {
+        Target::open(TargetConfig {
+            configfs: self.configfs.to_owned(),
+            ports: Vec::new(),
+            credentials: self.credentials.clone(),
+            node_id,
+        })
+    }
+}
+
+fn own_prefix(node_id: NodeId) -> String {
+    let digits: String = node_id.0[..8]
+        .iter()
+        .map(|it| format!("{it:02x}"))
+        .collect();
+    format!("{PREFIX}{digits}:")
+}
+
+/// The node, as far as its name tells, and the lease.
+fn maker_of(subsystem: &str) -> Option<(NodeId, LeaseId)> {
+    let (node, lease) = subsystem.strip_prefix(PREFIX)?.split_once(':')?;
+    let beginning = u64::from_str_radix(node, 16).ok()?.to_be_bytes();
+    let mut node_id = [0; 32];
+    node_id[..8].copy_from_slice(&beginning);
+    let node_id = NodeId(node_id);
+    let lease_id = lease.parse().ok()?;
+    (subsystem == format!("{}{lease_id}", own_prefix(node_id))).then_some((node_id, lease_id))
+}
+
+/// Paths of the namespaces that are enabled.
+fn served_by(subsystem: &Path) -> Vec<String> {
+    let served = RefCell::new(Vec::new());
+    let words = ["sh", "-c", LIST, "sh"].map(std::ffi::OsString::from);
+    let command = words.into_iter().chain([subsystem.as_os_str().to_owned()]);
+    let looked = Sacrifice::new(command).run(PATIENCE, &|line| {
+        let enabled = line.strip_prefix("1 ").map(str::to_owned);
+        served.borrow_mut().extend(enabled);
+    });
+    if let Err(why) = looked {
+        tracing::warn!(subsystem = %subsystem.display(), %why, "cannot tell what it serves");
+    }
+    served.into_inner()
+}
+
+/// Whether it is a volume of the pool, or all of it.
+fn is_of(volume: &Path, pool: &Path, facts: &Facts) -> bool {
+    match &facts.device {
+        Some(device) => is_on_device(volume, device, facts.identity),
+        None => is_in_directory(&behind_loop(volume), pool),
+    }
+}
+
+fn is_in_directory(volume: &Path, pool: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_volume = volume.extension().is_some_and(|it| it == "volume");
+    is_volume && volume.parent().is_some_and(|it| real(it) == real(pool))
+}
+
+/// The file behind a loop device; anything else is itself.
+fn behind_loop(volume: &Path) -> PathBuf {
+    let file = block_device(volume).and_then(|it| it.read("loop/backing_file").ok());
+    file.map_or_else(|| volume.to_owned(), PathBuf::from)
+}
+
+fn is_on_device(volume: &Path, device: &str, identity: [u8; 16]) -> bool {
+    let Some(its) = block_device(volume) else {
+        return false;
+    };
+    let slice = format!("FABRICBIOS-{:032x}-", u128::from_be_bytes(identity));
+    let is_slice = its
+        .read("dm/uuid")
+        .is_ok_and(|uuid| uuid.starts_with(&slice));
+    let uevent = its.read("uevent").unwrap_or_default();
+    let is_all_of_it = uevent
+        .lines()
+        .any(|line| line == format!("DEVNAME={device}"));
+    let below = its.list("slaves").unwrap_or_default();
+    is_slice || is_all_of_it || below.iter().any(|name| name == device)
+}
+
+/// What sysfs says of a block device.
+fn block_device(path: &Path) -> Option<Tree> {
+    let number = fs::metadata(path).ok()?.rdev();
+    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    (number != 0).then(|| Tree::new(format!("/sys/dev/block/{major}:{minor}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::Layout;
+
+    use super::*;
+
+    const OLD: &str =
+        "nqn.2026-11.org.fabricbios:00000000000000aa:00000000000000000000000000001234";
+
+    fn facts() -> Facts {
+        Facts {
+            identity: [1; 16],
+            name: "/pool".into(),
+            device: None,
+            capacity: 1 << 30,
+            align: 4096,
+            block_bytes: 4096,
+            layout: Layout::Amounts,
+            read_only: false,
+            removable: false,
+        }
+    }
+
+    /// A subsystem with one namespace, as configfs has it.
+    fn serve(configfs: &Path, subsystem: &str, enabled: bool, volume: &Path) {
+        let at = configfs
+            .join("subsystems")
+            .join(subsystem)
+            .join("namespaces/1");
+        fs::create_dir_all(&at).unwrap();
+        fs::write(at.join("enable"), if enabled { "1\n" } else { "0\n" }).unwrap();
+        fs::write(at.join("device_path"), format!("{}\n", volume.display())).unwrap();
+    }
+
+    fn others<'a>(configfs: &'a Path) -> Others<'a> {
+        Others {
+            configfs,
+            credentials: configfs.join("hosts"),
+            node_id: NodeId([0xBB; 32]),
+        }
+    }
+
+    #[test]
+    fn what_serves_a_volume_of_the_pool_is_found_and_nothing_else() {
+        let (configfs, pool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (configfs, pool) = (configfs.path(), pool.path());
+        let volume = pool.join("0000.volume");
+        serve(configfs, OLD, true, &volume);
+        serve(configfs, "nqn.2020-01.org:off", false, &volume);
+        serve(
+            configfs,
+            "nqn.2020-01.org:file",
+            true,
+            &pool.join("disk.img"),
+        );
+        serve(
+            configfs,
+            "nqn.2020-01.org:far",
+            true,
+            Path::new("/far/0000.volume"),
+        );
+        let own = format!("{PREFIX}bbbbbbbbbbbbbbbb:00000000000000000000000000001234");
+        serve(configfs, &own, true, &volume);
+        fs::create_dir_all(configfs.join("subsystems/nqn.2020-01.org:empty/namespaces")).unwrap();
+        let found = others(configfs).over(pool, &facts());
+        let expected = Export {
+            subsystem: OLD.to_owned(),
+            volume: volume.display().to_string(),
+        };
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn what_no_node_has_made_is_named_and_not_touched() {
+        let (configfs, pool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let volume = pool.path().join("0000.volume");
+        serve(configfs.path(), "nqn.2020-01.org:theirs", true, &volume);
+        let error = others(configfs.path()).end(pool.path(), &facts());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("nqn.2020-01.org:theirs"), "{error}");
+        assert!(error.contains("0000.volume"), "{error}");
+        assert!(
+            configfs
+                .path()
+                .join("subsystems/nqn.2020-01.org:theirs")
+                .is_dir()
+        );
+    }
+
+    #[test]
+    fn the_maker_of_a_subsystem_is_told_by_its_name() {
+        let (node_id, lease_id) = maker_of(OLD).unwrap();
+        assert_eq!((node_id.0[7], lease_id), (0xAA, LeaseId(0x1234)));
+        for name in [
+            "nqn.2020-01.org:x",
+            "nqn.2026-11.org.fabricbios:00000000000000aa:anchor",
+        ] {
+            assert_eq!(maker_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn without_the_kernels_target_there_is_nothing_to_end() {
+        let (configfs, pool) = (Path::new("/nonexistent"), Path::new("/pool"));
+        others(configfs).end(pool, &facts()).unwrap();
+    }
+}

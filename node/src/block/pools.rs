@@ -1,0 +1,208 @@
+//! The pools of `--block-pool`: taken, and judged by what the journal knows of them.
+//!
+//! A path that this node has never offered has to be a pool, or the node does not start: it may be a typing
+//! error. A pool that the last run had and that cannot be had now is withheld, and the node starts: what is
+//! broken must not keep it from what is not.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context;
+use fabricbios_pool::{Pool, PoolConfig};
+use fabricbios_wire::{NodeId, ResourceId, ResourceType};
+
+use super::{
+    CONFIGFS, answers, credentials,
+    ledger::PoolRecord,
+    others::Others,
+    parts::Volumes,
+    verdict::{Known, Pledge, Verdict, forgotten},
+    withheld::Withheld,
+};
+use crate::{config::Settings, detect::resource_id, journal::Change, past::Past};
+
+/// A pool as it is on offer, or is not.
+pub(super) struct OpenPool {
+    pub(super) resource_id: ResourceId,
+    pub(super) volumes: Arc<dyn Volumes>,
+    pub(super) record: PoolRecord,
+    pub(super) standing: Standing,
+}
+
+/// How it is with a pool at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The leases on record are all that there are.
+    Known,
+    /// Taken, though its leases are not on record: those of before are over, whatever is on record.
+    Anew,
+    /// It cannot be had: its leases wait for it.
+    Absent,
+    /// It knows of grants that the journal does not: the journal is an older copy, and the leases in it
+    /// are over.
+    Ahead,
+}
+
+impl Standing {
+    pub(super) fn is_withheld(self) -> bool {
+        matches!(self, Self::Absent | Self::Ahead)
+    }
+
+    /// Leases on record go on.
+    pub(super) fn has_leases(self) -> bool {
+        matches!(self, Self::Known | Self::Absent)
+    }
+}
+
+/// Every pool that is asked for, and the journal told of them: it is durable when this returns.
+pub(super) fn open(
+    settings: &Settings,
+    node_id: NodeId,
+    past: &Past,
+) -> anyhow::Result<Vec<OpenPool>> {
+    let known = Known::read(past)?;
+    let taker = Taker {
+        settings,
+        node_id,
+        known: &known,
+        program: std::env::current_exe().context("find the daemon's own program")?,
+    };
+    let paths = settings.block_pool.iter();
+    let pools: Vec<OpenPool> = paths
+        .map(|path| taker.open(path))
+        .collect::<anyhow::Result<_>>()?;
+    let writer = past.writer();
+    let seq = writer.submit(changes(&known, &pools)?);
+    writer
+        .wait(seq)
+        .context("write down which pools are on offer")?;
+    Ok(pools)
+}
+
+/// Of what is not on offer the leases are given up in this run.
+fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
+    let is_offered = |identity: &u128| pools.iter().any(|it| it.record.identity == *identity);
+    let left = known
+        .records
+        .values()
+        .filter(|it| !is_offered(&it.identity));
+    let left = left.map(|record| PoolRecord {
+        was_offered: false,
+        ..record.clone()
+    });
+    let offered = pools.iter().map(|pool| PoolRecord {
+        was_offered: pool.standing != Standing::Ahead,
+        ..pool.record.clone()
+    });
+    left.chain(offered).map(|record| record.put()).collect()
+}
+
+struct Taker<'a> {
+    settings: &'a Settings,
+    node_id: NodeId,
+    known: &'a Known,
+    program: PathBuf,
+}
+
+impl Taker<'_> {
+    fn open(&self, path: &Path) -> anyhow::Result<OpenPool> {
+        match self.take(path) {
+            Ok(pool) => self.admit(path, pool),
+            Err(why) => match self.known.at(path) {
+                Some(record) => Ok(self.absent(path, record, &why)),
+                None => Err(why).with_context(|| format!("--block-pool {}", path.display())),
+            },
+        }
+    }
+
+    fn take(&self, path: &Path) -> anyhow::Result<Pool> {
+        answers::within_patience(path)?;
+        let pool = Pool::open(PoolConfig {
+            path: path.to_owned(),
+            node_id: self.node_id,
+            force: self.settings.force,
+            wiper: vec![self.program.clone().into(), "wipe".into()],
+        })?;
+        let others = Others {
+            configfs: Path::new(CONFIGFS),
+            credentials: credentials(self.settings),
+            node_id: self.node_id,
+        };
+        others.end(path, pool.facts())?;
+        Ok(pool)
+    }
+
+    /// A pool that is there.
+    fn admit(&self, path: &Path, pool: Pool) -> anyhow::Result<OpenPool> {
+        let facts = pool.facts();
+        let identity = u128::from_be_bytes(facts.identity);
+        let (of_pool, of_journal) = (pool.grants().unwrap_or(0), self.known.grants(identity));
+        let pledge = Pledge {
+            grants: of_pool,
+            is_taken_over: pool.is_taken_over(),
+        };
+        let verdict = self.known.judge(identity, pledge, self.settings.force);
+        if verdict == Verdict::Ahead {
+            let record = PoolRecord::of(facts, path, of_journal);
+            let why = forgotten(of_pool, of_journal);
+            return Ok(self.withheld(path, &record, Standing::Ahead, why));
+        }
+        let record = PoolRecord::of(facts, path, of_pool.max(of_journal));
+        if verdict != Verdict::Trusted {
+            pool.distrust()?;
+        }
+        if verdict == Verdict::Anew {
+            tracing::warn!(
+                pool = %facts.name,
+                "taken by force: leases that it had are over, and what they left is overwritten"
+            );
+        }
+        tracing::info!(
+            pool = %facts.name,
+            bytes = facts.capacity,
+            block_bytes = facts.block_bytes,
+            read_only = facts.read_only,
+            "block storage is on offer"
+        );
+        let standing = match verdict {
+            Verdict::Anew => Standing::Anew,
+            _ => Standing::Known,
+        };
+        Ok(self.pool(record, Arc::new(pool), standing))
+    }
+
+    fn absent(&self, path: &Path, record: &PoolRecord, why: &anyhow::Error) -> OpenPool {
+        self.withheld(path, record, Standing::Absent, format!("{why:#}"))
+    }
+
+    fn withheld(
+        &self,
+        path: &Path,
+        record: &PoolRecord,
+        standing: Standing,
+        why: String,
+    ) -> OpenPool {
+        let leases = match standing.has_leases() {
+            true => "they keep their blocks until it is back at a start",
+            false => "they are over",
+        };
+        tracing::error!(
+            pool = %path.display(), %why, %leases,
+            "withheld: the node starts without this pool, and grants nothing of it"
+        );
+        let volumes = Arc::new(Withheld::new(record, path, why));
+        self.pool(record.clone(), volumes, standing)
+    }
+
+    fn pool(&self, record: PoolRecord, volumes: Arc<dyn Volumes>, standing: Standing) -> OpenPool {
+        let name = format!("{:032x}", record.identity);
+        OpenPool {
+            resource_id: resource_id(&self.node_id, ResourceType::Block, &name),
+            volumes,
+            record,
+            standing,
+        }
+    }
+}

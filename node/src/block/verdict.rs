@@ -1,0 +1,185 @@
+//! What the journal makes of a pool that is there.
+
+use std::{collections::HashMap, path::Path};
+
+use anyhow::Context;
+use fabricbios_wire::Epoch;
+
+use super::ledger::PoolRecord;
+use crate::{past::Past, records};
+
+/// What the journal makes of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Trusted,
+    /// Its leases were given up in a run without it: what they left is nobody's.
+    Distrusted,
+    Anew,
+    Ahead,
+}
+
+/// What is known of pools.
+pub(super) struct Known {
+    pub(super) records: HashMap<u128, PoolRecord>,
+    /// The journal is a new one.
+    is_first_run: bool,
+}
+
+impl Known {
+    pub(super) fn read(past: &Past) -> anyhow::Result<Self> {
+        let recovered = &past.recovered;
+        let decoded = recovered.pools.iter().map(|(identity, bytes)| {
+            let record = records::decode::<PoolRecord>(bytes);
+            record
+                .map(|record| (*identity, record))
+                .with_context(|| format!("pool {identity:032x}"))
+        });
+        Ok(Self {
+            records: decoded.collect::<anyhow::Result<_>>()?,
+            is_first_run: recovered.epoch == Epoch(1),
+        })
+    }
+
+    /// Of the last run.
+    pub(super) fn at(&self, path: &Path) -> Option<&PoolRecord> {
+        let mut records = self.records.values();
+        records.find(|record| record.was_offered && record.path == path)
+    }
+
+    pub(super) fn grants(&self, identity: u128) -> u64 {
+        self.records.get(&identity).map_or(0, |it| it.grants)
+    }
+
+    pub(super) fn judge(&self, identity: u128, pool: Pledge, force: bool) -> Verdict {
+        let record = self.records.get(&identity);
+        let is_ahead = pool.grants > self.grants(identity) && !self.is_first_run;
+        match (is_ahead, force) {
+            _ if pool.is_taken_over => Verdict::Anew,
+            (true, true) => Verdict::Anew,
+            (true, false) => Verdict::Ahead,
+            (false, _) if record.is_some_and(|it| it.was_offered) => Verdict::Trusted,
+            (false, _) => Verdict::Distrusted,
+        }
+    }
+}
+
+/// What a pool says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Pledge {
+    pub(super) grants: u64,
+    /// It was another node's.
+    pub(super) is_taken_over: bool,
+}
+
+/// Why a pool that is ahead of the journal is not given out.
+pub(super) fn forgotten(of_pool: u64, of_journal: u64) -> String {
+    format!(
+        "the pool knows of {of_pool} grants of this node, and the journal of {of_journal}: an older copy of \
+         the journal was put back, and leases since then are not on record. Nothing of the pool is touched: \
+         put the newest journal back, or start with --force, which ends every lease of the pool and \
+         overwrites what it left"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::Layout;
+    use fabricbios_pool::Facts;
+
+    use super::*;
+    use crate::journal::Change;
+
+    const IDENTITY: u128 = 7;
+
+    fn record(grants: u64, was_offered: bool) -> PoolRecord {
+        let facts = Facts {
+            identity: IDENTITY.to_be_bytes(),
+            name: "/pool".into(),
+            device: None,
+            capacity: 1 << 30,
+            align: 4096,
+            block_bytes: 4096,
+            layout: Layout::Amounts,
+            read_only: false,
+            removable: false,
+        };
+        PoolRecord {
+            was_offered,
+            ..PoolRecord::of(&facts, Path::new("/pool"), grants)
+        }
+    }
+
+    fn known(record: Option<PoolRecord>) -> Known {
+        Known {
+            records: record.map(|it| (IDENTITY, it)).into_iter().collect(),
+            is_first_run: false,
+        }
+    }
+
+    fn verdict(known: &Known, grants: u64, force: bool) -> Verdict {
+        let pledge = Pledge {
+            grants,
+            is_taken_over: false,
+        };
+        known.judge(IDENTITY, pledge, force)
+    }
+
+    #[test]
+    fn a_pool_that_knows_of_more_grants_than_the_journal_is_not_given_out() {
+        let known_of_five = known(Some(record(5, true)));
+        assert_eq!(verdict(&known_of_five, 5, false), Verdict::Trusted);
+        assert_eq!(verdict(&known_of_five, 6, false), Verdict::Ahead);
+        assert_eq!(verdict(&known_of_five, 6, true), Verdict::Anew);
+        // A copy from before the pool was first offered.
+        assert_eq!(verdict(&known(None), 1, false), Verdict::Ahead);
+    }
+
+    #[test]
+    fn a_crash_between_the_two_numbers_is_no_older_copy() {
+        assert_eq!(
+            verdict(&known(Some(record(6, true))), 5, false),
+            Verdict::Trusted
+        );
+    }
+
+    #[test]
+    fn a_pool_that_was_away_or_whose_journal_is_gone_is_wiped_before_it_is_given_out() {
+        let was_away = known(Some(record(5, false)));
+        assert_eq!(verdict(&was_away, 5, false), Verdict::Distrusted);
+        assert_eq!(verdict(&was_away, 6, false), Verdict::Ahead);
+        let gone = Known {
+            is_first_run: true,
+            ..known(None)
+        };
+        assert_eq!(verdict(&gone, 9, false), Verdict::Distrusted);
+    }
+
+    #[test]
+    fn a_pool_that_another_node_had_in_between_has_none_of_our_leases() {
+        let pledge = Pledge {
+            grants: 0,
+            is_taken_over: true,
+        };
+        let known = known(Some(record(5, true)));
+        assert_eq!(known.judge(IDENTITY, pledge, true), Verdict::Anew);
+    }
+
+    #[test]
+    fn the_two_numbers_and_the_ways_out_are_told() {
+        let why = forgotten(812, 640);
+        for word in ["812", "640", "newest journal", "--force"] {
+            assert!(why.contains(word), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_record_outlives_its_writing() {
+        let before = record(5, true);
+        let Change::PutPool(identity, bytes) = before.put().unwrap() else {
+            panic!("no record of a pool");
+        };
+        let after: PoolRecord = records::decode(&bytes).unwrap();
+        assert_eq!((identity, &after), (IDENTITY, &before));
+        assert_eq!(after.facts().name, "/pool");
+    }
+}

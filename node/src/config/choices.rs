@@ -1,0 +1,45 @@
+//! Settings that are one of a few words.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// How RDMA access is given out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum RdmaStrategy {
+    /// Windows where the device has them, else regions.
+    #[default]
+    Auto,
+    /// A type 2B memory window per queue pair, all over one registered arena.
+    Window,
+    /// A protection domain and a memory region per lease, for devices without windows.
+    Region,
+}
+
+/// Whether a GPU may be shared (000, "Share Modes").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuShareMode {
+    /// One lease a GPU.
+    #[default]
+    Exclusive,
+    /// Several, by VRAM.
+    Fractional,
+}
+
+/// Isolation of CPU leases that ask for none (002).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum CpuIsolationPolicy {
+    /// Siblings may be split.
+    #[value(alias = "BestEffort")]
+    BestEffort,
+    /// Whole physical cores.
+    #[default]
+    #[value(alias = "WholeCore")]
+    WholeCore,
+    /// Whole cores that share nothing.
+    #[value(aliases = ["strict_isolated", "StrictIsolated"])]
+    Strict,
+}

@@ -1,0 +1,161 @@
+//! What waits for the disk, the thread that writes it, and those who wait for that.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::store::Store;
+use super::{Change, CommitError, Group, OnCommit, Seq, split};
+
+/// Pause after a failed commit, so that a full disk is not hammered.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// Of who waits for a write: a disk that is only slow has done it by then.
+const PATIENCE: Duration = Duration::from_secs(9);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stop {
+    #[default]
+    No,
+    Flush,
+    Abandon,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Group,
+    last_seq: u64,
+    durable_seq: u64,
+    stop: Stop,
+}
+
+#[derive(Default)]
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// For those who wait for the disk.
+    durable: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Whoever panicked with the lock held was between two whole changes.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn submit(&self, changes: Vec<Change>) -> Seq {
+        let mut queue = self.lock();
+        for change in changes {
+            let (key, value) = split(change);
+            queue.waiting.insert(key, value);
+        }
+        queue.last_seq += 1;
+        self.wake.notify_one();
+        Seq(queue.last_seq)
+    }
+
+    /// Changes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    pub(super) fn stop(&self, how: Stop) {
+        self.lock().stop = how;
+        self.wake.notify_one();
+    }
+
+    fn note_durable(&self, seq: Seq) {
+        self.lock().durable_seq = seq.0;
+        self.durable.notify_all();
+    }
+
+    /// Waits for work. None: stop.
+    pub(super) fn next_group(&self) -> Option<(Group, Seq)> {
+        let idle =
+            |queue: &mut Queue| queue.stop == Stop::No && queue.last_seq == queue.durable_seq;
+        let guard = self.wake.wait_while(self.lock(), idle);
+        let mut queue = guard.unwrap_or_else(PoisonError::into_inner);
+        let done = queue.last_seq == queue.durable_seq;
+        if queue.stop == Stop::Abandon || (queue.stop == Stop::Flush && done) {
+            return None;
+        }
+        Some((std::mem::take(&mut queue.waiting), Seq(queue.last_seq)))
+    }
+
+    /// Puts a group back behind what came since, which is newer.
+    pub(super) fn put_back(&self, group: Group) {
+        let mut queue = self.lock();
+        for (key, value) in group {
+            queue.waiting.entry(key).or_insert(value);
+        }
+    }
+
+    /// Waits before another try. False: give up, because the journal is being closed.
+    fn pause(&self) -> bool {
+        let open = |queue: &mut Queue| queue.stop == Stop::No;
+        let waited = self.wake.wait_timeout_while(self.lock(), RETRY_PAUSE, open);
+        waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// See [`super::Journal::writer`].
+#[derive(Clone)]
+pub struct Writer(pub(super) Arc<Shared>);
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Hands in changes that become durable together, in the order of the calls.
+    #[must_use]
+    pub fn submit(&self, changes: Vec<Change>) -> Seq {
+        self.0.submit(changes)
+    }
+
+    /// Waits until everything up to `seq` is on the disk, for some seconds at most. After an error it may
+    /// get there later.
+    pub fn wait(&self, seq: Seq) -> Result<(), CommitError> {
+        let late = |queue: &mut Queue| queue.durable_seq < seq.0;
+        let shared = &self.0;
+        let waited = shared
+            .durable
+            .wait_timeout_while(shared.lock(), PATIENCE, late);
+        match waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            true => Err(CommitError::new(format_args!(
+                "not on the disk after {} s",
+                PATIENCE.as_secs()
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+pub(super) struct Worker {
+    pub(super) store: Store,
+    pub(super) shared: Arc<Shared>,
+    pub(super) on_commit: OnCommit,
+}
+
+impl Worker {
+    pub(super) fn run(mut self) -> Result<(), CommitError> {
+        while let Some((group, seq)) = self.shared.next_group() {
+            match self.store.commit(&group) {
+                Ok(()) => {
+                    self.shared.note_durable(seq);
+                    (self.on_commit)(Ok(seq));
+                }
+                Err(e) => {
+                    self.shared.put_back(group);
+                    (self.on_commit)(Err(e.clone()));
+                    if !self.shared.pause() {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

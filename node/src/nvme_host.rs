@@ -1,0 +1,133 @@
+//! `--nvme-host`: which tenant may name which NVMe host.
+//!
+//! Names of hosts are nobody's by themselves: who names one first has it. The operator, who knows the machines,
+//! can say whose they are.
+
+use std::{fmt, str::FromStr};
+
+use fabricbios_wire::{BlockTerms, Nqn};
+
+/// A host that only this tenant may name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeHost {
+    nqn: Nqn,
+    tenant: String,
+}
+
+/// Text that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadHost(String);
+
+impl fmt::Display for BadHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is not HOSTNQN=TENANT, such as nqn.2014-08.org.example:host1=blue",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for BadHost {}
+
+impl NvmeHost {
+    /// Whether somebody who is not its tenant names this host, by its NQN or by the id in that.
+    fn is_taken_by(&self, tenant: &str, terms: &BlockTerms) -> bool {
+        let its_id = self.nqn.uuid();
+        let by_name = terms.host_nqn.as_ref() == Some(&self.nqn);
+        let by_id = its_id.is_some() && terms.host_id == its_id;
+        (by_name || by_id) && tenant != self.tenant
+    }
+}
+
+/// Refuses a host that is another tenant's; whose, is nobody's business.
+pub(crate) fn refuse_taken(
+    hosts: &[NvmeHost],
+    tenant: &str,
+    terms: &BlockTerms,
+) -> Result<(), String> {
+    match hosts.iter().find(|host| host.is_taken_by(tenant, terms)) {
+        Some(host) => Err(format!(
+            "{} is not for this tenant to name: leave --hostnqn and --hostid out, or ask the node's operator, who \
+             says with --nvme-host whose it is",
+            host.nqn
+        )),
+        None => Ok(()),
+    }
+}
+
+impl FromStr for NvmeHost {
+    type Err = BadHost;
+
+    fn from_str(text: &str) -> Result<Self, BadHost> {
+        let bad = || BadHost(text.into());
+        // An NQN may have the sign in it.
+        let (nqn, tenant) = text.rsplit_once('=').ok_or_else(bad)?;
+        let nqn = nqn.parse().map_err(|_not_an_nqn| bad())?;
+        let tenant = tenant.to_owned();
+        match tenant.is_empty() {
+            true => Err(bad()),
+            false => Ok(Self { nqn, tenant }),
+        }
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for NvmeHost {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+
+    fn terms(host_nqn: Option<&str>) -> BlockTerms {
+        BlockTerms {
+            host_nqn: host_nqn.map(|it| it.parse().unwrap()),
+            ..BlockTerms::default()
+        }
+    }
+
+    #[test]
+    fn only_its_tenant_names_a_host() {
+        let hosts = [format!("{NQN}=blue").parse().unwrap()];
+        refuse_taken(&hosts, "blue", &terms(Some(NQN))).unwrap();
+        refuse_taken(&hosts, "red", &terms(None)).unwrap();
+        refuse_taken(&hosts, "red", &terms(Some("nqn.2014-08.org.example:other"))).unwrap();
+        let error = refuse_taken(&hosts, "red", &terms(Some(NQN))).unwrap_err();
+        assert!(
+            error.contains("operator") && !error.contains("blue"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nor_does_anybody_else_take_its_id() {
+        let hosts = [format!("{NQN}=blue").parse().unwrap()];
+        let by_id = BlockTerms {
+            host_id: NQN.parse::<Nqn>().unwrap().uuid(),
+            ..terms(Some("nqn.2014-08.org.example:other"))
+        };
+        refuse_taken(&hosts, "red", &by_id).unwrap_err();
+        refuse_taken(&hosts, "blue", &by_id).unwrap();
+    }
+
+    #[test]
+    fn a_name_and_a_tenant() {
+        for text in [
+            "",
+            "blue",
+            "=blue",
+            "nqn.2014-08.org.example:a",
+            "nqn.2014-08.org.example:a=",
+        ] {
+            assert!(text.parse::<NvmeHost>().is_err(), "{text}");
+        }
+        let host: NvmeHost = "nqn.2014-08.org.example:a=b=red".parse().unwrap();
+        assert_eq!(host.tenant, "red");
+    }
+}

@@ -1,0 +1,46 @@
+//! What the node remembers of its earlier runs, opened before anything that it judges.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::{
+    clock,
+    config::Settings,
+    driver::Input,
+    journal::{self, Journal, Recovered, Writer},
+    mailbox::{Mailbox, Sender},
+};
+
+/// The journal, what was in it, and the mailbox of the driver, which is told what becomes durable.
+#[derive(Debug)]
+pub struct Past {
+    pub(crate) mailbox: Mailbox<Input>,
+    pub(crate) driver: Sender<Input>,
+    pub(crate) journal: Journal,
+    pub(crate) recovered: Recovered,
+}
+
+impl Past {
+    /// Opens the journal in the state directory of `settings`, which the caller has locked, and counts
+    /// this start.
+    pub fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
+        let path: PathBuf = settings.state_dir().join(journal::FILE);
+        let told = driver.clone();
+        let on_commit = Box::new(move |outcome| {
+            told.done(Input::Durable(outcome));
+        });
+        let (journal, recovered) = Journal::open(&path, &clock::boot_id(), on_commit)?;
+        Ok(Self {
+            mailbox,
+            driver,
+            journal,
+            recovered,
+        })
+    }
+
+    pub(crate) fn writer(&self) -> Writer {
+        self.journal.writer()
+    }
+}

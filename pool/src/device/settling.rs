@@ -1,0 +1,193 @@
+//! The header of a device that becomes a pool, or is one.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use fabricbios_wire::NodeId;
+
+use super::TAIL_BYTES;
+use super::block_device::BlockDevice;
+use super::header::{self, Header};
+use super::record::put;
+use super::signature;
+use super::taking::{BLOCK_BYTES, capacity, refuse_used};
+use crate::PoolConfig;
+
+/// The header that it has; one that cannot be read counts as none where that is forced.
+pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<Header>, String> {
+    read_header(file).or_else(|why| match config.force {
+        true => {
+            lost(config, &why);
+            Ok(None)
+        }
+        false => Err(format!(
+            "{why}; take it with --force if nothing of it is needed"
+        )),
+    })
+}
+
+/// The header of the pool that it is, or becomes now.
+pub(super) fn settle(
+    config: &PoolConfig,
+    device: &BlockDevice,
+    file: &File,
+    bytes: u64,
+    found: Option<Header>,
+) -> Result<Header, String> {
+    refuse_used(
+        device,
+        found.as_ref().map_or([0; 16], |header| header.identity),
+    )?;
+    match found {
+        Some(header) if header.node == config.node_id => own(file, header, bytes),
+        Some(header) if config.force => {
+            lost(config, &format!("the pool of node {}", header.node));
+            adopt(file, header, config.node_id)
+        }
+        Some(header) => Err(format!(
+            "the pool of node {}: take it with --force if that node has given it up",
+            header.node
+        )),
+        None => {
+            refuse_full(config, device, file, bytes)?;
+            format(config, file, bytes)
+        }
+    }
+}
+
+pub(super) fn read_header(file: &File) -> Result<Option<Header>, String> {
+    let mut copies = [[0; header::BYTES]; 2];
+    for (copy, place) in copies.iter_mut().zip(header::PLACES) {
+        match file.read_exact_at(copy, place) {
+            // Too small a device is told as such later.
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                return Err(format!("cannot be read: {error}"));
+            }
+            _ => {}
+        }
+    }
+    Header::newest([&copies[0], &copies[1]])
+}
+
+/// Refuses a device that seems to have something on it.
+fn refuse_full(
+    config: &PoolConfig,
+    device: &BlockDevice,
+    file: &File,
+    bytes: u64,
+) -> Result<(), String> {
+    let read = |offset, bytes: &mut [u8]| file.read_exact_at(bytes, offset);
+    let found =
+        signature::found(bytes, read).map_err(|error| format!("cannot be read: {error}"))?;
+    let partitions = device.partitions();
+    let mut there: Vec<&str> = found;
+    there.extend(partitions.iter().map(String::as_str));
+    let there = there.join(", ");
+    if there.is_empty() {
+        return Ok(());
+    }
+    if config.force {
+        lost(config, &there);
+        return Ok(());
+    }
+    Err(format!(
+        "has {there} on it, which would be lost: take another device, or this one with --force"
+    ))
+}
+
+/// Says what `--force` cost on this very device: it is said once for all of them.
+fn lost(config: &PoolConfig, what: &str) {
+    tracing::warn!(pool = %config.path.display(), %what, "--force: taken although this was there; it is lost");
+}
+
+/// Makes it a pool: what is there of a disk's earlier life at its ends goes.
+fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, String> {
+    capacity(bytes, false, *BLOCK_BYTES.start())?;
+    let mut identity = [0; 16];
+    getrandom::fill(&mut identity).map_err(|error| format!("no random number: {error}"))?;
+    let header = Header {
+        sequence: 0,
+        identity,
+        node: config.node_id,
+        virgin_from: 0,
+        grants: 0,
+    };
+    clear_ends(file, bytes)
+        .and_then(|()| put(file, &header))
+        .map_err(|error| format!("cannot be written: {error}"))?;
+    Ok(header)
+}
+
+fn clear_ends(file: &File, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    file.write_all_at(&zeros, 0)?;
+    file.write_all_at(&zeros, bytes - TAIL_BYTES)?;
+    file.sync_all()
+}
+
+/// The node's own. Where it has shrunk, leases behind its end or across it were given up and not wiped.
+fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
+    let end = capacity(bytes, false, *BLOCK_BYTES.start())?;
+    match header.virgin_from > end {
+        true => {
+            let node = header.node;
+            adopt(file, header, node)
+        }
+        false => Ok(header),
+    }
+}
+
+/// Takes over a pool of which nobody knows here what its leases have left, such as another node's: all of
+/// it counts as virgin. Grants are counted by each node for itself.
+fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, String> {
+    let header = Header {
+        sequence: old.sequence.wrapping_add(1),
+        node,
+        virgin_from: 0,
+        grants: if node == old.node { old.grants } else { 0 },
+        ..old
+    };
+    put(file, &header).map_err(|error| format!("cannot be written: {error}"))?;
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MIB;
+    use super::super::taking::refuse_pool;
+    use super::*;
+
+    fn pool(virgin_from: u64) -> (File, Header) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(MIB).unwrap();
+        let header = Header {
+            sequence: 4,
+            identity: [1; 16],
+            node: NodeId([2; 32]),
+            virgin_from,
+            grants: 3,
+        };
+        put(&file, &header).unwrap();
+        (file, header)
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_written_is_not_offered_as_data() {
+        let (file, _) = pool(0);
+        let refusal = refuse_pool(read_header(&file)).unwrap_err();
+        assert!(refusal.contains("cannot be written"), "{refusal}");
+        file.write_all_at(&[9; 4096], header::PLACES[0]).unwrap();
+        assert_eq!(refuse_pool(read_header(&file)), Ok(()));
+    }
+
+    #[test]
+    fn a_pool_that_has_shrunk_below_what_was_given_out_is_trusted_nowhere() {
+        let (file, header) = pool(5 * MIB);
+        let kept = own(&file, header.clone(), 7 * MIB).unwrap();
+        assert_eq!(kept, header);
+        let shrunk = own(&file, header, 6 * MIB).unwrap();
+        assert_eq!(shrunk.virgin_from, 0);
+        assert_eq!(read_header(&file), Ok(Some(shrunk)));
+    }
+}
