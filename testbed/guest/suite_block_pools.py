@@ -1,0 +1,213 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""Pools that are not what the node remembers: a journal put back from an older copy, a pool that is away at a start, a
+pool taken by force from a node whose state is lost. Nobody ever reads what another left, and nothing is lost that an
+operator has not given up."""
+import os
+import pathlib
+import shutil
+
+import nvmet_tree
+from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
+from block import resources, settled, size_of
+from checks import Suite
+from fabric import UNREACHABLE, Refused
+from nvme_host import Fio, connect, disconnect, gone
+from suite_block_restart import volume_of
+
+SECRET = pattern("secret")
+ALL = ("--force",)
+
+
+def row_of(node, pool):
+    """What the inventory says of a pool."""
+    return next(row for name, row in resources(node.operator).items() if str(pool) in name)
+
+
+def kept(node, name):
+    """A copy of the state directory, of a daemon that is gone."""
+    copy = node.state_dir.with_name(f"{node.state_dir.name}-{name}")
+    shutil.copytree(node.state_dir, copy)
+    return copy
+
+
+def put_back(node, copy):
+    """That copy as the state directory."""
+    shutil.rmtree(node.state_dir)
+    shutil.copytree(copy, node.state_dir)
+
+
+def withheld(suite, name, node, pools, *words):
+    """Nothing of the pools is granted; the log says why, the tenant whom to ask."""
+    for kind, pool in pools.items():
+        row = row_of(node, pool)
+        suite.check(f"{name}, {kind}: shown, and nothing of it to be had", row["available"] == 0 and row["capacity"], "0 of some", row)
+        print(f"   {name}, {kind}: {row}", flush=True)
+        said = node.wait_for_line("withheld", str(pool), *words)
+        suite.check(f"{name}, {kind}: the log says why", said, words, node.lines[-5:])
+        print(f"   {said}", flush=True)
+        suite.refused(f"{name}, {kind}: no lease", lambda pool=pool: alloc(node.tenant("carol"), MIB, pool=pool), UNREACHABLE, "Unavailable")
+
+
+def older_copy(suite):
+    """A journal that does not know of the latest lease."""
+    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    with BlockNode(*pools.values()) as node:
+        _older_copy(suite, node, pools)
+
+
+def _older_copy(suite, node, pools):
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    before = {kind: alloc(alice, pool=pool) for kind, pool in pools.items()}
+    node.kill()
+    old = kept(node, "old")
+    node.start()
+    later = {}
+    for kind, pool in pools.items():
+        alice.free(before[kind])
+        settled(node.operator, pool, row_of(node, pool)["capacity"])
+        later[kind] = alloc(bob, pool=pool)
+        path = connect(later[kind])
+        put(path, SECRET)
+        disconnect(nqn_of(later[kind]))
+    node.kill()
+    new = kept(node, "new")
+
+    put_back(node, old)
+    node.start()
+    withheld(suite, "an older copy", node, pools, "older copy", "newest journal", "--force")
+    for kind, pool in pools.items():
+        suite.equal(f"an older copy, {kind}: what the journal does not know is not served", 0, nvmet_tree.listed(nqn_of(later[kind])))
+        suite.check(f"an older copy, {kind}: a lease that is over stays over", alice.query(before[kind])["state"] == "revoked",
+                    "revoked", alice.query(before[kind]))
+        suite.check(f"an older copy, {kind}: what was written since is still there", SECRET[:4096] in _bytes(later[kind], pool))
+    node.kill()
+
+    node.start()
+    withheld(suite, "the older copy once more", node, pools, "older copy")
+    node.kill()
+    put_back(node, new)
+    node.start()
+    for kind in pools:
+        path = connect(later[kind])
+        suite.equal(f"the newest journal again, {kind}: the lease and its bytes", SECRET, get(path, len(SECRET)))
+        disconnect(nqn_of(later[kind]))
+    node.kill()
+
+    put_back(node, old)
+    node.command.extend(ALL)
+    node.start()
+    for kind, pool in pools.items():
+        capacity = settled_row(node, pool)
+        with attached(node.tenant("carol"), min(capacity, 32 * MIB), pool=pool) as (_, path):
+            suite.check(f"an older copy by force, {kind}: nothing of before is found", not get(path, 8 * MIB).strip(b"\0"), "zeros")
+    suite.equal("an older copy by force: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+
+
+def settled_row(node, pool):
+    """Waits until all of a pool is free; how much that is."""
+    capacity = row_of(node, pool)["capacity"]
+    settled(node.operator, pool, capacity)
+    return capacity
+
+
+def _bytes(lease, pool):
+    """What is in a lease's file, or anywhere on the device."""
+    return pathlib.Path(volume_of(lease, pool)).read_bytes() if os.path.isdir(pool) else get(pool, size_of(pool))
+
+
+def away(suite):
+    """A pool that is not there at a start: the node starts, the others grant, its leases wait for it."""
+    place, device = directory_pool(64), loop_device(64)
+    link = str(pathlib.Path(place).with_name("link-to-the-pool"))
+    os.symlink(device, link)
+    with BlockNode(place, link) as node:
+        alice = node.tenant("alice")
+        lease = alloc(alice, pool=link)
+        path = connect(lease)
+        put(path, SECRET)
+        disconnect(nqn_of(lease))
+        short = alloc(alice, secs=8, pool=link)
+        node.kill()
+        os.unlink(link)
+        node.start()
+        withheld(suite, "away", node, {"device": link}, "No such file")
+        suite.equal("away: its lease goes on", "active", alice.query(lease)["state"])
+        with attached(alice, MIB, pool=place) as (_, path):
+            suite.check("away: another pool grants", path, "a device")
+        suite.check("away: one that runs out is fenced, and not given out", alice.wait_until(short, "fenced", "expired")["state"])
+        node.kill()
+        os.symlink(device, link)
+        node.start()
+        path = connect(lease)
+        suite.equal("back: the lease and its bytes", SECRET, get(path, len(SECRET)))
+        disconnect(nqn_of(lease))
+        alice.free(lease)
+        suite.check("back: all of it is free", settled_row(node, link))
+        suite.equal("back: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+
+
+def taken(suite):
+    """A node whose state is lost: what it served is ended before its pools are given out."""
+    pools = {"directory": directory_pool(64), "device": loop_device(64)}
+    with BlockNode(*pools.values()) as node:
+        leases = {kind: alloc(node.tenant("alice"), pool=pool) for kind, pool in pools.items()}
+        jobs = {kind: Fio(connect(lease)).started() for kind, lease in leases.items()}
+        node.kill()
+    try:
+        BlockNode(*pools.values()).stop()
+        suite.check("without --force: refused", False)
+    except RuntimeError as refusal:
+        suite.check("without --force: refused, with what to do", "--force" in str(refusal), "--force", str(refusal)[-400:])
+    with BlockNode(*pools.values(), more=ALL) as other:
+        for kind, pool in pools.items():
+            nqn = nqn_of(leases[kind])
+            suite.equal(f"{kind}: what the lost node served is gone", [], [name for name in nvmet_tree.subsystems() if name == nqn])
+            suite.check(f"{kind}: its client meets errors", jobs[kind].report()["error"], "an error")
+            gone(nqn)
+            suite.check(f"{kind}: told what was lost by force", other.wait_for_line("--force", pool), "--force", other.lines[-9:])
+            capacity = settled_row(other, pool)
+            with attached(other.tenant("bob"), min(capacity, 16 * MIB), pool=pool) as (_, path):
+                suite.check(f"{kind}: nothing of before is found", not get(path, 8 * MIB).strip(b"\0"), "zeros")
+    foreign_export(suite)
+
+
+def foreign_export(suite):
+    """A subsystem that no node has made, over a pool's device: named, and left alone."""
+    device = loop_device(32)
+    foreign = nvmet_tree.Foreign(device, nqn="nqn.2014-08.org.example:over-the-pool")
+    try:
+        BlockNode(device, fbbu=False).stop()
+        suite.check("somebody else's export of the device: refused", False)
+    except RuntimeError as refusal:
+        suite.check("somebody else's export of the device: named", foreign.nqn in str(refusal), foreign.nqn, str(refusal)[-400:])
+    suite.equal("somebody else's export: untouched", 1, nvmet_tree.listed(foreign.nqn))
+    foreign.remove()
+    with BlockNode(device, fbbu=False) as node:
+        suite.check("once it is gone, the device is a pool", row_of(node, device)["available"])
+
+
+def refusals(suite):
+    """What a tenant is told when the node cannot: to come again, and nothing of the node's insides."""
+    port = "tcp:10.77.9.9:4420"
+    with BlockNode(loop_device(32), ports=(port,), fbbu=False) as node:
+        try:
+            alloc(node.tenant("alice"), MIB)
+            suite.check("an address that is not there: refused", False)
+        except Refused as refusal:
+            suite.equal("an address that is not there: come again", ("Unavailable", "transient"), (refusal.code, refusal.reason_class))
+            inside = [word for word in ("/dev", "/sys", "10.77.9.9", "process") if word in refusal.message]
+            suite.equal("an address that is not there: nothing of the node's insides", [], inside)
+        suite.check("an address that is not there: the log has it", node.wait_for_line("no binding", "listens"), "no binding", node.lines[-5:])
+
+
+def main():
+    """Each section has nodes of its own."""
+    ready()
+    with Suite("block, pools that changed") as suite:
+        for section in (older_copy, away, taken, refusals):
+            suite.section(section, suite)
+
+
+if __name__ == "__main__":
+    main()
