@@ -2,6 +2,7 @@
 
 mod answers;
 mod backend;
+mod belonging;
 mod give_up;
 mod known;
 mod ledger;

@@ -175,13 +175,14 @@ def taken(suite):
 def foreign_export(suite):
     """A subsystem that no node has made, over a pool's device: named, and left alone."""
     device = loop_device(32)
+    put(device, SECRET)
     foreign = nvmet_tree.Foreign(device, nqn="nqn.2014-08.org.example:over-the-pool")
     try:
         BlockNode(device, fbbu=False).stop()
         suite.check("somebody else's export of the device: refused", False)
     except RuntimeError as refusal:
         suite.check("somebody else's export of the device: named", foreign.nqn in str(refusal), foreign.nqn, str(refusal)[-400:])
-    suite.equal("somebody else's export: untouched", 1, nvmet_tree.listed(foreign.nqn))
+    suite.equal("somebody else's export: untouched", (1, SECRET), (nvmet_tree.listed(foreign.nqn), get(device, len(SECRET))))
     foreign.remove()
     with BlockNode(device, fbbu=False) as node:
         suite.check("once it is gone, the device is a pool", row_of(node, device)["available"])

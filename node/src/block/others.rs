@@ -16,6 +16,8 @@ use fabricbios_pool::Facts;
 use fabricbios_premium::nvmet::{Target, TargetConfig};
 use fabricbios_wire::{Generation, LeaseId, NodeId, ResourceId};
 
+use super::belonging::is_of;
+
 /// What every node's subsystems begin with; then 16 digits of the node's id, and the lease's.
 const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
 
@@ -65,23 +67,42 @@ impl Others<'_> {
         Ok(())
     }
 
+    /// Before anything is written on a device: it may be served as a whole, which claims it for nobody
+    /// (`nvmet_bdev_ns_enable` opens it without a holder, drivers/nvme/target/io-cmd-bdev.c).
+    pub(super) fn refuse_served(&self, device: &Path) -> anyhow::Result<()> {
+        let number = |path: &Path| fs::metadata(path).ok().map(|it| it.rdev());
+        let Some(its) = number(device).filter(|it| *it != 0) else {
+            return Ok(());
+        };
+        match self.serving(|volume| number(volume) == Some(its)).first() {
+            Some(Export { subsystem, .. }) => bail!(
+                "subsystem {subsystem} of the kernel's NVMe target serves all of it: end that, then start \
+                 again; nothing was written"
+            ),
+            None => Ok(()),
+        }
+    }
+
     fn over(&self, pool: &Path, facts: &Facts) -> Vec<Export> {
+        self.serving(|volume| is_of(volume, pool, facts))
+    }
+
+    /// What is not this node's and serves such a volume.
+    fn serving(&self, is_meant: impl Fn(&Path) -> bool) -> Vec<Export> {
         let subsystems = Tree::new(self.configfs).list("subsystems");
         // No target, no exports.
         let names = subsystems.unwrap_or_default().into_iter();
-        let foreign = names.filter(|name| !name.starts_with(&own_prefix(self.node_id)));
-        let exports = foreign.flat_map(|subsystem| {
+        let own = own_prefix(self.node_id);
+        let mut found = Vec::new();
+        for subsystem in names.filter(|name| !name.starts_with(&own)) {
             let volumes = served_by(&self.configfs.join("subsystems").join(&subsystem));
-            let its = volumes
-                .into_iter()
-                .filter(|it| is_of(Path::new(it), pool, facts));
-            its.map(|volume| Export {
+            let its = volumes.into_iter().filter(|it| is_meant(Path::new(it)));
+            found.extend(its.map(|volume| Export {
                 subsystem: subsystem.clone(),
                 volume,
-            })
-            .collect::<Vec<_>>()
-        });
-        exports.collect()
+            }));
+        }
+        found
     }
 
     /// As its maker would. Returns when no I/O of it is under way any more.
@@ -147,49 +168,6 @@ fn served_by(subsystem: &Path) -> Vec<String> {
         tracing::warn!(subsystem = %subsystem.display(), %why, "cannot tell what it serves");
     }
     served.into_inner()
-}
-
-/// Whether it is a volume of the pool, or all of it.
-fn is_of(volume: &Path, pool: &Path, facts: &Facts) -> bool {
-    match &facts.device {
-        Some(device) => is_on_device(volume, device, facts.identity),
-        None => is_in_directory(&behind_loop(volume), pool),
-    }
-}
-
-fn is_in_directory(volume: &Path, pool: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let is_volume = volume.extension().is_some_and(|it| it == "volume");
-    is_volume && volume.parent().is_some_and(|it| real(it) == real(pool))
-}
-
-/// The file behind a loop device; anything else is itself.
-fn behind_loop(volume: &Path) -> PathBuf {
-    let file = block_device(volume).and_then(|it| it.read("loop/backing_file").ok());
-    file.map_or_else(|| volume.to_owned(), PathBuf::from)
-}
-
-fn is_on_device(volume: &Path, device: &str, identity: [u8; 16]) -> bool {
-    let Some(its) = block_device(volume) else {
-        return false;
-    };
-    let slice = format!("FABRICBIOS-{:032x}-", u128::from_be_bytes(identity));
-    let is_slice = its
-        .read("dm/uuid")
-        .is_ok_and(|uuid| uuid.starts_with(&slice));
-    let uevent = its.read("uevent").unwrap_or_default();
-    let is_all_of_it = uevent
-        .lines()
-        .any(|line| line == format!("DEVNAME={device}"));
-    let below = its.list("slaves").unwrap_or_default();
-    is_slice || is_all_of_it || below.iter().any(|name| name == device)
-}
-
-/// What sysfs says of a block device.
-fn block_device(path: &Path) -> Option<Tree> {
-    let number = fs::metadata(path).ok()?.rdev();
-    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
-    (number != 0).then(|| Tree::new(format!("/sys/dev/block/{major}:{minor}")))
 }
 
 #[cfg(test)]

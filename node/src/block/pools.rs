@@ -119,17 +119,18 @@ impl Taker<'_> {
 
     fn take(&self, path: &Path) -> anyhow::Result<Pool> {
         answers::within_patience(path)?;
+        let others = Others {
+            configfs: Path::new(CONFIGFS),
+            credentials: credentials(self.settings),
+            node_id: self.node_id,
+        };
+        others.refuse_served(path)?;
         let pool = Pool::open(PoolConfig {
             path: path.to_owned(),
             node_id: self.node_id,
             force: self.settings.force,
             wiper: vec![self.program.clone().into(), "wipe".into()],
         })?;
-        let others = Others {
-            configfs: Path::new(CONFIGFS),
-            credentials: credentials(self.settings),
-            node_id: self.node_id,
-        };
         others.end(path, pool.facts())?;
         Ok(pool)
     }
