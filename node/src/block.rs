@@ -31,9 +31,7 @@ use fabricbios_lease::{Backend, LeaseTable, Offer};
 use fabricbios_premium::nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
 
-use crate::{
-    clock, config::Settings, inventory::OfferedPool, past::Past, watchdog::Watchdog,
-};
+use crate::{clock, config::Settings, inventory::OfferedPool, past::Past, watchdog::Watchdog};
 
 pub use backend::BlockBackend;
 use ledger::JournalLedger;
