@@ -110,6 +110,8 @@ impl Lab {
         if !Path::new(CONFIGFS).exists() {
             must("mount -t configfs none /sys/kernel/config");
         }
+        // Clients of an earlier test may still try to come back to a lease of this name.
+        must("nvme disconnect-all");
         Self {
             place: tempfile::tempdir_in("/run").unwrap(),
             before: picture(),
