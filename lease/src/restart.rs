@@ -104,11 +104,12 @@ impl LeaseTable {
         self.holders(resource_id).map(|(_, extent)| extent)
     }
 
-    /// Leases of before that get their bindings again, and until when they may be used.
-    pub fn going_on(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, BootTime)> + '_ {
+    /// Leases of before that somebody may reach, and until when they may: those that get their bindings again,
+    /// and those whose end is not proved yet.
+    pub fn reachable(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, BootTime)> + '_ {
         let leases = self.leases.values();
         let its = leases.filter(move |lease| {
-            lease.resource_id == resource_id && lease.state == State::Rebinding
+            lease.resource_id == resource_id && lease.state.may_be_reachable()
         });
         its.map(|lease| (lease.tag(), lease.deadline))
     }

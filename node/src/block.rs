@@ -103,8 +103,8 @@ impl OfferedBlocks {
             return;
         };
         for offer in self.offers() {
-            let goes_on = table.going_on(offer.resource_id);
-            goes_on.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
+            let reachable = table.reachable(offer.resource_id);
+            reachable.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
         }
         if let Err(error) = watchdog.begin() {
             tracing::error!("leases over NVMe-oF are cut only while this daemon runs: {error:#}");

@@ -30,8 +30,9 @@ pub enum Command {
     ///
     /// The first start makes a fabric CA, a node identity and an operator identity in the state
     /// directory, and prints the command to try next. READY on standard output means that clients
-    /// are served. SIGTERM takes every lease back, proves it and exits 0; a second SIGTERM does not
-    /// wait. Logs go to standard error; RUST_LOG sets their level.
+    /// are served. SIGTERM takes every lease back, proves it and exits 0, or exits 1 and names
+    /// the leases that it could not cut; a second SIGTERM does not wait. Logs go to standard error;
+    /// RUST_LOG sets their level.
     ControlServer(Box<Settings>),
     /// Overwrite part of a block device: what the daemon has a process of its own for.
     #[command(hide = true)]
@@ -98,8 +99,9 @@ pub struct Settings {
 
     /// Take block devices for --block-pool although they have a partition table or a file system, pools
     /// of any kind that were another node's, and pools that know of leases that are not on record here. What
-    /// is on them is lost; the log says of each pool what that was.
+    /// is on them is lost; the log says of each pool what that was. For one start, so never in the file.
     #[arg(long)]
+    #[serde(skip)]
     pub force: bool,
 
     /// Address of the data plane of blocks over UDP, or `none` [default: the IP of --listen, port 5703].
@@ -226,7 +228,7 @@ impl Settings {
             block_pool: first_filled(self.block_pool, file.block_pool),
             nvmet: first_filled(self.nvmet, file.nvmet),
             nvme_host: first_filled(self.nvme_host, file.nvme_host),
-            force: self.force || file.force,
+            force: self.force,
             fbbu_listen: self.fbbu_listen.or(file.fbbu_listen),
             fbmu_listen: self.fbmu_listen.or(file.fbmu_listen),
             fbmu_ops_max: self.fbmu_ops_max.or(file.fbmu_ops_max),

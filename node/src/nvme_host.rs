@@ -35,7 +35,9 @@ impl NvmeHost {
     fn is_taken_by(&self, tenant: &str, terms: &BlockTerms) -> bool {
         let its_id = self.nqn.uuid();
         let by_name = terms.host_nqn.as_ref() == Some(&self.nqn);
-        let by_id = its_id.is_some() && terms.host_id == its_id;
+        // Without an id of its own a host has the one in its name, however that is spelled.
+        let named = terms.host_nqn.as_ref().and_then(Nqn::uuid);
+        let by_id = its_id.is_some() && terms.host_id.or(named) == its_id;
         (by_name || by_id) && tenant != self.tenant
     }
 }
@@ -114,6 +116,14 @@ mod tests {
         };
         refuse_taken(&hosts, "red", &by_id).unwrap_err();
         refuse_taken(&hosts, "blue", &by_id).unwrap();
+    }
+
+    #[test]
+    fn nor_does_another_spelling_of_its_id() {
+        let hosts = [format!("{}=blue", NQN.replace("11111111", "abcdefab"))];
+        let hosts = hosts.map(|text| text.parse().unwrap());
+        let capitals = NQN.replace("11111111", "ABCDEFAB");
+        refuse_taken(&hosts, "red", &terms(Some(&capitals))).unwrap_err();
     }
 
     #[test]

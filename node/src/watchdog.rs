@@ -41,6 +41,9 @@ const WATCHING: &str = "watching";
 /// How long that may take.
 const START: Duration = Duration::from_secs(10);
 
+/// Looked at when it is opened.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
 /// How often one that was killed is replaced in the life of a daemon: something is wrong then.
 const STARTS_MAX: u32 = 8;
 
@@ -192,7 +195,7 @@ impl Keeper {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(File::options().create(true).append(true).open(&self.log)?)
+            .stderr(self.open_log()?)
             .spawn()?;
         let mut pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         self.attend(child)?;
@@ -200,6 +203,15 @@ impl Keeper {
             writeln!(pipe, "{word}")?;
         }
         Ok(pipe)
+    }
+
+    /// One that has grown begins again.
+    fn open_log(&self) -> io::Result<File> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        if log.metadata()?.len() > LOG_BYTES_MAX {
+            log.set_len(0)?;
+        }
+        Ok(log)
     }
 
     /// Says when it watches and when it is gone.

@@ -52,7 +52,7 @@ impl Directory {
     pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
         let shown = path.display().to_string();
         let identity = trusted(&path)?;
-        let marker = Marker::take(&path, &config.node_id, config.force)?;
+        let marker = Marker::take(&path, config)?;
         let block_bytes = volume::probe(&path)?;
         let names = names(&path).map_err(|error| format!("{shown}: {error}"))?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {

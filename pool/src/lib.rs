@@ -31,6 +31,9 @@ pub struct PoolConfig {
     pub node_id: NodeId,
     /// Take a device although it has a partition table or a file system, or a pool of another node.
     pub force: bool,
+    /// Make a pool of what is none. Where a pool is known to have been, such as at the mount point of a disk
+    /// that is away now, nothing is made of what is there instead.
+    pub may_begin: bool,
     /// The program, and its first arguments, that does [`wipe_main`] with the arguments that follow.
     pub wiper: Vec<std::ffi::OsString>,
 }

@@ -32,6 +32,7 @@ fn config(path: &Path) -> PoolConfig {
         path: path.to_owned(),
         node_id: NODE,
         force: false,
+        may_begin: true,
         wiper: vec![env!("CARGO_BIN_EXE_fabricbios-wipe").into()],
     }
 }
@@ -258,6 +259,25 @@ fn a_second_daemon_is_told_that_the_pool_is_busy() {
     assert!(refusal(forced).contains("busy"), "not by force either");
     drop(pool);
     open(&place);
+}
+
+#[test]
+fn where_a_pool_should_be_and_is_not_nothing_is_made() {
+    let place = place();
+    let expecting = || PoolConfig {
+        may_begin: false,
+        ..config(place.path())
+    };
+    let error = refusal(expecting());
+    assert!(error.contains(".fabricbios-pool"), "{error}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    // A marker of which a crash left nothing but the name.
+    let marker = place.path().join(".fabricbios-pool");
+    fs::write(&marker, "").unwrap();
+    fs::set_permissions(&marker, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(refusal(expecting()).contains("no pool"));
+    let identity = open(&place).facts().identity;
+    assert_eq!(Pool::open(expecting()).unwrap().facts().identity, identity);
 }
 
 #[test]

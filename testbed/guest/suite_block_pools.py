@@ -9,7 +9,7 @@ import shutil
 
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
-from block import resources, settled, size_of
+from block import resources, settled, sh, size_of
 from checks import Suite
 from fabric import UNREACHABLE, Refused
 from nvme_host import Fio, connect, disconnect, gone
@@ -147,6 +147,40 @@ def away(suite):
         suite.equal("back: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 
 
+def replaced(suite):
+    """Something else stands where a pool was: an empty mount point, a blank device. It becomes no pool."""
+    disk, device, blank = directory_pool(64), loop_device(64), loop_device(64)
+    mount = pathlib.Path(disk).with_name("mount-point")
+    mount.mkdir(mode=0o700)
+    link = mount.with_name("link-to-a-disk")
+    sh(f"mount --bind {disk} {mount}")
+    os.symlink(device, link)
+    pools = {"directory": str(mount), "device": str(link)}
+    with BlockNode(*pools.values()) as node:
+        alice = node.tenant("alice")
+        leases = {kind: alloc(alice, pool=pool) for kind, pool in pools.items()}
+        for lease in leases.values():
+            put(connect(lease), SECRET)
+            disconnect(nqn_of(lease))
+        node.kill()
+        # The kernel's target has a file of it open.
+        sh(f"umount --lazy {mount}")
+        link.unlink()
+        os.symlink(blank, link)
+        node.start()
+        withheld(suite, "replaced", node, pools)
+        suite.equal("replaced: nothing is written into the mount point", [], os.listdir(mount))
+        suite.check("replaced: nor on the blank device", not get(blank, MIB).strip(b"\0"), "zeros")
+        node.kill()
+        sh(f"mount --bind {disk} {mount}")
+        link.unlink()
+        os.symlink(device, link)
+        node.start()
+        for kind, lease in leases.items():
+            suite.equal(f"put right, {kind}: the lease and its bytes", SECRET, get(connect(lease), len(SECRET)))
+            disconnect(nqn_of(lease))
+
+
 def taken(suite):
     """A node whose state is lost: what it served is ended before its pools are given out."""
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
@@ -206,7 +240,7 @@ def main():
     """Each section has nodes of its own."""
     ready()
     with Suite("block, pools that changed") as suite:
-        for section in (older_copy, away, taken, refusals):
+        for section in (older_copy, away, replaced, taken, refusals):
             suite.section(section, suite)
 
 

@@ -108,7 +108,11 @@ impl BlockBackend {
         let nvmeof = nvmeof.map(|road| road.cut(tag).map(|proof| format!("NVMe-oF: {proof}")));
         let proofs = udp.into_iter().chain(nvmeof);
         // Both were tried, whatever came of the first.
-        Ok(proofs.collect::<Result<Vec<_>, _>>()?.join("; "))
+        let proofs = proofs.collect::<Result<Vec<_>, _>>()?.join("; ");
+        if let Some(exports) = &self.exports {
+            exports.over(tag);
+        }
+        Ok(proofs)
     }
 
     /// Takes away the roads' leftovers, then the volume.

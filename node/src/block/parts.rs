@@ -58,6 +58,8 @@ pub trait Exports: Send + Sync {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
     /// [`fabricbios_lease::Backend::extend`]: the kernel looks at no clock, so somebody else does.
     fn extend(&self, tag: Tag, deadline: BootTime);
+    /// Nobody has to look at the clock for it any more.
+    fn over(&self, tag: Tag);
 }
 
 /// [`FbbuBackend`].

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
@@ -69,10 +69,7 @@ pub(super) fn open(
         known: &known,
         program: std::env::current_exe().context("find the daemon's own program")?,
     };
-    let paths = settings.block_pool.iter();
-    let pools: Vec<OpenPool> = paths
-        .map(|path| taker.open(path))
-        .collect::<anyhow::Result<_>>()?;
+    let pools = taker.open_all()?;
     let writer = past.writer();
     let seq = writer.submit(changes(&known, &pools)?);
     writer
@@ -93,7 +90,9 @@ fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
         ..record.clone()
     });
     let offered = pools.iter().map(|pool| PoolRecord {
-        was_offered: pool.standing != Standing::Ahead,
+        // One that is taken anew has no leases until its first grant says so: should this start fail before
+        // those of before are known to be over, the next one must not take them up.
+        was_offered: pool.standing.has_leases(),
         ..pool.record.clone()
     });
     left.chain(offered).map(|record| record.put()).collect()
@@ -107,14 +106,29 @@ struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    fn open(&self, path: &Path) -> anyhow::Result<OpenPool> {
-        match self.take(path) {
-            Ok(pool) => self.admit(path, pool),
-            Err(why) => match self.known.at(path) {
-                Some(record) => Ok(self.absent(path, record, &why)),
-                None => Err(why).with_context(|| format!("--block-pool {}", path.display())),
-            },
+    /// Those that are there, wherever they are now, and then those that should be.
+    fn open_all(&self) -> anyhow::Result<Vec<OpenPool>> {
+        let mut pools: Vec<OpenPool> = Vec::new();
+        let mut missing = Vec::new();
+        for path in &self.settings.block_pool {
+            match (self.take(path), self.known.at(path)) {
+                (Ok(pool), _) => {
+                    pools.push(self.admit(path, pool)?);
+                    let why = || anyhow!("another pool of this node is in its place");
+                    missing.extend(self.known.expected(path).map(|it| (path, it, why())));
+                }
+                (Err(why), Some(record)) => missing.push((path, record, why)),
+                (Err(why), None) => {
+                    return Err(why).with_context(|| format!("--block-pool {}", path.display()));
+                }
+            }
         }
+        for (path, record, why) in missing {
+            if !pools.iter().any(|it| it.record.identity == record.identity) {
+                pools.push(self.absent(path, record, &why));
+            }
+        }
+        Ok(pools)
     }
 
     fn take(&self, path: &Path) -> anyhow::Result<Pool> {
@@ -125,12 +139,19 @@ impl Taker<'_> {
             node_id: self.node_id,
         };
         others.refuse_served(path)?;
+        let force = self.settings.force;
+        let is_free = force || self.known.expected(path).is_none();
         let pool = Pool::open(PoolConfig {
             path: path.to_owned(),
             node_id: self.node_id,
-            force: self.settings.force,
+            force,
+            may_begin: is_free,
             wiper: vec![self.program.clone().into(), "wipe".into()],
         })?;
+        let identity = u128::from_be_bytes(pool.facts().identity);
+        if !is_free && !self.known.records.contains_key(&identity) {
+            bail!("not the pool that this node has offered here; --force takes it");
+        }
         others.end(path, pool.facts())?;
         Ok(pool)
     }
@@ -168,8 +189,8 @@ impl Taker<'_> {
             "block storage is on offer"
         );
         let standing = match verdict {
-            Verdict::Anew => Standing::Anew,
-            _ => Standing::Known,
+            Verdict::Trusted => Standing::Known,
+            _ => Standing::Anew,
         };
         Ok(self.pool(record, Arc::new(pool), standing))
     }

@@ -171,6 +171,7 @@ impl Exports for Part {
         Ok(self.place.ids("export"))
     }
     fn extend(&self, _: Tag, _: BootTime) {}
+    fn over(&self, _: Tag) {}
 }
 
 impl Datagrams for Part {

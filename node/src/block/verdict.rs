@@ -40,10 +40,15 @@ impl Known {
         })
     }
 
-    /// Of the last run.
+    /// What the last run had there, or else an earlier one.
     pub(super) fn at(&self, path: &Path) -> Option<&PoolRecord> {
-        let mut records = self.records.values();
-        records.find(|record| record.was_offered && record.path == path)
+        let there = self.records.values().filter(|it| it.path == path);
+        there.max_by_key(|it| it.was_offered)
+    }
+
+    /// What the last run had there, with all that it had given out: nothing else is made of that place.
+    pub(super) fn expected(&self, path: &Path) -> Option<&PoolRecord> {
+        self.at(path).filter(|it| it.was_offered)
     }
 
     pub(super) fn grants(&self, identity: u128) -> u64 {
@@ -53,8 +58,10 @@ impl Known {
     pub(super) fn judge(&self, identity: u128, pool: Pledge, force: bool) -> Verdict {
         let record = self.records.get(&identity);
         let is_ahead = pool.grants > self.grants(identity) && !self.is_first_run;
+        // The journal counts first, so that a pool without a number has been another node's since.
+        let has_lost_its_number = pool.grants == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
-            _ if pool.is_taken_over => Verdict::Anew,
+            _ if pool.is_taken_over || has_lost_its_number => Verdict::Anew,
             (true, true) => Verdict::Anew,
             (true, false) => Verdict::Ahead,
             (false, _) if record.is_some_and(|it| it.was_offered) => Verdict::Trusted,
@@ -162,6 +169,29 @@ mod tests {
         };
         let known = known(Some(record(5, true)));
         assert_eq!(known.judge(IDENTITY, pledge, true), Verdict::Anew);
+    }
+
+    #[test]
+    fn that_is_also_known_when_the_start_that_took_it_back_failed() {
+        let known = known(Some(record(5, true)));
+        assert_eq!(verdict(&known, 0, false), Verdict::Anew);
+    }
+
+    #[test]
+    fn a_place_is_the_pools_that_the_last_run_had_there() {
+        let there = Path::new("/pool");
+        let identity = |it: Option<&PoolRecord>| it.map(|it| it.identity);
+        let mut known = known(Some(record(5, false)));
+        assert_eq!(identity(known.expected(there)), None);
+        assert_eq!(identity(known.at(there)), Some(IDENTITY));
+        let newer = PoolRecord {
+            identity: 8,
+            ..record(1, true)
+        };
+        known.records.insert(8, newer);
+        assert_eq!(identity(known.expected(there)), Some(8));
+        assert_eq!(identity(known.at(there)), Some(8));
+        assert_eq!(identity(known.at(Path::new("/other"))), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Exports for Watched {
     /// What could not be proved is the watchdog's at the deadline.
     fn cut(&self, tag: Tag) -> Result<String, StepError> {
         let proof = self.target.cut(tag)?;
-        self.watchdog.over(tag);
+        self.over(tag);
         Ok(proof)
     }
     fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
@@ -43,5 +43,8 @@ impl Exports for Watched {
     }
     fn extend(&self, tag: Tag, deadline: BootTime) {
         self.watchdog.extend(tag, deadline);
+    }
+    fn over(&self, tag: Tag) {
+        self.watchdog.over(tag);
     }
 }

@@ -88,7 +88,7 @@ fn watch(arguments: &Arguments) -> anyhow::Result<()> {
         }
         // Before it is told to begin, another one does this.
         if lock.is_some() {
-            shut_due(&mut watch, arguments.node_id);
+            shut_one(&mut watch, arguments.node_id);
         }
     }
     Ok(())
@@ -130,16 +130,18 @@ fn listen(sender: Sender<Heard>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn shut_due(watch: &mut Watch, node_id: NodeId) {
+/// One at a time: what the daemon says meanwhile is heard before the next.
+fn shut_one(watch: &mut Watch, node_id: NodeId) {
     let now = clock::now().boot;
-    while let Some((lease, generation)) = watch.take_due(now) {
-        match Target::shut(Path::new(NVMET), node_id, lease, watch.is_orphan()) {
-            Ok(0) => {}
-            Ok(ports) => tracing::warn!(%lease, ports, "watchdog: cut in the daemon's stead"),
-            Err(error) => {
-                tracing::error!(%lease, %error, "watchdog: not cut; trying again");
-                watch.try_again(now, lease, generation);
-            }
+    let Some((lease, generation)) = watch.take_due(now) else {
+        return;
+    };
+    match Target::shut(Path::new(NVMET), node_id, lease, watch.is_orphan()) {
+        Ok(0) => {}
+        Ok(ports) => tracing::warn!(%lease, ports, "watchdog: cut in the daemon's stead"),
+        Err(error) => {
+            tracing::error!(%lease, %error, "watchdog: not cut; trying again");
+            watch.try_again(now, lease, generation);
         }
     }
 }
@@ -156,8 +158,11 @@ fn take_over(path: &Path) -> anyhow::Result<File> {
         let number = holder.as_raw_nonzero();
         end(&file, holder).with_context(|| format!("end the earlier watchdog, {number}"))?;
     }
-    println!("{WATCHING}");
-    io::stdout().flush().ok();
+    // A daemon that died meanwhile hears nothing.
+    let mut output = io::stdout();
+    writeln!(output, "{WATCHING}")
+        .and_then(|()| output.flush())
+        .ok();
     Ok(file)
 }
 
@@ -180,8 +185,9 @@ fn try_lock(file: &File) -> anyhow::Result<Option<Pid>> {
 
 /// Kills the process that has the lock; whoever has got its number meanwhile is left alone.
 fn end(file: &File, holder: Pid) -> anyhow::Result<()> {
-    let Ok(descriptor) = pidfd_open(holder, PidfdFlags::empty()) else {
-        return Ok(());
+    let descriptor = match pidfd_open(holder, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(()),
+        opened => opened.context("open its descriptor")?,
     };
     if try_lock(file)? != Some(holder) {
         return Ok(());

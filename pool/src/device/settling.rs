@@ -49,6 +49,7 @@ pub(super) fn settle(
             "the pool of node {}: take it with --force if that node has given it up",
             header.node
         )),
+        None if !config.may_begin => Err("no pool: another device than before?".to_owned()),
         None => {
             refuse_full(config, device, file, bytes)?;
             format(config, file, bytes)

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fabricbios_wire::NodeId;
 
 use super::volume::file_flaw;
+use crate::PoolConfig;
 use crate::lock::lock;
 
 const NAME: &str = ".fabricbios-pool";
@@ -39,10 +40,12 @@ struct Text {
 impl Marker {
     /// Locks the marker of the directory; writes one if there is none, or if another node's is taken by
     /// force.
-    pub(super) fn take(directory: &Path, node: &NodeId, force: bool) -> Result<Self, String> {
+    pub(super) fn take(directory: &Path, config: &PoolConfig) -> Result<Self, String> {
+        let (node, force) = (&config.node_id, config.force);
         let path = directory.join(NAME);
         let shown = path.display().to_string();
-        let mut file = open(&path).map_err(|error| format!("{shown}: {error}"))?;
+        let mut file =
+            open(&path, config.may_begin).map_err(|error| format!("{shown}: {error}"))?;
         lock(&file).map_err(|why| format!("{shown}: {why}"))?;
         let metadata = file
             .metadata()
@@ -51,6 +54,9 @@ impl Marker {
             return Err(format!("{shown}: {flaw}"));
         }
         let found = read(&mut file).map_err(|error| format!("{shown}: {error}"))?;
+        if found.is_empty() && !config.may_begin {
+            return Err(format!("{shown}: empty: no pool"));
+        }
         let text = Text::settle(&found, node, force).map_err(|why| format!("{shown}: {why}"))?;
         let was_empty = found.is_empty();
         let found = Text::parse(&found);
@@ -125,11 +131,11 @@ fn put(file: &File, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-fn open(path: &Path) -> std::io::Result<File> {
+fn open(path: &Path, create: bool) -> std::io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
-        .create(true)
+        .create(create)
         .truncate(false)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)

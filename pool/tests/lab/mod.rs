@@ -152,6 +152,7 @@ pub(crate) fn config(path: &Path) -> PoolConfig {
         path: path.to_owned(),
         node_id: NODE,
         force: false,
+        may_begin: true,
         wiper: vec![env!("CARGO_BIN_EXE_fabricbios-wipe").into()],
     }
 }

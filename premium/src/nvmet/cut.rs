@@ -125,7 +125,11 @@ impl Cut<'_> {
         let mut link = plan::port_link(port, &self.subsystem);
         link.name = "sweep link";
         self.proofs.turns.step_aside();
-        Run::new(self.tree).take(&link)?;
+        match Run::new(self.tree).take(&link) {
+            // It was only half made, and has been taken back since.
+            Err(failed) if failed.trouble.errno == Some(libc::ENOENT) => return Ok(()),
+            taken => taken?,
+        }
         ports::unlink(self.tree, "sweep unlink", port, &self.subsystem)?;
         Ok(())
     }

@@ -81,7 +81,7 @@ fn link(name: &'static str, target: String, at: String) -> Step {
     Step { name, action }
 }
 
-/// An export, up to where only the links to ports are missing: until then nobody can connect.
+/// An export, up to where only [`links`] are missing: until then nobody can connect.
 pub(super) fn export(
     lease: LeaseId,
     subsystem: &str,
@@ -121,9 +121,18 @@ pub(super) fn export(
     ];
     steps.extend(host(credential));
     steps.push(plain("enable", enable, "1"));
-    let host = credential.host_nqn.as_str();
+    steps
+}
+
+/// What lets the host in, and where to: the last steps of an export, which a cut takes back.
+pub(super) fn links(
+    subsystem: &str,
+    host: &str,
+    ports: impl IntoIterator<Item = u16>,
+) -> Vec<Step> {
     let allowed = names::allowed_at(subsystem, host);
-    steps.push(link("allow host", names::host_at(host), allowed));
+    let mut steps = vec![link("allow host", names::host_at(host), allowed)];
+    steps.extend(ports.into_iter().map(|port| port_link(port, subsystem)));
     steps
 }
 
@@ -151,7 +160,7 @@ pub(super) fn rekey(credential: &Credential) -> Vec<Step> {
     steps
 }
 
-/// The last step of an export, for each port.
+/// Has a port serve it.
 pub(super) fn port_link(port: u16, subsystem: &str) -> Step {
     let at = names::link_at(port, subsystem);
     link("link port", names::subsystem_at(subsystem), at)

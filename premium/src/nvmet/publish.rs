@@ -70,9 +70,11 @@ impl Target {
         let lease = export.tag.lease_id;
         let volume = export.volume.clone();
         let steps = plan::export(lease, &subsystem, volume, device_path, credential);
+        let numbers = ports.iter().map(|port| port.number);
+        let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
         let mut run = Run::new(&self.tree);
         let made = run.take_all(&steps).map_err(Stopped::Failed);
-        let made = made.and_then(|()| link_all(slot, export.tag, &ports, &subsystem, &mut run));
+        let made = made.and_then(|()| open_all(slot, export.tag, &links, &mut run));
         match made {
             Ok(()) => self.binding(export, credential, &ports),
             Err(stopped) => Err(self.take_back(export.tag, run, &taken, stopped)),
@@ -253,19 +255,18 @@ fn acceptable(export: &Export) -> Result<&str, BindError> {
 }
 
 /// A cut waits for one link at most, and none is made behind it.
-fn link_all(
+fn open_all(
     slot: &Slot,
     tag: Tag,
-    ports: &[&Port],
-    subsystem: &str,
+    links: &[plan::Step],
     run: &mut Run<'_, fabricbios_kernfs::Tree>,
 ) -> Result<(), Stopped> {
-    for port in ports {
+    for link in links {
         let gate = slot.gate();
         if !gate.is_open(tag.generation) {
             return Err(Stopped::Cut);
         }
-        run.take(&plan::port_link(port.number, subsystem))?;
+        run.take(link)?;
     }
     Ok(())
 }

@@ -44,9 +44,12 @@ pub(super) fn survey(tree: &Tree) -> Result<Vec<Seen>, StepError> {
     let failed = |error| StepError::new("look at ports", error);
     let numbers = tree.list("ports").map_err(failed)?;
     let numbers = numbers.iter().filter_map(|name| name.parse().ok());
-    numbers
-        .map(|number| look(tree, number).map_err(failed))
-        .collect()
+    let seen = numbers.filter_map(|number| match look(tree, number) {
+        // Somebody took it away in between.
+        Err(error) if error.is_absent() => None,
+        seen => Some(seen.map_err(failed)),
+    });
+    seen.collect()
 }
 
 fn look(tree: &Tree, number: u16) -> Result<Seen, fabricbios_kernfs::Error> {

@@ -178,7 +178,7 @@ fn credential() -> Credential {
 fn steps(credential: &Credential) -> Vec<Step> {
     let volume = PathBuf::from("/dev/volume");
     let mut steps = plan::export(LeaseId(1), SUBSYSTEM, volume, "/dev/volume", credential);
-    steps.extend([1, 2].map(|port| plan::port_link(port, SUBSYSTEM)));
+    steps.extend(plan::links(SUBSYSTEM, credential.host_nqn.as_str(), [1, 2]));
     steps
 }
 
