@@ -3,11 +3,13 @@
 
 use std::{
     io::{self, Write},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
-use fabricbios_client::Node;
-use fabricbios_wire::LeaseId;
+use fabricbios_client::{Error, Node};
+use fabricbios_wire::{LeaseId, LeaseInfo};
 use nix::unistd::setsid;
 use serde::Serialize;
 
@@ -150,7 +152,13 @@ impl Keeper {
     /// Looks at the lease. A node that does not answer ends nothing: the lease's own time does.
     fn goes_on(&mut self, node: &Node) -> bool {
         let started = now();
-        match query(node, self.lease_id) {
+        let answer = ask_within(self.made.watch.patience(started), node, self.lease_id);
+        let Some(answer) = answer else {
+            log("the node does not answer");
+            self.made.watch.not_told(now());
+            return true;
+        };
+        match answer {
             Ok(info) => {
                 let goes_on = self.made.watch.told(&info, started);
                 match goes_on {
@@ -194,6 +202,19 @@ impl Keeper {
         self.lock.remove();
         Ok(())
     }
+}
+
+/// A node that is stopped or cannot be reached is waited for on a thread of its own.
+fn ask_within(
+    patience: Duration,
+    node: &Node,
+    lease_id: LeaseId,
+) -> Option<Result<LeaseInfo, Error>> {
+    let (tell, told) = mpsc::channel();
+    let node = node.clone();
+    // Nobody listens any more to an answer that is late.
+    thread::spawn(move || tell.send(query(&node, lease_id)).ok());
+    told.recv_timeout(patience).ok()
 }
 
 fn say(line: &str) -> io::Result<()> {

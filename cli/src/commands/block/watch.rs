@@ -13,6 +13,9 @@ const LOOKS: u32 = 20;
 const LOOK_AGAIN_MIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(10);
 
+/// For one answer.
+const PATIENCE_MAX: Duration = Duration::from_secs(3);
+
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -69,6 +72,14 @@ impl Watch {
         Next::Wait(look_at.min(last_moment) - now)
     }
 
+    /// How long an answer of the node is waited for: not beyond the moment at which the device goes, but for
+    /// the last look, and never so long that nobody is heard meanwhile.
+    pub(super) fn patience(&self, now: Duration) -> Duration {
+        let last_moment = self.end.saturating_sub(self.margin());
+        let left = last_moment.saturating_sub(now);
+        left.clamp(self.margin() / 4, PATIENCE_MAX.max(self.margin() / 4))
+    }
+
     /// Until the lease ends.
     pub(super) fn left(&self, now: Duration) -> Duration {
         self.end.saturating_sub(now)
@@ -122,6 +133,15 @@ mod tests {
         assert_eq!(watch.next(at(58)), Next::Look);
         assert!(watch.told(&lease(ACTIVE, 2), at(58)));
         assert_eq!(watch.next(at(58)), Next::Detach);
+    }
+
+    #[test]
+    fn a_silent_node_does_not_keep_the_device_past_its_time() {
+        let watch = Watch::new(&lease(ACTIVE, 60), at(0));
+        assert_eq!(watch.patience(at(3)), PATIENCE_MAX);
+        assert_eq!(watch.patience(at(57)), Duration::from_secs(1));
+        // The last look: most of the margin is left for the device.
+        assert_eq!(watch.patience(at(58)), Duration::from_millis(500));
     }
 
     #[test]
