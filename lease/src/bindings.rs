@@ -10,23 +10,26 @@ use crate::{
 };
 
 impl LeaseTable {
-    pub(crate) fn bind_reported(
+    /// What came of a binding or a key: `made`, or `not_made`, or something that is left behind.
+    pub(crate) fn made_or_not(
         &mut self,
         now: Now,
         tag: Tag,
         outcome: Result<Binding, BindError>,
+        made: fn(&mut Self, Now, Tag, Binding),
+        not_made: fn(&mut Self, Now, Tag, &BindError),
     ) {
         match outcome {
             Err(BindError::Stranded(error)) => {
                 return self.fence(now, tag.lease_id, Event::Stranded, error);
             }
-            Ok(binding) => self.bound(now, tag, binding),
-            Err(error) => self.not_bound(now, tag, &error),
+            Ok(binding) => made(self, now, tag, binding),
+            Err(error) => not_made(self, now, tag, &error),
         }
         self.release_if_waiting(now, tag);
     }
 
-    fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
+    pub(crate) fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
         let expected = [State::Binding, State::Rebinding];
         let Some(lease) = self.waiting_for(tag, "bound", &expected) else {
             return;
@@ -91,7 +94,7 @@ impl LeaseTable {
         }
     }
 
-    fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
+    pub(crate) fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
         let expected = [State::Binding, State::Rebinding];
         let Some(lease) = self.waiting_for(tag, "not bound", &expected) else {
             return;

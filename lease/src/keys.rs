@@ -141,24 +141,8 @@ impl LeaseTable {
 
 /// What came of rotations.
 impl LeaseTable {
-    pub(crate) fn rotate_reported(
-        &mut self,
-        now: Now,
-        tag: Tag,
-        outcome: Result<Binding, BindError>,
-    ) {
-        match outcome {
-            Err(BindError::Stranded(error)) => {
-                return self.fence(now, tag.lease_id, Event::Stranded, error);
-            }
-            Ok(binding) => self.rotated(now, tag, binding),
-            Err(error) => self.not_rotated(now, tag, &error),
-        }
-        self.release_if_waiting(now, tag);
-    }
-
     /// The old key is as it was.
-    fn not_rotated(&mut self, now: Now, tag: Tag, error: &BindError) {
+    pub(crate) fn not_rotated(&mut self, now: Now, tag: Tag, error: &BindError) {
         let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
             return;
         };
@@ -168,7 +152,7 @@ impl LeaseTable {
         }
     }
 
-    fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
+    pub(crate) fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
         let by = now.boot + self.policy.cut_within;
         let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else {
             return;

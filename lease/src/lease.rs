@@ -250,6 +250,12 @@ impl Lease {
         over || self.told_over
     }
 
+    /// Whether its access is not proven to have ended: where only the release failed, it is.
+    pub(crate) fn may_be_reachable(&self) -> bool {
+        let is_cut = self.state == State::Fenced && self.fenced_by_release;
+        self.state.may_be_reachable() && !is_cut
+    }
+
     /// Whether anybody was told of it.
     pub(crate) fn granted(&self) -> bool {
         self.granted_at_unix_ms != 0

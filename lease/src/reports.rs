@@ -17,12 +17,12 @@ impl LeaseTable {
         match report {
             Report::Bind(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Bind) {
-                    self.bind_reported(now, tag, outcome);
+                    self.made_or_not(now, tag, outcome, Self::bound, Self::not_bound);
                 }
             }
             Report::Rotate(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Rotation) {
-                    self.rotate_reported(now, tag, outcome);
+                    self.made_or_not(now, tag, outcome, Self::rotated, Self::not_rotated);
                 }
             }
             Report::RetireKey(tag, outcome) => self.retire_reported(now, tag, outcome),

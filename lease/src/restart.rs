@@ -108,9 +108,8 @@ impl LeaseTable {
     /// and those whose end is not proved yet.
     pub fn reachable(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, BootTime)> + '_ {
         let leases = self.leases.values();
-        let its = leases.filter(move |lease| {
-            lease.resource_id == resource_id && lease.state.may_be_reachable()
-        });
+        let its = leases
+            .filter(move |lease| lease.resource_id == resource_id && lease.may_be_reachable());
         its.map(|lease| (lease.tag(), lease.deadline))
     }
 

@@ -134,12 +134,8 @@ impl LeaseTable {
     /// Leases whose access is not proven to have ended, and how far they are: `Fenced` where a cut or a
     /// bind failed, not where only the release did.
     pub fn uncut(&self) -> impl Iterator<Item = (LeaseId, State)> + '_ {
-        let open = |lease: &&Lease| match lease.state {
-            State::Binding | State::Active | State::Rebinding | State::Cutting => true,
-            State::Fenced => !lease.fenced_by_release,
-            State::Grace | State::Releasing | State::Ended => false,
-        };
-        let leases = self.leases.values().filter(open);
+        let leases = self.leases.values();
+        let leases = leases.filter(|lease| lease.may_be_reachable());
         leases.map(|lease| (lease.id, lease.state))
     }
 
