@@ -14,7 +14,6 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 mod verdict;
-mod watched;
 mod withheld;
 
 use std::{
@@ -38,10 +37,9 @@ use ledger::JournalLedger;
 pub use parts::{Datagrams, Exports, Ledger, Volumes};
 use pools::Standing;
 pub use reconcile::Stray;
-use watched::Watched;
 
 /// The kernel's NVMe target.
-const CONFIGFS: &str = "/sys/kernel/config/nvmet";
+pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 
 /// Block storage on offer.
 pub struct OfferedBlocks {
@@ -49,8 +47,6 @@ pub struct OfferedBlocks {
     pub pools: Vec<OfferedPool>,
     /// What makes its leases real.
     pub backend: Arc<BlockBackend>,
-    /// What ends them in the kernel's target when the daemon cannot.
-    pub watchdog: Option<Watchdog>,
     offers: Vec<(Offer, Standing)>,
 }
 
@@ -67,7 +63,6 @@ impl OfferedBlocks {
             offers: offers.collect(),
             pools: backend.pools(),
             backend,
-            watchdog: None,
         })
     }
 
@@ -94,12 +89,10 @@ impl OfferedBlocks {
             }
         }
     }
-}
 
-impl OfferedBlocks {
     /// From here on leases that go on end on time even if this process does not live to see it.
     pub fn watch_over(&self, table: &LeaseTable) {
-        let Some(watchdog) = &self.watchdog else {
+        let Some(watchdog) = &self.backend.watchdog else {
             return;
         };
         for offer in self.offers() {
@@ -147,26 +140,24 @@ pub fn open(
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
     }
-    let watchdog = Watchdog::new(settings.state_dir(), node_id)?;
-    let watched = roads.target.clone().map(|target| Watched {
-        target,
-        watchdog: watchdog.clone(),
-    });
-    let is_watched = watched.is_some();
+    let watchdog = match &roads.target {
+        Some(_) => Some(Watchdog::new(settings.state_dir(), node_id)?),
+        None => None,
+    };
     let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
     let mut backend = BlockBackend::new(
         Arc::new(JournalLedger::new(past.writer(), records.collect())),
-        watched.map(|it| Arc::new(it) as Arc<dyn Exports>),
+        roads.target.clone().map(|it| it as Arc<dyn Exports>),
         roads.datagrams.clone().map(|it| it as Arc<dyn Datagrams>),
-    );
-    backend = backend.with_hosts(settings.nvme_host.clone());
+    )
+    .with_hosts(settings.nvme_host.clone())
+    .watched_by(watchdog);
     let standings = pools.iter().map(|it| (it.resource_id, it.standing));
     let standings = standings.collect();
     for pool in pools {
         backend.add(pool.resource_id, pool.volumes);
     }
-    let mut offered = OfferedBlocks::of(Arc::new(backend), &standings)?;
-    offered.watchdog = is_watched.then_some(watchdog);
+    let offered = OfferedBlocks::of(Arc::new(backend), &standings)?;
     Ok((Some(offered), roads))
 }
 

@@ -32,9 +32,6 @@ pub use process::{Arguments, watchdog_main};
 use watch::Watch;
 use word::Word;
 
-/// Where the kernel's target is.
-const NVMET: &str = "/sys/kernel/config/nvmet";
-
 /// What it says when it has taken over.
 const WATCHING: &str = "watching";
 

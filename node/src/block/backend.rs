@@ -14,7 +14,9 @@ use super::{
     known::{Known, Lease, lock},
     parts::{Datagrams, Exports, Ledger, Volumes},
 };
-use crate::{inventory::OfferedPool, nvme_host::NvmeHost, roads::stranded_unless};
+use crate::{
+    inventory::OfferedPool, nvme_host::NvmeHost, roads::stranded_unless, watchdog::Watchdog,
+};
 
 /// See the module.
 pub struct BlockBackend {
@@ -23,6 +25,8 @@ pub struct BlockBackend {
     pub(super) hosts: Vec<NvmeHost>,
     pub(super) exports: Option<Arc<dyn Exports>>,
     pub(super) datagrams: Option<Arc<dyn Datagrams>>,
+    /// The kernel, which serves the exports, looks at no clock.
+    pub(super) watchdog: Option<Watchdog>,
     pub(super) known: Known,
 }
 
@@ -48,6 +52,7 @@ impl BlockBackend {
             hosts: Vec::new(),
             exports,
             datagrams,
+            watchdog: None,
             known: Known::default(),
         }
     }
@@ -56,6 +61,12 @@ impl BlockBackend {
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<NvmeHost>) -> Self {
         Self { hosts, ..self }
+    }
+
+    /// What ends access to exports when this process cannot.
+    #[must_use]
+    pub fn watched_by(self, watchdog: Option<Watchdog>) -> Self {
+        Self { watchdog, ..self }
     }
 
     /// Offers `pool` as `resource_id`.
@@ -109,8 +120,8 @@ impl BlockBackend {
         let proofs = udp.into_iter().chain(nvmeof);
         // Both were tried, whatever came of the first.
         let proofs = proofs.collect::<Result<Vec<_>, _>>()?.join("; ");
-        if let Some(exports) = &self.exports {
-            exports.over(tag);
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.over(tag);
         }
         Ok(proofs)
     }
@@ -232,8 +243,8 @@ impl Backend for BlockBackend {
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        if let Some(exports) = &self.exports {
-            exports.extend(tag, deadline);
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.extend(tag, deadline);
         }
         if let Some(datagrams) = &self.datagrams {
             datagrams.extend(tag, deadline);

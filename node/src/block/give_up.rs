@@ -4,9 +4,10 @@
 use std::{sync::Arc, thread};
 
 use anyhow::Context;
-use fabricbios_lease::Tag;
 use fabricbios_premium::nvmet::Target;
-use fabricbios_wire::{Generation, ResourceId};
+use fabricbios_wire::ResourceId;
+
+use super::reconcile::stray_tag;
 
 /// Cuts and takes away all of them. A cut that fails is an error: a node that cannot end access does not
 /// start as if it had.
@@ -14,12 +15,7 @@ pub(super) fn exports(target: Option<Arc<Target>>) -> anyhow::Result<()> {
     let Some(target) = target else { return Ok(()) };
     let leases = target.leases()?;
     for &lease_id in &leases {
-        let tag = Tag {
-            lease_id,
-            generation: Generation(u32::MAX),
-            resource_id: ResourceId(0),
-        };
-        let proof = target.cut(tag);
+        let proof = target.cut(stray_tag(ResourceId(0), lease_id));
         let proof = proof.with_context(|| format!("end lease {lease_id}, whose pool is gone"))?;
         tracing::warn!(%lease_id, %proof, "its pool is not on offer any more: cut");
     }

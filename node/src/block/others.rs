@@ -11,15 +11,12 @@ use std::{
 
 use anyhow::{Context, bail};
 use fabricbios_kernfs::{Sacrifice, Tree};
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::StepError;
 use fabricbios_pool::Facts;
-use fabricbios_premium::nvmet::{Target, TargetConfig};
-use fabricbios_wire::{Generation, LeaseId, NodeId, ResourceId};
+use fabricbios_premium::nvmet::{Target, TargetConfig, belongs_to, maker_of};
+use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 
-use super::belonging::is_of;
-
-/// What every node's subsystems begin with; then 16 digits of the node's id, and the lease's.
-const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
+use super::{belonging::is_of, reconcile::stray_tag};
 
 /// A subsystem whose namespaces cannot be listed in this time is being taken away by somebody.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -57,7 +54,7 @@ impl Others<'_> {
                      pool, and no node has made it: end it, then start again"
                 );
             };
-            self.end_one(node_id, lease_id)
+            self.end_one(&subsystem, node_id, lease_id)
                 .with_context(|| format!("end {subsystem}, which serves {volume} of this pool"))?;
             tracing::warn!(
                 %subsystem, %volume,
@@ -92,9 +89,8 @@ impl Others<'_> {
         let subsystems = Tree::new(self.configfs).list("subsystems");
         // No target, no exports.
         let names = subsystems.unwrap_or_default().into_iter();
-        let own = own_prefix(self.node_id);
         let mut found = Vec::new();
-        for subsystem in names.filter(|name| !name.starts_with(&own)) {
+        for subsystem in names.filter(|name| !belongs_to(name, self.node_id)) {
             let volumes = served_by(&self.configfs.join("subsystems").join(&subsystem));
             let its = volumes.into_iter().filter(|it| is_meant(Path::new(it)));
             found.extend(its.map(|volume| Export {
@@ -106,16 +102,12 @@ impl Others<'_> {
     }
 
     /// As its maker would. Returns when no I/O of it is under way any more.
-    fn end_one(&self, node_id: NodeId, lease_id: LeaseId) -> anyhow::Result<()> {
+    fn end_one(&self, subsystem: &str, node_id: NodeId, lease_id: LeaseId) -> anyhow::Result<()> {
         let tree = Tree::new(self.configfs);
-        let allowed = format!("subsystems/{}{lease_id}/allowed_hosts", own_prefix(node_id));
+        let allowed = format!("subsystems/{subsystem}/allowed_hosts");
         let hosts = tree.list(allowed).unwrap_or_default();
         let target = self.target_of(node_id)?;
-        target.cut(Tag {
-            lease_id,
-            generation: Generation(u32::MAX),
-            resource_id: ResourceId(0),
-        })?;
+        target.cut(stray_tag(ResourceId(0), lease_id))?;
         target.remove(lease_id, &|| ())?;
         for host in hosts {
             // One that another subsystem allows stays: the kernel refuses.
@@ -136,25 +128,6 @@ impl Others<'_> {
     }
 }
 
-fn own_prefix(node_id: NodeId) -> String {
-    let digits: String = node_id.0[..8]
-        .iter()
-        .map(|it| format!("{it:02x}"))
-        .collect();
-    format!("{PREFIX}{digits}:")
-}
-
-/// The node, as far as its name tells, and the lease.
-fn maker_of(subsystem: &str) -> Option<(NodeId, LeaseId)> {
-    let (node, lease) = subsystem.strip_prefix(PREFIX)?.split_once(':')?;
-    let beginning = u64::from_str_radix(node, 16).ok()?.to_be_bytes();
-    let mut node_id = [0; 32];
-    node_id[..8].copy_from_slice(&beginning);
-    let node_id = NodeId(node_id);
-    let lease_id = lease.parse().ok()?;
-    (subsystem == format!("{}{lease_id}", own_prefix(node_id))).then_some((node_id, lease_id))
-}
-
 /// Paths of the namespaces that are enabled.
 fn served_by(subsystem: &Path) -> Vec<String> {
     let served = RefCell::new(Vec::new());
@@ -172,26 +145,10 @@ fn served_by(subsystem: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_lease::Layout;
-
-    use super::*;
+    use super::{super::parts::facts, *};
 
     const OLD: &str =
         "nqn.2026-11.org.fabricbios:00000000000000aa:00000000000000000000000000001234";
-
-    fn facts() -> Facts {
-        Facts {
-            identity: [1; 16],
-            name: "/pool".into(),
-            device: None,
-            capacity: 1 << 30,
-            align: 4096,
-            block_bytes: 4096,
-            layout: Layout::Amounts,
-            read_only: false,
-            removable: false,
-        }
-    }
 
     /// A subsystem with one namespace, as configfs has it.
     fn serve(configfs: &Path, subsystem: &str, enabled: bool, volume: &Path) {
@@ -231,10 +188,10 @@ mod tests {
             true,
             Path::new("/far/0000.volume"),
         );
-        let own = format!("{PREFIX}bbbbbbbbbbbbbbbb:00000000000000000000000000001234");
+        let own = OLD.replace("00000000000000aa:", "bbbbbbbbbbbbbbbb:");
         serve(configfs, &own, true, &volume);
         fs::create_dir_all(configfs.join("subsystems/nqn.2020-01.org:empty/namespaces")).unwrap();
-        let found = others(configfs).over(pool, &facts());
+        let found = others(configfs).over(pool, &facts(1));
         let expected = Export {
             subsystem: OLD.to_owned(),
             volume: volume.display().to_string(),
@@ -247,7 +204,7 @@ mod tests {
         let (configfs, pool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let volume = pool.path().join("0000.volume");
         serve(configfs.path(), "nqn.2020-01.org:theirs", true, &volume);
-        let error = others(configfs.path()).end(pool.path(), &facts());
+        let error = others(configfs.path()).end(pool.path(), &facts(1));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("nqn.2020-01.org:theirs"), "{error}");
         assert!(error.contains("0000.volume"), "{error}");
@@ -260,20 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn the_maker_of_a_subsystem_is_told_by_its_name() {
-        let (node_id, lease_id) = maker_of(OLD).unwrap();
-        assert_eq!((node_id.0[7], lease_id), (0xAA, LeaseId(0x1234)));
-        for name in [
-            "nqn.2020-01.org:x",
-            "nqn.2026-11.org.fabricbios:00000000000000aa:anchor",
-        ] {
-            assert_eq!(maker_of(name), None, "{name}");
-        }
-    }
-
-    #[test]
     fn without_the_kernels_target_there_is_nothing_to_end() {
         let (configfs, pool) = (Path::new("/nonexistent"), Path::new("/pool"));
-        others(configfs).end(pool, &facts()).unwrap();
+        others(configfs).end(pool, &facts(1)).unwrap();
     }
 }

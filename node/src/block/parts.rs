@@ -5,9 +5,7 @@ use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
 use fabricbios_lease::{BindError, BootTime, Condition, Extent, StepError, Tag};
 use fabricbios_pool::{Facts, Pool, Volume};
-use fabricbios_premium::nvmet::Export;
-#[cfg(doc)]
-use fabricbios_premium::nvmet::Target;
+use fabricbios_premium::nvmet::{Export, Target};
 use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, ResourceId, Transport};
 
 /// [`Pool`].
@@ -56,10 +54,6 @@ pub trait Exports: Send + Sync {
     fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError>;
     /// [`Target::leases`].
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
-    /// [`fabricbios_lease::Backend::extend`]: the kernel looks at no clock, so somebody else does.
-    fn extend(&self, tag: Tag, deadline: BootTime);
-    /// Nobody has to look at the clock for it any more.
-    fn over(&self, tag: Tag);
 }
 
 /// [`FbbuBackend`].
@@ -109,6 +103,30 @@ impl Volumes for Pool {
     }
 }
 
+impl Exports for Target {
+    fn transports(&self) -> Vec<Transport> {
+        Self::transports(self)
+    }
+    fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
+        Self::publish(self, export)
+    }
+    fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
+        Self::rekey(self, tag)
+    }
+    fn sever(&self, tag: Tag) {
+        Self::sever(self, tag);
+    }
+    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+        Self::cut(self, tag)
+    }
+    fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
+        Self::remove(self, lease, progress)
+    }
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Self::leases(self)
+    }
+}
+
 impl Datagrams for FbbuBackend {
     fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
         // It reads, too, on a thread of the daemon.
@@ -132,5 +150,21 @@ impl Datagrams for FbbuBackend {
     }
     fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
         Self::retire(self, tag, progress)
+    }
+}
+
+/// A pool in a directory, for tests.
+#[cfg(test)]
+pub(super) fn facts(identity: u128) -> Facts {
+    Facts {
+        identity: identity.to_be_bytes(),
+        name: "/pool".into(),
+        device: None,
+        capacity: 1 << 30,
+        align: 4096,
+        block_bytes: 4096,
+        layout: fabricbios_lease::Layout::Amounts,
+        read_only: false,
+        removable: false,
     }
 }

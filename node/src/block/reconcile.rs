@@ -163,7 +163,7 @@ impl BlockBackend {
 }
 
 /// Newer than whatever it may have had.
-fn stray_tag(resource_id: ResourceId, lease_id: LeaseId) -> Tag {
+pub(super) fn stray_tag(resource_id: ResourceId, lease_id: LeaseId) -> Tag {
     Tag {
         lease_id,
         generation: Generation(u32::MAX),

@@ -16,7 +16,7 @@ use fabricbios_pool::{Facts, Volume};
 use fabricbios_premium::nvmet::Export;
 use fabricbios_wire::*;
 
-use super::{BlockBackend, Datagrams, Exports, Ledger, Volumes};
+use super::{BlockBackend, Datagrams, Exports, Ledger, Volumes, parts::facts};
 
 const POOL: ResourceId = ResourceId(7);
 const EXTENT: Extent = Extent {
@@ -170,8 +170,6 @@ impl Exports for Part {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(self.place.ids("export"))
     }
-    fn extend(&self, _: Tag, _: BootTime) {}
-    fn over(&self, _: Tag) {}
 }
 
 impl Datagrams for Part {
@@ -222,17 +220,7 @@ fn world() -> (Arc<Place>, Arc<BlockBackend>) {
     let part = || {
         Arc::new(Part {
             place: Arc::clone(&place),
-            facts: Facts {
-                identity: [1; 16],
-                name: "/pool".into(),
-                device: None,
-                capacity: 1 << 30,
-                align: 4096,
-                block_bytes: 4096,
-                layout: Layout::Amounts,
-                read_only: false,
-                removable: false,
-            },
+            facts: facts(1),
         })
     };
     let mut backend = BlockBackend::new(part(), Some(part()), Some(part()));

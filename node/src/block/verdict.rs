@@ -90,29 +90,15 @@ pub(super) fn forgotten(of_pool: u64, of_journal: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_lease::Layout;
-    use fabricbios_pool::Facts;
-
-    use super::*;
+    use super::{super::parts::facts, *};
     use crate::journal::Change;
 
     const IDENTITY: u128 = 7;
 
     fn record(grants: u64, was_offered: bool) -> PoolRecord {
-        let facts = Facts {
-            identity: IDENTITY.to_be_bytes(),
-            name: "/pool".into(),
-            device: None,
-            capacity: 1 << 30,
-            align: 4096,
-            block_bytes: 4096,
-            layout: Layout::Amounts,
-            read_only: false,
-            removable: false,
-        };
         PoolRecord {
             was_offered,
-            ..PoolRecord::of(&facts, Path::new("/pool"), grants)
+            ..PoolRecord::of(&facts(IDENTITY), Path::new("/pool"), grants)
         }
     }
 

@@ -24,8 +24,9 @@ use rustix::{
     },
 };
 
-use super::{NVMET, WATCHING, watch::Watch, word::Word};
+use super::{WATCHING, watch::Watch, word::Word};
 use crate::{
+    block::CONFIGFS,
     clock, lanes,
     mailbox::{Mailbox, Sender},
 };
@@ -136,7 +137,7 @@ fn shut_one(watch: &mut Watch, node_id: NodeId) {
     let Some((lease, generation)) = watch.take_due(now) else {
         return;
     };
-    match Target::shut(Path::new(NVMET), node_id, lease, watch.is_orphan()) {
+    match Target::shut(Path::new(CONFIGFS), node_id, lease, watch.is_orphan()) {
         Ok(0) => {}
         Ok(ports) => tracing::warn!(%lease, ports, "watchdog: cut in the daemon's stead"),
         Err(error) => {

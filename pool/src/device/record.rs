@@ -102,6 +102,21 @@ mod tests {
     use super::*;
     use fabricbios_wire::NodeId;
 
+    fn pool() -> (File, Record) {
+        let device = tempfile::tempfile().unwrap();
+        device.set_len(1 << 20).unwrap();
+        let header = Header {
+            sequence: 1,
+            identity: [1; 16],
+            node: NodeId([2; 32]),
+            virgin_from: 0,
+            grants: 0,
+        };
+        put(&device, &header).unwrap();
+        let record = Record::new(header);
+        (device, record)
+    }
+
     fn onto(device: &File) -> impl Fn(&Header) -> Result<(), String> {
         |header| put(device, header).map_err(|error| error.to_string())
     }
@@ -117,17 +132,7 @@ mod tests {
 
     #[test]
     fn what_was_given_out_is_on_record_and_can_be_forgotten() {
-        let device = tempfile::tempfile().unwrap();
-        device.set_len(1 << 20).unwrap();
-        let header = Header {
-            sequence: 1,
-            identity: [1; 16],
-            node: NodeId([2; 32]),
-            virgin_from: 0,
-            grants: 0,
-        };
-        put(&device, &header).unwrap();
-        let record = Record::new(header);
+        let (device, record) = pool();
         let extent = |offset, length| Extent { offset, length };
         record.touch(&onto(&device), extent(0, 10)).unwrap();
         record.touch(&onto(&device), extent(20, 10)).unwrap();
@@ -141,17 +146,7 @@ mod tests {
 
     #[test]
     fn grants_are_counted_forwards_only_and_outlive_what_is_forgotten() {
-        let device = tempfile::tempfile().unwrap();
-        device.set_len(1 << 20).unwrap();
-        let header = Header {
-            sequence: 1,
-            identity: [1; 16],
-            node: NodeId([2; 32]),
-            virgin_from: 0,
-            grants: 0,
-        };
-        put(&device, &header).unwrap();
-        let record = Record::new(header);
+        let (device, record) = pool();
         record.count(&onto(&device), 7).unwrap();
         record.count(&onto(&device), 5).unwrap();
         record.forget(&onto(&device)).unwrap();

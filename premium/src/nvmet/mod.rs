@@ -38,6 +38,7 @@ use fabricbios_lease::{StepError, Tag};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 
 pub use faults::STEPS;
+pub use names::{belongs_to, maker_of};
 
 use self::{
     credentials::Credentials, cut::Cut, names::Names, ports::Ports, proof::Proofs, slots::Slots,

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use fabricbios_wire::{HostId, LeaseId, NodeId};
 
-/// Ours begin with this; whatever else is in configfs is somebody else's.
+/// What every node's begin with; then 16 digits of the node's id, and the lease's. Whatever else is in configfs
+/// is somebody else's.
 const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
 
 /// What clients see as the model of the disk.
@@ -49,6 +50,24 @@ impl Names {
     }
 }
 
+/// Whether a subsystem is one of that node's: of a lease, or its anchor.
+#[must_use]
+pub fn belongs_to(subsystem: &str, node_id: NodeId) -> bool {
+    subsystem.starts_with(&Names::new(node_id).prefix)
+}
+
+/// Which node made a subsystem, as far as its name tells, and for which lease; `None`: no node, or for none.
+#[must_use]
+pub fn maker_of(subsystem: &str) -> Option<(NodeId, LeaseId)> {
+    let (node, _) = subsystem.strip_prefix(PREFIX)?.split_once(':')?;
+    let beginning = u64::from_str_radix(node, 16).ok()?.to_be_bytes();
+    let mut node_id = [0; 32];
+    node_id[..8].copy_from_slice(&beginning);
+    let node_id = NodeId(node_id);
+    let lease_id = Names::new(node_id).lease_of(subsystem)?;
+    Some((node_id, lease_id))
+}
+
 /// The serial number of a lease's disk: the beginning of its id, which is random.
 pub(super) fn serial(lease: LeaseId) -> String {
     let mut digits = lease.to_string();
@@ -88,6 +107,20 @@ pub(super) fn link_at(port: u16, subsystem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_maker_of_a_subsystem_is_told_by_its_name() {
+        let lease = "00000000000000aa:00000000000000000000000000001234";
+        let (node_id, lease_id) = maker_of(&format!("{PREFIX}{lease}")).unwrap();
+        assert_eq!((node_id.0[7], lease_id), (0xAA, LeaseId(0x1234)));
+        for name in [
+            "nqn.2020-01.org:x",
+            "nqn.2026-11.org.fabricbios:00000000000000aa:anchor",
+            "nqn.2026-11.org.fabricbios:aa:00000000000000000000000000001234",
+        ] {
+            assert_eq!(maker_of(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn a_lease_is_found_by_its_subsystem_and_nobody_elses_is() {
