@@ -40,6 +40,10 @@ pub struct VmSpec {
     pub disks: Vec<PathBuf>,
 }
 
+/// Everything that TCG has but fast string instructions: it goes through those byte by byte, so that kernels
+/// that trust them copy and clear memory at half the speed.
+const EMULATED: &str = "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc";
+
 impl Default for VmSpec {
     fn default() -> Self {
         Self {
@@ -100,7 +104,7 @@ impl VmSpec {
         line.word("-no-reboot");
         let (accelerate, fullest) = match accelerator {
             Accelerator::Kvm => ("kvm", "host"),
-            Accelerator::Tcg => ("tcg,thread=multi", "max"),
+            Accelerator::Tcg => ("tcg,thread=multi", EMULATED),
         };
         line.words([
             "-accel",
