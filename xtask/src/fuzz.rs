@@ -25,7 +25,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 /// Named, so that build scripts and macros are built without the counters.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Of a target's run within `cargo xtask test`: long enough to go through the corpora and some way on.
-const TEST_SECS: u32 = 5;
+const TEST_SECS: u32 = 3;
 /// Longest input: long ones find little that short ones do not, and take long.
 const INPUT_BYTES_MAX: u32 = 2048;
 
