@@ -335,10 +335,16 @@ class Client:
     def exchange(self, *datagrams, wire=None):
         """Sends these bytes and then a PING; returns the datagrams that came before the PING's answer. One
         flow stays in order on its way, so what has not been answered by then is not going to be."""
-        wire, came = wire or self.wire, []
+        wire = wire or self.wire
+        if wire is self.wire:
+            # Second answers to what was sent twice before this are no answers to these.
+            self._until_pong(wire)
         for data in datagrams:
             wire.send(data)
-        end = time.monotonic() + self.give_up_secs
+        return self._until_pong(wire)
+
+    def _until_pong(self, wire):
+        came, end = [], time.monotonic() + self.give_up_secs
         while time.monotonic() < end:
             flight = self._launch(self._ping())
             wire.send(flight.data)
@@ -346,7 +352,7 @@ class Client:
                 if self.accept(data, {flight.frame.nonce: flight}):
                     return came
                 came.append(data)
-        raise NoAnswer("PING after the frames under test")
+        raise NoAnswer("PING beside the frames under test")
 
     def ask(self, frame, wire=None, key=None):
         """One frame of any kind, sent once; the single reply under the right key, or None."""
