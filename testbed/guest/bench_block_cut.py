@@ -41,7 +41,7 @@ def under_own_io(node, tenant, pool, count):
     numbers = []
     for _ in range(count):
         lease = alloc(tenant, pool=pool)
-        job = Fio(connect(lease), verify=False).started()
+        job = Fio(connect(lease), verify=False, rate=None).started()
         tenant.free(lease)
         numbers.append(took_us(node, lease))
         job.report()
@@ -53,7 +53,7 @@ def under_own_io(node, tenant, pool, count):
 def neighbour_writes(tenant, pool):
     """Another lease's client writes meanwhile."""
     with attached(tenant, pool=pool) as (_, path):
-        job = Fio(path, verify=False).started()
+        job = Fio(path, verify=False, rate=None).started()
         try:
             yield
         finally:
@@ -65,7 +65,7 @@ def neighbour_stuck(node, tenant, pool):
     """Another lease has ended under storage that hangs: its release waits meanwhile. Yields the microseconds of its
     own cut."""
     lease = alloc(tenant, pool=pool)
-    job, name = Fio(connect(lease), verify=False).started(), slice_of(lease)
+    job, name = Fio(connect(lease), verify=False, rate=None).started(), slice_of(lease)
     sh(f"dmsetup suspend --noflush --nolockfs {name}")
     try:
         tenant.free(lease)

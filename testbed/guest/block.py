@@ -91,10 +91,13 @@ def alloc(tenant, length=4 * MIB, secs=300, transport="nvme-tcp", grace_secs=0, 
 
 
 def resource_of(fabric, pool):
-    """The id of a pool, by its path."""
+    """The id of a pool, by its path. It does not change, and asking takes half a second."""
+    if pool in fabric.pool_ids:
+        return fabric.pool_ids[pool]
     found = [row["resource_id"] for name, row in resources(fabric).items() if pool in name]
     if len(found) != 1:
         raise LookupError(f"pool {pool}: {len(found)} resources of that name in {sorted(resources(fabric))}")
+    fabric.pool_ids[pool] = found[0]
     return found[0]
 
 

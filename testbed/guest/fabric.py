@@ -59,6 +59,7 @@ class Fabric:
 
     def __init__(self, identity, node=f"{ADDRESS}:{PORT}"):
         self.identity, self.node = str(identity), node
+        self.pool_ids = {}  # By the paths of pools, as far as they were asked for.
 
     def run(self, *words, as_json=True, timeout_secs=60):
         """Runs `fabricctl` and hands back how it finished."""

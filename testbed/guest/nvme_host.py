@@ -165,13 +165,15 @@ class Watch(threading.Thread):
 
 
 class Fio:
-    """A fio job in the background. `report` waits for its end and has its numbers."""
+    """A fio job in the background. `report` waits for its end and has its numbers. At most so many I/Os a second,
+    each way: full speed would take one of the machine's CPUs from whatever else goes on in it."""
 
-    def __init__(self, path, rw="randwrite", secs=600, size="2M", verify=True, block="4k", **more):
+    def __init__(self, path, rw="randwrite", secs=600, size="2M", verify=True, block="4k", rate=100, **more):
         # fio leaves state files for verification in its working directory.
         options = {"name": "job", "filename": path, "rw": rw, "bs": block, "size": size, "direct": 1, "ioengine": "libaio",
                    "iodepth": 4, "output-format": "json", "exitall_on_error": 1, "verify_state_save": 0, **more}
         options.update({"time_based": 1, "runtime": secs} if secs else {})
+        options.update({"rate_iops": rate} if rate else {})
         options.update({"verify": "crc32c", "verify_fatal": 1, "do_verify": 1, "verify_backlog": 64} if verify else {})
         words = ["fio", *(f"--{name}={value}" for name, value in options.items())]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -218,4 +220,4 @@ def _json_of(text):
 
 def verified(path, **more):
     """Writes and verifies once over; the report."""
-    return Fio(path, secs=0, **more).report()
+    return Fio(path, secs=0, rate=None, **more).report()
