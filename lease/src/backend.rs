@@ -217,8 +217,8 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The lease may be used until `deadline`, on the boot-time clock, and no longer: for roads
     /// that look at the clock at every request. Said when a binding has been made, before anybody
-    /// is told of it, and at every renewal; before the first time there is no access over such a
-    /// road. The newest counts, also when it is the earlier one; a new key of the same binding has it
+    /// is told of it, at every renewal, and before a lease is bound anew; before the first time there is no
+    /// access over such a road. The newest counts, also when it is the earlier one; a new key of the same binding has it
     /// too. Never blocks: it is called by the driver itself.
     fn extend(&self, _tag: Tag, _deadline: BootTime) {}
 

@@ -66,6 +66,8 @@ impl LeaseTable {
         self.on_its_way(&name, id);
         // Who renewed has his term, and may be told of it before the binding is there.
         self.put(id);
+        // Nor is a road opened whose end nobody would know, were this process to die behind it.
+        self.extend(id);
         self.order(order);
         self.arm(id);
     }

@@ -67,6 +67,8 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
     let order = after.bind_order();
     assert_eq!(order.tag.generation, tag.generation.next());
     assert_eq!((order.transport, order.peers.len()), (UDP, 0));
+    let deadline = BootTime(after.now.boot.0 + 6_000_000_000);
+    assert_eq!(after.said(), Order::Extend(order.tag, deadline));
     assert_eq!(held(&after), [order.extent]);
     let waiting = after.query(tag.lease_id);
     assert_eq!(
@@ -74,7 +76,6 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
         (LeaseStatus::Active, 6_000, &Binding::default())
     );
     after.report(Report::Bind(order.tag, Ok(binding_over(UDP, 8))));
-    let deadline = BootTime(after.now.boot.0 + 6_000_000_000);
     assert_eq!(after.said(), Order::Extend(order.tag, deadline));
     let info = after.query(tag.lease_id);
     assert_eq!(info.binding.dp_key, Some(DpKey([8; 32])));

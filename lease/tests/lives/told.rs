@@ -95,13 +95,14 @@ fn a_new_binding_gets_the_deadline_that_there_is() {
     world.pass_ms(3_000);
     world.rebind(tag.lease_id);
     let second = world.bind_order().tag;
-    assert_eq!(world.said, [], "nothing is bound yet");
+    let said = Order::Extend(second, deadline);
+    assert_eq!(world.said(), said, "before there is anything to end");
     world.report(Report::Bind(second, Ok(binding_over(Transport::Both, 8))));
     assert_eq!(world.said(), Order::Extend(second, deadline));
 }
 
 #[test]
-fn nothing_is_prolonged_in_grace_before_it_is_bound_again() {
+fn in_grace_the_new_deadline_is_told_before_it_is_bound_again() {
     let mut world = World::lasting(&[Transport::Udp]);
     let tag = world.granted_over(Transport::Udp, 10, 5);
     world.said.clear();
@@ -109,9 +110,9 @@ fn nothing_is_prolonged_in_grace_before_it_is_bound_again() {
     let cut = world.cut_order();
     world.cut_ok(cut);
     world.renew(tag.lease_id);
-    assert_eq!(world.said, []);
     let deadline = deadline_in(&world, 10);
     let third = world.bind_order().tag;
+    assert_eq!(world.said(), Order::Extend(third, deadline));
     world.pass_ms(100);
     world.report(Report::Bind(third, Ok(binding_over(Transport::Udp, 8))));
     assert_eq!(world.said(), Order::Extend(third, deadline));
@@ -123,6 +124,7 @@ fn a_binding_that_comes_too_late_is_not_prolonged() {
     let tag = world.granted_over(Transport::Both, 10, 0);
     world.said.clear();
     world.rebind(tag.lease_id);
+    world.said.clear();
     let second = world.bind_order().tag;
     world.now.boot = deadline_in(&world, 10);
     world.report(Report::Bind(second, Ok(binding_over(Transport::Both, 8))));

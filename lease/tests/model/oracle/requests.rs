@@ -264,6 +264,7 @@ impl Oracle {
         lease.old = OldKey::None;
         lease.on_its_way = OnItsWay::Bind;
         lease.patience_over = false;
+        self.prolong(at);
         self.order_bind(at);
     }
 
