@@ -21,7 +21,7 @@ def record(lease):
 
 
 def log(lease):
-    """What its last keeper did."""
+    """What its keepers did."""
     return _file(lease, "log").read_text(encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from fabric import OTHER, program
 from fbbu_client import Client, part
 from fbmu_frame import Frame
 from fbmu_suite import Strangers
-from nvme_host import Fio, Watch, connect, gone, until
+from nvme_host import Fio, Watch, connect, failed, gone, until
 
 TERM_SECS = 10
 BLOCK = 4096
@@ -117,7 +117,7 @@ def both(suite, node, pools):
                 alice.free(lease)
                 suite.check(f"both, {kind}: NVMe-oF is cut", watch.report(), "a connection that is lost")
             suite.equal(f"both, {kind}: UDP is cut too", f.NO_LEASE, _status_of(client))
-            suite.check(f"both, {kind}: fio meets errors", job.report()["error"], "an error")
+            suite.check(f"both, {kind}: fio meets errors", failed(job.report()), "an error")
         gone(nqn_of(lease))
 
 
@@ -146,7 +146,9 @@ def file_system(suite, node, pools):
             suite.equal("attached again: fsck finds nothing", 0, run("fsck.ext4", "-f", "-n", path).returncode)
             sh(f"mount {path} {place}")
             suite.check("attached again: the file is there", name.read_bytes() == pattern("file", MIB), "the same bytes")
-            sh(f"umount {place}")
+            sh(f"umount {place}; mkswap {path}; swapon {path}")
+            suite.refused("used as swap: detach says so", lambda: alice.ask("block", "detach", lease["lease_id"]), OTHER, None)
+            sh(f"swapoff {path}")
 
 
 def keepers(suite, node, pools):

@@ -147,7 +147,7 @@ fn start(
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(files.new_log()?);
+        .stderr(files.open_log()?);
     command.spawn().map_err(|error| cannot(&error))
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fmt, fs,
     io::{self, ErrorKind},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
@@ -14,6 +15,9 @@ use nix::unistd::syncfs;
 
 use crate::failure::{Exit, Failure};
 
+/// How long the kernel may take to say whether a device is in use; who can not wait longer may lose it.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// Who would lose it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum User {
@@ -21,6 +25,8 @@ pub(super) enum User {
     Mount(PathBuf),
     /// Another device, such as `dm-0`.
     Holder(String),
+    /// The kernel says that somebody does, and not who: swap, LVM on a partition, a mount that is not seen from here.
+    Unseen,
 }
 
 impl fmt::Display for User {
@@ -28,6 +34,7 @@ impl fmt::Display for User {
         match self {
             Self::Mount(place) => write!(f, "mounted at {}", place.display()),
             Self::Holder(name) => write!(f, "part of {name}"),
+            Self::Unseen => f.write_str("used as swap, by LVM or in another mount namespace"),
         }
     }
 }
@@ -39,6 +46,9 @@ impl User {
             // A shell takes it in quotes whatever it is called.
             Self::Mount(place) => format!("`umount {place:?}`"),
             Self::Holder(name) => format!("take {name} down"),
+            Self::Unseen => {
+                "find it with `swapon --show`, `pvs` and `lsns -t mnt`, and end that".to_owned()
+            }
         }
     }
 
@@ -51,7 +61,7 @@ impl User {
     }
 }
 
-/// Who uses a device or a partition of it, if anybody does.
+/// Who uses a device or a partition of it, as far as that can be seen without a look at the device.
 pub(super) fn user(device: &Path) -> Option<User> {
     // Without /proc nobody can tell, and who asked is root.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -60,9 +70,10 @@ pub(super) fn user(device: &Path) -> Option<User> {
         .or_else(|| holder(device).map(User::Holder))
 }
 
-/// A device that is mounted, or below another device, is not taken away on request.
+/// A device that is in use is not taken away on request.
 pub(super) fn check(device: &Path) -> Result<(), Failure> {
-    let Some(user) = user(device) else {
+    let user = user(device).or_else(|| is_claimed(device).then_some(User::Unseen));
+    let Some(user) = user else {
         return Ok(());
     };
     Err(Failure::new(
@@ -77,6 +88,19 @@ fn holder(device: &Path) -> Option<String> {
     let place = Path::new("/sys/class/block").join(device.file_name()?);
     let holder = fs::read_dir(place.join("holders")).ok()?.flatten().next()?;
     holder.file_name().into_string().ok()
+}
+
+/// Whoever mounts or stacks upon a block device, or a partition of it, has it for himself: open(2), `O_EXCL`.
+/// On a thread of its own: the kernel may be reading the partitions of a device that does not answer.
+fn is_claimed(device: &Path) -> bool {
+    let device = device.to_owned();
+    let (told, done) = mpsc::channel();
+    thread::spawn(move || {
+        let mut options = fs::OpenOptions::new();
+        let opened = options.read(true).custom_flags(libc::O_EXCL).open(device);
+        told.send(opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy))
+    });
+    done.recv_timeout(LOOK).unwrap_or(false)
 }
 
 /// Where the device or a partition of it is mounted: `mountinfo` of proc(5), whose fields after the `-` are

@@ -118,9 +118,9 @@ impl Files {
         made.map_err(|error| self.unusable(&error))
     }
 
-    /// The log, empty.
-    pub(super) fn new_log(&self) -> Result<File, Failure> {
-        open(&self.log(), true)
+    /// The log, behind what an earlier keeper said.
+    pub(super) fn open_log(&self) -> Result<File, Failure> {
+        open(&self.log(), OpenOptions::new().append(true))
     }
 
     /// What was recorded, if there is something.
@@ -141,7 +141,7 @@ impl Files {
     /// Nobody else keeps this lease for as long as the result lives.
     pub(super) fn lock(&self) -> Result<Lock, Failure> {
         let path = self.record();
-        let file = open(&path, false)?;
+        let file = open(&path, OpenOptions::new().write(true))?;
         match file.try_lock() {
             // Whoever had it before may have removed it since it was opened.
             Ok(()) if is_at(&file, &path) => Ok(Lock {
@@ -169,13 +169,8 @@ fn is_at(file: &File, path: &Path) -> bool {
     inode(file.metadata()) == inode(fs::metadata(path))
 }
 
-fn open(path: &Path, truncate: bool) -> Result<File, Failure> {
-    let opened = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(truncate)
-        .mode(0o600)
-        .open(path);
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Failure> {
+    let opened = options.create(true).mode(0o600).open(path);
     opened.map_err(|error| Failure::local(&format!("open {}", path.display()), &error))
 }
 
