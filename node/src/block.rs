@@ -91,17 +91,21 @@ impl OfferedBlocks {
     }
 
     /// From here on leases that go on end on time even if this process does not live to see it.
-    pub fn watch_over(&self, table: &LeaseTable) {
+    ///
+    /// # Errors
+    ///
+    /// There is no watchdog: a node that cannot promise this does not start as if it could.
+    pub fn watch_over(&self, table: &LeaseTable) -> anyhow::Result<()> {
         let Some(watchdog) = &self.backend.watchdog else {
-            return;
+            return Ok(());
         };
         for offer in self.offers() {
             let reachable = table.reachable(offer.resource_id);
             reachable.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
         }
-        if let Err(error) = watchdog.begin() {
-            tracing::error!("leases over NVMe-oF are cut only while this daemon runs: {error:#}");
-        }
+        watchdog
+            .begin()
+            .context("without its watchdog, leases over NVMe-oF would outlive a daemon that dies")
     }
 }
 

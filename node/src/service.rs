@@ -224,7 +224,7 @@ fn open_blocks(
     backends: &mut Backends,
     inventory: &mut Inventory,
 ) -> anyhow::Result<()> {
-    blocks.watch_over(table);
+    blocks.watch_over(table)?;
     let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
     let known = blocks.offers().flat_map(holders);
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();

@@ -11,10 +11,10 @@ mod nvmet_lab;
 use std::{fs, path::Path, process::Command, thread, time::Instant};
 
 use fabricbios_lease::BindError;
-use fabricbios_premium::nvmet::{Export, STEPS, Target};
-use fabricbios_wire::{BlockTerms, LeaseId, NvmeofTransport, Transport};
+use fabricbios_premium::nvmet::{Export, STEPS, Shutter, Target};
+use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
-    CONFIGFS, Lab,
+    CONFIGFS, Lab, NODE_ID,
     client::{Busy, WRONG_KEY, connect, connect_with, disconnect},
     end, export, must, picture, ports, road, run, tag, tcp,
 };
@@ -478,6 +478,42 @@ fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
         }
     });
     (1..=16).for_each(|lease| target.remove(LeaseId(lease), &|| ()).unwrap());
+    volume.remove();
+    lab.close(target);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
+fn who_knows_only_names_ends_access_and_the_target_proves_it_later() {
+    let lab = Lab::open();
+    let target = lab.target();
+    let volume = lab.volume("v1");
+    let binding = target.publish(&export(1, &volume)).unwrap();
+    let other = target.publish(&export(2, &volume)).unwrap();
+    let road = road(&binding, NvmeofTransport::Tcp, false);
+    let busy = Busy::write(&connect(&binding, road).unwrap());
+    let shutter = Shutter::new(Path::new(CONFIGFS), NODE_ID);
+    let shut = shutter.shut(LeaseId(1)).unwrap();
+    assert_eq!(shut.len(), ports().len());
+    assert_eq!(shutter.shut(LeaseId(1)).unwrap(), Vec::<u16>::new());
+    busy.fails();
+    disconnect(&binding);
+    connect(&binding, road).unwrap_err();
+    // Also of one that another has shut, of one that there is not, and of one that goes on.
+    shutter
+        .sweep(&[
+            (LeaseId(1), shut),
+            (LeaseId(1), Vec::new()),
+            (LeaseId(3), Vec::new()),
+        ])
+        .unwrap();
+    let linked = |binding: &NvmeofBinding| {
+        let link = format!("/subsystems/{}_", binding.subsystem);
+        picture().contains(&link)
+    };
+    assert_eq!((linked(&binding), linked(&other)), (false, true));
+    end(&target, 1);
+    end(&target, 2);
     volume.remove();
     lab.close(target);
 }

@@ -3,16 +3,19 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, BufRead, Write},
+    iter,
+    mem::ManuallyDrop,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use fabricbios_premium::nvmet::Target;
-use fabricbios_wire::NodeId;
+use fabricbios_premium::nvmet::Shutter;
+use fabricbios_wire::{LeaseId, NodeId};
 use nix::sys::signal::SigSet;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -75,6 +78,14 @@ fn watch(arguments: &Arguments) -> anyhow::Result<()> {
     lanes::hurry();
     let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
     listen(sender)?;
+    let shutter = Arc::new(Shutter::new(Path::new(CONFIGFS), arguments.node_id));
+    let (unswept, sweeps) = mpsc::channel();
+    let sweeper = {
+        let shutter = Arc::clone(&shutter);
+        let sweep = move || sweep(&shutter, &sweeps);
+        let thread = thread::Builder::new().name("sweep".into());
+        thread.spawn(sweep).context("start a thread")?
+    };
     let mut watch = Watch::default();
     let mut lock = None;
     while !watch.is_done() {
@@ -89,9 +100,11 @@ fn watch(arguments: &Arguments) -> anyhow::Result<()> {
         }
         // Before it is told to begin, another one does this.
         if lock.is_some() {
-            shut_one(&mut watch, arguments.node_id);
+            shut_one(&mut watch, &shutter, &unswept);
         }
     }
+    drop(unswept);
+    sweeper.join().ok();
     Ok(())
 }
 
@@ -132,17 +145,34 @@ fn listen(sender: Sender<Heard>) -> anyhow::Result<()> {
 }
 
 /// One at a time: what the daemon says meanwhile is heard before the next.
-fn shut_one(watch: &mut Watch, node_id: NodeId) {
+fn shut_one(watch: &mut Watch, shutter: &Shutter, unswept: &mpsc::Sender<(LeaseId, Vec<u16>)>) {
     let now = clock::now().boot;
     let Some((lease, generation)) = watch.take_due(now) else {
         return;
     };
-    match Target::shut(Path::new(CONFIGFS), node_id, lease, watch.is_orphan()) {
-        Ok(0) => {}
-        Ok(ports) => tracing::warn!(%lease, ports, "watchdog: cut in the daemon's stead"),
+    match shutter.shut(lease) {
+        Ok(ports) if ports.is_empty() => {}
+        Ok(ports) => {
+            tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
+            if watch.is_orphan() {
+                // The thread ends after this one.
+                unswept.send((lease, ports)).ok();
+            }
+        }
         Err(error) => {
             tracing::error!(%lease, %error, "watchdog: not cut; trying again");
             watch.try_again(now, lease, generation);
+        }
+    }
+}
+
+/// Beside the cuts: none of them waits for the sweep of another. What this leaves, because another watchdog takes
+/// over, the daemon's proof sweeps.
+fn sweep(shutter: &Shutter, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
+    while let Ok(first) = unswept.recv() {
+        let shut: Vec<_> = iter::once(first).chain(unswept.try_iter()).collect();
+        if let Err(error) = shutter.sweep(&shut) {
+            tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
         }
     }
 }
@@ -157,7 +187,14 @@ fn take_over(path: &Path) -> anyhow::Result<File> {
     let file = open.with_context(|| format!("open {}", path.display()))?;
     while let Some(holder) = try_lock(&file)? {
         let number = holder.as_raw_nonzero();
-        end(&file, holder).with_context(|| format!("end the earlier watchdog, {number}"))?;
+        let ended = end(&file, holder);
+        if !ended.with_context(|| format!("end the earlier watchdog, {number}"))? {
+            tracing::error!(
+                "watchdog: the earlier one, {number}, is killed and stuck in the kernel; going on beside it"
+            );
+            lock_when_it_is_gone(&file)?;
+            break;
+        }
     }
     // A daemon that died meanwhile hears nothing.
     let mut output = io::stdout();
@@ -184,19 +221,28 @@ fn try_lock(file: &File) -> anyhow::Result<Option<Pid>> {
     }
 }
 
-/// Kills the process that has the lock; whoever has got its number meanwhile is left alone.
-fn end(file: &File, holder: Pid) -> anyhow::Result<()> {
+/// The next watchdog finds this one by the lock.
+fn lock_when_it_is_gone(file: &File) -> anyhow::Result<()> {
+    // To close any descriptor of the file would give the lock back.
+    let file = ManuallyDrop::new(file.try_clone().context("copy a descriptor")?);
+    thread::Builder::new()
+        .name("lock".into())
+        .spawn(move || fcntl_lock(&*file, FlockOperation::LockExclusive))
+        .context("start a thread")?;
+    Ok(())
+}
+
+/// Kills the process that has the lock, and tells whether it is gone; whoever has got its number meanwhile is
+/// left alone.
+fn end(file: &File, holder: Pid) -> anyhow::Result<bool> {
     let descriptor = match pidfd_open(holder, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(()),
+        Err(Errno::SRCH) => return Ok(true),
         opened => opened.context("open its descriptor")?,
     };
     if try_lock(file)? != Some(holder) {
-        return Ok(());
+        return Ok(true);
     }
     pidfd_send_signal(&descriptor, Signal::KILL).context("kill it")?;
     let mut gone = [PollFd::new(&descriptor, PollFlags::IN)];
-    match poll(&mut gone, Some(&Timespec::try_from(TAKE_OVER)?))? {
-        0 => bail!("it does not go: it is stuck in the kernel"),
-        _ => Ok(()),
-    }
+    Ok(poll(&mut gone, Some(&Timespec::try_from(TAKE_OVER)?))? > 0)
 }

@@ -101,20 +101,14 @@ impl Cut<'_> {
         Ok(text(&ports, &proven, &fell))
     }
 
-    /// The same without the proof, for whoever has to do it in the daemon's stead; from how many ports. Without a
-    /// sweep, too, where the daemon may be about to prove: it would find the link of that.
-    pub(super) fn shut(&self, sweeps: bool) -> Result<usize, StepError> {
-        let Severed::Links { ports, .. } = self.sever()? else {
-            return Ok(0);
-        };
-        if sweeps {
-            self.sweep_all(&ports, &self.proofs.anchored()?)?;
-        }
-        Ok(ports.len())
-    }
-
-    fn sweep_all(&self, ports: &[u16], anchored: &BTreeSet<u16>) -> Result<(), StepError> {
-        let swept = ports.iter().filter(|number| anchored.contains(number));
+    /// Where no link was found, somebody has unlinked before, and may have died before this.
+    pub(super) fn sweep_all(
+        &self,
+        ports: &[u16],
+        anchored: &BTreeSet<u16>,
+    ) -> Result<(), StepError> {
+        let had = |number: &&u16| ports.is_empty() || ports.contains(number);
+        let swept = anchored.iter().filter(had);
         swept.copied().try_for_each(|port| self.sweep(port))
     }
 

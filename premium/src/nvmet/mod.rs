@@ -21,6 +21,7 @@ mod remove;
 mod rounds;
 mod run;
 mod secret;
+mod shutter;
 mod slots;
 mod survey;
 mod turns;
@@ -39,6 +40,7 @@ use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 
 pub use faults::STEPS;
 pub use names::{belongs_to, maker_of};
+pub use shutter::Shutter;
 
 use self::{
     credentials::Credentials, cut::Cut, names::Names, ports::Ports, proof::Proofs, slots::Slots,
@@ -127,26 +129,6 @@ impl Target {
         let names = Names::new(node_id);
         let subsystems = Tree::new(configfs).list("subsystems").unwrap_or_default();
         subsystems.iter().any(|name| names.lease_of(name).is_some())
-    }
-
-    /// Ends access to a lease of that node without [`Target::cut`]'s proof, for a process that has nothing but
-    /// the lease's name; from how many ports it was taken.
-    pub fn shut(
-        configfs: &Path,
-        node_id: NodeId,
-        lease: LeaseId,
-        daemon_is_gone: bool,
-    ) -> Result<usize, StepError> {
-        let names = Names::new(node_id);
-        let tree = Tree::new(configfs);
-        let cut = Cut {
-            tree: &tree,
-            proofs: &Proofs::new(tree.clone(), names.anchor()),
-            addresses: &[],
-            lease,
-            subsystem: names.subsystem(lease),
-        };
-        cut.shut(daemon_is_gone)
     }
 
     /// Roads that its ports are, also of those whose address does not exist yet.

@@ -46,7 +46,9 @@ impl Names {
 
     /// Whose subsystem that is; `None`: no lease's of this node.
     pub(super) fn lease_of(&self, subsystem: &str) -> Option<LeaseId> {
-        subsystem.strip_prefix(&self.prefix)?.parse().ok()
+        let lease = subsystem.strip_prefix(&self.prefix)?.parse().ok()?;
+        // Another way to write its id would be another object.
+        (self.subsystem(lease) == subsystem).then_some(lease)
     }
 }
 
@@ -117,6 +119,8 @@ mod tests {
             "nqn.2020-01.org:x",
             "nqn.2026-11.org.fabricbios:00000000000000aa:anchor",
             "nqn.2026-11.org.fabricbios:aa:00000000000000000000000000001234",
+            "nqn.2026-11.org.fabricbios:00000000000000AA:00000000000000000000000000001234",
+            "nqn.2026-11.org.fabricbios:00000000000000aa:00000000000000000000000000000ABC",
         ] {
             assert_eq!(maker_of(name), None, "{name}");
         }

@@ -76,13 +76,6 @@ impl Proofs {
         port.subsystems.contains(&self.anchor)
     }
 
-    /// Numbers of the ports with our anchor.
-    pub(super) fn anchored(&self) -> Result<BTreeSet<u16>, StepError> {
-        let seen = survey(&self.tree)?;
-        let anchored = seen.iter().filter(|port| self.is_anchored(port));
-        Ok(anchored.map(|port| port.number).collect())
-    }
-
     fn ask_for_anchor(&self) -> Result<BTreeSet<u16>, StepError> {
         let seen = survey(&self.tree)?;
         let question = Question {

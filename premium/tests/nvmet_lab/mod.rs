@@ -19,6 +19,7 @@ use fabricbios_wire::{
 pub(crate) mod client;
 
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
+pub(crate) const NODE_ID: NodeId = NodeId([0x5A; 32]);
 
 /// There is one kernel's target, so tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -124,7 +125,7 @@ impl Lab {
             configfs: CONFIGFS.into(),
             ports: ports.to_vec(),
             credentials: self.place.path().join("credentials"),
-            node_id: NodeId([0x5A; 32]),
+            node_id: NODE_ID,
         }
     }
 
