@@ -5,18 +5,20 @@
 //! told nobody.
 #![no_main]
 
+mod lease;
 mod script;
 
-use std::{cell::RefCell, collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use fabricbios_fallback_udp::{
-    Asked, Begin, DataKey, Desk, Io, Keys, Leased, Opened, Pending, Rate, Reply, ReplyBuffer,
-    Space, Standing, StoreFailed, begin, crc32c, finish, open, unauthenticated,
+    Asked, Begin, DataKey, Io, Keys, Opened, Pending, Reply, ReplyBuffer, Space, StoreFailed,
+    begin, crc32c, finish, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATA_OVERHEAD, DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService,
     DpKey, LeaseId, Part, data_flags,
 };
+use lease::Lease;
 use libfuzzer_sys::fuzz_target;
 use script::Script;
 
@@ -36,34 +38,8 @@ impl Space for Blocks {
     }
 }
 
-struct Lease {
-    standing: Standing,
-    deadline: Duration,
-    desk: RefCell<Desk>,
-}
-
-impl Leased for Lease {
-    type Space = Blocks;
-
-    fn standing(&self) -> Standing {
-        self.standing
-    }
-
-    fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
-    fn space(&self) -> &Blocks {
-        &Blocks
-    }
-
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk.borrow_mut())
-    }
-}
-
 struct World {
-    lease: Lease,
+    lease: Lease<Blocks>,
     key: DataKey,
     keys: Keys,
     now: Duration,
@@ -89,11 +65,7 @@ impl World {
     fn new() -> Self {
         let key = DataKey::new(&DpKey([0; 32]));
         Self {
-            lease: Lease {
-                standing: Standing::Live,
-                deadline: Duration::from_secs(60),
-                desk: RefCell::new(Desk::new(Rate::new(1000, 200))),
-            },
+            lease: Lease::new(Blocks),
             keys: Keys::new(key.clone()),
             key,
             now: Duration::ZERO,
@@ -112,7 +84,7 @@ impl World {
             12 => self.deliver(&script.rest(usize::from(step)), true),
             13 => self.rotate(script),
             14 => self.lease.deadline = self.now + Duration::from_millis(script.number()),
-            _ => self.stand(script),
+            _ => self.lease.stand(script),
         }
     }
 
@@ -120,17 +92,6 @@ impl World {
     fn rotate(&mut self, script: &mut Script<'_>) {
         self.key = DataKey::new(&DpKey([script.byte().unwrap_or(1); 32]));
         self.keys.rotate(self.key.clone());
-    }
-
-    /// An end is for ever.
-    fn stand(&mut self, script: &mut Script<'_>) {
-        if self.lease.standing == Standing::Live {
-            self.lease.standing = match script.byte() {
-                Some(255) => Standing::Over,
-                Some(254) => Standing::Fenced,
-                _ => Standing::Live,
-            };
-        }
     }
 
     /// A frame under the lease's key, with fields from the script.
@@ -175,10 +136,6 @@ impl World {
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.lease.standing != Standing::Live || self.lease.deadline <= self.now
-    }
-
     fn deliver(&mut self, datagram: &[u8], has_room: bool) {
         let mut reply: Box<ReplyBuffer> = Box::new([0; DATAGRAM_MAX]);
         let frame = match open(DataService::Block, datagram) {
@@ -203,7 +160,10 @@ impl World {
             None | Some(Begin::Nothing) => {}
             Some(Begin::Reply(told)) => check(&frame.header, told, &reply),
             Some(Begin::Pending(pending)) => {
-                assert!(has_room && !self.is_over(), "without room or time");
+                assert!(
+                    has_room && !self.lease.is_over(self.now),
+                    "without room or time"
+                );
                 self.check_io(&pending, &datagram[..DATA_OVERHEAD]);
                 self.waiting.push((pending, reply));
             }
@@ -237,7 +197,7 @@ impl World {
         let result = well.then_some(()).ok_or(StoreFailed);
         let (lease, keys) = (&self.lease, &self.keys);
         if let Some(told) = finish(lease, keys, &pending, result, self.now, &mut reply) {
-            assert!(!self.is_over(), "after the end");
+            assert!(!self.lease.is_over(self.now), "after the end");
             assert!(well || told.length == DATA_OVERHEAD);
             assert!(DataFrame::parse(&reply[..told.length]).is_ok_and(|it| it.header.is_reply()));
         }

@@ -7,13 +7,12 @@ mod server;
 
 use std::{collections::HashMap, time::Duration};
 
-use fabricbios_fallback_udp::transfer::{Blocks, Operation, Setup};
-use fabricbios_wire::{DATA_PAYLOAD_MAX, DATAGRAM_MAX, HelloReply, LeaseId};
+use fabricbios_fallback_udp::transfer::{Blocks, Operation};
+use fabricbios_wire::{DATA_PAYLOAD_MAX, DATAGRAM_MAX, HelloReply};
 use libfuzzer_sys::fuzz_target;
 use script::Script;
-use server::{key, reply};
+use server::{GIVE_UP, key, reply, setup};
 
-const GIVE_UP: Duration = Duration::from_secs(30);
 /// Operations of one run; each has a few blocks.
 const OPERATIONS_MAX: usize = 64;
 
@@ -39,15 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 impl World {
     fn new(script: &mut Script<'_>) -> Self {
-        let blocks = Blocks::new(Setup {
-            lease_id: LeaseId(7),
-            key: key(),
-            payload_mac: script.byte().unwrap_or(0) & 1 == 1,
-            give_up: GIVE_UP,
-            seed: 1,
-            route_mtu: 576 + script.small() as usize % 16_384,
-            ip_header: 20,
-        });
+        let blocks = Blocks::new(setup(script));
         Self {
             blocks,
             lease: lease(512 << (script.byte().unwrap_or(0) % 4)),

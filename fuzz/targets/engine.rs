@@ -5,6 +5,7 @@
 //! than he sent.
 #![no_main]
 
+mod lease;
 mod script;
 
 use std::{
@@ -15,13 +16,14 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, ReplyBuffer, Space, Standing, Store,
-    StoreFailed, answer, crc32c, open, unauthenticated,
+    Asked, DataKey, Keys, Opened, ReplyBuffer, Space, Store, StoreFailed, answer, crc32c, open,
+    unauthenticated,
 };
 use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey,
     LeaseId, data_flags,
 };
+use lease::Lease;
 use libfuzzer_sys::fuzz_target;
 use script::Script;
 
@@ -63,35 +65,8 @@ impl Store for Bytes {
     }
 }
 
-struct Lease {
-    standing: Standing,
-    deadline: Duration,
-    bytes: Bytes,
-    desk: RefCell<Desk>,
-}
-
-impl Leased for Lease {
-    type Space = Bytes;
-
-    fn standing(&self) -> Standing {
-        self.standing
-    }
-
-    fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
-    fn space(&self) -> &Bytes {
-        &self.bytes
-    }
-
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk.borrow_mut())
-    }
-}
-
 struct World {
-    lease: Lease,
+    lease: Lease<Bytes>,
     keys: Keys,
     /// Every key there was; the last is the current one.
     made: Vec<DataKey>,
@@ -113,15 +88,10 @@ impl World {
     fn new() -> Self {
         let key = DataKey::new(&DpKey([0; 32]));
         Self {
-            lease: Lease {
-                standing: Standing::Live,
-                deadline: Duration::from_secs(60),
-                bytes: Bytes {
-                    bytes: RefCell::new([0; UNITS as usize]),
-                    writes: Cell::new(0),
-                },
-                desk: RefCell::new(Desk::new(Rate::new(1000, 200))),
-            },
+            lease: Lease::new(Bytes {
+                bytes: RefCell::new([0; UNITS as usize]),
+                writes: Cell::new(0),
+            }),
             keys: Keys::new(key.clone()),
             made: vec![key],
             now: Duration::ZERO,
@@ -141,7 +111,7 @@ impl World {
             13 if self.keys.has_previous() => drop(self.keys.retire()),
             13 => self.rotate(),
             14 => self.lease.deadline = self.now + Duration::from_millis(script.number()),
-            _ => self.stand(script),
+            _ => self.lease.stand(script),
         }
     }
 
@@ -150,17 +120,6 @@ impl World {
         let key = DataKey::new(&DpKey([number; 32]));
         self.keys.rotate(key.clone());
         self.made.push(key);
-    }
-
-    /// An end is for ever.
-    fn stand(&mut self, script: &mut Script<'_>) {
-        if self.lease.standing == Standing::Live {
-            self.lease.standing = match script.byte() {
-                Some(255) => Standing::Over,
-                Some(254) => Standing::Fenced,
-                _ => Standing::Live,
-            };
-        }
     }
 
     /// A frame under some key of the lease, with fields from the script.
@@ -223,18 +182,18 @@ impl World {
         let at = at % datagram.len();
         datagram[at] ^= bits;
         let (before, writes) = (
-            *self.lease.bytes.bytes.borrow(),
-            self.lease.bytes.writes.get(),
+            *self.lease.space.bytes.borrow(),
+            self.lease.space.writes.get(),
         );
         self.deliver(&datagram, 1);
-        assert_eq!(before, *self.lease.bytes.bytes.borrow());
-        assert_eq!(writes, self.lease.bytes.writes.get());
+        assert_eq!(before, *self.lease.space.bytes.borrow());
+        assert_eq!(writes, self.lease.space.writes.get());
     }
 
     fn deliver(&mut self, datagram: &[u8], source: u8) {
         let mut reply: ReplyBuffer = [0; DATAGRAM_MAX];
-        let before = *self.lease.bytes.bytes.borrow();
-        let over = self.lease.standing != Standing::Live || self.lease.deadline <= self.now;
+        let before = *self.lease.space.bytes.borrow();
+        let over = self.lease.is_over(self.now);
         match open(DataService::Memory, datagram) {
             Opened::Nothing => {}
             Opened::Refused(header) => {
@@ -243,10 +202,10 @@ impl World {
             Opened::Frame(frame) => self.answer(&frame, source, &mut reply),
         }
         if over {
-            assert_eq!(before, *self.lease.bytes.bytes.borrow(), "after the end");
+            assert_eq!(before, *self.lease.space.bytes.borrow(), "after the end");
         }
         assert!(
-            self.lease.bytes.writes.get() <= self.writes.len(),
+            self.lease.space.writes.get() <= self.writes.len(),
             "done twice"
         );
     }

@@ -7,25 +7,14 @@ mod server;
 
 use std::time::Duration;
 
-use fabricbios_fallback_udp::transfer::{Requester, Setup, Transfer, Work};
-use fabricbios_wire::LeaseId;
+use fabricbios_fallback_udp::transfer::{Requester, Transfer, Work};
 use libfuzzer_sys::fuzz_target;
 use script::Script;
-use server::{key, reply};
-
-const GIVE_UP: Duration = Duration::from_secs(30);
+use server::{GIVE_UP, reply, setup};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut script = Script(bytes);
-    let mut requester = Requester::new(Setup {
-        lease_id: LeaseId(7),
-        key: key(),
-        payload_mac: script.byte().unwrap_or(0) & 1 == 1,
-        give_up: GIVE_UP,
-        seed: 1,
-        route_mtu: 576 + script.small() as usize % 16_384,
-        ip_header: 20,
-    });
+    let mut requester = Requester::new(setup(&mut script));
     let from = vec![1; script.small() as usize % 70_000];
     let mut into = vec![0; script.small() as usize % 70_000];
     let mut now = Duration::from_secs(1);

@@ -1,12 +1,30 @@
 //! A server that holds the key and answers anything at any time.
 
-use fabricbios_fallback_udp::{DataKey, crc32c};
+use std::time::Duration;
+
+use fabricbios_fallback_udp::{DataKey, crc32c, transfer::Setup};
 use fabricbios_wire::{
     DATA_HEADER_LEN, DATA_OVERHEAD, DATA_PAYLOAD_MAX, DataHeader, DataStatus, DpKey, HELLO_LEN,
-    HelloReply,
+    HelloReply, LeaseId,
 };
 
 use crate::script::Script;
+
+/// When a server that says nothing is given up.
+pub const GIVE_UP: Duration = Duration::from_secs(30);
+
+/// The asking half, of a size of datagram from the script.
+pub fn setup(script: &mut Script<'_>) -> Setup {
+    Setup {
+        lease_id: LeaseId(7),
+        key: key(),
+        payload_mac: script.byte().unwrap_or(0) & 1 == 1,
+        give_up: GIVE_UP,
+        seed: 1,
+        route_mtu: 576 + script.small() as usize % 16_384,
+        ip_header: 20,
+    }
+}
 
 pub fn key() -> DataKey {
     DataKey::new(&DpKey([7; 32]))
