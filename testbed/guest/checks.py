@@ -4,6 +4,7 @@ a count at the end; exit status 0 only if something was checked and nothing fail
 it needs is missing."""
 import contextlib
 import sys
+import time
 import traceback
 
 import fabric
@@ -139,11 +140,13 @@ class Suite:
         """Runs a group of checks. One that breaks is a failed check and the others still run."""
         if self.only and run.__name__ not in self.only:
             return
+        began = time.monotonic()
         try:
             run(*arguments)
         except Exception as error:  # Whatever it is, it is this section's result.
             traceback.print_exc(file=sys.stdout)
             self.check(run.__name__, False, "to run to its end", f"{type(error).__name__}: {error}")
+        print(f"   {run.__name__}: {time.monotonic() - began:.0f} s", flush=True)
 
     def __enter__(self):
         return self

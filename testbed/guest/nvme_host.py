@@ -164,11 +164,15 @@ class Watch(threading.Thread):
         return self.lost_at_ms
 
 
+# Longer than any test.
+ENDLESS_SECS = 600
+
+
 class Fio:
     """A fio job in the background. `report` waits for its end and has its numbers. At most so many I/Os a second,
     each way: full speed would take one of the machine's CPUs from whatever else goes on in it."""
 
-    def __init__(self, path, rw="randwrite", secs=600, size="2M", verify=True, block="4k", rate=100, **more):
+    def __init__(self, path, rw="randwrite", secs=ENDLESS_SECS, size="2M", verify=True, block="4k", rate=100, **more):
         # fio leaves state files for verification in its working directory.
         options = {"name": "job", "filename": path, "rw": rw, "bs": block, "size": size, "direct": 1, "ioengine": "libaio",
                    "iodepth": 4, "output-format": "json", "exitall_on_error": 1, "verify_state_save": 0, **more}
@@ -207,7 +211,17 @@ class Fio:
         jobs = _json_of(out).get("jobs", [])
         total = lambda way: sum(job[way]["total_ios"] for job in jobs)
         return {"status": self.process.returncode, "error": max((job["error"] for job in jobs), default=None),
+                "secs": max((job["job_runtime"] for job in jobs), default=0) / 1000,
                 "writes": total("write"), "reads": total("read"), "said": err.strip()[-300:]}
+
+
+def failed(report):
+    """Whether a job without an end of its own could not go on. Once, on a slow host, fio ended like that without having
+    counted an error: the report is shown then."""
+    if report["error"]:
+        return True
+    print(f"   fio ended without an error: {report}", flush=True)
+    return report["secs"] < ENDLESS_SECS / 2
 
 
 def _json_of(text):

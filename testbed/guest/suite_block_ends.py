@@ -12,7 +12,7 @@ from block import ADDRESS6, MIB, TCP, TCP6, BlockNode, alloc, attached, director
 from block import on_time, put, ready, resources, settled, sh, ways_to_end
 from block_refusals import refused
 from checks import Suite
-from nvme_host import Fio, Watch, connect, disconnect, gone, options_of
+from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
 
 TERM_SECS = 8
 # The client's kernel sees its connection closed some time after the node's did it.
@@ -48,7 +48,7 @@ def _one(suite, name, lease, end, is_expiry):
     suite.check(f"{name}: the connection is lost before the end is told", (lost_at_ms or told_at_ms) < told_at_ms + TOLD_SLACK_MS,
                 told_at_ms, lost_at_ms)
     report = job.report()
-    suite.check(f"{name}: fio meets errors", report["error"], "an error", report)
+    suite.check(f"{name}: fio meets errors", failed(report), "an error")
     gone(nqn)
     print(f"   {name}: no device {(time.time() * 1000 - lost_at_ms) / 1000:.1f} s after the connection was lost", flush=True)
     refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn)
@@ -97,7 +97,7 @@ def together(suite, node, pools):
               if any(lease["lease_id"] in line and "Connect refused with status 0x4182" in line for line in said)]
     suite.equal("together: every cut is proved", TOGETHER, len(proved))
     for lease, job in zip(leases, jobs):
-        suite.check("together: fio meets errors", job.report()["error"], "an error")
+        suite.check("together: fio meets errors", failed(job.report()), "an error")
         gone(nqn_of(lease))
     suite.equal("together: nothing of them is left", [], [path for path in nvmet_tree.snapshot() if "fabricbios" in path])
 

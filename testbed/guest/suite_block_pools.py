@@ -12,7 +12,7 @@ from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_dev
 from block import resources, settled, sh, size_of
 from checks import Suite
 from fabric import UNREACHABLE, Refused
-from nvme_host import Fio, connect, disconnect, gone
+from nvme_host import Fio, connect, disconnect, failed, gone
 from suite_block_restart import volume_of
 
 SECRET = pattern("secret")
@@ -197,7 +197,7 @@ def taken(suite):
         for kind, pool in pools.items():
             nqn = nqn_of(leases[kind])
             suite.equal(f"{kind}: what the lost node served is gone", [], [name for name in nvmet_tree.subsystems() if name == nqn])
-            suite.check(f"{kind}: its client meets errors", jobs[kind].report()["error"], "an error")
+            suite.check(f"{kind}: its client meets errors", failed(jobs[kind].report()), "an error")
             gone(nqn)
             suite.check(f"{kind}: told what was lost by force", other.wait_for_line("--force", pool), "--force", other.lines[-9:])
             capacity = settled_row(other, pool)

@@ -8,7 +8,7 @@ from block import RDMA, BlockNode, alloc, attached, directory_pool, loop_device,
 from block import settled, traces, ways_to_end
 from block_refusals import refused, strangers
 from checks import Suite, lab_device
-from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, gen_key, gone, options_of, text_of, verified
+from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, failed, gen_key, gone, options_of, text_of, verified
 
 TERM_SECS = 10
 OVER = "nvme-rdma"
@@ -36,7 +36,7 @@ def ends(suite, node, pools):
             lease = alloc(bob, secs=secs, pool=pools["device"], transport=OVER)
             job = Fio(connect(lease)).started()
             end(lease)
-            suite.check(f"{name}: fio meets errors", job.report()["error"], "an error")
+            suite.check(f"{name}: fio meets errors", failed(job.report()), "an error")
             gone(nqn_of(lease))
             refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
         suite.check("the neighbour goes on", neighbour.running(), "running")

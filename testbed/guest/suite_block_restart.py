@@ -20,7 +20,7 @@ from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_dev
 from block import resources, same_traces, settled, sh, size_of, traces
 from checks import Suite, give_back
 from fabric import program
-from nvme_host import Fio, connect, device, disconnect, gone, until
+from nvme_host import Fio, connect, device, disconnect, failed, gone, until
 
 TERM_SECS = 10
 STEP_SECS = 15
@@ -88,7 +88,7 @@ def _ends_on_time(suite, name, lease, job):
     until(lambda: not nvmet_tree.listed(nqn_of(lease)), 10, "the end of the lease")
     print(f"   {name}: unlinked {-left():.1f} s after the deadline", flush=True)
     report = job.report()
-    suite.check(f"{name}: fio meets errors", report["error"], "an error", report)
+    suite.check(f"{name}: fio meets errors", failed(report), "an error")
     gone(nqn_of(lease))
 
 

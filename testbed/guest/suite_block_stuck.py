@@ -7,7 +7,7 @@ from block import BlockNode, alloc, attached, directory_pool, leased, loop_devic
 from block import settled, sh
 from checks import Suite, give_back
 from fabric import Refused
-from nvme_host import Fio, Watch, connect, gone, until, verified
+from nvme_host import Fio, Watch, connect, failed, gone, until, verified
 
 TERM_SECS = 12
 
@@ -34,7 +34,7 @@ def stuck(suite, node, pools, resumed_by):
         try:
             watch = Watch(nqn_of(lease))
             on_time(suite, "stuck", lease, watch.report())
-            suite.check("stuck: fio meets errors", victim.report()["error"], "an error")
+            suite.check("stuck: fio meets errors", failed(victim.report()), "an error")
             gone(nqn_of(lease))
             fence = until(lambda: fences(node), 60, "a fence")[0]
             suite.check("stuck: the fence names the device", kernel_name(name) in fence["reason"], kernel_name(name), fence["reason"])

@@ -14,7 +14,7 @@ from block import put, ready, same_traces, settled, resources, size_of, traces
 from block_refusals import refused, strangers
 from checks import Suite
 from fabric import OTHER, REFUSED, Refused
-from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, gone, options_of, text_of, until, verified
+from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, failed, gone, options_of, text_of, until, verified
 
 RENEW_SECS = 15
 ATTACHED_SECS = 20
@@ -200,7 +200,7 @@ def ended(suite, node, pools):
         job = Fio(connect(lease)).started()
         alice.free(lease)
         report = job.report()
-        suite.check(f"free, {kind}: fio meets errors", report["error"], "an error", report)
+        suite.check(f"free, {kind}: fio meets errors", failed(report), "an error")
         print(f"   free, {kind}: no device after {gone(nqn_of(lease)):.1f} s more", flush=True)
         suite.check(f"free, {kind}: the client's device is gone", not controllers(nqn_of(lease)))
         refused(suite, f"free, {kind}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))

@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=1200
 """Leased memory over RDMA, from the client's side: it can be used, only as far as it was leased, and not
-after the lease has ended, however that came about."""
+after the lease has ended, however that came about. MEM_CYCLES says how many leases are granted and freed to see
+that nothing stays behind (30)."""
+import os
+
 from checks import Suite, give_back, lab_device, leased, rearm
 from fabric import NOT_FOUND, Node, Refused, resources
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
@@ -9,7 +12,7 @@ from writer import Writer
 
 LEASE_BYTES = 65536
 ARENA_BYTES = 16 << 20
-CYCLES = 100
+CYCLES = int(os.environ.get("MEM_CYCLES", "30"))
 # A queue pair destroyed before its window keeps the kernel for 51 s; an orderly cut takes milliseconds, and
 # an emulated processor some hundred times that.
 STALL_LIMIT_MS = 10_000

@@ -88,27 +88,45 @@ impl Profile {
     }
 }
 
+/// What is built for a run of suites. Packages share their dependencies only with those that are built by the
+/// same command: cargo chooses the features for all of them together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// What the suites need, and nothing else.
+    Suites,
+    /// Everything, which is there already if the unit tests ran before.
+    Workspace,
+}
+
+impl Scope {
+    /// Builds the programs under test for [`Profile::Debug`].
+    pub(crate) fn build_programs(self, layout: &Layout) -> Result<()> {
+        run(match self {
+            Self::Suites => build_programs(layout, Profile::Debug)?,
+            Self::Workspace => cargo(layout, &["test", "--workspace", "--no-run", "--quiet"])?,
+        })
+    }
+}
+
 /// Builds one integration test and returns its binary.
-pub(crate) fn test_binary(layout: &Layout, package: &str, test: &str) -> Result<PathBuf> {
-    let arguments = [
-        "test",
-        "--no-run",
-        "--message-format=json",
-        "-p",
-        package,
-        "--test",
-        test,
-    ];
+pub(crate) fn test_binary(
+    layout: &Layout,
+    scope: Scope,
+    package: &str,
+    test: &str,
+) -> Result<PathBuf> {
+    let which: &[&str] = match scope {
+        Scope::Suites => &["-p", package, "--test", test],
+        Scope::Workspace => &["--workspace"],
+    };
+    let arguments = [&["test", "--no-run", "--message-format=json"], which].concat();
     let mut command = cargo(layout, &arguments)?;
     let output = command
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start cargo")?;
     if !output.status.success() {
-        bail!(
-            "cargo test --no-run -p {package} --test {test} ended with {}",
-            output.status
-        );
+        bail!("cargo {} ended with {}", arguments.join(" "), output.status);
     }
     executable(&String::from_utf8_lossy(&output.stdout), test)
         .with_context(|| format!("cargo built no binary for the test {test} of {package}"))

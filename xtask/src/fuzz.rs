@@ -53,25 +53,27 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     };
     requirements::ensure(layout, &[Need::Build], consent, &crate::lab::say)?;
     let all = targets(layout)?;
+    let names: Vec<&String> = all.iter().map(|target| &target.name).collect();
     for wanted in &arguments.targets {
         ensure!(
-            all.contains(wanted),
-            "there is no target `{wanted}`; there are {}",
-            all.join(" ")
+            names.contains(&wanted),
+            "there is no target `{wanted}`; there are {names:?}"
         );
     }
-    let chosen = |name: &&String| arguments.targets.is_empty() || arguments.targets.contains(name);
-    let fuzz = Fuzz::prepare(layout)?;
-    for target in all.iter().filter(chosen) {
-        fuzz.run(target, arguments.secs)?;
+    let chosen =
+        |target: &&Target| arguments.targets.is_empty() || arguments.targets.contains(&target.name);
+    let chosen: Vec<&Target> = all.iter().filter(chosen).collect();
+    let fuzz = Fuzz::prepare(layout, &chosen)?;
+    for target in chosen {
+        fuzz.run(&target.name, arguments.secs)?;
         if arguments.keep {
-            fuzz.keep(target)?;
+            fuzz.keep(&target.name)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask test`: every target, for a short time.
+/// The step of `cargo xtask test`: every target that is quickly built, for a short time.
 pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Outcome::Skipped(format!(
@@ -79,26 +81,41 @@ pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
         )));
     }
     let all = targets(layout)?;
-    ensure!(!all.is_empty(), "there is no fuzz target");
-    let fuzz = Fuzz::prepare(layout)?;
-    for target in &all {
-        fuzz.run(target, TEST_SECS)?;
+    let (others, chosen): (Vec<&Target>, Vec<&Target>) =
+        all.iter().partition(|target| target.needs_control);
+    ensure!(!chosen.is_empty(), "there is no fuzz target");
+    let fuzz = Fuzz::prepare(layout, &chosen)?;
+    for target in chosen {
+        fuzz.run(&target.name, TEST_SECS)?;
+    }
+    for target in others {
+        println!("by name only: {}", target.name);
     }
     Ok(Outcome::Passed)
 }
 
-/// The names of the targets, in the order of the manifest.
-fn targets(layout: &Layout) -> Result<Vec<String>> {
+/// What is fuzzed.
+struct Target {
+    name: String,
+    /// Built with the control plane, which takes longer than all else.
+    needs_control: bool,
+}
+
+/// The targets, in the order of the manifest.
+fn targets(layout: &Layout) -> Result<Vec<Target>> {
     let manifest = layout.repository().join("fuzz/Cargo.toml");
     let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
     let binaries = text.split("[[bin]]").skip(1);
-    let name = |binary: &str| {
+    let target = |binary: &str| {
         let line = binary
             .lines()
             .find_map(|line| line.strip_prefix("name = "))?;
-        Some(line.trim_matches('"').to_owned())
+        Some(Target {
+            name: line.trim_matches('"').to_owned(),
+            needs_control: binary.contains(r#"required-features = ["control"]"#),
+        })
     };
-    Ok(binaries.filter_map(name).collect())
+    Ok(binaries.filter_map(target).collect())
 }
 
 /// Built targets, and where their inputs are.
@@ -108,7 +125,7 @@ struct Fuzz<'a> {
 }
 
 impl<'a> Fuzz<'a> {
-    fn prepare(layout: &'a Layout) -> Result<Self> {
+    fn prepare(layout: &'a Layout, targets: &[&Target]) -> Result<Self> {
         let work = layout.target().join("fuzz");
         let mut build = cargo(
             layout,
@@ -118,6 +135,9 @@ impl<'a> Fuzz<'a> {
             .current_dir(layout.repository().join("fuzz"))
             .env("CARGO_TARGET_DIR", &work)
             .env("RUSTFLAGS", COVERAGE);
+        if targets.iter().any(|target| target.needs_control) {
+            build.args(["--features", "control"]);
+        }
         cargo::run(build)?;
         let fuzz = Self { layout, work };
         fuzz.write_seeds()?;
@@ -250,7 +270,7 @@ mod tests {
             let path = entry.unwrap().path();
             let stem = path.file_stem().unwrap().to_str().unwrap();
             assert!(
-                path.is_dir() || named.iter().any(|name| name == stem),
+                path.is_dir() || named.iter().any(|target| target.name == stem),
                 "{stem}"
             );
         }

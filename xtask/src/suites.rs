@@ -1,6 +1,6 @@
 //! The lab suites: programs under testbed/guest, and Rust tests that need the lab kernel.
 
-use crate::cargo::{self, Profile};
+use crate::cargo::{self, Profile, Scope};
 use crate::lab::{BootArguments, say};
 use anyhow::{Context, Result, anyhow};
 use fabricbios_testbed::requirements::Need;
@@ -71,11 +71,17 @@ impl Suites {
         programs.chain(rust_tests.map(|test| (test.name.as_str(), Machines::One)))
     }
 
-    pub(crate) fn on<'a>(&'a self, layout: &'a Layout, boot: &'a BootArguments) -> Runner<'a> {
+    pub(crate) fn on<'a>(
+        &'a self,
+        layout: &'a Layout,
+        boot: &'a BootArguments,
+        scope: Scope,
+    ) -> Runner<'a> {
         Runner {
             suites: self,
             layout,
             boot,
+            scope,
             lab: OnceCell::new(),
         }
     }
@@ -114,6 +120,7 @@ pub(crate) struct Runner<'a> {
     suites: &'a Suites,
     layout: &'a Layout,
     boot: &'a BootArguments,
+    scope: Scope,
     lab: OnceCell<std::result::Result<Lab, String>>,
 }
 
@@ -128,14 +135,29 @@ impl Runner<'_> {
                 self.layout,
                 Profile::Debug,
             ),
-            Some(place) => run_rust(lab, self.layout, &self.suites.rust_tests[place]),
+            Some(place) => self.run_rust(lab, &self.suites.rust_tests[place]),
         }
+    }
+
+    fn run_rust(&self, lab: &Lab, test: &RustTest) -> Result<Outcome> {
+        let RustTest { name, of } = test;
+        let binary = cargo::test_binary(self.layout, self.scope, of.package, name)?
+            .display()
+            .to_string();
+        // Ignored ones too: those are the tests that need the lab. One at a time, because they share
+        // the devices of the guest.
+        let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
+        job.timeout = Some(RUST_TIMEOUT);
+        job.preludes.extend(of.prelude);
+        job.environment
+            .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
+        Ok(suite::rust_outcome(&lab.run(&job)?))
     }
 
     fn lab(&self) -> Result<&Lab> {
         let prepare = || {
-            cargo::run(cargo::build_programs(self.layout, Profile::Debug)?)
-                .context("cannot build the programs under test")?;
+            let built = self.scope.build_programs(self.layout);
+            built.context("cannot build the programs under test")?;
             self.boot
                 .prepare(self.layout, &[Need::Guest, Need::Build], &say)
         };
@@ -211,21 +233,6 @@ fn worst([node, client]: [Outcome; 2]) -> Outcome {
         (_, Outcome::Failed(why)) => Outcome::Failed(format!("client: {why}")),
         (Outcome::Passed, other) | (other, _) => other,
     }
-}
-
-fn run_rust(lab: &Lab, layout: &Layout, test: &RustTest) -> Result<Outcome> {
-    let RustTest { name, of } = test;
-    let binary = cargo::test_binary(layout, of.package, name)?
-        .display()
-        .to_string();
-    // Ignored ones too: those are the tests that need the lab. One at a time, because they share
-    // the devices of the guest.
-    let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
-    job.timeout = Some(RUST_TIMEOUT);
-    job.preludes.extend(of.prelude);
-    job.environment
-        .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
-    Ok(suite::rust_outcome(&lab.run(&job)?))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every check of the project, one after the other.
 
-use crate::cargo::{self, cargo, program};
+use crate::cargo::{self, Scope, cargo, program};
 use crate::lab::{BootArguments, say};
 use crate::suites::Suites;
 use anyhow::{Result, bail};
@@ -51,7 +51,12 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     requirements::ensure(layout, &needs(&chosen), arguments.boot.consent(), &say)?;
-    let lab = suites.on(layout, &arguments.boot);
+    let scope = if arguments.only.is_empty() {
+        Scope::Workspace
+    } else {
+        Scope::Suites
+    };
+    let lab = suites.on(layout, &arguments.boot, scope);
     let mut report = Report::default();
     for step in chosen {
         println!("\n== {}: {}", step.name, step.about);
