@@ -52,9 +52,12 @@ impl Directory {
     pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
         let shown = path.display().to_string();
         let identity = trusted(&path)?;
-        let marker = Marker::take(&path, config)?;
+        let list = || names(&path).map_err(|error| format!("{shown}: {error}"));
+        let has_volumes = list()?.iter().any(|name| volume::lease_of(name).is_some());
+        let marker = Marker::take(&path, config, has_volumes)?;
         let block_bytes = volume::probe(&path)?;
-        let names = names(&path).map_err(|error| format!("{shown}: {error}"))?;
+        // Whoever had the marker before may have made or taken away some since.
+        let names = list()?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
             let at = path.join(stray);
             fs::remove_file(&at).map_err(|error| format!("{}: {error}", at.display()))?;

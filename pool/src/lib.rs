@@ -95,7 +95,11 @@ impl Pool {
         let failed = |why: String| StepError::new("open pool", why);
         let shown = config.path.display();
         let path = config.path.canonicalize();
-        let path = path.map_err(|error| failed(format!("{shown}: {error}")))?;
+        let path = path.map_err(|error| {
+            failed(format!(
+                "{shown}: {error}; make the directory, or mount its disk, before the start"
+            ))
+        })?;
         let kind = path.metadata().map(|metadata| metadata.file_type());
         let kind = kind.map_err(|error| failed(format!("{shown}: {error}")))?;
         if kind.is_dir() {

@@ -324,6 +324,47 @@ fn a_marker_that_is_none_is_refused() {
 }
 
 #[test]
+fn a_directory_with_volumes_and_without_a_marker_is_nobodys_to_take() {
+    let place = place();
+    open(&place).create(LEASE, EXTENT).unwrap();
+    let marker = place.path().join(".fabricbios-pool");
+    fs::write(&marker, "").unwrap();
+    let error = refusal(config(place.path()));
+    assert!(error.contains("--force"), "{error}");
+    fs::remove_file(&marker).unwrap();
+    let error = refusal(config(place.path()));
+    assert!(error.contains("--force"), "{error}");
+    assert_eq!(names(&place), [format!("{LEASE}.volume")]);
+    let forced = PoolConfig {
+        force: true,
+        ..config(place.path())
+    };
+    assert_eq!(Pool::open(forced).unwrap().leases().unwrap(), [LEASE]);
+}
+
+#[test]
+fn a_grant_is_counted_in_the_marker_of_its_own_pool_only() {
+    let (place, other) = (place(), self::place());
+    let pool = open(&place);
+    pool.count_grant(1).unwrap();
+    drop(open(&other));
+    let marker = |place: &TempDir| place.path().join(".fabricbios-pool");
+    fs::rename(marker(&other), marker(&place)).unwrap();
+    let theirs = fs::read(marker(&place)).unwrap();
+    let error = pool.count_grant(2).unwrap_err().to_string();
+    assert!(error.contains("another pool"), "{error}");
+    assert_eq!(fs::read(marker(&place)).unwrap(), theirs);
+    let victim = other.path().join("victim");
+    fs::write(&victim, "theirs").unwrap();
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::remove_file(marker(&place)).unwrap();
+    fs::hard_link(&victim, marker(&place)).unwrap();
+    let error = pool.count_grant(2).unwrap_err().to_string();
+    assert!(error.contains("2 names"), "{error}");
+    assert_eq!(fs::read(&victim).unwrap(), b"theirs");
+}
+
+#[test]
 fn a_directory_that_others_can_write_is_refused_with_what_to_do() {
     let place = place();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o770)).unwrap();

@@ -2,7 +2,7 @@
 //! written. Whoever has it locked has the pool.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,14 +38,19 @@ struct Text {
 }
 
 impl Marker {
-    /// Locks the marker of the directory; writes one if there is none, or if another node's is taken by
-    /// force.
-    pub(super) fn take(directory: &Path, config: &PoolConfig) -> Result<Self, String> {
+    /// Locks the marker of the directory; writes one if there is none and no volume either, or if another node's
+    /// is taken by force.
+    pub(super) fn take(
+        directory: &Path,
+        config: &PoolConfig,
+        has_volumes: bool,
+    ) -> Result<Self, String> {
         let (node, force) = (&config.node_id, config.force);
+        let may_begin = config.may_begin && (force || !has_volumes);
         let path = directory.join(NAME);
         let shown = path.display().to_string();
-        let mut file =
-            open(&path, config.may_begin).map_err(|error| format!("{shown}: {error}"))?;
+        let mut file = open(&path, may_begin)
+            .map_err(|error| format!("{shown}: {error}; {}", remedy(&error, has_volumes)))?;
         lock(&file).map_err(|why| format!("{shown}: {why}"))?;
         let metadata = file
             .metadata()
@@ -54,8 +59,8 @@ impl Marker {
             return Err(format!("{shown}: {flaw}"));
         }
         let found = read(&mut file).map_err(|error| format!("{shown}: {error}"))?;
-        if found.is_empty() && !config.may_begin {
-            return Err(format!("{shown}: empty: no pool"));
+        if found.is_empty() && !may_begin {
+            return Err(format!("{shown}: empty; {}", nobody(has_volumes)));
         }
         let text = Text::settle(&found, node, force).map_err(|why| format!("{shown}: {why}"))?;
         let was_empty = found.is_empty();
@@ -114,24 +119,53 @@ impl Marker {
 /// Has a text in the marker of this path when it returns.
 pub(super) type Put<'a> = &'a dyn Fn(&Path, &str) -> Result<(), String>;
 
-/// What a process of its own does.
+/// What a process of its own does: in place of what the marker says only something later of the same pool and
+/// node, for by now another one may be at that path.
 pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
-    let file = OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path);
-    let written = file.and_then(|file| put(&file, text));
-    written.map_err(|error| format!("{}: {error}", path.display()))
+    let shown = path.display();
+    let failed = |error: io::Error| format!("{shown}: {error}");
+    let mut file = open(path, false).map_err(failed)?;
+    if let Some(flaw) = file_flaw(&file.metadata().map_err(failed)?) {
+        return Err(format!("{shown}: {flaw}"));
+    }
+    let found = Text::parse(&read(&mut file).map_err(failed)?);
+    let whose = |text: Text| (text.identity, text.node);
+    if found.is_none() || found.map(whose) != Text::parse(text).map(whose) {
+        return Err(format!("{shown}: another pool is in its place by now"));
+    }
+    put(&file, text).map_err(failed)
 }
 
 /// In one write, of one length: a crash leaves an empty file, which counts as none, or one whole text.
-fn put(file: &File, text: &str) -> std::io::Result<()> {
+fn put(file: &File, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
     file.set_len(text.len() as u64)?;
     file.sync_all()
 }
 
-fn open(path: &Path, create: bool) -> std::io::Result<File> {
+/// What there is where nothing says whose it is.
+fn nobody(has_volumes: bool) -> &'static str {
+    match has_volumes {
+        true => {
+            "volumes are here, and nothing says whose: put the file back, or take the directory with \
+             --force, which loses them"
+        }
+        false => "no pool is here: is its disk mounted?",
+    }
+}
+
+fn remedy(error: &io::Error, has_volumes: bool) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => nobody(has_volumes),
+        ErrorKind::PermissionDenied => {
+            "the daemon has to run as root or as the owner of the directory"
+        }
+        ErrorKind::ReadOnlyFilesystem => "a pool in a directory is written to: mount it read-write",
+        _ => "give a directory that files can be made in",
+    }
+}
+
+fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
@@ -142,7 +176,7 @@ fn open(path: &Path, create: bool) -> std::io::Result<File> {
         .open(path)
 }
 
-fn read(file: &mut File) -> std::io::Result<String> {
+fn read(file: &mut File) -> io::Result<String> {
     let mut text = String::new();
     file.take(BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)

@@ -144,7 +144,7 @@ fn explain(error: &io::Error, directory: &Path, bytes: u64) -> String {
     let free = full.then(|| free_bytes(directory).ok()).flatten();
     match free {
         Some(free) => {
-            format!("{error}: {bytes} bytes wanted, {free} free; make room or offer less")
+            format!("{error}: {bytes} bytes wanted, {free} free; make room there")
         }
         None => error.to_string(),
     }
