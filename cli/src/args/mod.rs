@@ -91,7 +91,7 @@ pub(crate) enum Identity {
     Show,
     /// Make a key here and have the node sign it (operator)
     Issue {
-        /// For whom: 1 to 64 of a-z 0-9 - _ .
+        /// For whom: 1 to 64 of a-z 0-9 . - _
         #[arg(long, value_name = "NAME", value_parser = values::tenant)]
         tenant: String,
         /// tenant or operator

@@ -68,4 +68,8 @@ impl Store for MemLease {
     fn finish(&self) -> Result<(), Error> {
         Ok(())
     }
+
+    fn unfinished(&self) -> Option<&'static str> {
+        None
+    }
 }

@@ -35,6 +35,8 @@ pub(super) trait Store {
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error>;
     /// What was written is there to stay.
     fn finish(&self) -> Result<(), Error>;
+    /// What may become of what was written without that.
+    fn unfinished(&self) -> Option<&'static str>;
 }
 
 /// `len` bytes from `offset` on, or all to the end.
@@ -103,12 +105,39 @@ pub(super) fn write(store: &impl Store, offset: u64, output: Output) -> Result<(
         return Err(no_block(store, &format!("has {bytes} bytes"), 0));
     }
     let mut progress = Progress::new(told, output);
-    let done = copy(store, offset, room, &mut stdin.lock(), &mut progress)?;
+    let copied = copy(store, offset, room, &mut stdin.lock(), &mut progress);
     drop(progress);
+    let done = copied.map_err(|stopped| stopped.settled(store))?;
     store
         .finish()
-        .map_err(|error| so_far(error.into(), "written", done))?;
+        .map_err(|error| unfinished(so_far(error.into(), "written", done), store))?;
     report(store, offset, done, output)
+}
+
+/// A copy that ended too early.
+struct Stopped {
+    failure: Failure,
+    done: u64,
+    /// The lease would have taken more.
+    is_input: bool,
+}
+
+impl Stopped {
+    /// What was written until then is kept, too, where the node is not what failed.
+    fn settled(self, store: &impl Store) -> Failure {
+        let is_kept = self.done == 0 || (self.is_input && store.finish().is_ok());
+        match is_kept {
+            true => self.failure,
+            false => unfinished(self.failure, store),
+        }
+    }
+}
+
+fn unfinished(failure: Failure, store: &impl Store) -> Failure {
+    match store.unfinished() {
+        Some(what) => failure.loudly(what),
+        None => failure,
+    }
 }
 
 fn copy(
@@ -117,29 +146,37 @@ fn copy(
     room: u64,
     stdin: &mut impl Read,
     progress: &mut Progress,
-) -> Result<u64, Failure> {
+) -> Result<u64, Stopped> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut done = 0;
+    let input = |failure, done| Stopped {
+        failure,
+        done,
+        is_input: true,
+    };
     loop {
-        let length = fill(stdin, &mut piece)
-            .map_err(|e| so_far(Failure::local("read standard input", &e), "written", done))?;
+        let length = fill(stdin, &mut piece).map_err(|error| {
+            let failure = Failure::local("read standard input", &error);
+            input(so_far(failure, "written", done), done)
+        })?;
         let fits = usize::try_from(room - done).map_or(length, |left| length.min(left));
         let whole = usize::try_from(store.unit()).map_or(0, |unit| fits - fits % unit);
         store
             .write(offset + done, &piece[..whole])
-            .map_err(|error| not_written(error, store.road(), done))?;
+            .map_err(|error| Stopped {
+                failure: not_written(error, store.road(), done),
+                done,
+                is_input: false,
+            })?;
         done += whole as u64;
         progress.at(done);
         if fits < length {
-            return Err(too_long(offset, room, "goes on", done));
+            return Err(input(too_long(offset, room, "goes on", done), done));
         }
         if whole < fits {
             let rest = fits - whole;
-            return Err(no_block(
-                store,
-                &format!("ends {rest} bytes into a block"),
-                done,
-            ));
+            let why = format!("ends {rest} bytes into a block");
+            return Err(input(no_block(store, &why, done), done));
         }
         if length < piece.len() {
             return Ok(done);
@@ -212,7 +249,9 @@ fn not_written(error: Error, road: Option<Road>, done: u64) -> Failure {
             Error::Usage(_) | Error::Ended { .. } => false,
             _ => true,
         };
-    let failure = so_far(error.into(), "written", done);
+    let failure = Failure::from(error).loudly(&format!(
+        "{done} bytes were written before the piece that failed, and any of that may have been"
+    ));
     match may_arrive {
         true => failure.loudly(STILL_ON_ITS_WAY),
         false => failure,

@@ -165,6 +165,7 @@ fn a_stream_that_ends_within_a_block_says_how_much_is_written() {
     ] {
         assert!(message.contains(part), "{part} in {message}");
     }
+    assert!(!message.contains("not flushed"), "{message}");
     assert!(blocks.bytes()[..3 * BLOCK] == input[..3 * BLOCK]);
 }
 

@@ -104,4 +104,8 @@ impl Store for Blocks {
     fn finish(&self) -> Result<(), Error> {
         self.lease.flush()
     }
+
+    fn unfinished(&self) -> Option<&'static str> {
+        Some("what was written was not flushed: a power cut of the node may lose it")
+    }
 }
