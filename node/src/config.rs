@@ -302,7 +302,9 @@ pub const FBBU_PORT: u16 = 5703;
 
 fn has_double(paths: &[PathBuf]) -> bool {
     let mut seen = std::collections::HashSet::new();
-    !paths.iter().all(|path| seen.insert(path))
+    // However they are written; what is not there has no other spelling.
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    !paths.iter().all(|path| seen.insert(real(path)))
 }
 
 /// A list of the flags replaces that of the file.

@@ -387,7 +387,9 @@ impl Driver {
                 Ok(_) => Err(Refusal::new(
                     LeaseError::Internal,
                     RefusalClass::Transient,
-                    format!("decided, but it could not be written down: {error}"),
+                    format!(
+                        "decided, but it could not be written down ({error}): should the node die before it can be, it comes undone"
+                    ),
                 )),
                 refusal => refusal,
             };

@@ -70,6 +70,12 @@ pub(super) fn open(
         program: std::env::current_exe().context("find the daemon's own program")?,
     };
     let pools = taker.open_all()?;
+    for record in left(&known, &pools).filter(|it| it.was_offered) {
+        tracing::warn!(
+            pool = %record.path.display(),
+            "the last run offered it and this one does not (--block-pool): its leases are over"
+        );
+    }
     let writer = past.writer();
     let seq = writer.submit(changes(&known, &pools)?);
     writer
@@ -78,14 +84,16 @@ pub(super) fn open(
     Ok(pools)
 }
 
+/// Pools on record that are not on offer.
+fn left<'a>(known: &'a Known, pools: &'a [OpenPool]) -> impl Iterator<Item = &'a PoolRecord> {
+    let is_offered = |identity: u128| pools.iter().any(|it| it.record.identity == identity);
+    let records = known.records.values();
+    records.filter(move |it| !is_offered(it.identity))
+}
+
 /// Of what is not on offer the leases are given up in this run.
 fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
-    let is_offered = |identity: &u128| pools.iter().any(|it| it.record.identity == *identity);
-    let left = known
-        .records
-        .values()
-        .filter(|it| !is_offered(&it.identity));
-    let left = left.map(|record| PoolRecord {
+    let left = left(known, pools).map(|record| PoolRecord {
         was_offered: false,
         ..record.clone()
     });

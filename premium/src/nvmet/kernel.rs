@@ -23,10 +23,14 @@ pub(super) fn make_ready(configfs: &Path) -> Result<(), StepError> {
 }
 
 fn advice(configfs: &Path, why: &str) -> StepError {
-    let advice = if is_mounted(configfs.parent().unwrap_or(configfs)) {
+    let place = configfs.parent().unwrap_or(configfs);
+    let advice = if is_mounted(place) {
         format!("modprobe nvmet nvmet-tcp{why}")
-    } else {
+    } else if place.is_dir() {
         "mount -t configfs none /sys/kernel/config".to_owned()
+    } else {
+        "modprobe configfs, and nvmet-tcp or nvmet-rdma; a kernel without them (CONFIG_CONFIGFS_FS,          CONFIG_NVME_TARGET) serves blocks over UDP alone"
+            .to_owned()
     };
     let shown = configfs.display();
     StepError::new("open nvmet", format_args!("{shown} is missing: {advice}"))
@@ -54,6 +58,8 @@ mod tests {
             error.contains("mount -t configfs none /sys/kernel/config"),
             "{error}"
         );
+        let error = advice(&configfs.join("nvmet"), "").to_string();
+        assert!(error.contains("modprobe configfs"), "{error}");
         fs::create_dir_all(configfs.join("subsystems")).unwrap();
         make_ready(&configfs).unwrap();
     }
