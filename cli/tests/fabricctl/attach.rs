@@ -135,7 +135,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
         (ended(LeasePhase::Revoked), "", 4, "new lease"),
         (ended(LeasePhase::Grace), "", 4, "renew"),
         (ended(LeasePhase::Fenced), "", 5, "fenced"),
-        (no_road, "", 2, "no way"),
+        (no_road, "", 2, "--identity"),
         (tcp_only.clone(), " --transport nvme-rdma", 2, "nvme-rdma"),
         (tcp_only.clone(), " --transport udp", 2, "udp"),
         (tcp_only, " --transport both", 2, "nvme-tcp"),

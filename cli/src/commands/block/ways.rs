@@ -1,7 +1,7 @@
 //! By which ways a lease can become a device of this machine, if it can at all.
 
 use fabricbios_wire::{
-    LeaseInfo, LeasePhase, NvmeofAddress, NvmeofBinding, NvmeofTransport, RefusalClass,
+    Binding, LeaseInfo, LeasePhase, NvmeofAddress, NvmeofBinding, NvmeofTransport, RefusalClass,
     ResourceType, Transport,
 };
 
@@ -50,6 +50,13 @@ fn road(transport: NvmeofTransport) -> Transport {
 }
 
 fn no_way(info: &LeaseInfo, wanted: Transport) -> Failure {
+    if info.binding == Binding::default() {
+        return Failure::usage(
+            "the node does not say where it is: it tells only the lease's tenant (--identity), and \
+             nobody while the lease is being bound"
+                .to_owned(),
+        );
+    }
     let road = info.effective.transport.map_or("none yet", Transport::name);
     let wanted = match wanted {
         Transport::Auto => "NVMe-oF or UDP".to_owned(),
