@@ -106,7 +106,7 @@ def is_refusal_without_key(data):
     """INVALID as a server sends it to somebody who has shown no key: 88 bytes with a tag of zeros."""
     frame, tag = parse(data)
     return (len(data) == FRAME_LEN and tag == NO_TAG and frame.status == INVALID and bool(frame.flags & REPLY)
-            and (frame.payload_crc, frame.payload_len, frame.reserved) == (0, 0, 0))
+            and (frame.payload_crc, frame.payload_len) == (0, 0))
 
 
 def flipped(data, at, bits=0x01):

@@ -1,6 +1,10 @@
 //! The device of a lease: how it comes and how it goes.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::mpsc::{self, Receiver},
+    thread,
+};
 
 use fabricbios_client::{BlockLease, Node};
 use fabricbios_wire::{LeaseId, LeaseInfo, RefusalClass};
@@ -10,6 +14,7 @@ use super::{
     modules::{load_module, no_driver},
     nvme_device,
     nvme_host::{NvmeHost, Target},
+    nvme_keys,
     ways::Way,
 };
 use crate::failure::{Exit, Failure};
@@ -73,16 +78,17 @@ impl Device {
         }
     }
 
-    /// Gives the kernel the keys of the lease as it is now, for when it has to connect again; whether they
-    /// were others.
-    pub(super) fn follow_keys(&self, info: &LeaseInfo) -> Result<bool, Failure> {
-        match (self, &info.binding.nvmeof) {
-            (Self::Nvmeof(host, target), Some(binding)) => {
-                host.follow_keys(target, binding).map_err(failure)
-            }
+    /// Gives the kernel the keys of the lease as it is now, for when it has to connect again, on a thread of its
+    /// own: a node that is asked to connect may be silent. What comes is whether they were others.
+    pub(super) fn follow_keys(&self, info: &LeaseInfo) -> Option<Receiver<Result<bool, Failure>>> {
+        let (Self::Nvmeof(host, _), Some(binding)) = (self, &info.binding.nvmeof) else {
             // The lease's own client follows them.
-            _ => Ok(false),
-        }
+            return None;
+        };
+        let (tell, told) = mpsc::channel();
+        let (host, binding) = (host.clone(), binding.clone());
+        thread::spawn(move || tell.send(nvme_keys::follow(&host, &binding)).ok());
+        Some(told)
     }
 
     /// What to disconnect if nobody is left who keeps it.
@@ -105,6 +111,15 @@ pub(super) enum NotAttached {
 impl From<Failure> for NotAttached {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
+    }
+}
+
+impl From<NotAttached> for Failure {
+    fn from(reason: NotAttached) -> Self {
+        match reason {
+            NotAttached::NoDriver(why) => not_connected(&[why]),
+            NotAttached::Failed(failure) => failure,
+        }
     }
 }
 

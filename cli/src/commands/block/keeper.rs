@@ -162,7 +162,10 @@ impl Keeper {
             Ok(info) => {
                 let goes_on = self.made.watch.told(&info, started);
                 match goes_on {
-                    true => self.made.follow_keys(&info),
+                    true => {
+                        let patience = self.made.watch.patience(now());
+                        self.made.follow_keys(&info, patience);
+                    }
                     false => log(&format!("the lease is {}", info.phase)),
                 }
                 goes_on

@@ -1,6 +1,10 @@
 //! What a keeper has while a device is attached.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::Duration,
+};
 
 use fabricbios_client::Node;
 use fabricbios_wire::{LeaseInfo, Request};
@@ -24,6 +28,9 @@ pub(super) struct Made {
     pub(super) path: PathBuf,
     pub(super) ears: Ears,
     pub(super) watch: Watch,
+    /// The kernel is being given other keys.
+    keys: Option<Receiver<Result<bool, Failure>>>,
+    keys_trouble: String,
 }
 
 impl Made {
@@ -51,6 +58,8 @@ impl Made {
                 path,
                 ears,
                 watch,
+                keys: None,
+                keys_trouble: String::new(),
             }),
             Err(failure) => {
                 log_failure("the device could not be kept", &device.detach());
@@ -59,15 +68,29 @@ impl Made {
         }
     }
 
-    /// The connection that is open goes on whatever comes of this.
-    pub(super) fn follow_keys(&self, info: &LeaseInfo) {
-        match self.device.follow_keys(info) {
-            Ok(false) => {}
-            Ok(true) => log("the lease has new keys; the kernel has them too"),
-            Err(failure) => log(&format!(
-                "the kernel did not take the lease's new keys, and cannot connect again without them: {}",
-                failure.message()
-            )),
+    /// The connection that is open goes on whatever comes of this. What takes longer than `patience` is looked
+    /// after the next time.
+    pub(super) fn follow_keys(&mut self, info: &LeaseInfo, patience: Duration) {
+        let begun = self.keys.take().or_else(|| self.device.follow_keys(info));
+        let Some(keys) = begun else { return };
+        match keys.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => self.keys = Some(keys),
+            Err(RecvTimeoutError::Disconnected) | Ok(Ok(false)) => {}
+            Ok(Ok(true)) => {
+                log("the lease has new keys; the kernel has connected with them");
+                self.keys_trouble.clear();
+            }
+            Ok(Err(failure)) => self.keys_failed(failure.message()),
+        }
+    }
+
+    /// Said once, as long as it stays the same.
+    fn keys_failed(&mut self, why: &str) {
+        if self.keys_trouble != why {
+            log(&format!(
+                "the connection keeps the lease's old keys, with which it cannot be made anew if it is lost: {why}"
+            ));
+            why.clone_into(&mut self.keys_trouble);
         }
     }
 

@@ -31,11 +31,21 @@ pub(super) enum NotConnected {
     Refused(String),
 }
 
+/// Whether there may be a connection to the same subsystem already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// The kernel refuses a second one.
+    Nothing,
+    /// Both are then paths to one device.
+    Others,
+}
+
 /// Connects to one address. Blocks until the controller is live or the kernel gives up.
 pub(super) fn connect(
     host: &NvmeHost,
     binding: &NvmeofBinding,
     address: &NvmeofAddress,
+    beside: Beside,
 ) -> Result<(), NotConnected> {
     let path = host.dev.join("nvme-fabrics");
     // The kernel loads the module of a transport by itself only once the fabrics module is there.
@@ -55,7 +65,7 @@ pub(super) fn connect(
     if !path.exists() {
         return Err(lacks(&path, loaded));
     }
-    submit(&path, &options(binding, address)).map_err(|error| match loaded {
+    submit(&path, &options(binding, address, beside)).map_err(|error| match loaded {
         // The kernel's answer to a transport that nobody has registered.
         Err(why) if error.raw_os_error() == Some(libc::EINVAL) => lacks(
             &Path::new("/sys/module").join(module.replace('-', "_")),
@@ -82,19 +92,23 @@ fn submit(path: &Path, options: &str) -> io::Result<()> {
     }
 }
 
-fn options(binding: &NvmeofBinding, address: &NvmeofAddress) -> Zeroizing<String> {
+fn options(binding: &NvmeofBinding, address: &NvmeofAddress, beside: Beside) -> Zeroizing<String> {
     let at = SocketAddr::from(address.endpoint);
     let loss = binding.ctrl_loss_secs;
     let delay = loss.saturating_sub(1).clamp(1, RECONNECT_DELAY_SECS);
     let public = format!(
         "nqn={},transport={},traddr={},trsvcid={},hostnqn={},hostid={},ctrl_loss_tmo={loss},\
-         reconnect_delay={delay},keep_alive_tmo={KEEP_ALIVE_SECS}",
+         reconnect_delay={delay},keep_alive_tmo={KEEP_ALIVE_SECS}{}",
         binding.subsystem,
         address.transport,
         at.ip(),
         at.port(),
         binding.host_nqn,
         binding.host_id,
+        match beside {
+            Beside::Nothing => "",
+            Beside::Others => ",duplicate_connect",
+        }
     );
     let mut secrets = vec![("dhchap_secret", &binding.dhchap_secret)];
     let ctrl = binding.dhchap_ctrl_secret.as_ref();
@@ -157,12 +171,14 @@ mod tests {
     #[test]
     fn the_kernel_is_told_all_of_it_in_its_own_words() {
         let binding = binding(Some("DHHC-1:01:BBEC:"));
-        let line = options(&binding, &binding.addresses[0]);
+        let line = options(&binding, &binding.addresses[0], Beside::Nothing);
         let expected = "nqn=nqn.2025-01.io.example:lease,transport=tcp,traddr=2001:db8::7,trsvcid=4420,\
             hostnqn=nqn.2025-01.io.example:host,hostid=07070707-0707-0707-0707-070707070707,\
             ctrl_loss_tmo=5,reconnect_delay=2,keep_alive_tmo=5,dhchap_secret=DHHC-1:00:AAEC=:,\
             dhchap_ctrl_secret=DHHC-1:01:BBEC:";
         assert_eq!(*line, expected);
+        let line = options(&binding, &binding.addresses[0], Beside::Others);
+        assert!(line.contains("tmo=5,duplicate_connect,dhchap"), "{}", *line);
     }
 
     #[test]
@@ -175,7 +191,7 @@ mod tests {
         // Takes everything and answers nothing, as no driver does.
         std::fs::write(dir.path().join("nvme-fabrics"), "").unwrap();
         let binding = binding(None);
-        let error = connect(&host, &binding, &binding.addresses[0]).unwrap_err();
+        let error = connect(&host, &binding, &binding.addresses[0], Beside::Nothing).unwrap_err();
         let NotConnected::Refused(why) = error else {
             panic!("{error:?}")
         };

@@ -1,4 +1,4 @@
-//! A namespace of NVMe-oF as a device: connecting, following the lease's keys, disconnecting.
+//! A namespace of NVMe-oF as a device: connecting and disconnecting.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,8 +6,9 @@ use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 
 use super::{
     device::{NotAttached, failure, local, not_connected},
-    nvme_connect::{NotConnected, connect},
+    nvme_connect::{Beside, NotConnected, connect},
     nvme_host::{NvmeHost, Target},
+    nvme_keys,
     uevents::wait_for,
 };
 use crate::failure::Failure;
@@ -25,9 +26,9 @@ pub(super) fn attach(
 ) -> Result<PathBuf, NotAttached> {
     let target = Target::from(binding);
     match host.controllers(&target).map_err(failure)?.is_empty() {
-        true => connect_to_one(host, binding, addresses)?,
+        true => connect_to_one(host, binding, addresses, Beside::Nothing)?,
         // An earlier keeper was killed, and the keys may have changed since.
-        false => drop(host.follow_keys(&target, binding).map_err(failure)?),
+        false => drop(nvme_keys::follow(host, binding)?),
     }
     match wait_for(APPEARS_WITHIN, || host.device(&target)).map_err(failure) {
         Ok(Some(path)) => Ok(path),
@@ -43,14 +44,15 @@ pub(super) fn attach(
 }
 
 /// The first address that answers, best first.
-fn connect_to_one(
+pub(super) fn connect_to_one(
     host: &NvmeHost,
     binding: &NvmeofBinding,
     addresses: &[NvmeofAddress],
+    beside: Beside,
 ) -> Result<(), NotAttached> {
     let (mut reasons, mut has_driver) = (Vec::new(), false);
     for address in addresses {
-        match connect(host, binding, address) {
+        match connect(host, binding, address, beside) {
             Ok(()) => return Ok(()),
             Err(NotConnected::NoDriver(why)) => reasons.push(why),
             Err(NotConnected::Refused(why)) => {

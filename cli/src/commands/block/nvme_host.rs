@@ -63,13 +63,7 @@ impl NvmeHost {
         if controllers.is_empty() {
             return Ok(None);
         }
-        let mut places = Vec::new();
-        for subsystem in self.list(SUBSYSTEMS)? {
-            let place = format!("{SUBSYSTEMS}/{subsystem}");
-            if self.is(&format!("{place}/subsysnqn"), &target.subnqn)? {
-                places.push(place);
-            }
-        }
+        let mut places = self.subsystems(target)?;
         places.extend(
             controllers
                 .iter()
@@ -82,6 +76,38 @@ impl NvmeHost {
             }
         }
         Ok(None)
+    }
+
+    /// Whether the target's device is the subsystem's, so that all connections to it are paths to one device.
+    pub(super) fn is_multipath(&self, target: &Target) -> Result<bool, Error> {
+        for place in self.subsystems(target)? {
+            if self.namespace(&place, target.nsid)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a connection leads to a namespace, with multipath.
+    pub(super) fn has_path(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
+        let place = format!("{CONTROLLERS}/{controller}");
+        for name in self.list(&place)?.into_iter().filter(|name| is_path(name)) {
+            if self.is(&format!("{place}/{name}/nsid"), &nsid.to_string())? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn subsystems(&self, target: &Target) -> Result<Vec<String>, Error> {
+        let mut places = Vec::new();
+        for subsystem in self.list(SUBSYSTEMS)? {
+            let place = format!("{SUBSYSTEMS}/{subsystem}");
+            if self.is(&format!("{place}/subsysnqn"), &target.subnqn)? {
+                places.push(place);
+            }
+        }
+        Ok(places)
     }
 
     /// Over which road a target is connected; `None`: it is not.
@@ -137,11 +163,27 @@ pub(super) fn is_gone(error: &Error) -> bool {
 
 /// `nvme0n1`; not `nvme0c0n1`, which is one path to it, nor `nvme0n1p1`.
 fn is_disk(name: &str) -> bool {
-    let numbers = name
-        .strip_prefix("nvme")
-        .and_then(|rest| rest.split_once('n'));
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    numbers.is_some_and(|(instance, head)| number(instance) && number(head))
+    numbers(name, &['n']).is_some()
+}
+
+/// `nvme0c1n1`: subsystem, controller, head.
+fn is_path(name: &str) -> bool {
+    numbers(name, &['c', 'n']).is_some()
+}
+
+/// `nvme`, and numbers with these letters between them.
+fn numbers(name: &str, letters: &[char]) -> Option<()> {
+    let number = |text: &str| {
+        let is = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        is.then_some(())
+    };
+    let mut rest = name.strip_prefix("nvme")?;
+    for letter in letters {
+        let (before, after) = rest.split_once(*letter)?;
+        number(before)?;
+        rest = after;
+    }
+    number(rest)
 }
 
 #[cfg(test)]
@@ -181,7 +223,7 @@ pub(super) mod tests {
         ("class/nvme/nvme3/hostnqn", "nqn.2025-01.io.example:host\n"),
         ("class/nvme/nvme3/nvme3c3n1/nsid", "1\n"),
     ];
-    const HEAD: [(&str, &str); 4] = [
+    pub(in super::super) const HEAD: [(&str, &str); 4] = [
         (
             "class/nvme-subsystem/nvme-subsys3/subsysnqn",
             "nqn.2025-01.io.example:lease\n",
@@ -260,5 +302,7 @@ pub(super) mod tests {
         ] {
             assert!(!is_disk(name), "{name}");
         }
+        assert!(is_path("nvme0c1n1"));
+        assert!(!is_path("nvme0n1") && !is_path("nvme0c1") && !is_path("nvmec1n1"));
     }
 }

@@ -1,42 +1,108 @@
 //! The keys that the kernel has for a connection: with others it cannot connect again.
 
+use std::time::Duration;
+
 use fabricbios_kernfs::Error;
-use fabricbios_wire::{DhchapSecret, NvmeofBinding};
+use fabricbios_wire::{DhchapSecret, NvmeofAddress, NvmeofBinding};
 
-use super::nvme_host::{CONTROLLERS, NvmeHost, Target, is_gone};
+use super::{
+    device::{failure, local},
+    nvme_connect::Beside,
+    nvme_device::connect_to_one,
+    nvme_host::{CONTROLLERS, NvmeHost, Target, is_gone},
+    uevents::wait_for,
+    ways::road,
+};
+use crate::failure::Failure;
 
-impl NvmeHost {
-    /// Gives the connections to a target these secrets, where they have others: the kernel proves itself anew
-    /// at once, and with them whenever it connects again (`drivers/nvme/host/sysfs.c`). Whether there was
-    /// something to give.
-    pub(super) fn follow_keys(
-        &self,
-        target: &Target,
-        binding: &NvmeofBinding,
-    ) -> Result<bool, Error> {
-        let mut given = false;
-        for name in self.controllers(target)? {
-            let place = format!("{CONTROLLERS}/{name}");
-            given |= self.give(&format!("{place}/dhchap_secret"), &binding.dhchap_secret)?;
-            if let Some(secret) = &binding.dhchap_ctrl_secret {
-                given |= self.give(&format!("{place}/dhchap_ctrl_secret"), secret)?;
+/// The kernel looks for the namespace by itself once it is connected.
+const PATH_WITHIN: Duration = Duration::from_secs(20);
+
+/// Where connections to a target have other secrets than the lease has now, connects once more with the
+/// lease's, and then ends those; whether there were any. The device stays, and its I/O takes whichever
+/// connection there is (NVMe multipath).
+///
+/// New secrets for a live controller in sysfs are no alternative where there are two of them: the kernel proves
+/// itself anew after each write, after the first one with a pair that is half old. The node ends the connection
+/// upon that, and the second proof, under way by then, can keep the controller `resetting` for ever
+/// (`drivers/nvme/host/auth.c`; seen with Linux 6.12).
+pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, Failure> {
+    let target = Target::from(binding);
+    let (fresh, stale) = parted(host, &target, binding).map_err(failure)?;
+    if stale.is_empty() {
+        return Ok(false);
+    }
+    if !host.is_multipath(&target).map_err(failure)? {
+        return Err(local(
+            "without NVMe multipath (nvme_core.multipath=N) another connection would be another device; \
+             detach and attach it"
+                .to_owned(),
+        ));
+    }
+    if fresh.is_empty() {
+        connect_to_one(host, binding, &same_road(host, binding)?, Beside::Others)?;
+    }
+    wait_for_path(host, &target, binding)?;
+    stale
+        .iter()
+        .try_for_each(|name| host.delete(name))
+        .map_err(failure)?;
+    Ok(true)
+}
+
+/// The connections with the secrets of the lease, and the others.
+fn parted(
+    host: &NvmeHost,
+    target: &Target,
+    binding: &NvmeofBinding,
+) -> Result<(Vec<String>, Vec<String>), Error> {
+    let (mut fresh, mut stale) = (Vec::new(), Vec::new());
+    for name in host.controllers(target)? {
+        match has_keys(host, &name, binding)? {
+            true => fresh.push(name),
+            false => stale.push(name),
+        }
+    }
+    Ok((fresh, stale))
+}
+
+/// A controller that has just gone needs none.
+fn has_keys(host: &NvmeHost, controller: &str, binding: &NvmeofBinding) -> Result<bool, Error> {
+    let holds = |attribute: &str, secret: &DhchapSecret| {
+        let path = format!("{CONTROLLERS}/{controller}/{attribute}");
+        match host.sys.holds_secret(path, secret.reveal()) {
+            Err(error) if is_gone(&error) => Ok(true),
+            held => held,
+        }
+    };
+    let ctrl_secret = binding.dhchap_ctrl_secret.as_ref();
+    Ok(holds("dhchap_secret", &binding.dhchap_secret)?
+        && ctrl_secret.map_or(Ok(true), |secret| holds("dhchap_ctrl_secret", secret))?)
+}
+
+/// Two connections over different transports are never one device's.
+fn same_road(host: &NvmeHost, binding: &NvmeofBinding) -> Result<Vec<NvmeofAddress>, Failure> {
+    let taken = host.road(&Target::from(binding)).map_err(failure)?;
+    let fits = |address: &&NvmeofAddress| taken == Some(road(address.transport));
+    Ok(binding.addresses.iter().filter(fits).copied().collect())
+}
+
+/// The last connection that leads to the namespace takes the device with it when it ends.
+fn wait_for_path(host: &NvmeHost, target: &Target, binding: &NvmeofBinding) -> Result<(), Failure> {
+    let leads = || -> Result<Option<()>, Error> {
+        for name in parted(host, target, binding)?.0 {
+            if host.has_path(&name, target.nsid)? {
+                return Ok(Some(()));
             }
         }
-        Ok(given)
-    }
-
-    /// Whether it had another one. A controller that has just gone needs none.
-    fn give(&self, path: &str, secret: &DhchapSecret) -> Result<bool, Error> {
-        let given = match self.sys.holds_secret(path, secret.reveal()) {
-            Ok(true) => return Ok(false),
-            Ok(false) => self.sys.write_secret(path, secret.reveal()),
-            Err(error) => Err(error),
-        };
-        match given {
-            Err(error) if is_gone(&error) => Ok(false),
-            given => given.map(|()| true),
-        }
-    }
+        Ok(None)
+    };
+    wait_for(PATH_WITHIN, leads).map_err(failure)?.ok_or_else(|| {
+        local(format!(
+            "connected with them, but that connection led to no namespace in {} s; see the kernel's log",
+            PATH_WITHIN.as_secs()
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -46,9 +112,13 @@ mod tests {
     use fabricbios_wire::HostId;
 
     use super::{
-        super::nvme_host::tests::{CONTROLLER, machine, target},
+        super::nvme_host::tests::{CONTROLLER, HEAD, machine, target},
         *,
     };
+
+    const OLD: &str = "DHHC-1:00:AAEC:";
+    const NEW: &str = "DHHC-1:00:BBED:";
+    const CTRL: &str = "DHHC-1:00:CCEE:";
 
     fn binding(secret: &str, ctrl_secret: Option<&str>) -> NvmeofBinding {
         NvmeofBinding {
@@ -64,30 +134,64 @@ mod tests {
         }
     }
 
+    /// The second connection, made since, with the new secrets.
+    const ANOTHER: [(&str, &str); 5] = [
+        (
+            "class/nvme/nvme4/subsysnqn",
+            "nqn.2025-01.io.example:lease\n",
+        ),
+        ("class/nvme/nvme4/hostnqn", "nqn.2025-01.io.example:host\n"),
+        ("class/nvme/nvme4/dhchap_secret", "DHHC-1:00:BBED:\n"),
+        ("class/nvme/nvme4/dhchap_ctrl_secret", "DHHC-1:00:CCEE:\n"),
+        ("class/nvme/nvme4/nvme3c4n1/nsid", "1\n"),
+    ];
+    const KEYS: [(&str, &str); 3] = [
+        ("class/nvme/nvme3/dhchap_secret", "DHHC-1:00:AAEC:\n"),
+        ("class/nvme/nvme3/dhchap_ctrl_secret", "none\n"),
+        ("class/nvme/nvme3/delete_controller", ""),
+    ];
+
     #[test]
-    fn new_keys_are_given_once_and_never_told() {
-        let (old, new, ctrl) = ("DHHC-1:00:AAEC:", "DHHC-1:00:BBED:", "DHHC-1:00:CCEE:");
-        let keys = [
-            ("class/nvme/nvme3/dhchap_secret", "DHHC-1:00:AAEC:\n"),
-            ("class/nvme/nvme3/dhchap_ctrl_secret", "none\n"),
-        ];
-        let (dir, host) = machine(&[&CONTROLLER[..], &keys[..]].concat());
-        let held = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
-        assert!(!host.follow_keys(&target(), &binding(old, None)).unwrap());
+    fn a_connection_with_the_keys_of_the_lease_is_left_alone() {
+        let (_dir, host) = machine(&[&CONTROLLER[..], &KEYS].concat());
+        assert!(!follow(&host, &binding(OLD, None)).unwrap());
+    }
+
+    #[test]
+    fn one_with_others_ends_once_another_leads_to_the_namespace() {
+        let (dir, host) = machine(&[&CONTROLLER[..], &HEAD, &KEYS, &ANOTHER].concat());
+        assert!(follow(&host, &binding(NEW, Some(CTRL))).unwrap());
+        let deleted = dir.path().join("class/nvme/nvme3/delete_controller");
+        assert_eq!(fs::read_to_string(deleted).unwrap(), "1");
         assert!(
-            host.follow_keys(&target(), &binding(new, Some(ctrl)))
-                .unwrap()
+            !dir.path()
+                .join("class/nvme/nvme4/delete_controller")
+                .exists()
         );
-        assert_eq!([held(keys[0].0), held(keys[1].0)], [new, ctrl]);
+    }
+
+    #[test]
+    fn without_multipath_nothing_is_touched() {
+        let alone = [("class/nvme/nvme3/nvme3n1/nsid", "1\n")];
+        let (dir, host) = machine(&[&CONTROLLER[..2], &alone, &KEYS, &ANOTHER].concat());
+        let error = follow(&host, &binding(NEW, Some(CTRL))).unwrap_err();
         assert!(
-            !host
-                .follow_keys(&target(), &binding(new, Some(ctrl)))
-                .unwrap()
+            error.message().contains("multipath=N"),
+            "{}",
+            error.message()
         );
-        fs::remove_file(dir.path().join(keys[0].0)).unwrap();
-        fs::create_dir(dir.path().join(keys[0].0)).unwrap();
-        let error = host.follow_keys(&target(), &binding(old, None));
-        let told = error.unwrap_err().to_string();
+        let deleted = dir.path().join("class/nvme/nvme3/delete_controller");
+        assert_eq!(fs::read_to_string(deleted).unwrap(), "");
+    }
+
+    #[test]
+    fn what_fails_names_the_place_and_no_secret() {
+        let (dir, host) = machine(&[&CONTROLLER[..], &KEYS].concat());
+        let place = dir.path().join(KEYS[0].0);
+        fs::remove_file(&place).unwrap();
+        fs::create_dir(&place).unwrap();
+        let told = follow(&host, &binding(NEW, None)).unwrap_err();
+        let told = told.message();
         assert!(
             told.contains("nvme3/dhchap_secret") && !told.contains("DHHC"),
             "{told}"

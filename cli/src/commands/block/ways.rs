@@ -42,7 +42,7 @@ pub(super) fn fits(wanted: Transport, road: Transport) -> bool {
     wanted == Transport::Auto || wanted == road
 }
 
-fn road(transport: NvmeofTransport) -> Transport {
+pub(super) fn road(transport: NvmeofTransport) -> Transport {
     match transport {
         NvmeofTransport::Tcp => Transport::NvmeTcp,
         NvmeofTransport::Rdma => Transport::NvmeRdma,
