@@ -64,8 +64,17 @@ fn read_all(
     table.iter()?.map(copy).collect()
 }
 
+/// A transaction that is durable when `commit` returns, and without which the file is damaged from then on: in
+/// redb's one-phase mode a commit whose bytes have changed since is taken for one that never ended, and the one
+/// before it for the newest (docs/decisions/0011).
+fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
+    let mut writing = database.begin_write()?;
+    writing.set_two_phase_commit(true);
+    Ok(writing)
+}
+
 pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result<(), redb::Error> {
-    let writing = database.begin_write()?;
+    let writing = begin(database)?;
     put_start(&writing, contents)?;
     let tables = [
         (LEASES, &contents.leases),
@@ -82,7 +91,7 @@ pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result
 }
 
 pub(super) fn write_start(database: &Database, contents: &Contents) -> Result<(), redb::Error> {
-    let writing = database.begin_write()?;
+    let writing = begin(database)?;
     put_start(&writing, contents)?;
     Ok(writing.commit()?)
 }
@@ -99,11 +108,8 @@ fn put_start(writing: &WriteTransaction, contents: &Contents) -> Result<(), redb
     Ok(())
 }
 
-/// redb's transactions are durable when `commit` returns, unless asked otherwise. They take one sync:
-/// the second one of its two-phase mode would defend against somebody who knows the file, orders the
-/// disk's writes and cuts the power, and would double the price of every grant.
 pub(super) fn write_group(database: &Database, group: &Group) -> Result<(), redb::Error> {
-    let writing = database.begin_write()?;
+    let writing = begin(database)?;
     {
         writing
             .open_table(NUMBERS)?
