@@ -59,7 +59,7 @@ def keys(suite, node, pools):
             path = alice.ask("block", "attach", lease["lease_id"])["device"]
             job, before = Fio(path).started(), controllers(nqn_of(lease))
             alice.ask("lease", "rotate", lease["lease_id"])
-            keeper.said(lease, "new keys", "the kernel has connected with them")
+            keeper.said(lease, "connected with the new keys")
             after = controllers(nqn_of(lease))
             suite.check(f"keys, {kind}: another connection in place of the first", len(after) == 1 and after != before, f"one, not {before}", after)
             _connect_again(nqn_of(lease))

@@ -78,17 +78,23 @@ impl Device {
         }
     }
 
-    /// Gives the kernel the keys of the lease as it is now, for when it has to connect again, on a thread of its
-    /// own: a node that is asked to connect may be silent. What comes is whether they were others.
-    pub(super) fn follow_keys(&self, info: &LeaseInfo) -> Option<Receiver<Result<bool, Failure>>> {
+    /// Where the kernel has other keys than the lease now, gives it those, for when it has to connect again; on a
+    /// thread, which tells when it is done: whom it connects to may be silent for a minute.
+    pub(super) fn change_keys(
+        &self,
+        info: &LeaseInfo,
+    ) -> Result<Option<Receiver<Result<(), Failure>>>, Failure> {
         let (Self::Nvmeof(host, _), Some(binding)) = (self, &info.binding.nvmeof) else {
             // The lease's own client follows them.
-            return None;
+            return Ok(None);
         };
+        if !nvme_keys::differ(host, binding)? {
+            return Ok(None);
+        }
         let (tell, told) = mpsc::channel();
         let (host, binding) = (host.clone(), binding.clone());
         thread::spawn(move || tell.send(nvme_keys::follow(&host, &binding)).ok());
-        Some(told)
+        Ok(Some(told))
     }
 
     /// What to disconnect if nobody is left who keeps it.

@@ -87,7 +87,7 @@ impl Keeper {
 
     fn keep(mut self, node: &Node) -> Result<(), Failure> {
         loop {
-            if self.made.device.is_gone() {
+            if self.made.is_gone() {
                 log("the device went by itself");
                 return self.detach(Duration::ZERO);
             }
@@ -117,7 +117,7 @@ impl Keeper {
 
     /// The question comes back if there is no device any more.
     fn answer(&mut self, asked: Asked) -> Option<Asked> {
-        if self.made.device.is_gone() {
+        if self.made.is_gone() {
             log("the device went by itself");
             return Some(asked);
         }
@@ -127,7 +127,7 @@ impl Keeper {
             return None;
         }
         log("asked to detach");
-        let detached = in_use::check(&self.made.path).and_then(|()| self.made.device.detach());
+        let detached = in_use::check(&self.made.path).and_then(|()| self.made.detach());
         log_failure("not detached well", &detached);
         match detached {
             Ok(()) => Some(asked),
@@ -162,10 +162,7 @@ impl Keeper {
             Ok(info) => {
                 let goes_on = self.made.watch.told(&info, started);
                 match goes_on {
-                    true => {
-                        let patience = self.made.watch.patience(now());
-                        self.made.follow_keys(&info, patience);
-                    }
+                    true => self.made.follow_keys(&info),
                     false => log(&format!("the lease is {}", info.phase)),
                 }
                 goes_on
@@ -191,9 +188,9 @@ impl Keeper {
     /// Whether or not somebody uses it.
     fn detach(mut self, write_back: Duration) -> Result<(), Failure> {
         self.made.warn_user(write_back);
-        let detached = self.made.device.detach();
+        let detached = self.made.detach_at_last();
         log_failure("not detached well", &detached);
-        if self.made.device.is_gone() {
+        if self.made.is_gone() {
             return self.gone();
         }
         detached?;

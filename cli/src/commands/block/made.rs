@@ -1,13 +1,9 @@
 //! What a keeper has while a device is attached.
 
-use std::{
-    path::PathBuf,
-    sync::mpsc::{Receiver, RecvTimeoutError},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use fabricbios_client::Node;
-use fabricbios_wire::{LeaseInfo, Request};
+use fabricbios_wire::{LeaseInfo, RefusalClass, Request};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{
@@ -15,12 +11,16 @@ use super::{
     device::Device,
     ears::Ears,
     in_use,
+    key_change::KeyChange,
     log::{log, log_failure},
     record::{Files, Lock, Record},
     watch::Watch,
     ways::ways,
 };
-use crate::{args::AttachPlace, failure::Failure};
+use crate::{
+    args::AttachPlace,
+    failure::{Exit, Failure},
+};
 
 /// What there is while a device is attached.
 pub(super) struct Made {
@@ -28,10 +28,11 @@ pub(super) struct Made {
     pub(super) path: PathBuf,
     pub(super) ears: Ears,
     pub(super) watch: Watch,
-    /// The kernel is being given other keys.
-    keys: Option<Receiver<Result<bool, Failure>>>,
-    keys_trouble: String,
+    keys: KeyChange,
 }
+
+/// Shorter than whoever asks waits for the keeper's answer.
+const KEYS_WITHIN: Duration = Duration::from_secs(20);
 
 impl Made {
     pub(super) fn new(
@@ -58,8 +59,7 @@ impl Made {
                 path,
                 ears,
                 watch,
-                keys: None,
-                keys_trouble: String::new(),
+                keys: KeyChange::default(),
             }),
             Err(failure) => {
                 log_failure("the device could not be kept", &device.detach());
@@ -68,30 +68,38 @@ impl Made {
         }
     }
 
-    /// The connection that is open goes on whatever comes of this. What takes longer than `patience` is looked
-    /// after the next time.
-    pub(super) fn follow_keys(&mut self, info: &LeaseInfo, patience: Duration) {
-        let begun = self.keys.take().or_else(|| self.device.follow_keys(info));
-        let Some(keys) = begun else { return };
-        match keys.recv_timeout(patience) {
-            Err(RecvTimeoutError::Timeout) => self.keys = Some(keys),
-            Err(RecvTimeoutError::Disconnected) | Ok(Ok(false)) => {}
-            Ok(Ok(true)) => {
-                log("the lease has new keys; the kernel has connected with them");
-                self.keys_trouble.clear();
-            }
-            Ok(Err(failure)) => self.keys_failed(failure.message()),
-        }
+    /// The connection that is open goes on whatever comes of this.
+    pub(super) fn follow_keys(&mut self, info: &LeaseInfo) {
+        self.keys.follow(&self.device, info);
     }
 
-    /// Said once, as long as it stays the same.
-    fn keys_failed(&mut self, why: &str) {
-        if self.keys_trouble != why {
-            log(&format!(
-                "the connection keeps the lease's old keys, with which it cannot be made anew if it is lost: {why}"
+    /// Whether the device went by itself.
+    pub(super) fn is_gone(&mut self) -> bool {
+        !self.keys.is_under_way() && self.device.is_gone()
+    }
+
+    /// Takes the device away, on request: it may be asked for again.
+    pub(super) fn detach(&mut self) -> Result<(), Failure> {
+        if self.keys.settle(KEYS_WITHIN) {
+            return Err(Failure::new(
+                Exit::Other,
+                RefusalClass::Transient,
+                "Busy",
+                "a connection with the lease's new keys is being made; try again".to_owned(),
             ));
-            why.clone_into(&mut self.keys_trouble);
         }
+        self.device.detach()
+    }
+
+    /// Takes the device away for good, however long that takes.
+    pub(super) fn detach_at_last(&mut self) -> Result<(), Failure> {
+        if !self.keys.is_under_way() {
+            return self.device.detach();
+        }
+        log_failure("not detached yet", &self.device.detach());
+        log("a connection that is being made has to end, too");
+        self.keys.settle(Duration::MAX);
+        self.device.detach()
     }
 
     /// Names who uses the device when it has to go, and stores in that time what can be stored.

@@ -9,6 +9,7 @@ mod device;
 mod ears;
 mod in_use;
 mod keeper;
+mod key_change;
 mod log;
 mod made;
 mod modules;

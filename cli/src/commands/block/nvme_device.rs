@@ -2,10 +2,12 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use fabricbios_kernfs::Error;
 use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 
 use super::{
     device::{NotAttached, failure, local, not_connected},
+    log::log_failure,
     nvme_connect::{Beside, NotConnected, connect},
     nvme_host::{NvmeHost, Target},
     nvme_keys,
@@ -28,7 +30,7 @@ pub(super) fn attach(
     match host.controllers(&target).map_err(failure)?.is_empty() {
         true => connect_to_one(host, binding, addresses, Beside::Nothing)?,
         // An earlier keeper was killed, and the keys may have changed since.
-        false => drop(nvme_keys::follow(host, binding)?),
+        false => follow_keys(host, binding),
     }
     match wait_for(APPEARS_WITHIN, || host.device(&target)).map_err(failure) {
         Ok(Some(path)) => Ok(path),
@@ -67,12 +69,29 @@ pub(super) fn connect_to_one(
     }
 }
 
-/// Ends every connection to a target; returns when they are gone.
+/// A device that works is kept also with keys of before.
+fn follow_keys(host: &NvmeHost, binding: &NvmeofBinding) {
+    let followed = nvme_keys::differ(host, binding).and_then(|differ| match differ {
+        true => nvme_keys::follow(host, binding),
+        false => Ok(()),
+    });
+    log_failure("the lease's new keys are not the connection's", &followed);
+}
+
+/// Ends every connection to a target; returns when they are gone. One that is still being made refuses to go,
+/// and is told again.
 pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure> {
-    for controller in host.controllers(target).map_err(failure)? {
-        host.delete(&controller).map_err(failure)?;
-    }
-    let gone = || Ok(host.controllers(target)?.is_empty().then_some(()));
+    let gone = || {
+        let left = host.controllers(target)?;
+        let deleted: Vec<_> = left.iter().map(|name| host.delete(name)).collect();
+        match deleted
+            .into_iter()
+            .find_map(|deleted| deleted.err().filter(|error| !is_busy(error)))
+        {
+            Some(error) => Err(error),
+            None => Ok(host.controllers(target)?.is_empty().then_some(())),
+        }
+    };
     match wait_for(VANISHES_WITHIN, gone).map_err(failure)? {
         Some(()) => Ok(()),
         None => Err(local(format!(
@@ -81,6 +100,11 @@ pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure
             VANISHES_WITHIN.as_secs()
         ))),
     }
+}
+
+/// `nvme_sysfs_delete` of drivers/nvme/host/sysfs.c, until the controller was live once.
+fn is_busy(error: &Error) -> bool {
+    error.errno() == Some(nix::libc::EBUSY)
 }
 
 fn no_device() -> Failure {

@@ -78,14 +78,15 @@ impl NvmeHost {
         Ok(None)
     }
 
-    /// Whether the target's device is the subsystem's, so that all connections to it are paths to one device.
-    pub(super) fn is_multipath(&self, target: &Target) -> Result<bool, Error> {
-        for place in self.subsystems(target)? {
-            if self.namespace(&place, target.nsid)?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Whether a connection has a namespace as a disk of its own: without multipath.
+    pub(super) fn has_own_disk(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
+        let own = self.namespace(&format!("{CONTROLLERS}/{controller}"), nsid)?;
+        Ok(own.is_some())
+    }
+
+    /// Whether a connection takes I/O now; one that was lost is listed for as long as it may come back.
+    pub(super) fn is_live(&self, controller: &str) -> Result<bool, Error> {
+        self.is(&format!("{CONTROLLERS}/{controller}/state"), "live")
     }
 
     /// Whether a connection leads to a namespace, with multipath.

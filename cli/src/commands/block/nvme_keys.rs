@@ -18,26 +18,31 @@ use crate::failure::Failure;
 /// The kernel looks for the namespace by itself once it is connected.
 const PATH_WITHIN: Duration = Duration::from_secs(20);
 
+/// Whether there is a connection to a target with other secrets than the lease has now.
+pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, Failure> {
+    let (_, stale) = parted(host, &Target::from(binding), binding).map_err(failure)?;
+    Ok(!stale.is_empty())
+}
+
 /// Where connections to a target have other secrets than the lease has now, connects once more with the
-/// lease's, and then ends those; whether there were any. The device stays, and its I/O takes whichever
-/// connection there is (NVMe multipath).
+/// lease's, and then ends those. The device stays, and its I/O takes whichever connection there is (NVMe
+/// multipath).
 ///
 /// New secrets for a live controller in sysfs are no alternative where there are two of them: the kernel proves
 /// itself anew after each write, after the first one with a pair that is half old. The node ends the connection
 /// upon that, and the second proof, under way by then, can keep the controller `resetting` for ever
 /// (`drivers/nvme/host/auth.c`; seen with Linux 6.12).
-pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, Failure> {
+pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Failure> {
     let target = Target::from(binding);
     let (fresh, stale) = parted(host, &target, binding).map_err(failure)?;
-    if stale.is_empty() {
-        return Ok(false);
-    }
-    if !host.is_multipath(&target).map_err(failure)? {
-        return Err(local(
-            "without NVMe multipath (nvme_core.multipath=N) another connection would be another device; \
-             detach and attach it"
-                .to_owned(),
-        ));
+    for name in &stale {
+        if host.has_own_disk(name, target.nsid).map_err(failure)? {
+            return Err(local(
+                "without NVMe multipath (nvme_core.multipath=N) another connection would be another \
+                 device; detach and attach it"
+                    .to_owned(),
+            ));
+        }
     }
     if fresh.is_empty() {
         connect_to_one(host, binding, &same_road(host, binding)?, Beside::Others)?;
@@ -46,8 +51,7 @@ pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, F
     stale
         .iter()
         .try_for_each(|name| host.delete(name))
-        .map_err(failure)?;
-    Ok(true)
+        .map_err(failure)
 }
 
 /// The connections with the secrets of the lease, and the others.
@@ -80,29 +84,35 @@ fn has_keys(host: &NvmeHost, controller: &str, binding: &NvmeofBinding) -> Resul
         && ctrl_secret.map_or(Ok(true), |secret| holds("dhchap_ctrl_secret", secret))?)
 }
 
-/// Two connections over different transports are never one device's.
+/// The device keeps the road that it was attached over.
 fn same_road(host: &NvmeHost, binding: &NvmeofBinding) -> Result<Vec<NvmeofAddress>, Failure> {
     let taken = host.road(&Target::from(binding)).map_err(failure)?;
     let fits = |address: &&NvmeofAddress| taken == Some(road(address.transport));
-    Ok(binding.addresses.iter().filter(fits).copied().collect())
+    let addresses: Vec<_> = binding.addresses.iter().filter(fits).copied().collect();
+    match addresses.is_empty() {
+        true => Err(local("the connection went meanwhile".to_owned())),
+        false => Ok(addresses),
+    }
 }
 
 /// The last connection that leads to the namespace takes the device with it when it ends.
 fn wait_for_path(host: &NvmeHost, target: &Target, binding: &NvmeofBinding) -> Result<(), Failure> {
     let leads = || -> Result<Option<()>, Error> {
         for name in parted(host, target, binding)?.0 {
-            if host.has_path(&name, target.nsid)? {
+            if host.is_live(&name)? && host.has_path(&name, target.nsid)? {
                 return Ok(Some(()));
             }
         }
         Ok(None)
     };
-    wait_for(PATH_WITHIN, leads).map_err(failure)?.ok_or_else(|| {
-        local(format!(
-            "connected with them, but that connection led to no namespace in {} s; see the kernel's log",
-            PATH_WITHIN.as_secs()
-        ))
-    })
+    wait_for(PATH_WITHIN, leads)
+        .map_err(failure)?
+        .ok_or_else(|| {
+            local(format!(
+                "a connection with them led to no namespace in {} s; see the kernel's log",
+                PATH_WITHIN.as_secs()
+            ))
+        })
 }
 
 #[cfg(test)]
@@ -135,7 +145,7 @@ mod tests {
     }
 
     /// The second connection, made since, with the new secrets.
-    const ANOTHER: [(&str, &str); 5] = [
+    const ANOTHER: [(&str, &str); 6] = [
         (
             "class/nvme/nvme4/subsysnqn",
             "nqn.2025-01.io.example:lease\n",
@@ -143,6 +153,7 @@ mod tests {
         ("class/nvme/nvme4/hostnqn", "nqn.2025-01.io.example:host\n"),
         ("class/nvme/nvme4/dhchap_secret", "DHHC-1:00:BBED:\n"),
         ("class/nvme/nvme4/dhchap_ctrl_secret", "DHHC-1:00:CCEE:\n"),
+        ("class/nvme/nvme4/state", "live\n"),
         ("class/nvme/nvme4/nvme3c4n1/nsid", "1\n"),
     ];
     const KEYS: [(&str, &str); 3] = [
@@ -154,13 +165,15 @@ mod tests {
     #[test]
     fn a_connection_with_the_keys_of_the_lease_is_left_alone() {
         let (_dir, host) = machine(&[&CONTROLLER[..], &KEYS].concat());
-        assert!(!follow(&host, &binding(OLD, None)).unwrap());
+        assert!(!differ(&host, &binding(OLD, None)).unwrap());
+        assert!(differ(&host, &binding(NEW, None)).unwrap());
+        assert!(differ(&host, &binding(OLD, Some(CTRL))).unwrap());
     }
 
     #[test]
     fn one_with_others_ends_once_another_leads_to_the_namespace() {
         let (dir, host) = machine(&[&CONTROLLER[..], &HEAD, &KEYS, &ANOTHER].concat());
-        assert!(follow(&host, &binding(NEW, Some(CTRL))).unwrap());
+        follow(&host, &binding(NEW, Some(CTRL))).unwrap();
         let deleted = dir.path().join("class/nvme/nvme3/delete_controller");
         assert_eq!(fs::read_to_string(deleted).unwrap(), "1");
         assert!(
