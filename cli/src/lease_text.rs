@@ -38,6 +38,18 @@ pub(crate) fn full(info: &LeaseInfo) -> String {
     output::table(&rows)
 }
 
+/// As [`full`], and what its keys of before are still good for.
+pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
+    let old = match (info.binding.nvmeof.is_some(), overlap_ms) {
+        (true, _) => {
+            "new; with those before nobody connects any more, and a connection that is open goes on"
+        }
+        (false, 0) => "new; those before open nothing any more",
+        (false, _) => "new; those before go on working for the time that was asked for",
+    };
+    full(info) + &output::table(&[row("keys", old.to_owned())])
+}
+
 /// One line of a list.
 pub(crate) fn short(info: &LeaseInfo) -> Vec<String> {
     vec![

@@ -178,7 +178,7 @@ fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
             LeaseError::Unavailable,
             RefusalClass::Transient,
             alloc::format!(
-                "the node could not do `{}` for lease {id}: its storage or network is not ready; try again \
+                "the node could not do `{}` for lease {id}: its storage or network is full or not ready; try again \
                  later or elsewhere, the node's log says what is wrong",
                 error.step
             ),

@@ -160,18 +160,21 @@ impl LeaseTable {
             return;
         };
         lease.binding = Some(Box::new(binding));
-        if lease.overlap.is_zero() {
+        let overlap = lease.overlap;
+        if overlap.is_zero() {
             // Told when the old key is dead, not before.
             lease.old_key = Some(OldKey::Retiring { by });
             self.order(Order::RetireKey(tag));
             self.arm(tag.lease_id);
+            self.note(Note::Rotated { tag, overlap });
             return;
         }
-        let until = (now.boot + lease.overlap).min(lease.deadline);
+        let until = (now.boot + overlap).min(lease.deadline);
         lease.old_key = Some(OldKey::Until(until));
         if lease.step(Event::Bound) {
             self.settle(now, tag.lease_id);
         }
+        self.note(Note::Rotated { tag, overlap });
     }
 
     pub(crate) fn retire_reported(

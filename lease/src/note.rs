@@ -110,6 +110,13 @@ pub enum Note {
         /// `remediation` or `late release`.
         by: &'static str,
     },
+    /// A lease has other keys, by a request or a renewal.
+    Rotated {
+        /// Which binding.
+        tag: Tag,
+        /// For how long the keys before go on working.
+        overlap: Duration,
+    },
     /// A key could not be retired; the lease is cut for it.
     KeyNotRetired(Tag, StepError),
     /// A report came for something that is over.

@@ -74,6 +74,9 @@ pub(crate) fn log(note: &Note) {
             tracing::error!(%resource_id, %lease_id, %reason, "FENCED");
         }
         Note::Unfenced { resource_id, by } => tracing::warn!(%resource_id, %by, "fence cleared"),
+        Note::Rotated { tag, overlap } => {
+            tracing::info!(lease_id = %tag.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
+        }
         Note::KeyNotRetired(tag, error) => {
             tracing::error!(lease_id = %tag.lease_id, %error, "old key not retired; cutting");
         }

@@ -18,6 +18,7 @@ use crate::{
 pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Failure> {
     let (lease_id, request) = match command {
         Lease::Alloc(what) => return alloc::run(node, what, output),
+        Lease::Rotate { id, overlap_ms } => return rotate(node, id, overlap_ms, output),
         Lease::List { all } => return list(node, all, output),
         Lease::Revoke { id } => return revoke(node, id, output),
         Lease::Free { id } => return free(node, id, output),
@@ -36,17 +37,21 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
                 lease_secs: secs.unwrap_or(0),
             },
         ),
-        Lease::Rotate { id, overlap_ms } => (
-            id,
-            Request::LeaseRotate {
-                lease_id: id,
-                overlap_ms,
-            },
-        ),
         Lease::Query { id } => (id, Request::LeaseQuery(id)),
     };
     let info = ask(node, lease_id, request)?;
     alloc::show(&info, output)
+}
+
+fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Result<(), Failure> {
+    let request = Request::LeaseRotate {
+        lease_id,
+        overlap_ms,
+    };
+    let info = ask(node, lease_id, request)?;
+    output.print(&LeaseJson::from(&info), || {
+        lease_text::rotated(&info, overlap_ms)
+    })
 }
 
 /// Asks what is answered with a lease; a failure names the lease.
