@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BLOCK_RO, CpuIsolationClass, FlatEntry, GpuExclusivityClass, InventoryExtension, InventoryForm,
-    Reply, Request, ResourceId, ResourceInventory, ResourceType, health, resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, CpuIsolationClass, FlatEntry, GpuExclusivityClass,
+    InventoryExtension, InventoryForm, Reply, Request, ResourceId, ResourceInventory, ResourceType,
+    health, resource_flags,
 };
 use serde::Serialize;
 
@@ -34,6 +35,9 @@ struct ResourceJson {
     flags: Vec<String>,
     capacity: u64,
     available: u64,
+    /// Of a pool of block storage: the unit in which its leases are read and written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_bytes: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     transports: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +57,8 @@ struct ClassesJson {
 struct Details {
     name: Option<String>,
     health: Option<u32>,
-    read_only: bool,
+    /// As the pool's entry has them: flags, and bytes of a block.
+    block: Option<(u32, u32)>,
     transports: Vec<&'static str>,
     classes: Option<(u8, Vec<u8>)>,
 }
@@ -102,7 +107,7 @@ fn details(inventory: &ResourceInventory) -> BTreeMap<ResourceId, Details> {
     .chain(inventory.nics.iter().map(|r| (r.resource_id, r.health)))
     .chain(inventory.gpus.iter().map(|r| (r.resource_id, r.health)));
     for pool in &inventory.block_devs {
-        details.entry(pool.resource_id).or_default().read_only = pool.flags & BLOCK_RO != 0;
+        details.entry(pool.resource_id).or_default().block = Some((pool.flags, pool.block_size));
     }
     for (resource_id, health) in healths {
         details.entry(resource_id).or_default().health = Some(health);
@@ -144,6 +149,7 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
         health: details.health.map(health_word),
         capacity: entry.capacity,
         available: entry.available,
+        block_bytes: details.block.map(|(_, block_bytes)| block_bytes),
         transports: details.transports,
         classes: details.classes.map(|(default, supported)| ClassesJson {
             default: class(default),
@@ -164,7 +170,10 @@ fn class_word(kind: ResourceType, byte: u8) -> String {
 
 fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
     let mut words = flag_words(entry.flags);
-    words.extend(details.read_only.then(|| "read-only".to_owned()));
+    let (block_flags, _) = details.block.unwrap_or_default();
+    for (bit, word) in [(BLOCK_RO, "read-only"), (BLOCK_REMOVABLE, "removable")] {
+        words.extend((block_flags & bit != 0).then(|| word.to_owned()));
+    }
     words
 }
 
@@ -236,6 +245,11 @@ fn columns(resource: &ResourceJson) -> Vec<String> {
         }
     };
     let mut notes = resource.flags.clone();
+    notes.extend(
+        resource
+            .block_bytes
+            .map(|bytes| format!("blocks of {bytes} B")),
+    );
     notes.extend(
         resource
             .classes
