@@ -7,6 +7,7 @@
 //! of them. Any call here can block for as long as the kernel likes.
 #![forbid(unsafe_code)]
 
+mod death;
 mod error;
 mod list;
 mod sacrifice;
@@ -16,6 +17,7 @@ use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
+pub use death::step_passed;
 pub use error::{Cause, Error};
 pub use list::parse_list;
 pub use sacrifice::{Sacrifice, Sacrificed};

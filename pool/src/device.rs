@@ -31,6 +31,7 @@ use fabricbios_lease::Extent;
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
+use crate::steps::passed;
 use crate::wipe::{Identity, Wiper, range_is_busy};
 use crate::{Facts, PoolConfig, Volume};
 use block_device::BlockDevice;
@@ -199,6 +200,7 @@ impl Device {
             self.hold(lease, extent)?;
         }
         self.wiper.unmap(&uuid, progress)?;
+        passed("unmap volume");
         if let (Some(extent), Some(_)) = (found.or(given), &self.record) {
             self.zero(extent, progress)?;
         }

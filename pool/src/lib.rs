@@ -9,6 +9,7 @@ mod device;
 mod directory;
 mod health;
 mod lock;
+mod steps;
 mod wipe;
 
 use std::os::unix::fs::FileTypeExt;
@@ -20,6 +21,8 @@ use fabricbios_wire::{LeaseId, NodeId};
 use device::Device;
 use directory::Directory;
 use health::Health;
+pub use steps::STEPS;
+use steps::passed;
 pub use wipe::wipe_main;
 
 /// What the operator offers.
@@ -143,6 +146,9 @@ impl Pool {
             Kind::Directory(pool) => pool.create(lease, extent.length),
             Kind::Device(pool) => pool.create(lease, extent),
         };
+        if result.is_ok() {
+            passed("make volume");
+        }
         self.health.note(result.map_err(failed))
     }
 
@@ -186,6 +192,9 @@ impl Pool {
             Kind::Directory(pool) => pool.destroy(lease, progress),
             Kind::Device(pool) => pool.destroy(lease, extent, progress),
         };
+        if result.is_ok() {
+            passed("destroy volume");
+        }
         self.health.note(result.map_err(failed))
     }
 
@@ -206,6 +215,9 @@ impl Pool {
             Kind::Directory(pool) => pool.count_grant(number),
             Kind::Device(pool) => pool.count_grant(number),
         };
+        if counted.is_ok() {
+            passed("count grant");
+        }
         let failed = |why| StepError::new("count grant", why);
         self.health.note(counted.map_err(failed))
     }

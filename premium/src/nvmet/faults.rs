@@ -1,8 +1,5 @@
-//! The names of all steps, and a death behind any of them, to see what the next process makes of what is
-//! left.
-//!
-//! The whole daemon has to die for that, so it is asked for by environment: `FABRICBIOS_DIE_AFTER=NAME`
-//! ends the process right behind the first step of that name. Only builds for debugging do so.
+//! The names of all steps, behind each of which a test lets the daemon die, to see what the next one makes of what
+//! is left.
 
 /// Every step that changes something: of taking a port, of an export, of a new key, of a cut, of a
 /// removal; in the order in which they are taken.
@@ -47,8 +44,5 @@ pub const STEPS: &[&str] = &[
 /// A step is done.
 pub(super) fn passed(step: &'static str) {
     debug_assert!(STEPS.contains(&step), "{step} is not among STEPS");
-    #[cfg(debug_assertions)]
-    if std::env::var_os("FABRICBIOS_DIE_AFTER").is_some_and(|wanted| wanted == step) {
-        std::process::abort();
-    }
+    fabricbios_kernfs::step_passed(step);
 }
