@@ -1,6 +1,6 @@
 //! What leasing adds: a durable grant, asked for by the SDK over loopback QUIC, against a PING over
-//! the same connection followed by as many bare fdatasyncs as a grant issues (one: the group commit
-//! of the grant; `fdatasync` counts it).
+//! the same connection followed by as many bare fdatasyncs as a grant issues (two: the group commit
+//! of the grant, docs/decisions/0011; `fdatasync` counts them).
 //!
 //! The memory behind it is a fake without hardware, so that this is the cost of the control plane:
 //! TLS, codec, table, journal, and the hand-overs between their threads.
@@ -28,7 +28,7 @@ use crate::{bare_file::Bare, pairs::interleaved_pairs};
 const ARENA: ResourceId = ResourceId(1);
 const LEASE_BYTES: u64 = 4096;
 /// fdatasyncs of one group commit.
-const SYNCS_OF_A_GRANT: u64 = 1;
+const SYNCS_OF_A_GRANT: u64 = 2;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
