@@ -60,6 +60,9 @@ impl fmt::Display for Transport {
     }
 }
 
+/// What the row of a test says in which the guest ended.
+const DIED: &str = "the guest died in it";
+
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let lab = arguments
         .boot
@@ -72,6 +75,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         say("not all of blktests was built; its own checks will name what is missing");
     }
     let tests = tests(Path::new(&copy), &arguments.tests)?;
+    let mut ours = 0;
     for transport in &arguments.transport {
         let guests = Guests {
             lab: &lab,
@@ -80,7 +84,13 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
             transport: *transport,
             by_hand: arguments.by_hand,
         };
-        guests.table(&tests)?;
+        ours += guests.table(&tests)?;
+    }
+    if ours > 0 {
+        say(&format!(
+            "{ours} rows are failures of the node or of its guest, not of a test"
+        ));
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -95,8 +105,9 @@ struct Guests<'a> {
 }
 
 impl Guests<'_> {
-    /// Prints a row for each test, as it comes, and how many there were of each kind.
-    fn table(&self, tests: &[String]) -> Result<()> {
+    /// Prints a row for each test, as it comes, and how many there were of each kind. How many rows say that the
+    /// node was not as before, or the guest died.
+    fn table(&self, tests: &[String]) -> Result<usize> {
         let target = if self.by_hand {
             "the kernel's target"
         } else {
@@ -112,7 +123,7 @@ impl Guests<'_> {
             rest = &rest[done..];
         }
         println!("\nover {}: {}", self.transport, counts(&printed));
-        Ok(())
+        Ok(not_a_tests(&printed))
     }
 
     /// One guest: its rows, and how many of the tests are done with.
@@ -133,10 +144,7 @@ impl Guests<'_> {
             ),
             Err(died) => {
                 let test = tests.get(done).context("the guest died after its tests")?;
-                let row = format!(
-                    "| {test} | | fail | the guest died in it: {} |\n",
-                    first_line(&died)
-                );
+                let row = format!("| {test} | | fail | {DIED}: {} |\n", first_line(&died));
                 print!("{row}");
                 say(&format!("{died:#}"));
                 rows.push_str(&row);
@@ -187,6 +195,12 @@ fn finished(output: &str, tests: &[String]) -> usize {
             .any(|line| line.starts_with(&format!("| {test} |")))
     };
     tests.iter().rposition(has_row).map_or(0, |last| last + 1)
+}
+
+/// Rows that say of the node what no test did.
+fn not_a_tests(rows: &str) -> usize {
+    let of_node = |row: &&str| row.starts_with("| the node |") || row.contains(DIED);
+    rows.lines().filter(of_node).count()
 }
 
 /// For example `41 pass, 3 fail, 20 skip`.
@@ -264,6 +278,14 @@ mod tests_of_rows {
         assert_eq!(finished(output, &tests), 2);
         assert_eq!(finished("lab: nothing\n", &tests), 0);
         assert_eq!(counts(output), "1 pass, 1 fail, 0 skip");
+        assert_eq!(not_a_tests(output), 0);
+        let of_node = "| the node | after nvme/003 | fail | a fence |\n";
+        assert_eq!(
+            not_a_tests(&format!(
+                "{output}{of_node}| nvme/004 | | fail | {DIED}: x |"
+            )),
+            2
+        );
     }
 
     /// What reads blktests' output in the guest, on recorded output.

@@ -71,6 +71,9 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         }
         report.record(&step.name, outcome, start.elapsed(), step.may_skip);
     }
+    if arguments.only.is_empty() {
+        println!("\nnot run; --only NAME does: {}", BY_NAME_ONLY.join(" "));
+    }
     Ok(conclude(&report))
 }
 
