@@ -185,14 +185,13 @@ class Fio:
 
     def started(self, secs=30):
         """Waits until the device has been written to by somebody; gives the job back."""
-        stat = pathlib.Path("/sys/block") / os.path.basename(self.path) / "stat"
-        before = self._writes(stat)
-        until(lambda: self._writes(stat) > before or self.process.poll() is not None, secs, f"I/O on {self.path}")
+        before = self.done()
+        until(lambda: self.done() > before or self.process.poll() is not None, secs, f"I/O on {self.path}")
         return self
 
-    @staticmethod
-    def _writes(stat):
-        words = (text_of(stat) or "").split()
+    def done(self):
+        """Writes that the device has done, whosever."""
+        words = (text_of(pathlib.Path("/sys/block") / os.path.basename(self.path) / "stat") or "").split()
         return int(words[4]) if len(words) > 4 else 0
 
     def running(self):

@@ -1,16 +1,19 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-"""Blocks over NVMe/RDMA on soft-RoCE: the lease's own line connects, nobody else gets in, and free and expiry end it
-under running I/O while a neighbour's goes on."""
+"""Blocks over NVMe/RDMA on soft-RoCE: the lease's own line connects, nobody else gets in, free and expiry end it
+under running I/O while a neighbour's goes on, and a daemon's death and other keys do not."""
 import subprocess
 
-from block import RDMA, BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, resources, same_traces
-from block import settled, traces, ways_to_end
+import keeper
+from block import RDMA, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
+from block import same_traces, settled, traces, ways_to_end
 from block_refusals import refused, strangers
 from checks import Suite, lab_device
 from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, failed, gen_key, gone, options_of, text_of, verified
 
 TERM_SECS = 10
+# Short enough for a keeper to look at the lease often.
+KEYS_SECS = 60
 OVER = "nvme-rdma"
 
 
@@ -43,6 +46,25 @@ def ends(suite, node, pools):
         suite.equal("the neighbour met no error", 0, neighbour.stop()["error"])
 
 
+def restarts(suite, node, pools):
+    """The daemon dies under running I/O and comes back; then `block attach` has its keys changed, both of them."""
+    alice = node.tenant("alice")
+    with attached(alice, pool=pools["device"], transport=OVER) as (lease, path):
+        job = Fio(path).started()
+        node.kill()
+        node.start()
+        suite.equal("restart: the lease goes on", "active", alice.query(lease)["state"])
+        suite.equal("restart: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
+    with leased(alice, secs=KEYS_SECS, pool=pools["device"], transport=OVER, more=("--mutual-auth",)) as lease:
+        with device_of(alice, lease) as path:
+            job, before = Fio(path).started(), controllers(nqn_of(lease))
+            alice.rotate(lease)
+            keeper.said(lease, "connected with the new keys")
+            after = controllers(nqn_of(lease))
+            suite.check("keys: another connection in place of the first", len(after) == 1 and after != before, f"one, not {before}", after)
+            suite.equal("keys: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
+
+
 def wrong_key(suite, node, _pools):
     """The right host with another key. Debian's host side over RDMA may miss the refusal and then waits for it without
     an end, so this comes last, and what matters is that there is never a connection."""
@@ -69,7 +91,7 @@ def main():
         before = traces()
         with BlockNode(*pools.values(), ports=(RDMA,)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
-            for section in (transfer, ends, wrong_key):
+            for section in (transfer, ends, restarts, wrong_key):
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)

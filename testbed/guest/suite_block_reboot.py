@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-# lab: one-vm disk=256M boots=2 timeout=300
+# lab: one-vm disk=256M boots=3 timeout=300
 """A power cut under a connected client. After the boot a lease that has not expired has its names, keys and bytes before
-the node says READY; one whose time ran out while the machine was off is gone, and what was in it cannot be found.
+the node says READY; one whose time ran out while the machine was off is gone, and what was in it cannot be found. After
+another boot with a clock that runs behind, nobody knows how long the machine was off, and the lease is over.
 
-The disk holds the node's state, a file system, in its first part and the pool, a raw device, in the rest."""
+The disk holds a file system, with the node's state and a pool, in its first part and another pool, a raw device, in the
+rest."""
 import json
 import os
 import pathlib
@@ -17,7 +19,10 @@ from nvme_host import Fio, connect, device, disconnect, until, verified
 STATE, POOL = "/dev/loop6", "/dev/loop7"
 STATE_BYTES = 96 * MIB
 SHORT_SECS = 15
+# Less than a certificate of the node is dated back.
+CLOCK_BEHIND_SECS = 1200
 MOUNTED = pathlib.Path("/mnt/state")
+DIRECTORY = MOUNTED / "pool"
 NOTES = MOUNTED / "leases.json"
 
 
@@ -43,16 +48,19 @@ def verifier(tenant):
 def before_the_cut(suite):
     """Two leases with bytes in them; the machine then stops where it is."""
     sh(f"mkfs.ext4 -q -F {STATE}")
-    node = BlockNode(POOL, state_dir=mounted())
+    state = mounted()
+    DIRECTORY.mkdir(mode=0o700)
+    node = BlockNode(POOL, DIRECTORY, state_dir=state)
     alice = node.tenant("alice")
     os.sync()
-    long, short = alloc(alice, secs=600), alloc(alice, secs=SHORT_SECS)
-    for lease, tag in ((long, "kept"), (short, "lost")):
+    long, short = (alloc(alice, secs=secs, pool=POOL) for secs in (600, SHORT_SECS))
+    both = alloc(alice, secs=600, transport="both", pool=str(DIRECTORY))
+    for lease, tag in ((long, "kept"), (both, "both"), (short, "lost")):
         path = connect(lease)
         put(path, pattern(tag))
         suite.equal(f"before: {tag}", pattern(tag), get(path, MIB))
     with open(NOTES, "w", encoding="ascii") as notes:
-        json.dump([long, short, verifier(alice)], notes)
+        json.dump([long, both, short, verifier(alice)], notes)
         notes.flush()
         os.fsync(notes.fileno())
     directory = os.open(MOUNTED, os.O_RDONLY)
@@ -64,28 +72,49 @@ def before_the_cut(suite):
 def after_the_boot(suite):
     """What the next start makes of it."""
     state = mounted()
-    long, short, noted = json.loads(NOTES.read_text(encoding="ascii"))
+    long, both, short, noted = json.loads(NOTES.read_text(encoding="ascii"))
     until(lambda: time.time() * 1000 > short["expires_at_unix_ms"], SHORT_SECS + 10, "the end of the short lease")
-    with BlockNode(POOL, state_dir=state) as node:
-        path = connect(long)
-        suite.equal("after: READY comes after the lease's own line works; its bytes", pattern("kept"), get(path, MIB))
-        again = node.tenant("alice").query(long)
-        fields = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid")
-        same = [long["binding"]["nvmeof"][f] == again["binding"]["nvmeof"][f] for f in fields]
-        suite.equal("after: the same names and keys", [True] * len(fields), same)
-        suite.equal("after: active", "active", again["state"])
-        moved_ms = abs(again["expires_at_unix_ms"] - long["expires_at_unix_ms"])
-        suite.check("after: the time off was counted", moved_ms < 2000, "the same deadline", moved_ms)
-        suite.equal("after: it can be written and verified", 0, verified(path, size="1M", offset="2M")["error"])
-        suite.equal("after: the short one has expired", "expired", node.tenant("alice").query(short)["state"])
-        suite.check("after: the short one is not served", not os.path.exists(f"/sys/kernel/config/nvmet/subsystems/{nqn_of(short)}"))
-        now = verifier(node.tenant("alice"))
-        suite.check("after: FBBU's write verifier is another one", now not in (0, noted), "neither 0 nor the old one", now)
-        wiped(suite, node, long)
-        disconnect(nqn_of(long))
-        node.kill()
-        node.start()
-        suite.equal("after: the daemon's restart does not change it", now, verifier(node.tenant("alice")))
+    node = BlockNode(POOL, DIRECTORY, state_dir=state)
+    path = connect(both)
+    suite.equal("after: a file of a directory, over NVMe-oF", pattern("both"), get(path, MIB))
+    with Client(node.tenant("alice").query(both)) as client:
+        suite.equal("after: and over UDP, with the key of now", pattern("both", 65536), client.read(0, 65536 // client.unit))
+    disconnect(nqn_of(both))
+    path = connect(long)
+    suite.equal("after: READY comes after the lease's own line works; its bytes", pattern("kept"), get(path, MIB))
+    again = node.tenant("alice").query(long)
+    fields = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid")
+    same = [long["binding"]["nvmeof"][f] == again["binding"]["nvmeof"][f] for f in fields]
+    suite.equal("after: the same names and keys", [True] * len(fields), same)
+    suite.equal("after: active", "active", again["state"])
+    moved_ms = abs(again["expires_at_unix_ms"] - long["expires_at_unix_ms"])
+    suite.check("after: the time off was counted", moved_ms < 2000, "the same deadline", moved_ms)
+    suite.equal("after: it can be written and verified", 0, verified(path, size="1M", offset="2M")["error"])
+    suite.equal("after: the short one has expired", "expired", node.tenant("alice").query(short)["state"])
+    suite.check("after: the short one is not served", not os.path.exists(f"/sys/kernel/config/nvmet/subsystems/{nqn_of(short)}"))
+    now = verifier(node.tenant("alice"))
+    suite.check("after: FBBU's write verifier is another one", now not in (0, noted), "neither 0 nor the old one", now)
+    wiped(suite, node, long)
+    disconnect(nqn_of(long))
+    node.kill()
+    node.start()
+    suite.equal("after: the daemon's restart does not change it", now, verifier(node.tenant("alice")))
+    # No farewell, which would end the lease.
+    node.kill()
+    os.sync()
+
+
+def with_a_clock_behind(suite):
+    """A boot after which the wall clock says less than when the node last wrote."""
+    state = mounted()
+    long = json.loads(NOTES.read_text(encoding="ascii"))[0]
+    sh(f"date --set @{int(time.time()) - CLOCK_BEHIND_SECS}")
+    with BlockNode(POOL, DIRECTORY, state_dir=state) as node:
+        alice = node.tenant("alice")
+        suite.check("clock behind: the lease is over", alice.query(long)["state"] in ("expired", "revoked"), "over", alice.query(long)["state"])
+        suite.check("clock behind: it is not served", not os.path.exists(f"/sys/kernel/config/nvmet/subsystems/{nqn_of(long)}"))
+        wiped(suite, node, {"capacity": 0})
+        suite.equal("clock behind: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 
 
 def wiped(suite, node, long):
@@ -94,9 +123,9 @@ def wiped(suite, node, long):
     left = row["capacity"] - long.get("capacity", 4 * MIB)
     settled(node.operator, POOL, left)
     stretch = min(left, 32 * MIB)
-    with leased(node.tenant("bob"), stretch) as lease:
+    with leased(node.tenant("bob"), stretch, pool=POOL) as lease:
         path = connect(lease)
-        suite.check("after: nothing of the short one is found", get(path, stretch) == bytes(stretch), "zeros")
+        suite.check("after: nothing of one that is over is found", get(path, stretch) == bytes(stretch), "zeros")
         disconnect(nqn_of(lease))
 
 
@@ -104,8 +133,9 @@ def main():
     """The part for this boot."""
     ready()
     parts()
+    sections = {"1": before_the_cut, "2": after_the_boot, "3": with_a_clock_behind}
     with Suite(f"block across a reboot, boot {os.environ['LAB_BOOT']}") as suite:
-        suite.section(before_the_cut if os.environ["LAB_BOOT"] == "1" else after_the_boot, suite)
+        suite.section(sections[os.environ["LAB_BOOT"]], suite)
 
 
 if __name__ == "__main__":

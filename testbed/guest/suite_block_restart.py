@@ -16,17 +16,19 @@ import threading
 import time
 
 import nvmet_tree
-from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready, resource_of
-from block import resources, same_traces, settled, sh, size_of, traces
+from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, nqn_of, pattern, put
+from block import ready, resource_of, resources, same_traces, settled, sh, size_of, traces
 from checks import Suite, give_back
 from fabric import program
-from nvme_host import Fio, connect, device, disconnect, failed, gone, until
+from nvme_host import Fio, connect, device, disconnect, failed, gone, until, verified
 
 TERM_SECS = 10
 STEP_SECS = 15
 SECRET = pattern("secret")
 # Those behind which something different is left each time.
-SOME_STEPS = ("link anchor", "link port", "unlink port", "remove namespace")
+SOME_STEPS = ("link anchor", "link port", "unlink port", "remove namespace", "unmap volume")
+# Nothing of a file is mapped.
+NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 
 
@@ -49,6 +51,19 @@ def adopts(suite, node, pools):
             disconnect(nqn_of(lease))
             path = connect(lease)
             suite.equal(f"{kind}: connected again by the old line", pattern("kept", 4096), get(path, 4096, 3 << 20))
+
+
+def adopts_over_udp(suite, node, pools):
+    """The same for a device over UDP: its client waits, and goes on."""
+    alice = node.tenant("alice")
+    with leased(alice, transport="udp", pool=pools["device"]) as lease, device_of(alice, lease) as path:
+        job = Fio(path).started()
+        node.kill()
+        node.start()
+        begun = job.done()
+        until(lambda: job.done() > begun, 60, "more I/O")
+        suite.equal("over UDP: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
+        suite.equal("over UDP: written and verified after that", 0, verified(path, size="1M")["error"])
 
 
 def expired_meanwhile(suite, node, pools):
@@ -107,9 +122,11 @@ def end_watchdog(node):
 
 def steps():
     """Names of the steps that a debug build can be told to die after, as its source lists them."""
-    source = pathlib.Path(__file__).resolve().parents[2] / "premium/src/nvmet/faults.rs"
-    listed = source.read_text(encoding="utf-8").split("STEPS", 1)[1].split("];", 1)[0]
-    return re.findall(r'"([^"]+)"', listed)
+    repository, names = pathlib.Path(__file__).resolve().parents[2], []
+    for source in ("pool/src/steps.rs", "premium/src/nvmet/faults.rs"):
+        listed = (repository / source).read_text(encoding="utf-8").split("STEPS", 1)[1].split("];", 1)[0]
+        names += re.findall(r'"([^"]+)"', listed)
+    return names
 
 
 class Life(threading.Thread):
@@ -151,7 +168,8 @@ def dies(suite, node, pools):
     names, everything = steps(), os.environ.get("BLOCK_STEPS") == "all"
     suite.equal("the steps that are gone through are the daemon's", [], [name for name in SOME_STEPS if name not in names])
     for kind, pool in pools.items() if everything else [("device", pools["device"])]:
-        for name in names if everything else SOME_STEPS:
+        left_out = NOT_OF_A_DIRECTORY if kind == "directory" else ()
+        for name in (name for name in (names if everything else SOME_STEPS) if name not in left_out):
             _die(suite, node, pool, f"{kind}, {name}", name)
 
 
@@ -218,7 +236,7 @@ def main():
         subprocess.run(["sh", "-c", foreign.line], check=True)
         witness = Fio(until(lambda: device(foreign.nqn), 30, "the foreign device"), size="1M", iodepth=1).started()
         theirs = nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)
-        for section in (adopts, expired_meanwhile, wedged, dies):
+        for section in (adopts, adopts_over_udp, expired_meanwhile, wedged, dies):
             suite.section(section, suite, node, pools)
         suite.check("the foreign subsystem: fio goes on", witness.running(), "running")
         suite.equal("the foreign subsystem: without an error", 0, witness.stop()["error"])

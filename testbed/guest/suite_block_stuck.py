@@ -5,7 +5,7 @@ cannot finish, naming the device, and everybody else's grants, cuts and I/O go o
 fence goes."""
 from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resources
 from block import settled, sh
-from checks import Suite, give_back
+from checks import Suite
 from fabric import Refused
 from nvme_host import Fio, Watch, connect, failed, gone, until, verified
 
@@ -68,11 +68,13 @@ def others(suite, node, pools):
         gone(nqn_of(lease))
     freed = alloc(carol, pool=pools["directory"])
     suite.equal("stuck: another lease is freed", "freed", carol.free(freed)["state"])
-    try:
-        give_back(carol, alloc(carol, pool=pools["device"]))
-        print("   stuck: the same pool still grants", flush=True)
-    except Refused as refusal:
-        print(f"   stuck: the same pool refuses: {refusal.message}", flush=True)
+    revoked = alloc(carol, pool=pools["directory"])
+    suite.check("stuck: another lease is revoked", node.operator.revoke(revoked))
+    with attached(carol, pool=pools["device"]) as (_, path):
+        suite.equal("stuck: the rest of the same pool is granted, written and verified", 0, verified(path, size="1M")["error"])
+    rows = {kind: next(row for key, row in resources(node.operator).items() if pool in key) for kind, pool in pools.items()}
+    flags = {kind: row["flags"] for kind, row in rows.items()}
+    suite.equal("stuck: its pool is degraded, the other is not", {"device": ["degraded"], "directory": []}, flags)
 
 
 def heals(suite, node, _fence):

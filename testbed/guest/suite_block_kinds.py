@@ -1,0 +1,177 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""Pools of every kind, from outside: the inventory says what each is, a client's device and HELLO have the same blocks, a
+pool that cannot be written gives read-only leases, and one that breaks under a running daemon is degraded alone."""
+import contextlib
+import os
+import pathlib
+
+from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, pattern, put, ready
+from block import resources, run, sh, size_of
+from checks import Suite, skip
+from fabric import REFUSED, UNREACHABLE
+from fbbu_client import Client
+from fbmu_suite import Strangers
+from nvme_host import connect, disconnect, gone, until, verified
+from nvme_host import controllers
+import fbmu_frame as f
+
+O_DIRECT = 0o40000
+# A keeper lets go of the device in the last tenth of a term, or the last 2 s.
+SHORT_SECS = 20
+
+
+def removable_disk():
+    """A disk of the kernel's SCSI simulation, which says that its medium can be taken out."""
+    if run("modprobe", "scsi_debug", "removable=1", "dev_size_mb=64").returncode:
+        skip("kernel module scsi_debug")
+    name = until(lambda: [place.name for place in pathlib.Path("/sys/block").glob("sd*")], 30, "a SCSI disk")[0]
+    return f"/dev/{name}"
+
+
+def row_of(node, pool):
+    """What the inventory says of a pool."""
+    return next(row for name, row in resources(node.operator).items() if pool in name)
+
+
+def blocks(suite, node, pools):
+    """Each kind's blocks, over both roads."""
+    alice = node.tenant("alice")
+    for kind, (pool, block_bytes, flags) in pools.items():
+        row = row_of(node, pool)
+        wanted = block_bytes or row["block_bytes"]
+        suite.equal(f"{kind}: inventory: bytes of a block, flags, health", (wanted, flags, "ok"),
+                    (row["block_bytes"], row["flags"], row["health"]))
+        if "read-only" in flags:
+            continue
+        with leased(alice, MIB, transport="both", pool=pool) as lease, Client(lease) as client:
+            path = connect(lease)
+            seen = [int(sh(f"blockdev {word} {path}")) for word in ("--getss", "--getsize64")]
+            suite.equal(f"{kind}: NVMe-oF: bytes of a block, and of all", [wanted, MIB], seen)
+            suite.equal(f"{kind}: HELLO: the same", (wanted, MIB // wanted), (client.unit, client.hello["resource_len"]))
+            put(path, pattern(kind[:8], 65536))
+            suite.check(f"{kind}: written over one, read over the other", client.read(0, 65536 // wanted) == pattern(kind[:8], 65536), "the same bytes")
+            if kind.startswith("device"):
+                suite.check(f"{kind}: past the page cache", opened_direct(node, lease), "O_DIRECT")
+            disconnect(lease["binding"]["nvmeof"]["subnqn"])
+
+
+def opened_direct(node, lease):
+    """Whether the daemon has the lease's storage open with O_DIRECT."""
+    place = pathlib.Path(f"/proc/{node.process.pid}")
+    name = sh(f"dmsetup ls | grep {lease['lease_id']}").split()[0]
+    kernel_name = sh(f"dmsetup info -c --noheadings -o blkdevname {name}")
+    for entry in (place / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(entry)
+            if lease["lease_id"] in target or target == f"/dev/{kernel_name}":
+                flags = (place / "fdinfo" / entry.name).read_text(encoding="ascii").split("flags:")[1].split()[0]
+                if int(flags, 8) & O_DIRECT:
+                    return True
+    return False
+
+
+def read_only(suite, node, pools):
+    """A device that cannot be written: its leases say so unasked, and NVMe-oF is refused with the road that there is."""
+    alice, pool = node.tenant("alice"), pools["read-only device"][0]
+    suite.refused("read-only device: over NVMe-oF", lambda: alloc(alice, MIB, pool=pool), REFUSED, None)
+    with leased(alice, MIB, transport="udp", pool=pool) as lease, Client(lease) as client:
+        suite.check("read-only device: the lease says so, unasked", lease["effective"].get("read_only"), True, lease["effective"])
+        Strangers(suite, client).refused("read-only device", f.BLOCK_RO, [("WRITE", client.frame(f.WRITE, 0, 1, bytes(client.unit)))])
+        suite.check("read-only device: it can be read", client.read(0, 1) is not None)
+    writable = alloc(alice, MIB, transport="udp")
+    suite.check("a lease of any pool is not from that one", not writable["effective"].get("read_only"), "writable", writable["effective"])
+    alice.free(writable)
+
+
+def by_itself(suite, node, pools):
+    """The device over UDP goes shortly before its lease does, too."""
+    alice = node.tenant("alice")
+    lease = alloc(alice, MIB, secs=SHORT_SECS, transport="udp", pool=pools["device, 512"][0])
+    path = alice.ask("block", "attach", lease["lease_id"])["device"]
+    suite.equal("attached over UDP: its size", MIB, size_of(path))
+    until(lambda: size_of(path) == 0, SHORT_SECS + 10, "the device to go by itself")
+    suite.equal("it went while the lease still ran", "active", alice.query(lease)["state"])
+    alice.free(lease)
+
+
+def loss(suite, node, pools):
+    """How long the kernel may look for a node that is gone: 5 s beyond the grace time, 30 s at most."""
+    alice = node.tenant("alice")
+    for grace_secs, wanted in ((0, 5), (10, 15), (60, 30)):
+        with leased(alice, MIB, grace_secs=grace_secs, pool=pools["device, 512"][0]) as lease:
+            words = lease["binding"]["nvmeof"]["connect"].split()
+            suite.equal(f"a grace time of {grace_secs} s: ctrl-loss-tmo", str(wanted), words[words.index("--ctrl-loss-tmo") + 1])
+    lease = alloc(alice, MIB, pool=pools["device, 512"][0])
+    connect(lease)
+    alice.free(lease)
+    suite.check("a lease without one: its device is gone within 12 s of the end", gone(lease["binding"]["nvmeof"]["subnqn"], 12) is not None)
+
+
+def broken(suite):
+    """A device that only gives errors and a directory that is moved away, while the daemon runs; then they are back."""
+    base, place, good = loop_device(64), directory_pool(64), loop_device(32)
+    sectors = sh(f"blockdev --getsz {base}")
+    sh(f"dmsetup create pool-under-test --table '0 {sectors} linear {base} 0'")
+    device = "/dev/mapper/pool-under-test"
+    moved = place + ".moved"
+    with BlockNode(device, place, good) as node:
+        alice = node.tenant("alice")
+        table(f"0 {sectors} error")
+        suite.check("errors: no lease of it", refused(suite, alice, device))
+        degraded(suite, node, "errors", device, good)
+        table(f"0 {sectors} linear {base} 0")
+        healthy(suite, node, "errors", device)
+        sh(f"umount --lazy {place} && mv {place} {moved}")
+        degraded(suite, node, "moved away", place, good)
+        sh(f"mkdir -m 700 {place}")
+        suite.check("moved away: nothing is granted of what stands there now", refused(suite, alice, place))
+        suite.equal("moved away: nor written into it", [], os.listdir(place))
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("SIGTERM", 0, node.stop())
+    sh("dmsetup remove pool-under-test")
+
+
+def table(line):
+    """Exchanges what is under the pool."""
+    sh(f"dmsetup suspend --noflush --nolockfs pool-under-test && dmsetup load pool-under-test --table '{line}' && dmsetup resume pool-under-test")
+
+
+def refused(suite, tenant, pool):
+    """A lease of a pool that cannot give one."""
+    return suite.refused(f"{pool}: refused", lambda: alloc(tenant, MIB, pool=pool), UNREACHABLE, "Unavailable")
+
+
+def degraded(suite, node, name, pool, good):
+    """The inventory says so of this pool and of no other, and the other goes on."""
+    flags = until(lambda: row_of(node, pool)["flags"], 30, f"{pool} degraded")
+    suite.equal(f"{name}: the inventory's flags of it, and of its neighbour", (["degraded"], []), (flags, row_of(node, good)["flags"]))
+    with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
+        suite.equal(f"{name}: another pool grants, and its bytes are right", 0, verified(path, size="256K")["error"])
+
+
+def healthy(suite, node, name, pool):
+    """It is back, without a restart."""
+    suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node, pool)["flags"], 60, f"{pool} healthy"))
+    with attached(node.tenant("carol"), MIB, pool=pool) as (_, path):
+        suite.equal(f"{name}: back, it grants zeros", bytes(65536), get(path, 65536))
+
+
+def main():
+    """The kinds on one node, breaking on another."""
+    ready()
+    fixed = loop_device(32)
+    sh(f"blockdev --setro {fixed}")
+    pools = {"directory": (directory_pool(64), None, []), "device, 512": (loop_device(64), 512, []),
+             "device, 4096": (loop_device(64, 4096), 4096, []), "read-only device": (fixed, 512, ["read-only"]),
+             "removable device": (removable_disk(), 512, ["removable"])}
+    with Suite("kinds of pools of blocks") as suite:
+        with BlockNode(*(pool for pool, *_ in pools.values())) as node:
+            for section in (blocks, read_only, by_itself, loss):
+                suite.section(section, suite, node, pools)
+            suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.section(broken, suite)
+
+
+if __name__ == "__main__":
+    main()
