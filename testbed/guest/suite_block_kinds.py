@@ -6,15 +6,15 @@ import contextlib
 import os
 import pathlib
 
-from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, pattern, put, ready
+import fbmu_frame as f
+from block import MIB, BlockNode, alloc, attached, directory_pool, get, leased, loop_device, pattern, put, ready
 from block import resources, run, sh, size_of
 from checks import Suite, skip
 from fabric import REFUSED, UNREACHABLE
 from fbbu_client import Client
 from fbmu_suite import Strangers
 from nvme_host import connect, disconnect, gone, until, verified
-from nvme_host import controllers
-import fbmu_frame as f
+from suite_block_stuck import kernel_name, slice_of
 
 O_DIRECT = 0o40000
 # A keeper lets go of the device in the last tenth of a term, or the last 2 s.
@@ -23,8 +23,9 @@ SHORT_SECS = 20
 
 def removable_disk():
     """A disk of the kernel's SCSI simulation, which says that its medium can be taken out."""
-    if run("modprobe", "scsi_debug", "removable=1", "dev_size_mb=64").returncode:
-        skip("kernel module scsi_debug")
+    for words in (("sd_mod",), ("scsi_debug", "removable=1", "dev_size_mb=64")):
+        if run("modprobe", *words).returncode:
+            skip(f"kernel module {words[0]}")
     name = until(lambda: [place.name for place in pathlib.Path("/sys/block").glob("sd*")], 30, "a SCSI disk")[0]
     return f"/dev/{name}"
 
@@ -59,12 +60,11 @@ def blocks(suite, node, pools):
 def opened_direct(node, lease):
     """Whether the daemon has the lease's storage open with O_DIRECT."""
     place = pathlib.Path(f"/proc/{node.process.pid}")
-    name = sh(f"dmsetup ls | grep {lease['lease_id']}").split()[0]
-    kernel_name = sh(f"dmsetup info -c --noheadings -o blkdevname {name}")
+    volume = f"/dev/{kernel_name(slice_of(lease))}"
     for entry in (place / "fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             target = os.readlink(entry)
-            if lease["lease_id"] in target or target == f"/dev/{kernel_name}":
+            if lease["lease_id"] in target or target == volume:
                 flags = (place / "fdinfo" / entry.name).read_text(encoding="ascii").split("flags:")[1].split()[0]
                 if int(flags, 8) & O_DIRECT:
                     return True
@@ -113,7 +113,8 @@ def broken(suite):
     base, place, good = loop_device(64), directory_pool(64), loop_device(32)
     sectors = sh(f"blockdev --getsz {base}")
     sh(f"dmsetup create pool-under-test --table '0 {sectors} linear {base} 0'")
-    device = "/dev/mapper/pool-under-test"
+    # Without udev there is nothing in /dev/mapper.
+    device = f"/dev/{kernel_name('pool-under-test')}"
     moved = place + ".moved"
     with BlockNode(device, place, good) as node:
         alice = node.tenant("alice")
@@ -151,10 +152,10 @@ def degraded(suite, node, name, pool, good):
 
 
 def healthy(suite, node, name, pool):
-    """It is back, without a restart."""
-    suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node, pool)["flags"], 60, f"{pool} healthy"))
+    """It is back, without a restart: the next lease of it works, and with that it is not degraded any more."""
     with attached(node.tenant("carol"), MIB, pool=pool) as (_, path):
         suite.equal(f"{name}: back, it grants zeros", bytes(65536), get(path, 65536))
+    suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node, pool)["flags"], 60, f"{pool} healthy"))
 
 
 def main():
