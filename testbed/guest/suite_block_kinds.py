@@ -18,7 +18,7 @@ from suite_block_stuck import kernel_name, slice_of
 
 O_DIRECT = 0o40000
 # A keeper lets go of the device in the last tenth of a term, or the last 2 s.
-SHORT_SECS = 20
+SHORT_SECS = 12
 
 
 def removable_disk():

@@ -20,6 +20,7 @@ RENEW_SECS = 15
 # Short enough for a keeper to look at the lease often.
 KEYS_SECS = 60
 ATTACHED_SECS = 20
+SHORT_SECS = 12
 
 
 def transfer(suite, node, pools):
@@ -43,7 +44,7 @@ def by_fabricctl(suite, node, pools):
             suite.equal("attach: written and verified", 0, verified(path, size="1M")["error"])
             suite.equal("attach: again, the same device", path, alice.ask("block", "attach", lease["lease_id"])["device"])
         suite.check("detach: the device is gone", not controllers(nqn_of(lease)))
-    short = alloc(alice, 8 * MIB, secs=ATTACHED_SECS, pool=pools["device"])
+    short = alloc(alice, 8 * MIB, secs=SHORT_SECS, pool=pools["device"])
     alice.ask("block", "attach", short["lease_id"])
     gone(nqn_of(short))
     state = alice.ask("lease", "query", short["lease_id"])["state"]
