@@ -38,19 +38,23 @@ def kill(lease):
     until(lambda: not pathlib.Path(f"/proc/{pid}/exe").exists(), 30, "the keeper's end")
 
 
+def words(tenant, lease):
+    """Its command line."""
+    return [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, "block", "keep", lease["lease_id"]]
+
+
 class Child:
     """A keeper of this process, so that its exit status can be had."""
 
     def __init__(self, tenant, lease):
-        words = [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, "block", "keep", lease["lease_id"]]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(words(tenant, lease), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.device = json.loads(self.process.stdout.readline())["device"]
 
     def end(self, number):
         """Sends the signal; exit status and log."""
         self.process.send_signal(number)
-        _, words = self.process.communicate(timeout=60)
-        return self.process.returncode, words
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
 
 
 def _file(lease, extension):

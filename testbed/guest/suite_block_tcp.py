@@ -5,15 +5,16 @@ of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a conn
 away at the client, and nothing of it is left on the node."""
 import pathlib
 import signal
+import subprocess
 import tempfile
 
 import keeper
 from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device
 from block import nqn_of, pattern, run
-from block import put, ready, same_traces, settled, resources, size_of, traces
+from block import put, ready, same_traces, settled, sh, resources, size_of, traces
 from block_refusals import refused, strangers
 from checks import Suite
-from fabric import OTHER, REFUSED, Refused
+from fabric import NOT_FOUND, OTHER, REFUSED, Refused
 from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, failed, gone, options_of, text_of, until, verified
 
 RENEW_SECS = 15
@@ -108,6 +109,27 @@ def keepers(suite, node, pools):
         alice.free(lease)
         print(f"   SIGKILL: no device {gone(nqn_of(lease)):.1f} s after the lease's end", flush=True)
         suite.check("SIGKILL: the device does not outlive the lease", not controllers(nqn_of(lease)))
+
+
+def interrupted(suite, node, pools):
+    """A keeper that is killed while it connects: what it has connected by then is found, and taken away."""
+    alice = node.tenant("alice")
+    with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
+        place = lambda: [CONTROLLERS / name for name in controllers(nqn_of(lease))]
+        detach = lambda: alice.ask("block", "detach", lease["lease_id"])
+        sh("tc qdisc add dev lo root netem delay 100ms")
+        try:
+            child = subprocess.Popen(keeper.words(alice, lease), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            until(place, 60, "a controller")
+            child.send_signal(signal.SIGSTOP)
+            suite.refused("stopped while it connects: detach says that somebody is at it", detach, OTHER, "Busy")
+            child.kill()
+            child.wait()
+        finally:
+            sh("tc qdisc del dev lo root")
+        suite.check("killed while it connects: detach finds what is left", detach()["device"])
+        suite.equal("killed while it connects: no controller and no record", ([], {}), (place(), keeper.record(lease)))
+        suite.refused("detach once more", detach, NOT_FOUND, "NotAttached")
 
 
 def mounted(suite, node, pools):
@@ -229,7 +251,7 @@ def main():
         with BlockNode(*pools.values(), ports=(TCP, TCP6)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             running = traces([pools["directory"]])
-            for section in (transfer, by_fabricctl, keepers, keys, mounted, tenants, own_host, rotation, ended):
+            for section in (transfer, by_fabricctl, keepers, interrupted, keys, mounted, tenants, own_host, rotation, ended):
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)

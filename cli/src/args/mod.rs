@@ -26,11 +26,11 @@ Exit status:
   3  refused by policy or capacity: InvalidIntent, InvalidArgs, CapacityExceeded, ResourceBusy,
      NotPermitted, RenewTooEarly, Unsupported; a grant that enforces less than was asked for;
      an identity that the node does not accept
-  4  not found or over: NotFound, Expired, Revoked
+  4  not found or over: NotFound, Expired, Revoked, Ended; no device of it here: NotAttached
   5  fenced: Fenced
-  6  cannot reach the node, or it is busy or stopping: Unavailable
-  1  anything else: Malformed, Internal, a node of another fabric, a device of this machine: NotRoot,
-     NotConnected, AttachedOtherwise, NotDetached, InUse
+  6  cannot reach the node: Unreachable; or it is busy or stopping: Unavailable
+  1  anything else: Malformed, Internal, UntrustedNode, Protocol, Local, WritesLost; of a device of
+     this machine: NotRoot, NotConnected, AttachedOtherwise, NotDetached, InUse, Busy
 
 With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
 

@@ -1,4 +1,5 @@
-//! Block devices: `/sys/block`. Physical ones that have a size; an empty card reader has none.
+//! Block devices: `/sys/block`. Physical ones of this machine that have a size; an empty card reader has none, and a
+//! namespace over NVMe-oF is another machine's.
 
 use fabricbios_kernfs::Tree;
 
@@ -36,7 +37,7 @@ fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound
     let path = |file: &str| format!("block/{name}/{file}");
     // The kernel hides the single paths of a multipath disk; the disk itself is listed.
     let hidden = sys.read(path("hidden")).is_ok_and(|hidden| hidden == "1");
-    if hidden || !sys.exists(path("device")).unwrap_or(false) {
+    if hidden || !sys.exists(path("device")).unwrap_or(false) || is_over_fabrics(sys, &name) {
         return None;
     }
     let sectors: u64 = warnings.keep(&name, "skipped", sys.read_as(path("size")))?;
@@ -60,6 +61,21 @@ fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound
         removable: removable.unwrap_or(false),
         name,
     })
+}
+
+/// The device of a disk is its controller or, with multipath, the subsystem with the controllers below it
+/// (`drivers/nvme/host/sysfs.c`).
+fn is_over_fabrics(sys: &Tree, name: &str) -> bool {
+    let device = format!("block/{name}/device");
+    let over_fabrics = |controller: &str| {
+        let transport = sys.read(format!("{controller}/transport"));
+        transport.is_ok_and(|it| ["tcp", "rdma", "fc", "loop"].contains(&it.as_str()))
+    };
+    let is_nvme = name.starts_with("nvme");
+    let below = || sys.list(&device).unwrap_or_default().into_iter();
+    is_nvme
+        && (over_fabrics(&device)
+            || below().any(|entry| over_fabrics(&format!("{device}/{entry}"))))
 }
 
 fn flag(sys: &Tree, name: &str, file: &str, warnings: &mut Warnings) -> Option<bool> {

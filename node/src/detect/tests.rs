@@ -290,7 +290,7 @@ fn gpus_are_nvidia_and_amd_display_controllers() {
 }
 
 #[test]
-fn disks_that_are_empty_hidden_or_made_of_others_are_not_listed() {
+fn disks_that_are_empty_hidden_made_of_others_or_another_machines_are_not_listed() {
     let found = Machine::usual()
         .with("sys/block/dm-0/size = 4096\n")
         .with("sys/block/sda/size = 0\n")
@@ -299,6 +299,10 @@ fn disks_that_are_empty_hidden_or_made_of_others_are_not_listed() {
         .with("sys/block/nvme0c0n1/device/")
         .with("sys/block/sdb/size = 18446744073709551615\n")
         .with("sys/block/sdb/device/")
+        .with("sys/block/nvme1n1/size = 4096\n")
+        .with("sys/block/nvme1n1/device/transport = tcp\n")
+        .with("sys/block/nvme2n1/size = 4096\n")
+        .with("sys/block/nvme2n1/device/nvme2/transport = rdma\n")
         .detect();
     assert_eq!(names(&found.blocks, |block| &block.name), ["nvme0n1"]);
     assert!(

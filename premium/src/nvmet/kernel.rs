@@ -27,9 +27,10 @@ fn advice(configfs: &Path, why: &str) -> StepError {
     let advice = if is_mounted(place) {
         format!("modprobe nvmet nvmet-tcp{why}")
     } else if place.is_dir() {
-        "mount -t configfs none /sys/kernel/config".to_owned()
+        "modprobe nvmet-tcp (or nvmet-rdma), then mount -t configfs none /sys/kernel/config"
+            .to_owned()
     } else {
-        "modprobe configfs, and nvmet-tcp or nvmet-rdma; a kernel without them (CONFIG_CONFIGFS_FS,          CONFIG_NVME_TARGET) serves blocks over UDP alone"
+        "modprobe configfs, and nvmet-tcp or nvmet-rdma; a kernel without them (CONFIG_CONFIGFS_FS, CONFIG_NVME_TARGET) serves blocks over UDP alone"
             .to_owned()
     };
     let shown = configfs.display();

@@ -61,10 +61,7 @@ pub(super) fn run(
         already,
         log: files.log(),
     };
-    output.print(&attached, || match already {
-        true => format!("{} (attached already)", attached.device),
-        false => attached.device.clone(),
-    })
+    output.print(&attached, || attached.device.clone())
 }
 
 /// A device has one road. Without a keeper one over UDP is gone, and only what an earlier keeper connected is
@@ -117,7 +114,7 @@ fn attach(
     }
     match serde_json::from_str::<Ready>(&line) {
         Ok(ready) => Ok(ready.device),
-        Err(_) => Err(why(keeper, &line, files)),
+        Err(_) => Err(why(keeper, &line, place, files)),
     }
 }
 
@@ -152,10 +149,15 @@ fn start(
 }
 
 /// Why there is no device, in the keeper's words if it had some.
-fn why(mut keeper: Child, line: &str, files: &Files) -> Failure {
+fn why(mut keeper: Child, line: &str, place: &AttachPlace, files: &Files) -> Failure {
     let status = keeper.wait().ok().and_then(|status| status.code());
     Failure::from_json(line, status).unwrap_or_else(|| {
-        let log = files.log();
-        Failure::local("keep the device", &format!("see {}", log.display()))
+        let (log, lease_id) = (files.log(), place.kept.id);
+        let what = format!(
+            "its process ended; see {}. `fabricctl block attach {lease_id}` tries again, `fabricctl block \
+             detach {lease_id}` takes away what it may have connected",
+            log.display()
+        );
+        Failure::local("keep the device", &what)
     })
 }

@@ -1,15 +1,16 @@
 //! `block detach`: asks the keeper of a lease to take the device away, or does it in its place.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use fabricbios_wire::RefusalClass;
 use serde::Serialize;
 
 use super::{
+    device::failure,
     in_use, need_root,
     nvme_device::disconnect,
     nvme_host::NvmeHost,
-    record::Files,
+    record::{Files, Record},
     socket::{self, Word},
 };
 use crate::{
@@ -54,22 +55,35 @@ fn detach(files: &Files) -> Result<String, Failure> {
     }
 }
 
-/// The keeper was killed: its record says what is left.
+/// The keeper was killed: its record says what is left. One that is still at it has the record locked.
 fn without_keeper(files: &Files) -> Result<String, Failure> {
+    if !files.record().exists() {
+        return Err(not_attached(files));
+    }
+    let lock = files.lock()?;
     let Some(record) = files.read()? else {
+        lock.remove();
         return Err(not_attached(files));
     };
-    let lock = files.lock()?;
-    in_use::check(&record.device)?;
+    let host = NvmeHost::this_machine();
+    let device = left(&host, &record)?;
+    if let Some(device) = &device {
+        in_use::check(device)?;
+    }
     if let Some(target) = &record.nvmeof {
-        disconnect(&NvmeHost::this_machine(), target)?;
+        disconnect(&host, target)?;
     }
     lock.remove();
-    Ok(device_text(&record.device))
+    let connection = || "what was connected".to_owned();
+    Ok(device.map_or_else(connection, |device| device.display().to_string()))
 }
 
-fn device_text(device: &Path) -> String {
-    device.display().to_string()
+/// The device that is recorded, or that the kernel has made since.
+fn left(host: &NvmeHost, record: &Record) -> Result<Option<PathBuf>, Failure> {
+    match (&record.device, &record.nvmeof) {
+        (None, Some(target)) => host.device(target).map_err(failure),
+        (device, _) => Ok(device.clone()),
+    }
 }
 
 fn not_attached(files: &Files) -> Failure {

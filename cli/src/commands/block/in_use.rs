@@ -55,8 +55,9 @@ impl User {
     /// Stores what was written to its files, as far as that can be done in this time.
     pub(super) fn write_back(&self, within: Duration) -> io::Result<()> {
         match self {
-            Self::Mount(place) if !within.is_zero() => write_back(place, within),
-            _ => Err(ErrorKind::Unsupported.into()),
+            Self::Mount(_) if within.is_zero() => Err(io::Error::other("it takes no more writes")),
+            Self::Mount(place) => write_back(place, within),
+            _ => Err(io::Error::other("only who uses it knows what that is")),
         }
     }
 }

@@ -67,10 +67,10 @@ impl Keeper {
     fn start(node: &Node, place: &AttachPlace) -> Result<Self, Failure> {
         let files = Files::new(&place.kept.attach_dir, place.kept.id);
         files.make_dir()?;
-        let mut lock = files.lock()?;
+        let lock = files.lock()?;
         // What an earlier keeper has left is not forgotten because this one fails.
         let is_first = files.read()?.is_none();
-        match Made::new(node, place, &files, &mut lock) {
+        match Made::new(node, place, &files, &lock) {
             Ok(made) => Ok(Self {
                 lease_id: place.kept.id,
                 made,
@@ -138,13 +138,17 @@ impl Keeper {
         }
     }
 
-    /// Answers last: whoever asked may attach it anew at once.
-    fn leave(self, asked: Asked) -> Result<(), Failure> {
+    /// Answers last: whoever asked may attach it anew at once. What a device that went by itself has taken with
+    /// it is told here.
+    fn leave(mut self, asked: Asked) -> Result<(), Failure> {
         let device = self.made.path.display().to_string();
+        let ended = self.made.detach_at_last();
+        log_failure("not detached well", &ended);
         let gone = self.gone();
-        match asked.word {
-            Word::Device => asked.answer(Err("it has just gone")),
-            Word::Detach => asked.answer(Ok(&device)),
+        match (asked.word, &ended) {
+            (Word::Device, _) => asked.answer(Err("it has just gone")),
+            (Word::Detach, Ok(())) => asked.answer(Ok(&device)),
+            (Word::Detach, Err(failure)) => asked.answer(Err(failure.message())),
         }
         gone
     }

@@ -13,9 +13,10 @@ use super::{
     in_use,
     key_change::KeyChange,
     log::{log, log_failure},
+    nvme_host::Target,
     record::{Files, Lock, Record},
     watch::Watch,
-    ways::ways,
+    ways::{Way, ways},
 };
 use crate::{
     args::AttachPlace,
@@ -39,20 +40,27 @@ impl Made {
         node: &Node,
         place: &AttachPlace,
         files: &Files,
-        lock: &mut Lock,
+        lock: &Lock,
     ) -> Result<Self, Failure> {
         let lease_id = place.kept.id;
         // Counted from before the question: rather too early than too late.
         let started = now();
         let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
         let watch = Watch::new(&info, started);
-        let (mut device, path) = Device::attach(node, lease_id, ways(&info, place.transport)?)?;
-        let record = Record {
+        let ways = ways(&info, place.transport)?;
+        let record = |device, nvmeof| Record {
             lease_id: lease_id.to_string(),
-            device: path.clone(),
+            device,
             keeper_pid: std::process::id(),
-            nvmeof: device.target().cloned(),
+            nvmeof,
         };
+        // Before there is a connection: who ends this process now leaves one that can be found. What an earlier
+        // keeper has recorded says the same, and its device.
+        if let (Some(target), None) = (target_of(&ways), files.read()?) {
+            lock.write(&record(None, Some(target)))?;
+        }
+        let (mut device, path) = Device::attach(node, lease_id, ways)?;
+        let record = record(Some(path.clone()), device.target().cloned());
         match lock.write(&record).and_then(|()| open_ears(files)) {
             Ok(ears) => Ok(Self {
                 device,
@@ -116,6 +124,13 @@ impl Made {
             ));
         }
     }
+}
+
+fn target_of(ways: &[Way<'_>]) -> Option<Target> {
+    ways.iter().find_map(|way| match way {
+        Way::Nvmeof(binding, _) => Some(Target::from(*binding)),
+        Way::Udp => None,
+    })
 }
 
 fn open_ears(files: &Files) -> Result<Ears, Failure> {

@@ -3,8 +3,8 @@
 use std::{
     fmt,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    io,
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -21,7 +21,9 @@ use crate::failure::{Exit, Failure};
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) lease_id: String,
-    pub(super) device: PathBuf,
+    /// `None`: its keeper is about to make it, or ended while it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) device: Option<PathBuf>,
     pub(super) keeper_pid: u32,
     /// Over NVMe-oF: what to disconnect when the keeper is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,13 +50,12 @@ impl Record {
     }
 
     fn otherwise(&self, road: Transport, wanted: Transport) -> Failure {
-        let Self {
-            lease_id, device, ..
-        } = self;
+        let lease_id = &self.lease_id;
+        let device = self.device.as_ref();
+        let device = device.map_or(String::new(), |path| format!(" as {}", path.display()));
         let message = format!(
-            "lease {lease_id} is attached over {road} as {} and not over {wanted}; to change that, \
-             `fabricctl block detach {lease_id}` first",
-            device.display()
+            "lease {lease_id} is attached over {road}{device} and not over {wanted}; to change that, \
+             `fabricctl block detach {lease_id}` first"
         );
         Failure::new(
             Exit::Other,
@@ -182,14 +183,17 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    pub(super) fn write(&mut self, record: &Record) -> Result<(), Failure> {
+    pub(super) fn write(&self, record: &Record) -> Result<(), Failure> {
         let cannot = |error: &dyn std::fmt::Display| {
             Failure::local(&format!("write {}", self.files.record().display()), error)
         };
         let text = serde_json::to_string(record).map_err(|error| cannot(&error))?;
-        self.file.set_len(0).map_err(|error| cannot(&error))?;
-        let written = self.file.write_all(text.as_bytes());
-        written.map_err(|error| cannot(&error))
+        // Never empty in between: what is connected has to be found whenever this process ends.
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        written
+            .and_then(|()| self.file.set_len(length))
+            .map_err(|error| cannot(&error))
     }
 
     /// Nothing is attached any more. The log stays, for whoever wonders why.
@@ -209,7 +213,7 @@ mod tests {
     fn record() -> Record {
         Record {
             lease_id: LeaseId(7).to_string(),
-            device: PathBuf::from("/dev/nvme0n1"),
+            device: Some(PathBuf::from("/dev/nvme0n1")),
             keeper_pid: 1,
             nvmeof: None,
         }
@@ -221,13 +225,19 @@ mod tests {
         let files = Files::new(&dir.path().join("a/b"), LeaseId(7));
         assert!(files.read().unwrap().is_none());
         files.make_dir().unwrap();
-        let mut lock = files.lock().unwrap();
+        let lock = files.lock().unwrap();
         assert!(
             files.read().unwrap().is_none(),
             "an empty file records nothing"
         );
-        lock.write(&record()).unwrap();
-        assert_eq!(files.read().unwrap().unwrap().device, record().device);
+        let begun = Record {
+            device: None,
+            ..record()
+        };
+        for said in [begun, record()] {
+            lock.write(&said).unwrap();
+            assert_eq!(files.read().unwrap().unwrap().device, said.device);
+        }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(
             (mode(&files.record()), mode(&dir.path().join("a/b"))),
