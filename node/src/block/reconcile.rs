@@ -66,7 +66,7 @@ impl BlockBackend {
         }
         let mut strays = Vec::new();
         for &(resource_id, lease_id) in &found {
-            tracing::warn!(%lease_id, "something of a lease that is not on record; taking it away");
+            tracing::warn!(%lease_id, "something is left of a lease that holds nothing any more, or is not on record; taking it away");
             let cut = self.cut_roads(stray_tag(resource_id, lease_id), None);
             strays.extend(cut.err().map(|why| Stray {
                 is_cut: false,
