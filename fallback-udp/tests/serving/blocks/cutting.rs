@@ -12,9 +12,8 @@ use crate::client::{Client, NO_LEASE, OK};
 
 const WRITERS: u64 = 4;
 
-/// Writes a block over and over until told to stop; counts what was answered with OK.
+/// Writes a block over and over, in its session, until told to stop; counts what was answered with OK.
 fn write_on(mut client: Client, at: u64, stop: &AtomicBool, written: &AtomicU64) {
-    client.hello();
     // What waits for the storage when the lease is cut is never answered.
     let patience = Duration::from_millis(10);
     client.socket.set_read_timeout(Some(patience)).unwrap();
@@ -41,7 +40,9 @@ fn nothing_is_written_after_a_lease_was_retired() {
         let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|threads| {
             for at in 0..WRITERS {
-                let client = disks.client(1, &binding);
+                let mut client = disks.client(1, &binding);
+                // Here, and not on its thread: that one may come after the cut.
+                client.hello();
                 let (stop, written) = (&stop, &written);
                 threads.spawn(move || write_on(client, at, stop, written));
             }
