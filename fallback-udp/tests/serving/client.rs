@@ -105,10 +105,14 @@ impl Client {
     /// `None`: nothing came for long.
     pub(crate) fn receive(&self) -> Option<Got> {
         let mut buffer = [0; 10_000];
-        let length = match self.socket.recv(&mut buffer) {
-            Ok(length) => length,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-            Err(error) => panic!("{error}"),
+        let length = loop {
+            match self.socket.recv(&mut buffer) {
+                Ok(length) => break length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                // With a timeout the kernel does not go on by itself, whatever the thread was woken for.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("{error}"),
+            }
         };
         let frame = DataFrame::parse(&buffer[..length]).unwrap();
         assert!(frame.header.is_reply());
