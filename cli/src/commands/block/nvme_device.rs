@@ -29,8 +29,12 @@ pub(super) fn attach(
     let target = Target::from(binding);
     match host.controllers(&target).map_err(failure)?.is_empty() {
         true => connect_to_one(host, binding, addresses, Beside::Nothing)?,
-        // An earlier keeper was killed, and the keys may have changed since.
-        false => follow_keys(host, binding),
+        // An earlier keeper was killed, and the keys may have changed since. A device that works is kept also
+        // with those of before.
+        false => log_failure(
+            "the lease's new keys are not the connection's",
+            &nvme_keys::follow(host, binding),
+        ),
     }
     match wait_for(APPEARS_WITHIN, || host.device(&target)).map_err(failure) {
         Ok(Some(path)) => Ok(path),
@@ -67,15 +71,6 @@ pub(super) fn connect_to_one(
         true => Err(not_connected(&reasons).into()),
         false => Err(NotAttached::NoDriver(reasons.join("; "))),
     }
-}
-
-/// A device that works is kept also with keys of before.
-fn follow_keys(host: &NvmeHost, binding: &NvmeofBinding) {
-    let followed = nvme_keys::differ(host, binding).and_then(|differ| match differ {
-        true => nvme_keys::follow(host, binding),
-        false => Ok(()),
-    });
-    log_failure("the lease's new keys are not the connection's", &followed);
 }
 
 /// Ends every connection to a target; returns when they are gone. One that is still being made refuses to go,

@@ -63,7 +63,13 @@ impl NvmeHost {
         if controllers.is_empty() {
             return Ok(None);
         }
-        let mut places = self.subsystems(target)?;
+        let mut places = Vec::new();
+        for subsystem in self.list(SUBSYSTEMS)? {
+            let place = format!("{SUBSYSTEMS}/{subsystem}");
+            if self.is(&format!("{place}/subsysnqn"), &target.subnqn)? {
+                places.push(place);
+            }
+        }
         places.extend(
             controllers
                 .iter()
@@ -98,17 +104,6 @@ impl NvmeHost {
             }
         }
         Ok(false)
-    }
-
-    fn subsystems(&self, target: &Target) -> Result<Vec<String>, Error> {
-        let mut places = Vec::new();
-        for subsystem in self.list(SUBSYSTEMS)? {
-            let place = format!("{SUBSYSTEMS}/{subsystem}");
-            if self.is(&format!("{place}/subsysnqn"), &target.subnqn)? {
-                places.push(place);
-            }
-        }
-        Ok(places)
     }
 
     /// Over which road a target is connected; `None`: it is not.

@@ -25,8 +25,8 @@ pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, F
 }
 
 /// Where connections to a target have other secrets than the lease has now, connects once more with the
-/// lease's, and then ends those. The device stays, and its I/O takes whichever connection there is (NVMe
-/// multipath).
+/// lease's, and then ends those; where there are none it does nothing. The device stays, and its I/O takes
+/// whichever connection there is (NVMe multipath).
 ///
 /// New secrets for a live controller in sysfs are no alternative where there are two of them: the kernel proves
 /// itself anew after each write, after the first one with a pair that is half old. The node ends the connection
@@ -35,6 +35,9 @@ pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, F
 pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Failure> {
     let target = Target::from(binding);
     let (fresh, stale) = parted(host, &target, binding).map_err(failure)?;
+    if stale.is_empty() {
+        return Ok(());
+    }
     for name in &stale {
         if host.has_own_disk(name, target.nsid).map_err(failure)? {
             return Err(local(
