@@ -21,7 +21,6 @@ use fabricbios_wire::{LeaseId, NodeId};
 use device::Device;
 use directory::Directory;
 use health::Health;
-pub use steps::STEPS;
 use steps::passed;
 pub use wipe::wipe_main;
 
@@ -146,9 +145,7 @@ impl Pool {
             Kind::Directory(pool) => pool.create(lease, extent.length),
             Kind::Device(pool) => pool.create(lease, extent),
         };
-        if result.is_ok() {
-            passed("make volume");
-        }
+        let result = result.inspect(|_| passed("make volume"));
         self.health.note(result.map_err(failed))
     }
 
@@ -192,9 +189,7 @@ impl Pool {
             Kind::Directory(pool) => pool.destroy(lease, progress),
             Kind::Device(pool) => pool.destroy(lease, extent, progress),
         };
-        if result.is_ok() {
-            passed("destroy volume");
-        }
+        let result = result.inspect(|()| passed("destroy volume"));
         self.health.note(result.map_err(failed))
     }
 
@@ -215,9 +210,7 @@ impl Pool {
             Kind::Directory(pool) => pool.count_grant(number),
             Kind::Device(pool) => pool.count_grant(number),
         };
-        if counted.is_ok() {
-            passed("count grant");
-        }
+        let counted = counted.inspect(|()| passed("count grant"));
         let failed = |why| StepError::new("count grant", why);
         self.health.note(counted.map_err(failed))
     }

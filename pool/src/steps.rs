@@ -2,7 +2,7 @@
 
 /// Every step that leaves something else behind than the one before: of making a volume, and of taking it away.
 /// A directory has nothing to unmap.
-pub const STEPS: &[&str] = &[
+const STEPS: &[&str] = &[
     "count grant",
     "make volume",
     "unmap volume",
@@ -11,6 +11,5 @@ pub const STEPS: &[&str] = &[
 
 /// A step is done.
 pub(crate) fn passed(step: &'static str) {
-    debug_assert!(STEPS.contains(&step), "{step} is not among STEPS");
-    fabricbios_kernfs::step_passed(step);
+    fabricbios_kernfs::step_passed(STEPS, step);
 }

@@ -30,7 +30,8 @@ fn advice(configfs: &Path, why: &str) -> StepError {
         "modprobe nvmet-tcp (or nvmet-rdma), then mount -t configfs none /sys/kernel/config"
             .to_owned()
     } else {
-        "modprobe configfs, and nvmet-tcp or nvmet-rdma; a kernel without them (CONFIG_CONFIGFS_FS, CONFIG_NVME_TARGET) serves blocks over UDP alone"
+        "modprobe configfs, and nvmet-tcp or nvmet-rdma; a kernel without them (CONFIG_CONFIGFS_FS, \
+         CONFIG_NVME_TARGET) serves blocks over UDP alone"
             .to_owned()
     };
     let shown = configfs.display();
