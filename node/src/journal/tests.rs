@@ -78,6 +78,14 @@ impl Scene {
         (journal, recovered, reports)
     }
 
+    /// Of one lease each.
+    fn with_two_commits(&self) -> (Journal, Receiver<Report>) {
+        let (journal, _first, reports) = self.open();
+        await_durable(&reports, journal.submit(vec![put(1, "one")]));
+        await_durable(&reports, journal.submit(vec![put(2, "two")]));
+        (journal, reports)
+    }
+
     fn refused(&self) -> JournalError {
         open_at(&self.path(), channel().0).unwrap_err()
     }
@@ -152,9 +160,7 @@ fn reopening_sees_what_was_durable() {
 #[test]
 fn a_copy_taken_between_commits_is_the_state_of_the_last_one() {
     let scene = Scene::new();
-    let (journal, _first, reports) = scene.open();
-    await_durable(&reports, journal.submit(vec![put(1, "one")]));
-    await_durable(&reports, journal.submit(vec![put(2, "two")]));
+    let (journal, reports) = scene.with_two_commits();
     // What a power cut leaves: the file as it lies there, never closed.
     let cut = Scene::new();
     fs::copy(scene.path(), cut.path()).unwrap();
@@ -394,9 +400,7 @@ fn damage_anywhere_is_found_or_harmless() {
 #[test]
 fn after_a_crash_damage_never_brings_back_the_commit_before() {
     let scene = Scene::new();
-    let (journal, _first, reports) = scene.open();
-    await_durable(&reports, journal.submit(vec![put(1, "one")]));
-    await_durable(&reports, journal.submit(vec![put(2, "two")]));
+    let (_journal, _reports) = scene.with_two_commits();
     // As a power cut leaves it: never closed.
     let whole = fs::read(scene.path()).unwrap();
     let cut = Scene::new();
