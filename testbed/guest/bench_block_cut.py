@@ -9,9 +9,8 @@ import re
 import statistics
 import sys
 
-from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, resource_of, sh
-from checks import give_back
-from nvme_host import Fio, connect, controllers, disconnect, gone, until
+from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, sh
+from nvme_host import Fio, connect, gone, until
 from ratios import percentile
 from suite_block_stuck import fences, slice_of
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from block import BlockNode, alloc, directory_pool, loop_device, nqn_of, ready, resources, settled
+from block import BlockNode, alloc, directory_pool, loop_device, nqn_of, ready, row_of, settled
 from block_by_hand import Loan, Port
 from nvme_host import device, disconnect
 from ratios import interleaved, report
@@ -28,8 +28,8 @@ def first_read(nqn):
 
 def leased(tenant, kind, pool):
     """Milliseconds of a lease; what it leaves behind is gone before the next one."""
-    capacity = next(row for name, row in resources(tenant).items() if pool in name)["capacity"]
-    resource = next(row for name, row in resources(tenant).items() if pool in name)["resource_id"]
+    row = row_of(tenant, pool)
+    capacity, resource = row["capacity"], row["resource_id"]
     start = time.monotonic()
     lease = alloc(tenant, more=("--resource", resource))
     subprocess.run(["sh", "-c", lease["binding"]["nvmeof"]["connect"]], check=True, capture_output=True)

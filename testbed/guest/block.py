@@ -82,6 +82,11 @@ def resources(fabric):
     return {row.get("name") or row["resource_id"]: row for row in rows}
 
 
+def row_of(fabric, pool):
+    """What the inventory says of a pool, by its path."""
+    return next(row for name, row in resources(fabric).items() if str(pool) in name)
+
+
 def alloc(tenant, length=4 * MIB, secs=300, transport="nvme-tcp", grace_secs=0, pool=None, more=()):
     """Leases blocks. `pool`: its path, or None for any."""
     words = ["lease", "alloc", "block", "--bytes", length, "--secs", secs, "--transport", transport]
@@ -185,7 +190,7 @@ def same_traces(suite, name, before, after):
 
 def settled(fabric, pool, available, secs=60):
     """Waits until so much of a pool is free: what was leased is wiped before it is."""
-    free = lambda: resources(fabric)[next(name for name in resources(fabric) if pool in name)]["available"] == available
+    free = lambda: row_of(fabric, pool)["available"] == available
     return until(free, secs, f"{available} bytes of {pool} free")
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from fabric import program
-from nvme_host import until
+from nvme_host import controllers, until
 
 DIRECTORY = pathlib.Path("/run/fabricbios/attach")
 
@@ -29,6 +29,15 @@ def said(lease, *parts, secs=30):
     """Waits for a line of the log with all `parts`."""
     find = lambda: next((line for line in log(lease).splitlines() if all(part in line for part in parts)), None)
     return until(find, secs, f"{parts} in the log of {lease['lease_id']}: {log(lease)!r}")
+
+
+def changes_keys(suite, name, tenant, lease):
+    """Other keys for an attached lease: a connection with them takes the place of the one that there is."""
+    before = controllers(lease["binding"]["nvmeof"]["subnqn"])
+    tenant.rotate(lease)
+    said(lease, "connected with the new keys")
+    after = controllers(lease["binding"]["nvmeof"]["subnqn"])
+    suite.check(f"{name}: another connection in place of the first", len(after) == 1 and after != before, f"one, not {before}", after)
 
 
 def kill(lease):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nvmet_tree
 from block import ADDRESS6, MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, pattern
-from block import on_time, put, ready, resources, settled, sh, ways_to_end
+from block import on_time, put, ready, row_of, settled, sh, ways_to_end
 from block_refusals import refused
 from checks import Suite
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
@@ -67,7 +67,7 @@ def leftovers(suite, node, pools):
 
 def settled_all(node, pool):
     """Free bytes of a pool whose leases have all ended."""
-    row = next(row for name, row in resources(node.operator).items() if pool in name)
+    row = row_of(node.operator, pool)
     settled(node.operator, pool, row["capacity"])
     return row["capacity"]
 

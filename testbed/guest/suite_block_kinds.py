@@ -8,7 +8,7 @@ import pathlib
 
 import fbmu_frame as f
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, leased, loop_device, pattern, put, ready
-from block import resources, run, sh, size_of
+from block import row_of, run, sh, size_of
 from checks import Suite, skip
 from fabric import REFUSED, UNREACHABLE
 from fbbu_client import Client
@@ -30,16 +30,11 @@ def removable_disk():
     return f"/dev/{name}"
 
 
-def row_of(node, pool):
-    """What the inventory says of a pool."""
-    return next(row for name, row in resources(node.operator).items() if pool in name)
-
-
 def blocks(suite, node, pools):
     """Each kind's blocks, over both roads."""
     alice = node.tenant("alice")
     for kind, (pool, block_bytes, flags) in pools.items():
-        row = row_of(node, pool)
+        row = row_of(node.operator, pool)
         wanted = block_bytes or row["block_bytes"]
         suite.equal(f"{kind}: inventory: bytes of a block, flags, health", (wanted, flags, "ok"),
                     (row["block_bytes"], row["flags"], row["health"]))
@@ -145,8 +140,8 @@ def refused(suite, tenant, pool):
 
 def degraded(suite, node, name, pool, good):
     """The inventory says so of this pool and of no other, and the other goes on."""
-    flags = until(lambda: row_of(node, pool)["flags"], 30, f"{pool} degraded")
-    suite.equal(f"{name}: the inventory's flags of it, and of its neighbour", (["degraded"], []), (flags, row_of(node, good)["flags"]))
+    flags = until(lambda: row_of(node.operator, pool)["flags"], 30, f"{pool} degraded")
+    suite.equal(f"{name}: the inventory's flags of it, and of its neighbour", (["degraded"], []), (flags, row_of(node.operator, good)["flags"]))
     with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
         suite.equal(f"{name}: another pool grants, and its bytes are right", 0, verified(path, size="256K")["error"])
 
@@ -155,7 +150,7 @@ def healthy(suite, node, name, pool):
     """It is back, without a restart: the next lease of it works, and with that it is not degraded any more."""
     with attached(node.tenant("carol"), MIB, pool=pool) as (_, path):
         suite.equal(f"{name}: back, it grants zeros", bytes(65536), get(path, 65536))
-    suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node, pool)["flags"], 60, f"{pool} healthy"))
+    suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node.operator, pool)["flags"], 60, f"{pool} healthy"))
 
 
 def main():

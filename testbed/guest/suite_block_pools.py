@@ -9,7 +9,7 @@ import shutil
 
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
-from block import resources, settled, sh, size_of
+from block import row_of, settled, sh, size_of
 from checks import Suite
 from fabric import UNREACHABLE, Refused
 from nvme_host import Fio, connect, disconnect, failed, gone
@@ -17,11 +17,6 @@ from suite_block_restart import volume_of
 
 SECRET = pattern("secret")
 ALL = ("--force",)
-
-
-def row_of(node, pool):
-    """What the inventory says of a pool."""
-    return next(row for name, row in resources(node.operator).items() if str(pool) in name)
 
 
 def kept(node, name):
@@ -40,7 +35,7 @@ def put_back(node, copy):
 def withheld(suite, name, node, pools, *words):
     """Nothing of the pools is granted; the log says why, the tenant whom to ask."""
     for kind, pool in pools.items():
-        row = row_of(node, pool)
+        row = row_of(node.operator, pool)
         suite.check(f"{name}, {kind}: shown, and nothing of it to be had", row["available"] == 0 and row["capacity"], "0 of some", row)
         print(f"   {name}, {kind}: {row}", flush=True)
         said = node.wait_for_line("withheld", str(pool), *words)
@@ -65,7 +60,7 @@ def _older_copy(suite, node, pools):
     later = {}
     for kind, pool in pools.items():
         alice.free(before[kind])
-        settled(node.operator, pool, row_of(node, pool)["capacity"])
+        settled(node.operator, pool, row_of(node.operator, pool)["capacity"])
         later[kind] = alloc(bob, pool=pool)
         path = connect(later[kind])
         put(path, SECRET)
@@ -106,7 +101,7 @@ def _older_copy(suite, node, pools):
 
 def settled_row(node, pool):
     """Waits until all of a pool is free; how much that is."""
-    capacity = row_of(node, pool)["capacity"]
+    capacity = row_of(node.operator, pool)["capacity"]
     settled(node.operator, pool, capacity)
     return capacity
 
@@ -219,7 +214,7 @@ def foreign_export(suite):
     suite.equal("somebody else's export: untouched", (1, SECRET), (nvmet_tree.listed(foreign.nqn), get(device, len(SECRET))))
     foreign.remove()
     with BlockNode(device, fbbu=False) as node:
-        suite.check("once it is gone, the device is a pool", row_of(node, device)["available"])
+        suite.check("once it is gone, the device is a pool", row_of(node.operator, device)["available"])
 
 
 def refusals(suite):

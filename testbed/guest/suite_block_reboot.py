@@ -11,7 +11,7 @@ import os
 import pathlib
 import time
 
-from block import MIB, BlockNode, alloc, get, leased, nqn_of, pattern, put, ready, resources, settled, sh
+from block import MIB, BlockNode, alloc, get, leased, nqn_of, pattern, put, ready, row_of, settled, sh
 from checks import Suite
 from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, until, verified
@@ -119,7 +119,7 @@ def with_a_clock_behind(suite):
 
 def wiped(suite, node, long):
     """A lease of everything that is left finds zeros."""
-    row = next(row for name, row in resources(node.operator).items() if POOL in name)
+    row = row_of(node.operator, POOL)
     left = row["capacity"] - long.get("capacity", 4 * MIB)
     settled(node.operator, POOL, left)
     stretch = min(left, 32 * MIB)

@@ -17,7 +17,7 @@ import time
 
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, nqn_of, pattern, put
-from block import ready, resource_of, resources, same_traces, settled, sh, size_of, traces
+from block import ready, resource_of, row_of, same_traces, settled, sh, size_of, traces
 from checks import Suite, give_back
 from fabric import program
 from nvme_host import Fio, connect, device, disconnect, failed, gone, until, verified
@@ -211,7 +211,7 @@ def _tidied(node, pool, free):
 
 def available(node, pool):
     """Free bytes of a pool."""
-    return next(row for key, row in resources(node.operator).items() if pool in key)["available"]
+    return row_of(node.operator, pool)["available"]
 
 
 def volume_of(lease, pool):

@@ -3,7 +3,7 @@
 """Storage that hangs under a lease: the client is cut on time all the same, the release gives up and fences what it
 cannot finish, naming the device, and everybody else's grants, cuts and I/O go on. When the storage answers again the
 fence goes."""
-from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resources
+from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, row_of
 from block import settled, sh
 from checks import Suite
 from fabric import Refused
@@ -47,7 +47,7 @@ def stuck(suite, node, pools, resumed_by):
         suite.check("healed: the neighbour goes on", neighbour.running(), "running")
         suite.equal("the neighbour met no error", 0, neighbour.stop()["error"])
     for pool in pools.values():
-        row = next(row for key, row in resources(node.operator).items() if pool in key)
+        row = row_of(node.operator, pool)
         suite.check(f"healed: all of {pool} is free", settled(node.operator, pool, row["capacity"]))
 
 
@@ -72,8 +72,7 @@ def others(suite, node, pools):
     suite.check("stuck: another lease is revoked", node.operator.revoke(revoked))
     with attached(carol, pool=pools["device"]) as (_, path):
         suite.equal("stuck: the rest of the same pool is granted, written and verified", 0, verified(path, size="1M")["error"])
-    rows = {kind: next(row for key, row in resources(node.operator).items() if pool in key) for kind, pool in pools.items()}
-    flags = {kind: row["flags"] for kind, row in rows.items()}
+    flags = {kind: row_of(node.operator, pool)["flags"] for kind, pool in pools.items()}
     suite.equal("stuck: its pool is degraded, the other is not", {"device": ["degraded"], "directory": []}, flags)
 
 
