@@ -187,6 +187,11 @@ fn credentials(settings: &Settings) -> PathBuf {
     settings.state_dir().join("nvme-hosts")
 }
 
+/// What the daemon starts for calls that may never return: itself, with other arguments.
+fn program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("find the daemon's own program")
+}
+
 fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Arc<Target>>> {
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
@@ -198,6 +203,7 @@ fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Ar
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
         credentials: credentials(settings),
         node_id,
+        asker: vec![program()?.into(), "ask-rdma".into()],
     };
     let target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     tracing::info!(roads = ?target.transports(), "block storage is leased over NVMe-oF");

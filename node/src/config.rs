@@ -41,6 +41,13 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
+    /// Ask a port of an NVMe target over RDMA for connections: what the daemon has a process of its own for.
+    #[command(hide = true)]
+    AskRdma {
+        /// Address, and for each question a host id and the NQNs of subsystem and host.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Cut leases at their deadline when the daemon cannot: what it leaves behind when it dies.
     #[command(hide = true)]
     Watchdog(crate::watchdog::Arguments),

@@ -5,10 +5,11 @@ under running I/O while a neighbour's goes on, and a daemon's death and other ke
 import subprocess
 
 import keeper
-from block import RDMA, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
+from block import ADDRESS, RDMA, RDMA_PORT, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
 from block import same_traces, settled, traces, ways_to_end
 from block_refusals import refused, strangers
 from checks import Suite, lab_device
+from fabric import program
 from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, failed, gen_key, gone, options_of, text_of, verified
 
 TERM_SECS = 10
@@ -44,6 +45,25 @@ def ends(suite, node, pools):
             refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn_of(lease))
         suite.check("the neighbour goes on", neighbour.running(), "running")
         suite.equal("the neighbour met no error", 0, neighbour.stop()["error"])
+
+
+def asked(suite, node, pools):
+    """What the daemon asks when it proves a cut: the port has an answer to each kind of question."""
+    lease = alloc(node.tenant("alice"), pool=pools["device"], transport=OVER)
+    suite.equal("asked: a lease, for a stranger", "status 4184", ask(nqn_of(lease)))
+    suite.equal("asked: what never was", "status 4182", ask(nqn_of(lease) + "x"))
+    suite.equal("asked: where nobody listens", "nobody", ask(nqn_of(lease), port=RDMA_PORT + 1000))
+    node.tenant("alice").free(lease)
+    line = node.wait_for_line("Connect refused with status 0x4182", lease["lease_id"])
+    suite.check("asked: the cut is proved by the port's answer", line)
+    print(f"   {line}", flush=True)
+    suite.equal("asked: the lease is gone", "status 4182", ask(nqn_of(lease)))
+
+
+def ask(subsystem, port=RDMA_PORT):
+    """Connects as a stranger with the daemon's own means; what comes of it."""
+    words = [program("fabricbiosd"), "ask-rdma", f"{ADDRESS}:{port}", "0" * 32, subsystem, "nqn.2014-08.org:stranger"]
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
 def restarts(suite, node, pools):
@@ -88,7 +108,7 @@ def main():
         before = traces()
         with BlockNode(*pools.values(), ports=(RDMA,)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
-            for section in (transfer, ends, restarts, wrong_key):
+            for section in (transfer, asked, ends, restarts, wrong_key):
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)

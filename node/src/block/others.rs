@@ -124,6 +124,7 @@ impl Others<'_> {
             ports: Vec::new(),
             credentials: self.credentials.clone(),
             node_id,
+            asker: Vec::new(),
         })
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn open(
         settings,
         node_id,
         known: &known,
-        program: std::env::current_exe().context("find the daemon's own program")?,
+        program: super::program()?,
     };
     let pools = taker.open_all()?;
     for record in left(&known, &pools).filter(|it| it.was_offered) {

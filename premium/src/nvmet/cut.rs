@@ -149,12 +149,11 @@ fn text(ports: &[u16], proven: &Proven, fell: &str) -> String {
     let mut parts = vec![format!("unlinked from {} ports", ports.len())];
     let statuses = proven.statuses.iter();
     parts.extend(statuses.map(|status| format!("Connect refused with status {status:#06x}")));
-    if proven.not_asked > 0 {
-        parts.push(format!(
-            "{} of them without TCP, where the missing link is the proof",
-            proven.not_asked
-        ));
-    }
+    let not_asked = proven.not_asked.iter();
+    parts.extend(
+        not_asked
+            .map(|port| format!("{port} cannot be asked: there the missing link is the proof")),
+    );
     parts.push(fell.to_owned());
     parts.join(", ")
 }

@@ -6,10 +6,12 @@
 
 mod credentials;
 mod cut;
+mod fabrics;
 mod faults;
 mod kernel;
 mod names;
 mod namespace;
+mod nvme_rdma;
 mod nvme_tcp;
 mod objects;
 mod plan;
@@ -28,6 +30,7 @@ mod turns;
 mod vault;
 
 use std::{
+    ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -40,11 +43,12 @@ use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 
 pub use faults::STEPS;
 pub use names::{belongs_to, maker_of};
+pub use probe::ask_rdma_main;
 pub use shutter::Shutter;
 
 use self::{
-    credentials::Credentials, cut::Cut, names::Names, ports::Ports, proof::Proofs, slots::Slots,
-    vault::Vault,
+    credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Asker, proof::Proofs,
+    slots::Slots, vault::Vault,
 };
 
 /// A port that all leases share.
@@ -67,6 +71,9 @@ pub struct TargetConfig {
     pub credentials: PathBuf,
     /// Whose objects these are.
     pub node_id: NodeId,
+    /// The program, and its first arguments, that does [`ask_rdma_main`] with the arguments that follow. Without
+    /// one, ports for RDMA are not asked whether a lease is gone.
+    pub asker: Vec<OsString>,
 }
 
 /// What is to be connected to.
@@ -111,7 +118,8 @@ impl Target {
         let tree = Tree::new(config.configfs);
         let names = Names::new(config.node_id);
         let ports = Ports::open(&tree, names.anchor(), &config.ports)?;
-        let proofs = Proofs::new(tree.clone(), names.anchor());
+        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(config.asker));
+        proofs.try_to_ask()?;
         Ok(Self {
             tree,
             names,

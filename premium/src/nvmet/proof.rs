@@ -1,15 +1,16 @@
 //! Proves that subsystems cannot be reached, many at once: the ports are looked at and asked in rounds that
 //! all cuts share.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::collections::BTreeSet;
 
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
-use fabricbios_wire::{HostId, LeaseId};
+use fabricbios_wire::{HostId, LeaseId, NvmeofTransport};
 
 use super::{
+    fabrics::Question,
     names::{link_at, subsystem_at},
-    probe::{self, Answer, Question},
+    probe::{self, Answer, Asker},
     rounds::Rounds,
     survey::{Seen, survey},
     turns::Turns,
@@ -23,6 +24,7 @@ const NOBODY: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00
 pub(super) struct Proofs {
     tree: Tree,
     anchor: String,
+    asker: Asker,
     pub(super) turns: Turns,
     settling: Rounds<(), Result<BTreeSet<u16>, StepError>>,
     proving: Rounds<Case, Result<Proven, StepError>>,
@@ -44,15 +46,17 @@ pub(super) struct Case {
 pub(super) struct Proven {
     /// To Connect.
     pub(super) statuses: BTreeSet<u16>,
-    /// Ports that had the subsystem, and are for no transport that can be asked.
-    pub(super) not_asked: usize,
+    /// Ports that had the subsystem and cannot be asked.
+    pub(super) not_asked: Vec<String>,
 }
 
 impl Proofs {
-    pub(super) fn new(tree: Tree, anchor: String) -> Self {
+    /// `asker` is what asks ports for RDMA.
+    pub(super) fn new(tree: Tree, anchor: String, asker: Asker) -> Self {
         Self {
             tree,
             anchor,
+            asker,
             turns: Turns::default(),
             settling: Rounds::default(),
             proving: Rounds::default(),
@@ -66,8 +70,21 @@ impl Proofs {
         self.settling.ask((), once)
     }
 
-    /// `Ok`: no port has the subsystem, no host is allowed, and every port for TCP that could have had it
-    /// says that it has not.
+    /// Tells the log which of our ports for RDMA cannot be asked from this machine.
+    pub(super) fn try_to_ask(&self) -> Result<(), StepError> {
+        for port in survey(&self.tree)?
+            .iter()
+            .filter(|port| self.is_anchored(port))
+        {
+            if let Err(why) = self.ask(port, &[]) {
+                tracing::warn!(%port, why, "cannot be asked: its cuts are proved by the missing link alone");
+            }
+        }
+        Ok(())
+    }
+
+    /// `Ok`: no port has the subsystem, no host is allowed, and every port that could have had it says that it
+    /// has not, but for those that cannot be asked.
     pub(super) fn prove(&self, case: Case) -> Result<Proven, StepError> {
         self.proving.ask(case, |cases| self.prove_all(cases))
     }
@@ -78,18 +95,36 @@ impl Proofs {
 
     fn ask_for_anchor(&self) -> Result<BTreeSet<u16>, StepError> {
         let seen = survey(&self.tree)?;
-        let question = Question {
-            host_id: HostId([0; 16]),
-            subsystem: self.anchor.clone(),
-            host: NOBODY.to_owned(),
-        };
+        let question = [self.greeting()];
         let anchored = seen.iter().filter(|port| self.is_anchored(port));
         let ask = |port: &Seen| {
-            let address = port.tcp_address();
-            address.map(|address| probe::ask(address, std::slice::from_ref(&question)));
+            if let Some((NvmeofTransport::Tcp, address)) = port.listens_at() {
+                probe::tcp::ask(address, &question);
+            }
             port.number
         };
         Ok(anchored.map(ask).collect())
+    }
+
+    /// Our ports have an answer to it; it lets nobody in.
+    fn greeting(&self) -> Question {
+        Question {
+            host_id: HostId([0; 16]),
+            subsystem: self.anchor.clone(),
+            host: NOBODY.to_owned(),
+        }
+    }
+
+    /// `Err`: why the port cannot be asked.
+    fn ask(&self, port: &Seen, questions: &[Question]) -> Result<Vec<Answer>, String> {
+        match port.listens_at() {
+            Some((NvmeofTransport::Tcp, address)) => Ok(probe::tcp::ask(address, questions)),
+            Some((NvmeofTransport::Rdma, address)) => {
+                let greeting = self.greeting();
+                self.asker.ask(port.number, address, &greeting, questions)
+            }
+            None => Err("neither for TCP nor for RDMA".to_owned()),
+        }
     }
 
     fn prove_all(&self, cases: &[Case]) -> Vec<Result<Proven, StepError>> {
@@ -98,14 +133,12 @@ impl Proofs {
             Err(error) => return vec![Err(error); cases.len()],
         };
         let unlinked = |case: &Case| {
-            self.check_links(case, &seen)
-                .map(|()| case.without_tcp(&seen))
+            let checked = self.check_links(case, &seen);
+            checked.map(|()| Proven::default())
         };
         let mut results: Vec<_> = cases.iter().map(unlinked).collect();
         for port in &seen {
-            if let Some(address) = port.tcp_address() {
-                self.ask_port(port, address, cases, &mut results);
-            }
+            self.ask_port(port, cases, &mut results);
         }
         results
     }
@@ -129,29 +162,35 @@ impl Proofs {
     }
 
     /// One port, for every case that it could have had and that stands so far.
-    fn ask_port(
-        &self,
-        port: &Seen,
-        address: SocketAddr,
-        cases: &[Case],
-        results: &mut [Result<Proven, StepError>],
-    ) {
+    fn ask_port(&self, port: &Seen, cases: &[Case], results: &mut [Result<Proven, StepError>]) {
         let anchored = self.is_anchored(port);
         let concerned = |case: &Case| anchored || case.ports.contains(&port.number);
         let stands = |at: &usize| results[*at].is_ok() && concerned(&cases[*at]);
         let asked: Vec<usize> = (0..cases.len()).filter(stands).collect();
+        if asked.is_empty() {
+            return;
+        }
         let questions: Vec<Question> = asked.iter().map(|at| cases[*at].question()).collect();
-        let answers = probe::ask(address, &questions);
+        let Ok(answers) = self.ask(port, &questions) else {
+            let had = |at: &usize| cases[*at].ports.contains(&port.number);
+            for at in asked.into_iter().filter(had) {
+                note(&mut results[at], |proven| {
+                    proven.not_asked.push(port.to_string());
+                });
+            }
+            return;
+        };
         for (at, answer) in asked.into_iter().zip(answers) {
-            match (answer, &mut results[at]) {
-                (Answer::Status(status), Ok(proven)) if status.says_no_such_subsystem() => {
-                    proven.statuses.insert(status.0);
+            match answer {
+                Answer::Status(status) if status.says_no_such_subsystem() => {
+                    note(&mut results[at], |proven| {
+                        proven.statuses.insert(status.0);
+                    });
                 }
-                (Answer::NobodyListens, _) if !anchored => {}
-                (answer, result) => {
-                    *result = Err(cases[at].error(format_args!(
-                        "ports/{} at {address} should answer a Connect with status 0x4182, and: {answer}",
-                        port.number
+                Answer::NobodyListens if !anchored => {}
+                answer => {
+                    results[at] = Err(cases[at].error(format_args!(
+                        "{port} should answer a Connect with status 0x4182, and: {answer}"
                     )));
                 }
             }
@@ -168,18 +207,15 @@ impl Case {
         }
     }
 
-    fn without_tcp(&self, seen: &[Seen]) -> Proven {
-        let had = |port: &&Seen| self.ports.contains(&port.number);
-        let had = seen.iter().filter(had);
-        Proven {
-            statuses: BTreeSet::new(),
-            not_asked: had.filter(|port| port.tcp_address().is_none()).count(),
-        }
-    }
-
     fn error(&self, detail: impl std::fmt::Display) -> StepError {
         let subsystem = &self.subsystem;
         StepError::new("cut", format_args!("subsystem {subsystem}: {detail}"))
+    }
+}
+
+fn note(result: &mut Result<Proven, StepError>, what: impl FnOnce(&mut Proven)) {
+    if let Ok(proven) = result {
+        what(proven);
     }
 }
 

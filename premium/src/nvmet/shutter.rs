@@ -9,6 +9,7 @@ use fabricbios_wire::{LeaseId, NodeId};
 use super::{
     cut::{Cut, Severed},
     names::Names,
+    probe::Asker,
     proof::Proofs,
 };
 
@@ -26,7 +27,7 @@ impl Shutter {
     pub fn new(configfs: &Path, node_id: NodeId) -> Self {
         let tree = Tree::new(configfs);
         let names = Names::new(node_id);
-        let proofs = Proofs::new(tree.clone(), names.anchor());
+        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(Vec::new()));
         Self {
             tree,
             names,

@@ -1,9 +1,13 @@
 //! The ports of the kernel's target, whosever they are, and which of them is, or becomes, ours.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
+use fabricbios_wire::NvmeofTransport;
 use sha2::{Digest, Sha256};
 
 use super::{PortSetting, names::port_at};
@@ -18,12 +22,16 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Where it listens, if it is for TCP.
-    pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
+    /// Where it listens, if it is for TCP or RDMA.
+    pub(super) fn listens_at(&self) -> Option<(NvmeofTransport, SocketAddr)> {
         let [kind, _, address, service] = &self.attributes;
+        let transport = match kind.as_str() {
+            "tcp" => NvmeofTransport::Tcp,
+            "rdma" => NvmeofTransport::Rdma,
+            _ => return None,
+        };
         let address: IpAddr = address.parse().ok()?;
-        let service = service.parse().ok()?;
-        (kind == "tcp").then(|| SocketAddr::new(address, service))
+        Some((transport, SocketAddr::new(address, service.parse().ok()?)))
     }
 
     fn is_at(&self, setting: PortSetting) -> bool {
@@ -36,6 +44,13 @@ impl Seen {
     /// Its maker died in between, or is at it.
     fn is_unfinished(&self) -> bool {
         self.subsystems.is_empty() && self.attributes[2..].iter().any(String::is_empty)
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [kind, _, address, service] = &self.attributes;
+        write!(f, "ports/{} ({kind} {address} {service})", self.number)
     }
 }
 
@@ -103,8 +118,6 @@ pub(super) fn choose(seen: &[Seen], anchor: &str, setting: PortSetting) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_wire::NvmeofTransport;
-
     use super::*;
 
     const ANCHOR: &str = "nqn.2026-11.org.fabricbios:0011223344556677:anchor";

@@ -126,6 +126,7 @@ impl Lab {
             ports: ports.to_vec(),
             credentials: self.place.path().join("credentials"),
             node_id: NODE_ID,
+            asker: vec![env!("CARGO_BIN_EXE_fabricbios-ask-rdma").into()],
         }
     }
 

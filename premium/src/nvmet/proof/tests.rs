@@ -1,7 +1,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -54,7 +54,11 @@ impl Imitation {
     }
 
     fn proofs(&self) -> Proofs {
-        Proofs::new(Tree::new(self.place.path()), ANCHOR.to_owned())
+        Proofs::new(
+            Tree::new(self.place.path()),
+            ANCHOR.to_owned(),
+            Asker::new(Vec::new()),
+        )
     }
 }
 

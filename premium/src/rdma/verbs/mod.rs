@@ -4,6 +4,7 @@
 //! the kernel refuses; nothing is taken down in `Drop`, which only reports what was forgotten.
 //! libibverbs is loaded when first called, so a host without it is an ordinary host.
 
+pub mod managed;
 mod memory;
 mod pair;
 mod queue;

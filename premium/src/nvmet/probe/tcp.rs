@@ -1,17 +1,19 @@
-//! Asks a port for connections to subsystems, as clients would, and counts connections.
+//! Asks over TCP.
 
 use std::{
     collections::VecDeque,
-    fmt,
-    fs::File,
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{IpAddr, SocketAddr, TcpStream},
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
-use fabricbios_wire::HostId;
-
-use super::nvme_tcp::{self, INIT_BYTES, RESPONSE_BYTES, Status};
+use super::{
+    super::{
+        fabrics::{Question, Status},
+        nvme_tcp::{self, INIT_BYTES, RESPONSE_BYTES},
+    },
+    Answer,
+};
 
 /// For one try, all its steps together. The kernel answers such a question in well under a millisecond.
 const TRY: Duration = Duration::from_millis(300);
@@ -20,42 +22,10 @@ const TRY: Duration = Duration::from_millis(300);
 /// silent so often in a row, whatever the questions, is not asked on.
 const TRIES: u32 = 3;
 
-/// Bytes of the kernel's table of sockets that are looked at, some 50,000 lines.
-const TABLE_BYTES_MAX: u64 = 8 << 20;
-
-/// What a port said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// This, to Connect.
-    Status(Status),
-    /// Nobody listens there.
-    NobodyListens,
-    /// Nothing that can be understood.
-    Silence(String),
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => write!(f, "it answers with status {:#06x}", status.0),
-            Self::NobodyListens => f.write_str("nobody listens there"),
-            Self::Silence(why) => write!(f, "it gives no answer: {why}"),
-        }
-    }
-}
-
-/// Who asks for what.
-#[derive(Clone, Debug)]
-pub(super) struct Question {
-    pub(super) host_id: HostId,
-    pub(super) subsystem: String,
-    pub(super) host: String,
-}
-
 /// Asks the port at `address` all of it; the answers in the same order. Each on a connection of its own:
 /// the kernel has one command for Connect and drops a connection that wants to use it twice
 /// (`nvmet_tcp_put_cmd` in drivers/nvme/target/tcp.c).
-pub(super) fn ask(address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
+pub(in super::super) fn ask(address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
     let nothing = Answer::Silence("not asked".to_owned());
     let mut answers = vec![nothing; questions.len()];
     let mut waiting: VecDeque<(usize, u32)> = (0..questions.len()).map(|at| (at, 1)).collect();
@@ -89,11 +59,6 @@ fn ask_once(address: SocketAddr, question: &Question) -> Answer {
 }
 
 fn try_once(address: SocketAddr, question: &Question) -> io::Result<Status> {
-    let Question {
-        host_id,
-        subsystem,
-        host,
-    } = question;
     let until = Instant::now() + TRY;
     let mut stream = TcpStream::connect_timeout(&address, TRY)?;
     stream.set_nodelay(true)?;
@@ -101,7 +66,7 @@ fn try_once(address: SocketAddr, question: &Question) -> io::Result<Status> {
     stream.write_all(&nvme_tcp::initialize())?;
     let agreed: [u8; INIT_BYTES] = read_by(&mut stream, until)?;
     nvme_tcp::check_initialized(&agreed).map_err(io::Error::other)?;
-    let request = nvme_tcp::connect(*host_id, subsystem, host);
+    let request = nvme_tcp::connect(question);
     stream.write_all(&request.ok_or(io::ErrorKind::InvalidInput)?)?;
     let response: [u8; RESPONSE_BYTES] = read_by(&mut stream, until)?;
     nvme_tcp::status(&response).map_err(io::Error::other)
@@ -123,49 +88,11 @@ fn read_by<const N: usize>(stream: &mut TcpStream, until: Instant) -> io::Result
     Ok(bytes)
 }
 
-/// How many connections the kernel has that ended up at one of these addresses. `None`: it did not say.
-pub(super) fn connections(addresses: &[SocketAddr]) -> Option<usize> {
-    let local: Vec<String> = addresses.iter().copied().map(table_text).collect();
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
-    tables
-        .filter_map(|table| File::open(table).ok())
-        .map(|file| count(file, &local))
-        .sum()
-}
-
-fn count(table: impl Read, local: &[String]) -> Option<usize> {
-    let mut found = 0;
-    for line in BufReader::new(table.take(TABLE_BYTES_MAX)).lines() {
-        found += usize::from(is_established(&line.ok()?, local));
-    }
-    Some(found)
-}
-
-/// Columns: number, local address, remote address, state; 01 is `TCP_ESTABLISHED`.
-fn is_established(line: &str, local: &[String]) -> bool {
-    let mut words = line.split_ascii_whitespace().skip(1);
-    let (here, _there, state) = (words.next(), words.next(), words.next());
-    state == Some("01") && local.iter().any(|address| here == Some(address))
-}
-
-/// An address as these tables have it: 32-bit words in the machine's own order (`tcp4_seq_show` in
-/// net/ipv4/tcp_ipv4.c).
-fn table_text(address: SocketAddr) -> String {
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
-    let hex = |bytes: &[u8]| -> String {
-        let words = bytes.chunks(4).map(word);
-        words.map(|word| format!("{word:08X}")).collect()
-    };
-    let ip = match address.ip() {
-        IpAddr::V4(v4) => hex(&v4.octets()),
-        IpAddr::V6(v6) => hex(&v6.octets()),
-    };
-    format!("{ip}:{:04X}", address.port())
-}
-
 #[cfg(test)]
 mod tests {
     use std::{net::TcpListener, thread};
+
+    use fabricbios_wire::HostId;
 
     use super::*;
 
@@ -231,27 +158,5 @@ mod tests {
             .local_addr()
             .unwrap();
         assert_eq!(ask_for_one(gone), Answer::NobodyListens);
-    }
-
-    #[test]
-    fn live_connections_of_an_address_are_counted_and_no_others() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        assert_eq!(
-            connections(&[address]),
-            Some(0),
-            "listening is not connected"
-        );
-        let clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
-        assert_eq!(connections(&[address]), Some(2));
-        drop(clients);
-    }
-
-    #[test]
-    fn an_ipv6_address_is_written_as_the_kernel_does() {
-        let text = table_text("[fd00::1]:4420".parse().unwrap());
-        if cfg!(target_endian = "little") {
-            assert_eq!(text, "000000FD000000000000000001000000:1144");
-        }
     }
 }

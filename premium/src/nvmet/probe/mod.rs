@@ -1,0 +1,35 @@
+//! Asks ports for connections to subsystems, as clients would, and counts connections.
+
+mod asked;
+mod rdma;
+mod table;
+pub(super) mod tcp;
+
+use std::fmt;
+
+pub use asked::ask_rdma_main;
+pub(super) use rdma::Asker;
+pub(super) use table::connections;
+
+use super::fabrics::Status;
+
+/// What a port said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// This, to Connect.
+    Status(Status),
+    /// Nobody listens there.
+    NobodyListens,
+    /// Nothing that can be understood.
+    Silence(String),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "it answers with status {:#06x}", status.0),
+            Self::NobodyListens => f.write_str("nobody listens there"),
+            Self::Silence(why) => write!(f, "it gives no answer: {why}"),
+        }
+    }
+}
