@@ -1,5 +1,6 @@
 //! `cargo xtask lab` and `cargo xtask setup`.
 
+use crate::cargo::Profile;
 use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Consent, Missing, Need};
@@ -30,6 +31,9 @@ pub(crate) struct Arguments {
     /// Kill the guest after this many seconds (never for a shell)
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
+    /// Let suites take the optimised programs (cargo build --release), not those for debugging
+    #[arg(long)]
+    release: bool,
     #[command(flatten)]
     boot: BootArguments,
     /// The command and its arguments, after --. Without one: a shell on this terminal
@@ -145,7 +149,11 @@ fn job(layout: &Layout, arguments: &Arguments) -> Job {
             Prelude::SoftRoce
         });
     }
-    let programs = layout.target().join("debug").display().to_string();
+    let profile = match arguments.release {
+        true => Profile::Release,
+        false => Profile::Debug,
+    };
+    let programs = profile.programs(layout).display().to_string();
     job.environment
         .push(("FABRICBIOS_BIN".to_owned(), programs));
     job
