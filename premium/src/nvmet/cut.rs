@@ -150,10 +150,7 @@ fn text(ports: &[u16], proven: &Proven, fell: &str) -> String {
     let statuses = proven.statuses.iter();
     parts.extend(statuses.map(|status| format!("Connect refused with status {status:#06x}")));
     let not_asked = proven.not_asked.iter();
-    parts.extend(
-        not_asked
-            .map(|port| format!("{port} cannot be asked: there the missing link is the proof")),
-    );
+    parts.extend(not_asked.map(|why| format!("{why}: there the missing link is the proof")));
     parts.push(fell.to_owned());
     parts.join(", ")
 }

@@ -1,7 +1,7 @@
 //! Proves that subsystems cannot be reached, many at once: the ports are looked at and asked in rounds that
 //! all cuts share.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, thread, time::Duration};
 
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
@@ -18,6 +18,9 @@ use super::{
 
 /// A host name to ask with where the lease has none (any more). What is asked for is looked up first.
 const NOBODY: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000000";
+
+/// As long as a port for TCP takes to answer, and longer.
+const MOMENT: Duration = Duration::from_millis(5);
 
 /// What all cuts of a target share.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub(super) struct Case {
 pub(super) struct Proven {
     /// To Connect.
     pub(super) statuses: BTreeSet<u16>,
-    /// Ports that had the subsystem and cannot be asked.
+    /// Ports that may have had the subsystem and were not asked, and why.
     pub(super) not_asked: Vec<String>,
 }
 
@@ -72,11 +75,18 @@ impl Proofs {
 
     /// Tells the log which of our ports for RDMA cannot be asked from this machine.
     pub(super) fn try_to_ask(&self) -> Result<(), StepError> {
-        for port in survey(&self.tree)?
-            .iter()
-            .filter(|port| self.is_anchored(port))
-        {
-            if let Err(why) = self.ask(port, &[]) {
+        if !self.asker.is_there() {
+            return Ok(());
+        }
+        let seen = survey(&self.tree)?;
+        for port in seen.iter().filter(|port| self.is_anchored(port)) {
+            let greeted = match port.listens_at() {
+                Some((NvmeofTransport::Rdma, address)) => {
+                    self.asker.greet((port.number, address), &self.greeting())
+                }
+                _ => Ok(()),
+            };
+            if let Err(why) = greeted {
                 tracing::warn!(%port, why, "cannot be asked: its cuts are proved by the missing link alone");
             }
         }
@@ -95,15 +105,17 @@ impl Proofs {
 
     fn ask_for_anchor(&self) -> Result<BTreeSet<u16>, StepError> {
         let seen = survey(&self.tree)?;
-        let question = [self.greeting()];
-        let anchored = seen.iter().filter(|port| self.is_anchored(port));
-        let ask = |port: &Seen| {
-            if let Some((NvmeofTransport::Tcp, address)) = port.listens_at() {
-                probe::tcp::ask(address, &question);
-            }
-            port.number
-        };
-        Ok(anchored.map(ask).collect())
+        let anchored: Vec<&Seen> = seen.iter().filter(|it| self.is_anchored(it)).collect();
+        let addresses = anchored.iter().filter_map(|port| match port.listens_at() {
+            Some((NvmeofTransport::Tcp, address)) => Some(address),
+            _ => None,
+        });
+        let asked = addresses.map(|address| probe::tcp::ask(address, &[self.greeting()]));
+        // What asks a port for RDMA is too slow for this.
+        if asked.count() == 0 && !anchored.is_empty() {
+            thread::sleep(MOMENT);
+        }
+        Ok(anchored.iter().map(|port| port.number).collect())
     }
 
     /// Our ports have an answer to it; it lets nobody in.
@@ -120,8 +132,8 @@ impl Proofs {
         match port.listens_at() {
             Some((NvmeofTransport::Tcp, address)) => Ok(probe::tcp::ask(address, questions)),
             Some((NvmeofTransport::Rdma, address)) => {
-                let greeting = self.greeting();
-                self.asker.ask(port.number, address, &greeting, questions)
+                let port = (port.number, address);
+                self.asker.ask(port, &self.greeting(), questions)
             }
             None => Err("neither for TCP nor for RDMA".to_owned()),
         }
@@ -164,34 +176,30 @@ impl Proofs {
     /// One port, for every case that it could have had and that stands so far.
     fn ask_port(&self, port: &Seen, cases: &[Case], results: &mut [Result<Proven, StepError>]) {
         let anchored = self.is_anchored(port);
-        let concerned = |case: &Case| anchored || case.ports.contains(&port.number);
+        // A port for RDMA goes with its device: that is the trouble of those alone that had it, where that is known.
+        let alone = matches!(port.listens_at(), Some((NvmeofTransport::Rdma, _)));
+        let concerned = |case: &Case| {
+            let may_have_had = anchored && (case.ports.is_empty() || !alone);
+            may_have_had || case.ports.contains(&port.number)
+        };
         let stands = |at: &usize| results[*at].is_ok() && concerned(&cases[*at]);
         let asked: Vec<usize> = (0..cases.len()).filter(stands).collect();
         if asked.is_empty() {
             return;
         }
         let questions: Vec<Question> = asked.iter().map(|at| cases[*at].question()).collect();
-        let Ok(answers) = self.ask(port, &questions) else {
-            let had = |at: &usize| cases[*at].ports.contains(&port.number);
-            for at in asked.into_iter().filter(had) {
-                note(&mut results[at], |proven| {
-                    proven.not_asked.push(port.to_string());
-                });
-            }
-            return;
-        };
-        for (at, answer) in asked.into_iter().zip(answers) {
-            match answer {
-                Answer::Status(status) if status.says_no_such_subsystem() => {
-                    note(&mut results[at], |proven| {
-                        proven.statuses.insert(status.0);
-                    });
+        match self.ask(port, &questions) {
+            Ok(answers) => {
+                for (at, answer) in asked.into_iter().zip(answers) {
+                    cases[at].hear(port, anchored, answer, &mut results[at]);
                 }
-                Answer::NobodyListens if !anchored => {}
-                answer => {
-                    results[at] = Err(cases[at].error(format_args!(
-                        "{port} should answer a Connect with status 0x4182, and: {answer}"
-                    )));
+            }
+            Err(why) => {
+                let why = format!("{port} cannot be asked ({why})");
+                for at in asked {
+                    results[at]
+                        .iter_mut()
+                        .for_each(|it| it.not_asked.push(why.clone()));
                 }
             }
         }
@@ -207,15 +215,32 @@ impl Case {
         }
     }
 
+    /// Only what says that the subsystem is not there lets the proof stand.
+    fn hear(
+        &self,
+        port: &Seen,
+        anchored: bool,
+        answer: Answer,
+        result: &mut Result<Proven, StepError>,
+    ) {
+        let Ok(proven) = result else { return };
+        match answer {
+            Answer::Status(status) if status.says_no_such_subsystem() => {
+                proven.statuses.insert(status.0);
+            }
+            Answer::NobodyListens if !anchored => {}
+            Answer::NoSuchAddress => proven.not_asked.push(format!("{port} {answer}")),
+            answer => {
+                *result = Err(self.error(format_args!(
+                    "{port} should answer a Connect with status 0x4182, and: {answer}"
+                )));
+            }
+        }
+    }
+
     fn error(&self, detail: impl std::fmt::Display) -> StepError {
         let subsystem = &self.subsystem;
         StepError::new("cut", format_args!("subsystem {subsystem}: {detail}"))
-    }
-}
-
-fn note(result: &mut Result<Proven, StepError>, what: impl FnOnce(&mut Proven)) {
-    if let Ok(proven) = result {
-        what(proven);
     }
 }
 

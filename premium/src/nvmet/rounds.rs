@@ -1,11 +1,14 @@
-//! Questions of many that are answered together: whoever comes while nobody asks does it for all that wait,
-//! and who comes meanwhile is in the next round.
+//! Questions of many that are answered together: whoever comes while nobody asks does it for those that wait,
+//! and who comes meanwhile is in a later round.
 
 use std::{
     collections::BTreeMap,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
+
+/// In one round: those who are answered go on, and are seen to, while the next ones are asked.
+const QUESTIONS_MAX: usize = 8;
 
 /// Questions that wait and answers that were not fetched yet, by the order in which they came.
 #[derive(Debug)]
@@ -39,7 +42,7 @@ impl<Q, A> Default for Rounds<Q, A> {
 
 impl<Q: Clone, A> Rounds<Q, A> {
     /// The answer to `question`, from a round that began after this call. `hold` answers all of one round,
-    /// in their order; every caller brings the same.
+    /// in their order; every caller brings the same. Who came first is in the first round that there is room in.
     pub(super) fn ask(&self, question: Q, hold: impl Fn(&[Q]) -> Vec<A>) -> A {
         let mut inner = self.lock();
         let mine = inner.next;
@@ -69,7 +72,8 @@ impl<Q: Clone, A> Rounds<Q, A> {
         hold: impl Fn(&[Q]) -> Vec<A>,
     ) -> MutexGuard<'a, Inner<Q, A>> {
         inner.is_led = true;
-        let (numbers, questions): (Vec<u64>, Vec<Q>) = inner.waiting.clone().into_iter().unzip();
+        let waiting = inner.waiting.clone().into_iter();
+        let (numbers, questions): (Vec<u64>, Vec<Q>) = waiting.take(QUESTIONS_MAX).unzip();
         drop(inner);
         let led = Led { rounds: self, mine };
         let answers = hold(&questions);
@@ -142,6 +146,31 @@ mod tests {
             assert_eq!(answers, (2..10).map(|it| it * 2).collect::<Vec<_>>());
         });
         assert_eq!(*sizes.lock().unwrap(), [1, 8]);
+    }
+
+    #[test]
+    fn everybody_is_answered_however_many_wait() {
+        let rounds = &Rounds::default();
+        let gate = &Mutex::new(());
+        let held = gate.lock().unwrap();
+        let hold = &|questions: &[usize]| {
+            let _opened = gate.lock().unwrap();
+            assert!(questions.len() <= QUESTIONS_MAX);
+            questions.to_vec()
+        };
+        thread::scope(|scope| {
+            let all = 0..3 * QUESTIONS_MAX;
+            let asked: Vec<_> = all
+                .clone()
+                .map(|it| scope.spawn(move || rounds.ask(it, hold)))
+                .collect();
+            while rounds.lock().waiting.len() < all.len() {
+                thread::yield_now();
+            }
+            drop(held);
+            let answers = asked.into_iter().map(|it| it.join().unwrap());
+            assert!(answers.eq(all));
+        });
     }
 
     #[test]

@@ -105,7 +105,8 @@ pub(super) fn choose(seen: &[Seen], anchor: &str, setting: PortSetting) -> Resul
         Some(port) if port.subsystems.iter().any(|name| name == anchor) => Ok(port.number),
         Some(port) if port.subsystems.is_empty() && port.number == first => Ok(port.number),
         Some(port) => Err(format!(
-            "ports/{} of the kernel's target has that address and is not this node's; linked to it: [{}]",
+            "ports/{} of the kernel's target has that address and is not this node's; linked to it: [{}]: \
+             give --nvmet another address, or remove that port",
             port.number,
             port.subsystems.join(", ")
         )),

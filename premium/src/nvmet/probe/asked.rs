@@ -20,7 +20,8 @@ use crate::rdma::verbs::managed::{NoAnswer, exchange};
 
 /// Asks the port at the address that is the first argument, for each three that follow: host id, as 32
 /// hexadecimal digits, NQN of a subsystem, NQN of a host. Says a line for each, in their order: `status` and the
-/// status of Connect, `nobody`, where nobody listens, or `silence` and why.
+/// status of Connect, `nobody`, where nobody listens, or `absent`, where this machine has no such address. One that has
+/// no answer is the last one; why is said on standard error.
 ///
 /// What can wait for ever in the kernel must not be the daemon's.
 #[must_use]
@@ -30,8 +31,13 @@ pub fn ask_rdma_main(arguments: &[OsString]) -> ExitCode {
         return ExitCode::from(2);
     };
     for question in &questions {
+        let answer = ask(address, question);
+        let Some(line) = line(&answer) else {
+            eprintln!("{answer}");
+            return ExitCode::FAILURE;
+        };
         // Whoever listened is gone: nobody needs the answer.
-        if writeln!(io::stdout(), "{}", line(&ask(address, question))).is_err() {
+        if writeln!(io::stdout(), "{line}").is_err() {
             return ExitCode::FAILURE;
         }
     }
@@ -45,6 +51,7 @@ fn ask(address: SocketAddr, question: &Question) -> Answer {
     match exchange(address, &nvme_rdma::request(), &data, nvme_rdma::connect) {
         Ok(response) => Answer::Status(nvme_rdma::status(response)),
         Err(NoAnswer::NobodyListens) => Answer::NobodyListens,
+        Err(NoAnswer::NoSuchAddress) => Answer::NoSuchAddress,
         Err(why) => Answer::Silence(why.to_string()),
     }
 }
@@ -82,21 +89,25 @@ fn parse(arguments: &[OsString]) -> Option<(SocketAddr, Vec<Question>)> {
         .then_some((address.parse().ok()?, questions.collect::<Option<_>>()?))
 }
 
-fn line(answer: &Answer) -> String {
+fn line(answer: &Answer) -> Option<String> {
     match answer {
-        Answer::Status(status) => format!("status {:04x}", status.0),
-        Answer::NobodyListens => "nobody".to_owned(),
-        Answer::Silence(why) => format!("silence {why}"),
+        Answer::Status(status) => Some(format!("status {:04x}", status.0)),
+        Answer::NobodyListens => Some("nobody".to_owned()),
+        Answer::NoSuchAddress => Some("absent".to_owned()),
+        Answer::Silence(_) => None,
     }
 }
 
-pub(super) fn read(line: &str) -> Answer {
-    let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
-    match (kind, u16::from_str_radix(rest, 16)) {
-        ("status", Ok(status)) => Answer::Status(Status(status)),
-        ("nobody", _) => Answer::NobodyListens,
-        ("silence", _) => Answer::Silence(rest.to_owned()),
-        _ => Answer::Silence(format!("{line:?} is no answer")),
+/// `None`: it is no answer.
+pub(super) fn read(line: &str) -> Option<Answer> {
+    match line.split_once(' ') {
+        Some(("status", status)) => {
+            let status = u16::from_str_radix(status, 16).ok()?;
+            Some(Answer::Status(Status(status)))
+        }
+        None if line == "nobody" => Some(Answer::NobodyListens),
+        None if line == "absent" => Some(Answer::NoSuchAddress),
+        _ => None,
     }
 }
 
@@ -126,12 +137,16 @@ mod tests {
             Answer::Status(Status(0x4182)),
             Answer::Status(Status(0)),
             Answer::NobodyListens,
-            Answer::Silence("rdma_connect: Connection timed out".to_owned()),
+            Answer::NoSuchAddress,
         ] {
-            assert_eq!(read(&line(&answer)), answer);
+            assert_eq!(read(&line(&answer).unwrap()), Some(answer));
         }
-        for nonsense in ["", "status", "status x", "4182", "Status 4182"] {
-            assert!(matches!(read(nonsense), Answer::Silence(_)), "{nonsense}");
+        assert_eq!(
+            line(&Answer::Silence("rdma_connect: timed out".to_owned())),
+            None
+        );
+        for nonsense in ["", "status", "status x", "4182", "Status 4182", "nobody 1"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
         }
     }
 }

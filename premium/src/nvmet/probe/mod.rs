@@ -20,6 +20,8 @@ pub(super) enum Answer {
     Status(Status),
     /// Nobody listens there.
     NobodyListens,
+    /// This machine does not have that address (any more), so nobody can listen there.
+    NoSuchAddress,
     /// Nothing that can be understood.
     Silence(String),
 }
@@ -29,6 +31,7 @@ impl fmt::Display for Answer {
         match self {
             Self::Status(status) => write!(f, "it answers with status {:#06x}", status.0),
             Self::NobodyListens => f.write_str("nobody listens there"),
+            Self::NoSuchAddress => f.write_str("has no device of this machine any more"),
             Self::Silence(why) => write!(f, "it gives no answer: {why}"),
         }
     }

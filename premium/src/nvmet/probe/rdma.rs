@@ -4,10 +4,12 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeSet,
+    collections::BTreeMap,
     ffi::OsString,
+    mem,
     net::SocketAddr,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -15,66 +17,134 @@ use fabricbios_kernfs::Sacrifice;
 
 use super::{super::fabrics::Question, Answer, asked};
 
-/// For one answer. The connection manager tries again by itself.
-const SILENCE_MAX: Duration = Duration::from_millis(900);
+/// For one answer, the start of the process included. The connection manager itself tries again only after
+/// seconds.
+const SILENCE_MAX: Duration = Duration::from_millis(450);
 
-/// Whoever runs [`super::ask_rdma_main`], and the ports that have ever answered it.
+/// Processes that are started for one question without an answer.
+const TRIES: usize = 2;
+
+/// A port by number and address: a number may become another port's.
+type Port = (u16, SocketAddr);
+
+/// Whoever runs [`super::ask_rdma_main`], and which ports it can ask.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Asker(Arc<Inner>);
+
 #[derive(Debug)]
-pub(in super::super) struct Asker {
+struct Inner {
     command: Vec<OsString>,
-    able: Mutex<BTreeSet<u16>>,
+    ports: Mutex<BTreeMap<Port, Standing>>,
+}
+
+/// Whether a port can be asked.
+#[derive(Clone, Debug)]
+enum Standing {
+    /// It has answered: from then on it must.
+    Able,
+    /// It has not, for this reason, so this machine cannot ask it: it has no librdmacm, or its device no way back to
+    /// itself.
+    Unable(String),
+    /// As before, and it is being tried.
+    Trying,
 }
 
 impl Asker {
     /// Without a command nothing is asked.
     pub(in super::super) fn new(command: Vec<OsString>) -> Self {
-        Self {
+        Self(Arc::new(Inner {
             command,
-            able: Mutex::default(),
-        }
+            ports: Mutex::default(),
+        }))
     }
 
-    /// Asks the port of that number all of it; the answers in the same order. `greeting` is a question that a
-    /// port which can be asked at all has an answer to. `Err`: it has not, and never had one; so this machine
-    /// cannot ask (it has no librdmacm, or its device no way back to itself).
+    pub(in super::super) fn is_there(&self) -> bool {
+        !self.0.command.is_empty()
+    }
+
+    /// Tries a port with a question about a subsystem that it has and that lets nobody in. `Err`: why it
+    /// cannot be asked.
+    pub(in super::super) fn greet(&self, port: Port, greeting: &Question) -> Result<(), String> {
+        let answer = self
+            .ask_all(port.1, std::slice::from_ref(greeting))
+            .remove(0);
+        let greeted = match answer {
+            Answer::Status(status) if !status.says_no_such_subsystem() => Ok(()),
+            other => Err(other.to_string()),
+        };
+        let standing = greeted
+            .clone()
+            .map_or_else(Standing::Unable, |()| Standing::Able);
+        self.0.ports().insert(port, standing);
+        greeted
+    }
+
+    /// Asks the port all of it; the answers in the same order. `Err`: why it cannot be asked. Then it is
+    /// greeted again, by somebody for whom nobody waits.
     pub(in super::super) fn ask(
         &self,
-        number: u16,
-        address: SocketAddr,
+        port: Port,
         greeting: &Question,
         questions: &[Question],
     ) -> Result<Vec<Answer>, String> {
-        let all = [std::slice::from_ref(greeting), questions].concat();
-        let mut answers = self.ask_all(address, &all);
-        let greeted = answers.remove(0);
-        let mut able = self.able.lock().unwrap_or_else(PoisonError::into_inner);
-        match greeted {
-            Answer::Silence(why) if !able.contains(&number) => Err(why),
-            Answer::Silence(_) => Ok(answers),
-            _ => {
-                able.insert(number);
-                Ok(answers)
+        let mut ports = self.0.ports();
+        let unknown = || Standing::Unable("it has not been tried".to_owned());
+        let standing = ports.entry(port).or_insert_with(unknown);
+        match mem::replace(standing, Standing::Trying) {
+            Standing::Able => {
+                *standing = Standing::Able;
+                drop(ports);
+                Ok(self.ask_all(port.1, questions))
+            }
+            Standing::Trying => Err("it is being tried".to_owned()),
+            Standing::Unable(why) => {
+                drop(ports);
+                let (asker, greeting) = (self.clone(), greeting.clone());
+                thread::spawn(move || asker.greet(port, &greeting));
+                Err(why)
             }
         }
     }
 
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
-        if self.command.is_empty() {
-            return vec![Answer::Silence("not asked".to_owned()); questions.len()];
+        let mut answers = Vec::with_capacity(questions.len());
+        let mut silence = String::new();
+        for _ in 0..TRIES {
+            let rest = &questions[answers.len()..];
+            if !rest.is_empty() {
+                silence = self.ask_rest(address, rest, &mut answers);
+            }
         }
-        let command = self.command.iter().cloned();
-        let command = command.chain(asked::arguments(address, questions));
-        let answers = RefCell::new(Vec::with_capacity(questions.len()));
-        let ended = Sacrifice::new(command).run(SILENCE_MAX, &|line| {
-            answers.borrow_mut().push(asked::read(line));
-        });
-        let silence = match ended {
-            Ok(()) => "it ended too early".to_owned(),
-            Err(why) => why.to_string(),
-        };
-        let mut answers = answers.into_inner();
         answers.resize(questions.len(), Answer::Silence(silence));
         answers
+    }
+
+    /// By one process, which ends at the first question without an answer; why there is none.
+    fn ask_rest(
+        &self,
+        address: SocketAddr,
+        questions: &[Question],
+        answers: &mut Vec<Answer>,
+    ) -> String {
+        if !self.is_there() {
+            return "nobody is there to ask it".to_owned();
+        }
+        let command = self.0.command.iter().cloned();
+        let command = command.chain(asked::arguments(address, questions));
+        let heard = RefCell::new(answers);
+        let ended = Sacrifice::new(command).run(SILENCE_MAX, &|line| {
+            heard.borrow_mut().extend(asked::read(line));
+        });
+        match ended {
+            Ok(()) => "the process that asks it ended too early".to_owned(),
+            Err(why) => why.to_string(),
+        }
+    }
+}
+
+impl Inner {
+    fn ports(&self) -> MutexGuard<'_, BTreeMap<Port, Standing>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,13 +154,16 @@ mod tests {
 
     use super::{super::super::fabrics::Status, *};
 
-    fn questions(count: u8) -> Vec<Question> {
-        let question = |number| Question {
+    fn question(number: u8) -> Question {
+        Question {
             host_id: HostId([number; 16]),
             subsystem: "nqn.s".to_owned(),
             host: "nqn.h".to_owned(),
-        };
-        (0..count).map(question).collect()
+        }
+    }
+
+    fn port() -> Port {
+        (7, "10.0.0.1:4420".parse().unwrap())
     }
 
     fn says(script: &str) -> Asker {
@@ -98,41 +171,67 @@ mod tests {
     }
 
     fn ask(asker: &Asker, count: u8) -> Result<Vec<Answer>, String> {
-        let all = questions(count + 1);
-        asker.ask(7, "10.0.0.1:4420".parse().unwrap(), &all[0], &all[1..])
+        let questions: Vec<_> = (1..=count).map(question).collect();
+        asker.ask(port(), &question(0), &questions)
+    }
+
+    /// Answers a greeting, which has three arguments and the address, and then does as `script` says.
+    fn able(script: &str) -> Asker {
+        let script = format!("test $# = 4 && echo status 4184 && exit; {script}");
+        let asker = says(&script);
+        asker.greet(port(), &question(0)).unwrap();
+        asker
     }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions() {
-        let asker = says("echo status 4184; echo status 4182; echo nobody; echo silence of a kind");
+        let asker = able("echo status 4182; echo nobody; echo absent");
         let expected = [
             Answer::Status(Status(0x4182)),
             Answer::NobodyListens,
-            Answer::Silence("of a kind".to_owned()),
+            Answer::NoSuchAddress,
         ];
         assert_eq!(ask(&asker, 3).unwrap(), expected);
     }
 
     #[test]
-    fn a_machine_that_cannot_ask_says_why() {
-        let why = ask(&says("echo silence no librdmacm"), 1).unwrap_err();
-        assert_eq!(why, "no librdmacm");
-        assert!(ask(&Asker::new(Vec::new()), 1).is_err());
-        let why = ask(&says("echo broken >&2; exit 1"), 1).unwrap_err();
-        assert!(why.contains("broken"), "{why}");
+    fn who_does_not_greet_cannot_be_asked() {
+        for (script, words) in [
+            (
+                "echo librdmacm is missing >&2; exit 1",
+                "librdmacm is missing",
+            ),
+            ("echo nobody", "nobody listens"),
+            // Whoever it is, it does not know the node.
+            ("echo status 4182", "0x4182"),
+            ("sleep 60", "no progress"),
+        ] {
+            let why = says(script).greet(port(), &question(0)).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+        assert!(Asker::new(Vec::new()).greet(port(), &question(0)).is_err());
+    }
+
+    #[test]
+    fn a_port_that_could_not_be_asked_is_tried_again_aside() {
+        let asker = says("echo status 4184");
+        assert_eq!(ask(&asker, 1).unwrap_err(), "it has not been tried");
+        while ask(&asker, 1).is_err() {
+            thread::yield_now();
+        }
+        assert_eq!(ask(&asker, 1).unwrap(), [Answer::Status(Status(0x4184))]);
     }
 
     #[test]
     fn a_port_that_has_answered_once_must_answer() {
-        let place = tempfile::tempdir().unwrap();
-        let mark = place.path().join("asked");
-        let script = format!(
-            "test -e {0} && exit 1; touch {0}; echo status 4184; echo status 4182",
-            mark.display()
+        let asker = able("echo status 4182; echo lost >&2; exit 1");
+        let answers = ask(&asker, 3).unwrap();
+        let lost = |answer: &Answer| matches!(answer, Answer::Silence(why) if why.contains("lost"));
+        assert_eq!(
+            answers[..2],
+            [(); 2].map(|()| Answer::Status(Status(0x4182))),
+            "it is asked twice"
         );
-        let asker = says(&script);
-        assert_eq!(ask(&asker, 1).unwrap(), [Answer::Status(Status(0x4182))]);
-        let answers = ask(&asker, 1).unwrap();
-        assert!(matches!(answers[..], [Answer::Silence(_)]), "{answers:?}");
+        assert!(lost(&answers[2]), "{answers:?}");
     }
 }

@@ -23,16 +23,21 @@ impl Imitation {
         let imitation = Self {
             place: tempfile::tempdir().unwrap(),
         };
+        imitation.port(1, "tcp", address);
+        imitation
+    }
+
+    fn port(&self, number: u16, kind: &str, address: SocketAddr) {
+        let base = format!("ports/{number}");
         for (name, value) in [
-            ("trtype", "tcp".to_owned()),
+            ("trtype", kind.to_owned()),
             ("adrfam", "ipv4".to_owned()),
             ("traddr", address.ip().to_string()),
             ("trsvcid", address.port().to_string()),
         ] {
-            imitation.file(&format!("ports/1/addr_{name}"), &value);
+            self.file(&format!("{base}/addr_{name}"), &value);
         }
-        imitation.file(&format!("ports/1/subsystems/{ANCHOR}"), "");
-        imitation
+        self.file(&format!("{base}/subsystems/{ANCHOR}"), "");
     }
 
     fn file(&self, path: &str, text: &str) {
@@ -42,13 +47,17 @@ impl Imitation {
     }
 
     fn case(&self, lease: u128) -> Case {
+        self.case_at(lease, &[1])
+    }
+
+    fn case_at(&self, lease: u128, ports: &[u16]) -> Case {
         let subsystem = format!("nqn.2020-01.org:{lease}");
         let allowed = format!("subsystems/{subsystem}/allowed_hosts");
         fs::create_dir_all(self.place.path().join(allowed)).unwrap();
         Case {
             lease: LeaseId(lease),
             subsystem,
-            ports: vec![1],
+            ports: ports.to_vec(),
             host: None,
         }
     }
@@ -152,4 +161,67 @@ fn a_port_that_says_nothing_proves_nothing() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains("nobody listens"), "{error}");
     }
+}
+
+/// A node with a port for RDMA alone, number 2, and what asks it: greeted (three words and the address) it
+/// answers, and then does as `script` says.
+fn over_rdma(script: &str) -> (Imitation, Proofs) {
+    let imitation = Imitation {
+        place: tempfile::tempdir().unwrap(),
+    };
+    imitation.port(2, "rdma", "10.0.0.1:4420".parse().unwrap());
+    let script =
+        format!("test $# = 4 && test \"$3\" = {ANCHOR} && echo status 4184 && exit; {script}");
+    let words = ["sh", "-c", &script, "asker"].map(Into::into).to_vec();
+    let tree = Tree::new(imitation.place.path());
+    let proofs = Proofs::new(tree, ANCHOR.to_owned(), Asker::new(words));
+    (imitation, proofs)
+}
+
+#[test]
+fn a_port_for_rdma_must_say_that_the_subsystem_is_gone() {
+    for (script, words) in [
+        ("echo status 4184", "0x4184"),
+        ("echo status 0000", "0x0000"),
+        ("echo lost >&2; exit 1", "lost"),
+        ("echo nobody", "nobody listens"),
+    ] {
+        let (imitation, proofs) = over_rdma(script);
+        proofs.try_to_ask().unwrap();
+        let case = imitation.case_at(1, &[2]);
+        let error = proofs.prove(case).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let (imitation, proofs) = over_rdma("echo status 4182");
+    proofs.try_to_ask().unwrap();
+    let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
+    assert_eq!(
+        (proven.statuses, proven.not_asked),
+        ([0x4182].into(), vec![])
+    );
+}
+
+#[test]
+fn a_port_that_cannot_be_asked_is_told_of_and_fails_nothing() {
+    let (imitation, proofs) = over_rdma("exit 1");
+    // Nobody has tried it.
+    let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
+    assert!(
+        proven.not_asked[0].contains("ports/2 (rdma 10.0.0.1 4420)"),
+        "{proven:?}"
+    );
+    let (imitation, proofs) = over_rdma("echo absent");
+    proofs.try_to_ask().unwrap();
+    let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
+    assert!(proven.not_asked[0].contains("has no device"), "{proven:?}");
+}
+
+#[test]
+fn a_port_for_rdma_in_trouble_is_that_of_its_own_leases() {
+    let (imitation, proofs) = over_rdma("echo lost >&2; exit 1");
+    proofs.try_to_ask().unwrap();
+    let elsewhere = imitation.case_at(1, &[1]);
+    assert_eq!(proofs.prove(elsewhere), Ok(Proven::default()));
+    let unknown = imitation.case_at(2, &[]);
+    assert!(proofs.prove(unknown).is_err(), "it may have been there");
 }

@@ -1,7 +1,8 @@
 //! A connection made by the kernel's connection manager (librdmacm), for one message and its answer.
 //!
 //! Each call waits for as long as the kernel and the other end take: this is for a process of its own, which
-//! can be killed. librdmacm is loaded when first called, as libibverbs is.
+//! can be killed, and what cannot be taken down goes with it. librdmacm is looked for when a program starts; without
+//! it every call says `EOPNOTSUPP`.
 
 use std::{
     cell::UnsafeCell,
@@ -19,6 +20,8 @@ use rdma_mummy_sys as ffi;
 
 use super::last_errno;
 
+/// Bytes of private data in a request for a connection.
+pub const REQUEST_BYTES: usize = 32;
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 64;
 /// Bytes of an answer.
@@ -29,14 +32,19 @@ pub const DATA_BYTES: usize = 1024;
 /// For the address, and again for the route.
 const RESOLVE_MS: i32 = 300;
 
-/// `IB_CM_REJ_INVALID_SERVICE_ID` of include/rdma/ib_cm.h.
-const NOBODY_LISTENS: i32 = 8;
+/// `IB_CM_REJ_INVALID_SERVICE_ID` of include/rdma/ib_cm.h: nobody listens on this device.
+const NO_SERVICE: i32 = 8;
+/// `IB_CM_REJ_CONSUMER_DEFINED`: whoever listens does not want it and says why; or somebody listens on the device, at
+/// another of its addresses, and then the connection manager itself says no more.
+const CONSUMER_DEFINED: i32 = 28;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     /// Nobody listens at the address.
     NobodyListens,
+    /// This machine has no RDMA device with that address.
+    NoSuchAddress,
     /// The other end does not want the connection; the reason of the connection manager's REJ.
     Rejected(i32),
     /// This call failed.
@@ -56,14 +64,13 @@ struct Call {
     id: NonNull<ffi::rdma_cm_id>,
     region: Option<NonNull<ffi::ibv_mr>>,
     memory: Box<UnsafeCell<Memory>>,
-    is_connected: bool,
 }
 
-/// Connects to `to`, with `request` as private data (56 bytes at most); sends what `message` makes of address
-/// and key under which the other end can read `data`; returns its answer.
+/// Connects to `to`, an address of this machine, with `request` as private data; sends what `message` makes of
+/// address and key under which the other end can read `data`; returns its answer.
 pub fn exchange(
     to: SocketAddr,
-    request: &[u8],
+    request: &[u8; REQUEST_BYTES],
     data: &[u8; DATA_BYTES],
     message: impl FnOnce(u64, u32) -> [u8; MESSAGE_BYTES],
 ) -> Result<[u8; ANSWER_BYTES], NoAnswer> {
@@ -99,22 +106,26 @@ impl Call {
             id: NonNull::new(id).ok_or(NoAnswer::Failed("rdma_create_id", Errno::EIO))?,
             region: None,
             memory: Box::new(UnsafeCell::new(memory)),
-            is_connected: false,
         })
     }
 
+    /// From the address to itself: whoever else may have it, it is this machine that is asked.
     fn resolve(&self, to: SocketAddr) -> Result<(), NoAnswer> {
+        let from = SockaddrStorage::from(SocketAddr::new(to.ip(), 0));
         let to = SockaddrStorage::from(to);
-        // SAFETY: the id exists; the address lives until after the call, which only reads it.
+        // SAFETY: the id exists; the addresses live until after the call, which only reads them.
         let code = unsafe {
             ffi::rdma_resolve_addr(
                 self.id.as_ptr(),
-                null_mut(),
+                from.as_ptr().cast_mut(),
                 to.as_ptr().cast_mut(),
                 RESOLVE_MS,
             )
         };
-        done("rdma_resolve_addr", code)?;
+        done("rdma_resolve_addr", code).map_err(|failed| match failed {
+            NoAnswer::Failed(_, Errno::EADDRNOTAVAIL | Errno::ENODEV) => NoAnswer::NoSuchAddress,
+            failed => failed,
+        })?;
         // SAFETY: the id exists and has an address.
         let code = unsafe { ffi::rdma_resolve_route(self.id.as_ptr(), RESOLVE_MS) };
         done("rdma_resolve_route", code)
@@ -169,20 +180,18 @@ impl Call {
         done("rdma_post_recv", code)
     }
 
-    fn connect(&mut self, request: &[u8]) -> Result<(), NoAnswer> {
+    fn connect(&self, request: &[u8; REQUEST_BYTES]) -> Result<(), NoAnswer> {
         // SAFETY: integers and a pointer, of which all zeros are none.
         let mut wanted: ffi::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
         wanted.private_data = request.as_ptr().cast();
-        wanted.private_data_len = u8::try_from(request.len()).unwrap_or(u8::MAX);
+        wanted.private_data_len = u8::try_from(REQUEST_BYTES).unwrap_or(u8::MAX);
         // The other end reads `data`.
         wanted.responder_resources = 1;
         wanted.retry_count = 3;
         wanted.rnr_retry_count = 3;
         // SAFETY: the id has a route and a pair; `request` lives until after the call, which copies it.
         let code = unsafe { ffi::rdma_connect(self.id.as_ptr(), &raw mut wanted) };
-        done("rdma_connect", code).map_err(|failed| self.rejected().unwrap_or(failed))?;
-        self.is_connected = true;
-        Ok(())
+        done("rdma_connect", code).map_err(|failed| self.rejected().unwrap_or(failed))
     }
 
     /// What the last event says, if it is a REJ.
@@ -190,11 +199,10 @@ impl Call {
         // SAFETY: the id exists, and keeps the event of its last call until the next one.
         let event = unsafe { self.id.as_ref().event.as_ref() }?;
         let is_rejection = event.event == ffi::rdma_cm_event_type::RDMA_CM_EVENT_REJECTED;
-        is_rejection.then_some(match event.status {
-            NOBODY_LISTENS => NoAnswer::NobodyListens,
-            // As iWARP has it.
-            status if status == -libc::ECONNREFUSED => NoAnswer::NobodyListens,
-            status => NoAnswer::Rejected(status),
+        is_rejection.then(|| match event.status {
+            NO_SERVICE => NoAnswer::NobodyListens,
+            CONSUMER_DEFINED if !gives_a_reason(event) => NoAnswer::NobodyListens,
+            reason => NoAnswer::Rejected(reason),
         })
     }
 
@@ -232,15 +240,11 @@ impl Call {
 }
 
 impl Drop for Call {
-    /// The pair goes before the region. What fails here goes with the process.
+    /// The pair goes before the region. Nobody waits for the end of the connection, which goes with the id.
     fn drop(&mut self) {
         let id = self.id.as_ptr();
         // SAFETY: the id exists, and its parts are taken down once, those that there are.
         unsafe {
-            // It waits for an event that comes only where there is a connection.
-            if self.is_connected {
-                ffi::rdma_disconnect(id);
-            }
             if !(*id).qp.is_null() {
                 ffi::rdma_destroy_qp(id);
             }
@@ -250,6 +254,16 @@ impl Drop for Call {
             ffi::rdma_destroy_id(id);
         }
     }
+}
+
+/// A target that does not want a connection says why in two bytes behind two for their format, `struct
+/// nvme_rdma_cm_rej` of include/linux/nvme-rdma.h.
+fn gives_a_reason(rejection: &ffi::rdma_cm_event) -> bool {
+    // SAFETY: what a connection's event has.
+    let told = unsafe { rejection.param.conn };
+    let bytes: *const [u8; 4] = told.private_data.cast();
+    // SAFETY: so many bytes are there, as long as the event is.
+    told.private_data_len >= 4 && unsafe { bytes.as_ref() }.is_some_and(|it| it[2..] != [0, 0])
 }
 
 fn done(call: &'static str, code: i32) -> Result<(), NoAnswer> {
@@ -268,6 +282,10 @@ impl fmt::Display for NoAnswer {
         match self {
             Self::NobodyListens => f.write_str("nobody listens there"),
             Self::Rejected(reason) => write!(f, "the connection was rejected with reason {reason}"),
+            Self::NoSuchAddress => f.write_str("no RDMA device of this machine has that address"),
+            Self::Failed("rdma_create_id", Errno::EOPNOTSUPP) => {
+                f.write_str("librdmacm is not installed")
+            }
             Self::Failed(call, errno) => write!(f, "{call}: {}", errno.desc()),
             Self::Broken(status) => write!(f, "the connection broke, work completion {status}"),
         }

@@ -1,7 +1,8 @@
 //! A thin typed layer over libibverbs, and the only folder of this crate with unsafe code.
 //!
 //! Every object is taken down by a method that consumes it and gives it back with the errno when
-//! the kernel refuses; nothing is taken down in `Drop`, which only reports what was forgotten.
+//! the kernel refuses; nothing is taken down in `Drop`, which only reports what was forgotten;
+//! [`managed`], whose process ends, is the exception.
 //! libibverbs is loaded when first called, so a host without it is an ordinary host.
 
 pub mod managed;
