@@ -73,6 +73,10 @@ impl Resource {
     fn why_no_road(&self, request: &LeaseAllocRequest) -> String {
         let (id, named) = (self.id, request.transport);
         let has = names(&self.transports);
+        // Also where the whole resource is read-only and so has no such road.
+        if is_nvmeof(self.kind, named) && self.read_only_for(request) {
+            return format!("resource {id} over {named}: {READ_ONLY_ROAD}");
+        }
         if named != Transport::Auto && !self.transports.contains(&named) {
             return format!("transport {named} is not offered for resource {id}; it has {has}");
         }

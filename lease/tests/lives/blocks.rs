@@ -60,6 +60,10 @@ fn a_read_only_lease_goes_over_fbbu_and_over_nothing_else() {
             "it can be nothing else"
         );
     }
+    let over_udp_alone = Offer {
+        transports: vec![Udp],
+        ..fixed()
+    };
     let without_fbbu = Offer {
         transports: vec![NvmeTcp],
         ..fixed()
@@ -68,10 +72,15 @@ fn a_read_only_lease_goes_over_fbbu_and_over_nothing_else() {
         (block_offer(), read_only(NvmeTcp)),
         (block_offer(), read_only(Both)),
         (fixed(), over_road(NvmeTcp)),
+        (over_udp_alone.clone(), over_road(NvmeTcp)),
+        (over_udp_alone, over_road(Both)),
         (without_fbbu, over_road(Auto)),
     ] {
         let said = road(offer, wanted).unwrap_err();
-        assert!(said.contains("--transport udp"), "{said}");
+        assert!(
+            said.contains("FBBU") && said.contains("--transport udp"),
+            "{said}"
+        );
     }
 }
 
