@@ -211,6 +211,13 @@ pub trait Backend: Send + Sync + 'static {
     /// What there is, at start.
     fn probe(&self) -> Result<Vec<Offer>, StepError>;
 
+    /// What of a first `bind` takes time that scales with size: makes the bytes clean that the lease will have.
+    /// Comes right before it, on the same thread, and opens nothing. `progress` is called at least every
+    /// 16 MiB. `Err`: there will be no binding, and nothing was left behind.
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
     /// Makes the binding of `order.tag`. Never opens access after a [`Backend::cut`] of the same
     /// or a newer generation has begun.
     fn bind(&self, order: &BindOrder) -> Result<Binding, BindError>;

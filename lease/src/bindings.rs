@@ -1,12 +1,14 @@
 //! What comes of a binding: the lease is in use, or who waited is told why there is none.
 
 use alloc::{boxed::Box, string::String};
+use core::time::Duration;
 
 use fabricbios_wire::{Binding, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
 
 use crate::{
     BindError, Event, LeaseTable, Note, Now, Order, State, Tag,
-    lease::{Waiting, whole_secs},
+    config::BIND_AGAIN_WITHIN,
+    lease::{Lease, Waiting, whole_secs},
 };
 
 impl LeaseTable {
@@ -104,6 +106,9 @@ impl LeaseTable {
         }
         // The old binding was cut before the new one was tried.
         lease.binding = None;
+        if matches!(error, BindError::Failed(_)) {
+            lease.try_again(now);
+        }
         let over = lease.state == State::Ended;
         self.refuse_binding(now, tag, error);
         if over {
@@ -161,6 +166,18 @@ impl LeaseTable {
                 }
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
             }
+        }
+    }
+}
+
+impl Lease {
+    /// Of a lease of an earlier run nobody is there who asked for the binding and could ask again; what was
+    /// not ready, an address or a disk after a boot, may be so a little later.
+    fn try_again(&mut self, now: Now) {
+        if self.state == State::Active && self.bound_before {
+            let pause = Duration::from_secs(1 << self.bound_in_vain.min(8));
+            self.bind_again_at = Some(now.boot + pause.min(BIND_AGAIN_WITHIN));
+            self.bound_in_vain += 1;
         }
     }
 }

@@ -16,8 +16,8 @@ pub struct Policy {
     /// revoke within a second. Where a backend reports [`CutMoves`](crate::Report::CutMoves), it is
     /// without progress that it has failed by then, and in any case after ten times as long.
     pub cut_within: Duration,
-    /// A first binding that has not ended by then is cut; of a later one the holder is told that it is
-    /// still being made. A kernel gives up on an address after a few seconds,
+    /// A first binding that has made no progress for so long is cut; of a later one the holder is told that
+    /// it is still being made. A kernel gives up on an address after a few seconds,
     /// and several binds may queue for their turn.
     pub bind_within: Duration,
     /// A release without progress for so long has failed. On progress, not in total: scrubbing
@@ -58,6 +58,9 @@ impl Default for Policy {
 
 /// So many times [`Policy::cut_within`] is the end of any cut, however much moves.
 pub(crate) const CUT_PATIENCES: u32 = 10;
+
+/// After so long at most an adopted lease without a binding is bound again; it begins with a second.
+pub(crate) const BIND_AGAIN_WITHIN: Duration = Duration::from_secs(64);
 
 /// Renewal is accepted in the last fifth of the term (000, LEASE_RENEW).
 pub(crate) const RENEWAL_WINDOW_FRACTION: u32 = 5;

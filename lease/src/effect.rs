@@ -75,6 +75,8 @@ impl Order {
 pub enum Report {
     /// Of [`Order::Bind`].
     Bind(Tag, Result<Binding, BindError>),
+    /// What an [`Order::Bind`] takes time for is still moving: bytes are made clean.
+    BindProgress(Tag),
     /// Of [`Order::Rotate`].
     Rotate(Tag, Result<Binding, BindError>),
     /// Of [`Order::RetireKey`].

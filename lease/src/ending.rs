@@ -37,6 +37,11 @@ impl LeaseTable {
             State::Active | State::Rebinding if lease.deadline <= now.boot => {
                 self.end(now, id, Event::Deadline, LeasePhase::Expired);
             }
+            State::Active if lease.bind_again_at.is_some_and(|at| at <= now.boot) => {
+                if lease.step(Event::Rebind) {
+                    self.bind_anew(now, id);
+                }
+            }
             State::Active | State::Rebinding => self.key_or_bind_is_due(now, id),
             State::Binding => self.end(now, id, Event::Revoke, LeasePhase::Revoked),
             State::Cutting => self.cut_is_due(now, id),

@@ -57,6 +57,7 @@ impl LeaseTable {
         };
         lease.generation = lease.generation.next();
         lease.since = now.boot;
+        lease.bind_again_at = None;
         lease.old_key = None;
         // What was before is cut first: nobody is told of it any more.
         lease.binding = None;

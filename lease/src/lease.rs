@@ -81,6 +81,10 @@ pub(crate) struct Lease {
     pub(crate) release_began: bool,
     /// An earlier run bound it, and this one has not yet: what is there is the next binding's.
     pub(crate) bound_before: bool,
+    /// Such a lease has no binding, because something was not ready: it is tried again then.
+    pub(crate) bind_again_at: Option<BootTime>,
+    /// So often in vain.
+    pub(crate) bound_in_vain: u32,
     /// A restart could not go on with it: it is being revoked.
     pub(crate) cannot_go_on: bool,
     /// An earlier run told that it is over, and may not have finished: it is cut and released again.
@@ -134,7 +138,7 @@ impl Lease {
         let in_term = old_key.map_or(self.deadline, |at| at.min(self.deadline));
         match self.state {
             State::Binding => Some(self.since + policy.bind_within),
-            State::Active => Some(in_term),
+            State::Active => Some(self.bind_again_at.map_or(in_term, |at| at.min(in_term))),
             State::Rebinding if self.patience_over => Some(in_term),
             State::Rebinding => Some(in_term.min(self.since + policy.bind_within)),
             State::Cutting => Some(self.cut_by.max(self.since + policy.cut_within)),

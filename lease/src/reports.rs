@@ -20,6 +20,7 @@ impl LeaseTable {
                     self.made_or_not(now, tag, outcome, Self::bound, Self::not_bound);
                 }
             }
+            Report::BindProgress(tag) => self.bind_moves(now, tag),
             Report::Rotate(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Rotation) {
                     self.made_or_not(now, tag, outcome, Self::rotated, Self::not_rotated);
@@ -117,6 +118,18 @@ impl LeaseTable {
         if let Some(lease) = self.waiting_for(tag, "cut moves", &expected) {
             let kind = lease.kind;
             self.cut_moved.insert(kind, now.boot);
+        }
+    }
+
+    /// One that is being cut or waits for its release goes on making its bytes clean, and nobody waits for it.
+    fn bind_moves(&mut self, now: Now, tag: Tag) {
+        let moves = |lease: &&mut Lease| {
+            let waits = matches!(lease.state, State::Binding | State::Rebinding);
+            lease.tag() == tag && waits && lease.outstanding == Some(Outstanding::Bind)
+        };
+        if let Some(lease) = self.leases.get_mut(&tag.lease_id).filter(moves) {
+            lease.since = now.boot;
+            self.arm(tag.lease_id);
         }
     }
 

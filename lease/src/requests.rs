@@ -117,6 +117,8 @@ impl LeaseTable {
             patience_over: false,
             release_began: false,
             bound_before: false,
+            bind_again_at: None,
+            bound_in_vain: 0,
             cannot_go_on: false,
             told_over: false,
             overlap: Duration::ZERO,

@@ -237,6 +237,8 @@ impl Lease {
             patience_over: false,
             release_began: false,
             bound_before: false,
+            bind_again_at: None,
+            bound_in_vain: 0,
             cannot_go_on: ends && ending == LeasePhase::Revoked,
             told_over: matches!(held, Held::Ends { told: true, .. }),
             overlap: Duration::ZERO,

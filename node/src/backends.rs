@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use fabricbios_lease::{Availability, Backend, BindOrder, Condition, Extent, Order, Report, Tag};
+use fabricbios_lease::{
+    Availability, Backend, BindError, BindOrder, Condition, Extent, Order, Report, Tag,
+};
 use fabricbios_wire::ResourceId;
 
 use crate::{
@@ -16,13 +18,19 @@ pub type OnReport = Arc<dyn Fn(Report) + Send + Sync>;
 
 /// The backends of a node, by the resources that they own.
 pub struct Backends {
-    owners: HashMap<ResourceId, Arc<dyn Backend>>,
+    owners: HashMap<ResourceId, Owner>,
     ending: Lane,
     proving: Lane,
     opening: Lane,
+    on_report: OnReport,
+}
+
+/// What makes and unmakes leases of one resource. Where that is stuck, or takes long, only this resource waits.
+#[derive(Clone)]
+struct Owner {
+    backend: Arc<dyn Backend>,
     preparing: Lane,
     cleaning: Lane,
-    on_report: OnReport,
     healing: Healing,
 }
 
@@ -44,23 +52,26 @@ impl Backends {
             ending: Lane::new("ending", 64, Urgency::Deadline),
             proving: Lane::new("proving", 64, Urgency::Deadline),
             opening: Lane::new("opening", 64, Urgency::Usual),
-            preparing: Lane::new("preparing", 16, Urgency::Usual),
-            cleaning: Lane::new("cleaning", 16, Urgency::Usual),
-            healing: Healing::start(on_report.clone(), healing::PAUSE),
             on_report,
         }
     }
 
     /// `backend` owns `resource_id`.
     pub fn add(&mut self, resource_id: ResourceId, backend: Arc<dyn Backend>) {
-        self.owners.insert(resource_id, backend);
+        let owner = Owner {
+            backend,
+            preparing: Lane::new("preparing", 16, Urgency::Usual),
+            cleaning: Lane::new("cleaning", 16, Urgency::Usual),
+            healing: Healing::start(self.on_report.clone(), healing::PAUSE),
+        };
+        self.owners.insert(resource_id, owner);
     }
 
     /// A release that failed in an earlier run is tried again until it is done.
     pub fn release_later(&self, tag: Tag, extent: Extent) {
-        if let Some(backend) = self.owners.get(&tag.resource_id).cloned() {
-            self.healing.try_later(Unfinished {
-                backend,
+        if let Some(owner) = self.owners.get(&tag.resource_id) {
+            owner.healing.try_later(Unfinished {
+                backend: owner.backend.clone(),
                 tag,
                 extent,
             });
@@ -70,7 +81,7 @@ impl Backends {
     /// How it is with an offered resource.
     pub fn standing(&self, available: Availability) -> Standing {
         let owner = self.owners.get(&available.resource_id);
-        let condition = owner.map(|backend| backend.condition(available.resource_id));
+        let condition = owner.map(|owner| owner.backend.condition(available.resource_id));
         Standing {
             available,
             degraded: matches!(condition, Some(Condition::Degraded(_))),
@@ -79,24 +90,29 @@ impl Backends {
 
     /// Has an order carried out. Never blocks.
     pub fn dispatch(&self, order: Order) {
-        let Some(backend) = self.owners.get(&order.resource_id()).cloned() else {
+        let Some(owner) = self.owners.get(&order.resource_id()).cloned() else {
             // Only a fence of an earlier run can name a resource that nobody owns any more.
             tracing::error!(?order, "no backend owns this resource");
             return;
         };
+        let Owner {
+            backend,
+            preparing,
+            cleaning,
+            healing,
+        } = owner;
         let lane = match order {
             // Neither blocks, and what they say has to be so before anybody is answered.
             Order::Extend(tag, deadline) => return backend.extend(tag, deadline),
             Order::Fenced(tag) => return backend.fenced(tag),
             Order::Cut(..) | Order::RetireKey(_) => &self.ending,
             // What needs no answer from the network does not wait behind what does.
-            Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &self.preparing,
-            Order::Rotate(_) => &self.preparing,
+            Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &preparing,
+            Order::Rotate(_) => &preparing,
             Order::Bind(_) => &self.opening,
-            Order::Release(..) | Order::Reset(..) => &self.cleaning,
+            Order::Release(..) | Order::Reset(..) => &cleaning,
         };
         let on_report = self.on_report.clone();
-        let healing = self.healing.clone();
         let proving = self.proving.clone();
         lane.run(move || match order {
             Order::Release(tag, extent) => release(backend, tag, extent, &on_report, &healing),
@@ -120,7 +136,12 @@ fn prove(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
 
 fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
     on_report(match order {
-        Order::Bind(order) => Report::Bind(order.tag, backend.bind(&order)),
+        Order::Bind(order) => {
+            let progress = || on_report(Report::BindProgress(order.tag));
+            let prepared = backend.prepare(&order, &progress);
+            let bound = prepared.map_err(BindError::Failed);
+            Report::Bind(order.tag, bound.and_then(|()| backend.bind(&order)))
+        }
         // Carried out where they are dispatched.
         Order::Extend(..) | Order::Fenced(_) | Order::Release(..) => return,
         Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
@@ -161,7 +182,7 @@ mod tests {
         mpsc::{Receiver, Sender, channel},
     };
 
-    use fabricbios_lease::{BindError, Farewell, Offer, StepError};
+    use fabricbios_lease::{Farewell, Offer, StepError};
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
     use super::*;

@@ -133,7 +133,7 @@ impl Device {
             None => {}
         }
         match contents {
-            Contents::New => self.make_clean(extent)?,
+            Contents::New => self.make_clean(extent, &|| ())?,
             Contents::Its => self.keep(extent)?,
         }
         let name = format!("{NAME_START}{lease}");
@@ -162,7 +162,7 @@ impl Device {
     }
 
     /// Zeros where something from before the pool would be read.
-    fn make_clean(&self, extent: Extent) -> Result<(), String> {
+    pub(crate) fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
         let Some(record) = &self.record else {
             return Ok(());
         };
@@ -171,7 +171,7 @@ impl Device {
             return Err(self.said("a process that was given up still zeroes there"));
         }
         for stretch in record.virgin_within(extent) {
-            self.zero(stretch, &|| ())?;
+            self.zero(stretch, progress)?;
         }
         record.touch(&self.put(), extent)
     }

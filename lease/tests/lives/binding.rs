@@ -137,3 +137,28 @@ fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
     world.pass_ms(70_000);
     assert_eq!(world.cut_order(), bind.tag, "the deadline is where it was");
 }
+
+/// Bytes that must be made clean first take as long as writing them.
+#[test]
+fn a_binding_that_moves_may_take_long_and_one_that_stands_still_is_cut() {
+    let mut world = World::new();
+    let ticket = world.ask(alloc(PAGE, 3_600, 0));
+    let tag = world.bind_order().tag;
+    for _ in 0..10 {
+        world.pass_ms(29_000);
+        world.report(Report::BindProgress(tag));
+    }
+    assert!(world.answer(ticket).is_none());
+    world.pass_ms(29_000);
+    world.report(Report::Bind(tag, Ok(binding(7))));
+    assert_eq!(world.lease(ticket).remaining_ms, 3_600_000);
+
+    let still = world.ask(alloc(PAGE, 10, 0));
+    let tag = world.bind_order().tag;
+    world.report(Report::BindProgress(tag));
+    world.pass_ms(30_000);
+    world.report(Report::BindProgress(tag));
+    assert_eq!(world.order(), Order::Cut(tag, Farewell::Brief));
+    world.cut_ok(tag);
+    assert_eq!(world.refusal(still).error, LeaseError::Unavailable);
+}

@@ -330,3 +330,48 @@ fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
     assert_eq!(holders(&after).len(), 1);
     assert_eq!(records(&after)[&lost.lease_id].extent, None);
 }
+
+/// An address that comes later, a disk that is not there yet: nobody is there who would ask once more.
+#[test]
+fn what_is_not_ready_after_a_reboot_is_tried_again_until_it_is() {
+    let mut before = world();
+    let tag = before.granted_for(blocks(3_600, 0));
+    let mut after = reboot(&before, 5, true);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        let order = after.bind_order();
+        assert!(order.adopts, "what is there is its own");
+        after.report(Report::Bind(
+            order.tag,
+            Err(BindError::Failed(failed("publish"))),
+        ));
+        assert_eq!(after.query(tag.lease_id).phase, LeasePhase::Active);
+        let due = after.table.next_deadline().unwrap();
+        pauses.push(after.now.boot.until(due).as_secs());
+        after.pass_ms(1_000 * pauses.last().unwrap());
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    let order = after.bind_order();
+    let binding = block_binding_over(NvmeTcp, 7);
+    after.report(Report::Bind(order.tag, Ok(binding.clone())));
+    assert_eq!(after.query(tag.lease_id).binding, binding);
+    let expires = after.table.next_deadline().unwrap();
+    assert!(
+        after.now.boot.until(expires).as_secs() > 3_000,
+        "nothing more is tried"
+    );
+}
+
+#[test]
+fn what_is_refused_after_a_reboot_is_not_tried_again() {
+    let mut before = world();
+    before.granted_for(blocks(3_600, 0));
+    let mut after = reboot(&before, 5, true);
+    let tag = after.bind_order().tag;
+    after.report(Report::Bind(
+        tag,
+        Err(BindError::Refused(failed("no such road"))),
+    ));
+    let due = after.table.next_deadline().unwrap();
+    assert!(after.now.boot.until(due).as_secs() > 3_000);
+}

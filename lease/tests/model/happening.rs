@@ -61,7 +61,11 @@ impl Pair {
         let which = which % self.open.len();
         let number = self.number();
         let report = outcome_of(&self.open[which], outcome, number, &self.oracle);
-        if !matches!(report, Report::ReleaseProgress(_) | Report::CutMoves(_)) {
+        let moves = matches!(
+            report,
+            Report::BindProgress(_) | Report::ReleaseProgress(_) | Report::CutMoves(_)
+        );
+        if !moves {
             self.open.remove(which);
             self.reported.push(report.clone());
         }
@@ -92,6 +96,7 @@ impl Pair {
         let mut report = outcome_of(order, outcome, 0, &self.oracle);
         match &mut report {
             Report::Bind(tag, _)
+            | Report::BindProgress(tag)
             | Report::Rotate(tag, _)
             | Report::RetireKey(tag, _)
             | Report::Cut(tag, _)
@@ -201,7 +206,7 @@ pub(super) fn restored(world: &World, journal: &Journal, now: Now, run: EarlierR
 /// Whether this is a report of such an order.
 pub(super) fn answers(report: &Report, order: &Order) -> bool {
     match (report, order) {
-        (Report::Bind(tag, _), Order::Bind(order)) => *tag == order.tag,
+        (Report::Bind(tag, _) | Report::BindProgress(tag), Order::Bind(order)) => *tag == order.tag,
         (Report::Rotate(tag, _), Order::Rotate(of))
         | (Report::RetireKey(tag, _), Order::RetireKey(of))
         | (Report::Cut(tag, _) | Report::CutMoves(tag), Order::Cut(of, _))
@@ -226,6 +231,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Outcome::Stranded => Err(BindError::Stranded(error())),
     };
     match order {
+        Order::Bind(order) if matches!(outcome, Outcome::Moving) => Report::BindProgress(order.tag),
         Order::Bind(order) => {
             let rkey = (!order.peers.is_empty()).then_some(number);
             Report::Bind(

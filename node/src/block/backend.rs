@@ -229,6 +229,16 @@ impl Backend for BlockBackend {
         Ok(offers.collect())
     }
 
+    fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
+        let is_new = !order.adopts && self.known.find(order.tag.lease_id).is_none();
+        match is_new {
+            true => self
+                .pool(order.tag.resource_id)?
+                .prepare(order.extent, progress),
+            false => Ok(()),
+        }
+    }
+
     fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
         let id = order.tag.lease_id;
         let Some(entry) = self.known.entry(id) else {

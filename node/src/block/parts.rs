@@ -14,6 +14,8 @@ pub trait Volumes: Send + Sync {
     fn facts(&self) -> &Facts;
     /// [`Pool::count_grant`].
     fn count_grant(&self, number: u64) -> Result<(), StepError>;
+    /// [`Pool::prepare`].
+    fn prepare(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
     /// [`Pool::create`].
     fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError>;
     /// [`Pool::reopen`].
@@ -80,6 +82,9 @@ impl Volumes for Pool {
     }
     fn count_grant(&self, number: u64) -> Result<(), StepError> {
         Self::count_grant(self, number)
+    }
+    fn prepare(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        Self::prepare(self, extent, progress)
     }
     fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         Self::create(self, lease, extent)

@@ -98,6 +98,10 @@ impl Volumes for Part {
         self.place.counted.store(number, Ordering::SeqCst);
         Ok(())
     }
+    fn prepare(&self, _: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        progress();
+        self.place.step("prepare")
+    }
     fn create(&self, lease: LeaseId, _: Extent) -> Result<Volume, StepError> {
         self.place.step("create")?;
         assert!(!self.place.has("volume", lease), "made twice");
@@ -404,4 +408,24 @@ fn a_rotation_that_is_half_done_is_something_left_behind() {
         backend.rotate(tag(1, 1)),
         Err(BindError::Stranded(_))
     ));
+}
+
+#[test]
+fn only_the_blocks_of_a_new_lease_are_made_clean() {
+    let (place, backend) = world();
+    let moved = AtomicU64::new(0);
+    let progress = || _ = moved.fetch_add(1, Ordering::SeqCst);
+    let prepare = |order: &BindOrder| backend.prepare(order, &progress);
+    let new = order(tag(1, 1), Transport::Udp);
+    prepare(&new).unwrap();
+    assert_eq!(moved.load(Ordering::SeqCst), 1, "it says that it moves");
+    backend.bind(&new).unwrap();
+    place.fails("prepare");
+    prepare(&order(tag(1, 2), Transport::Udp)).unwrap();
+    prepare(&BindOrder {
+        adopts: true,
+        ..order(tag(2, 1), Transport::Udp)
+    })
+    .unwrap();
+    assert!(prepare(&order(tag(3, 1), Transport::Udp)).is_err());
 }

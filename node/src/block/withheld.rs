@@ -37,6 +37,9 @@ impl Volumes for Withheld {
     fn count_grant(&self, _: u64) -> Result<(), StepError> {
         Err(self.error())
     }
+    fn prepare(&self, _: Extent, _: &dyn Fn()) -> Result<(), StepError> {
+        Err(self.error())
+    }
     fn create(&self, _: LeaseId, _: Extent) -> Result<Volume, StepError> {
         Err(self.error())
     }

@@ -37,6 +37,7 @@ impl Oracle {
             Life::InUse | Life::NewBinding | Life::NewKey if lease.deadline <= now => {
                 self.cut(at, LeasePhase::Expired);
             }
+            Life::InUse if lease.again_at.is_some_and(|at| at <= now) => self.bind_again(at),
             Life::InUse | Life::NewBinding | Life::NewKey => match lease.old {
                 OldKey::Works { until, .. } if until <= now => {
                     lease.old = OldKey::Dying { by: now + CUT_NS };

@@ -182,6 +182,9 @@ pub(crate) struct Held {
     release_moves: bool,
     /// It is of an earlier run, and this one has bound nothing of it.
     bound_before: bool,
+    /// Then it is bound again, and so often that was in vain.
+    again_at: Option<u64>,
+    in_vain: u32,
     /// An earlier run told its end, and it is cut once more.
     told_over: bool,
     /// It could not go on, and was to be cut for that.
@@ -201,6 +204,9 @@ impl Held {
                 OldKey::Works { until, .. } => at.push(until),
                 OldKey::Dying { by } => at.push(by),
             }
+        }
+        if self.life == Life::InUse {
+            at.extend(self.again_at);
         }
         match self.life {
             Life::NewBinding | Life::NewKey if self.patience_over => {}

@@ -7,6 +7,18 @@ impl Oracle {
     pub(crate) fn report(&mut self, report: &Report) {
         match report {
             Report::Bind(tag, outcome) => self.returned(*tag, OnItsWay::Bind, outcome),
+            Report::BindProgress(tag) => {
+                let now = self.boot;
+                let waits = |lease: &&mut Held| {
+                    matches!(lease.life, Life::Asked | Life::NewBinding)
+                        && lease.on_its_way == OnItsWay::Bind
+                };
+                if let Some(at) = self.at(*tag)
+                    && let Some(lease) = Some(&mut self.leases[at]).filter(waits)
+                {
+                    lease.since = now;
+                }
+            }
             Report::Rotate(tag, outcome) => self.returned(*tag, OnItsWay::Rotate, outcome),
             Report::RetireKey(tag, outcome) => self.retired(*tag, outcome.is_ok()),
             Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
@@ -111,6 +123,7 @@ impl Oracle {
     }
 
     pub(super) fn not_bound(&mut self, at: usize, error: &BindError) {
+        let (now, failed) = (self.boot, matches!(error, BindError::Failed(_)));
         let error = match error {
             BindError::Refused(_) => LeaseError::InvalidArgs,
             BindError::Cancelled => LeaseError::Unavailable,
@@ -123,6 +136,11 @@ impl Oracle {
             Life::NewBinding => {
                 lease.keys = Keys::NONE;
                 lease.life = Life::InUse;
+                if failed && lease.bound_before {
+                    let pause = (SEC << lease.in_vain.min(8)).min(64 * SEC);
+                    lease.again_at = Some(now + pause);
+                    lease.in_vain += 1;
+                }
             }
             _ => lease.life = Life::InUse,
         }

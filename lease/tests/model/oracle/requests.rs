@@ -131,6 +131,8 @@ impl Oracle {
             release_ordered: false,
             release_moves: false,
             bound_before: false,
+            again_at: None,
+            in_vain: 0,
             told_over: false,
             revoked_at_a_restart: false,
             only_release_failed: false,
@@ -258,6 +260,7 @@ impl Oracle {
     pub(super) fn bind_again(&mut self, at: usize) {
         let lease = &mut self.leases[at];
         lease.generation += 1;
+        lease.again_at = None;
         lease.life = Life::NewBinding;
         lease.since = self.boot;
         lease.keys = Keys::NONE;

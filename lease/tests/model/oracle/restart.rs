@@ -21,6 +21,7 @@ impl Oracle {
             self.leases[at].release_ordered = false;
             self.leases[at].release_moves = false;
             self.leases[at].bound_before = self.machine(at);
+            (self.leases[at].again_at, self.leases[at].in_vain) = (None, 0);
             self.restart_one(at, run);
         }
         for at in 0..self.arenas.len() {
