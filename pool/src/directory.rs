@@ -14,7 +14,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_lease::Layout;
 use fabricbios_wire::LeaseId;
@@ -30,6 +31,8 @@ pub(crate) use volume::remove_if_there;
 const MARGIN_DIVISOR: u64 = 256;
 const MARGIN_BYTES_MIN: u64 = 1 << 20;
 const MARGIN_BYTES_MAX: u64 = 1 << 28;
+/// Less than this part of what is offered may be missing: file systems need a little for what they note.
+const LACK_DIVISOR: u64 = 16;
 /// A page, and the least that file systems allocate.
 const ALIGN_MIN: u64 = 4096;
 
@@ -40,7 +43,8 @@ pub(crate) struct Directory {
     block_bytes: u32,
     wiper: Wiper,
     /// What there is; the directory itself could keep the caller waiting.
-    known: Mutex<BTreeSet<LeaseId>>,
+    known: Arc<Mutex<BTreeSet<LeaseId>>>,
+    capacity: u64,
     /// Locked for as long as it is open.
     marker: Marker,
 }
@@ -79,17 +83,29 @@ impl Directory {
             identity,
             block_bytes,
             wiper: Wiper::new(&config.wiper),
-            known: Mutex::new(known),
+            known: Arc::new(Mutex::new(known)),
+            capacity: facts.capacity,
             marker,
             path,
         };
         Ok((pool, facts))
     }
 
-    /// Whether the directory is still there, and the same.
+    /// Whether the directory is still there, the same, and can hold what is on offer. One look that finds too
+    /// little may have met a volume that is just being made or taken away.
     pub(crate) fn check(&self) -> Check {
-        let (path, identity) = (self.path.clone(), self.identity);
-        Box::new(move || is_same(&path, identity))
+        let (path, identity, offered) = (self.path.clone(), self.identity, self.capacity);
+        let known = Arc::clone(&self.known);
+        let was_short = AtomicBool::new(false);
+        Box::new(move || {
+            is_same(&path, identity)?;
+            let volumes = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let lacks = lack(&path, &volumes, offered);
+            match was_short.swap(lacks.is_some(), Ordering::Relaxed) {
+                true => lacks.map_or(Ok(()), Err),
+                false => Ok(()),
+            }
+        })
     }
 
     pub(crate) fn reopen(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
@@ -188,6 +204,19 @@ fn names(path: &Path) -> io::Result<Vec<String>> {
     let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
     let names = entries.into_iter().map(|entry| entry.file_name());
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// How others have filled the file system, so that leases of what is offered will be refused.
+fn lack(path: &Path, volumes: &BTreeSet<LeaseId>, offered: u64) -> Option<String> {
+    // A volume that went meanwhile is no trouble; a directory that did is found out elsewhere.
+    let holds = capacity(path, volumes, 1).ok()?;
+    let missing = offered.saturating_sub(holds);
+    (missing > offered / LACK_DIVISOR).then(|| {
+        let shown = path.display();
+        format!(
+            "{shown}: others have filled its file system: {missing} bytes of {offered} are missing"
+        )
+    })
 }
 
 /// What is free and what the volumes have already.

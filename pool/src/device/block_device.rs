@@ -109,8 +109,10 @@ impl BlockDevice {
         let mounts = proc.read("self/mountinfo").unwrap_or_default();
         let swaps = proc.read("swaps").unwrap_or_default();
         let mount = mounted_at(&mounts, self.number, &self.path);
-        let mount = mount.map(|place| format!("mounted on {place}"));
-        mount.or_else(|| is_swap(&swaps, &self.path).then(|| "used as swap space".to_owned()))
+        let mount = mount.map(|place| format!("mounted on {place}: `umount` it first"));
+        mount.or_else(|| {
+            is_swap(&swaps, &self.path).then(|| "used as swap space: `swapoff` it first".to_owned())
+        })
     }
 
     /// The same number wherever the device is attached, if it has a name of its own; for devices that
