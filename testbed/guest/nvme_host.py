@@ -173,6 +173,7 @@ class Fio:
     each way: full speed would take one of the machine's CPUs from whatever else goes on in it."""
 
     def __init__(self, path, rw="randwrite", secs=ENDLESS_SECS, size="2M", verify=True, block="4k", rate=100, **more):
+        self.path = path
         # fio leaves state files for verification in its working directory.
         options = {"name": "job", "filename": path, "rw": rw, "bs": block, "size": size, "direct": 1, "ioengine": "libaio",
                    "iodepth": 4, "output-format": "json", "exitall_on_error": 1, "verify_state_save": 0, **more}
@@ -209,18 +210,24 @@ class Fio:
         out, err = self.process.communicate(timeout=secs)
         jobs = _json_of(out).get("jobs", [])
         total = lambda way: sum(job[way]["total_ios"] for job in jobs)
-        return {"status": self.process.returncode, "error": max((job["error"] for job in jobs), default=None),
+        return {"path": self.path, "status": self.process.returncode, "error": max((job["error"] for job in jobs), default=None),
                 "secs": max((job["job_runtime"] for job in jobs), default=0) / 1000,
                 "writes": total("write"), "reads": total("read"), "said": err.strip()[-300:]}
 
 
 def failed(report):
     """Whether a job without an end of its own could not go on. Once, on a slow host, fio ended like that without having
-    counted an error: the report is shown then."""
-    if report["error"]:
+    counted an error: the report is shown then, and the device must not be readable any more."""
+    if report["error"] or report["status"]:
         return True
     print(f"   fio ended without an error: {report}", flush=True)
-    return report["secs"] < ENDLESS_SECS / 2
+    return report["secs"] < ENDLESS_SECS / 2 and not readable(report["path"])
+
+
+def readable(path):
+    """Whether there is a device that gives its first block, not from a cache."""
+    words = ["dd", f"if={path}", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"]
+    return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def _json_of(text):

@@ -51,27 +51,27 @@ def refused_pool(suite, name, path, *words, more=()):
 def pools(suite):
     """Paths that are no pools, or not now."""
     place = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
-    refused_pool(suite, "absent", place / "absent")
+    refused_pool(suite, "absent", place / "absent", "no such file", "make the directory")
     (place / "file").write_bytes(bytes(MIB))
-    refused_pool(suite, "a regular file", place / "file")
+    refused_pool(suite, "a regular file", place / "file", "neither a directory nor a block device", "losetup")
     readonly = place / "readonly"
     readonly.mkdir()
-    sh(f"mount -t tmpfs -o ro tmpfs {readonly}")
-    refused_pool(suite, "a directory that cannot be written", readonly)
+    sh(f"mount -t tmpfs -o ro,mode=700 tmpfs {readonly}")
+    refused_pool(suite, "a directory that cannot be written", readonly, "read-only file system")
     sh(f"umount {readonly}")
-    refused_pool(suite, "a character device", pathlib.Path("/dev/null"))
+    refused_pool(suite, "a character device", pathlib.Path("/dev/null"), "neither a directory nor a block device")
 
 
 def devices(suite):
     """Devices that somebody else has."""
     mounted, place = loop_device(16), tempfile.mkdtemp(dir="/dev/shm")
     sh(f"mkfs.ext4 -q -F {mounted} && mount {mounted} {place}")
-    refused_pool(suite, "a mounted device", mounted, more=("--force",))
+    refused_pool(suite, "a mounted device", mounted, f"mounted on {place}", "umount", more=("--force",))
     sh(f"umount {place}")
     refused_pool(suite, "a file system in the way", mounted, "force")
     busy = loop_device(16)
     sh(f"dmsetup create holder --table '0 8192 linear {busy} 0'")
-    refused_pool(suite, "a device in use", busy, more=("--force",))
+    refused_pool(suite, "a device in use", busy, "in use by dm-", more=("--force",))
     sh("dmsetup remove holder")
     parted = loop_device(16)
     # One primary partition of type 83, and the signature.
@@ -117,7 +117,8 @@ def ports(suite):
     """Ports that somebody has, and addresses that come later."""
     with socket.create_server((ADDRESS, 4420)):
         words = _said(loop_device(32))
-        suite.check("a port in use: said, with the address", any(ADDRESS in line and "4420" in line for line in words), f"{ADDRESS}:4420", words[-3:])
+        suite.check("a port in use: said, with the address", any(f"{ADDRESS}:4420" in line and "ss -ltnp" in line for line in words),
+                    f"{ADDRESS}:4420, and how to find whose", words[-3:])
     port = f"tcp:{LATER}:4420"
     node = BlockNode(loop_device(32), ports=(port,), fbbu=False)
     with node:
@@ -219,24 +220,23 @@ def links(suite):
     (place / "dir").mkdir()
     node = BlockNode(place, fbbu=False)
     with node:
-        lease = alloc(node.tenant("alice"), MIB)
-        node.kill()
-        files = [path for path in place.rglob("*") if lease["lease_id"] in path.name and path.is_file()]
-        suite.equal("the lease has one file", 1, len(files))
-        for kind, make in (("a symbolic link", lambda path: path.symlink_to(victim)), ("a hard link", lambda path: os.link(victim, path))):
-            for path in files:
-                path.unlink(missing_ok=True)
-                make(path)
-            with contextlib.suppress(RuntimeError):
-                node.start()
-                with contextlib.suppress(Refused):
-                    node.tenant("alice").free(lease)
-                node.kill()
+        for kind, make, why in (("a symbolic link", lambda path: path.symlink_to(victim), "a symbolic link"),
+                                ("a hard link", lambda path: os.link(victim, path), "has 2 names")):
+            lease = alloc(node.tenant("alice"), MIB)
+            node.kill()
+            files = [path for path in place.rglob("*") if lease["lease_id"] in path.name and path.is_file()]
+            suite.equal(f"{kind}: the lease has one file", 1, len(files))
+            files[0].unlink()
+            make(files[0])
+            before = len(node.lines)
+            node.start()
+            with contextlib.suppress(Refused):
+                node.tenant("alice").free(lease)
+            said = node.lines[before:]
+            suite.check(f"{kind} in place of the file: said", any(why in line and lease["lease_id"] in line for line in said), why, said[-5:])
             suite.equal(f"{kind} in place of the file: what it leads to is untouched", b"precious" * 512, victim.read_bytes())
         suite.equal("what is not the node's is left alone", (True, True, True),
                     ((place / "symbolic").is_symlink(), (place / "hard").exists(), (place / "dir").is_dir()))
-        with contextlib.suppress(RuntimeError):
-            node.start()
     shutil.rmtree(place, ignore_errors=True)
 
 

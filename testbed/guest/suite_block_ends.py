@@ -82,11 +82,11 @@ def _not_zero(path, length):
     return found
 
 
-def together(suite, node, pools):
+def together(suite, node, pools, transport="nvme-tcp"):
     """SIGTERM takes many leases back at once, two of them in use: every one is cut, proved and released."""
     before, alice = len(node.lines), node.tenant("alice")
     with ThreadPoolExecutor(ASKING) as asking:
-        leases = list(asking.map(lambda _: alloc(alice, MIB, pool=pools["directory"]), range(TOGETHER)))
+        leases = list(asking.map(lambda _: alloc(alice, MIB, pool=pools["directory"], transport=transport), range(TOGETHER)))
     jobs = [Fio(connect(lease)).started() for lease in leases[:2]]
     start = time.monotonic()
     suite.equal(f"{TOGETHER} leases and SIGTERM: exit status", 0, node.stop())

@@ -3,10 +3,14 @@
 """Pools of every kind, from outside: the inventory says what each is, a client's device and HELLO have the same blocks, a
 pool that cannot be written gives read-only leases, and one that breaks under a running daemon is degraded alone."""
 import contextlib
+import errno
 import os
 import pathlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import fbmu_frame as f
+import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, leased, loop_device, pattern, put, ready
 from block import row_of, run, sh, size_of
 from checks import Suite, skip
@@ -17,8 +21,12 @@ from nvme_host import connect, disconnect, gone, until, verified
 from suite_block_stuck import kernel_name, slice_of
 
 O_DIRECT = 0o40000
-# A keeper lets go of the device in the last tenth of a term, or the last 2 s.
+# A keeper lets go of the device 2 s before the end of a term.
 SHORT_SECS = 12
+# 16 MiB are made clean at a time, so it takes a delay for each.
+SLOW_MIB, SLOW_MS = 176, 3000
+# A node's, for a grant in which nothing moves.
+PATIENCE_SECS = 30
 
 
 def removable_disk():
@@ -69,7 +77,8 @@ def opened_direct(node, lease):
 def read_only(suite, node, pools):
     """A device that cannot be written: its leases say so unasked, and NVMe-oF is refused with the road that there is."""
     alice, pool = node.tenant("alice"), pools["read-only device"][0]
-    suite.refused("read-only device: over NVMe-oF", lambda: alloc(alice, MIB, pool=pool), REFUSED, None)
+    for name, how in (("over NVMe-oF", {"pool": pool}), ("--read-only, of a writable one", {"more": ("--read-only",)})):
+        suite.refused(f"read-only device: {name}", lambda how=how: alloc(alice, MIB, **how), REFUSED, None, "FBBU")
     with leased(alice, MIB, transport="udp", pool=pool) as lease, Client(lease) as client:
         suite.check("read-only device: the lease says so, unasked", lease["effective"].get("read_only"), True, lease["effective"])
         Strangers(suite, client).refused("read-only device", f.BLOCK_RO, [("WRITE", client.frame(f.WRITE, 0, 1, bytes(client.unit)))])
@@ -77,6 +86,24 @@ def read_only(suite, node, pools):
     writable = alloc(alice, MIB, transport="udp")
     suite.check("a lease of any pool is not from that one", not writable["effective"].get("read_only"), "writable", writable["effective"])
     alice.free(writable)
+
+
+def by_hand(suite, _node, pools):
+    """Why there is no such road: the kernel's target does not open what cannot be written (docs/decisions/0008-nvmet-cut.md)."""
+    place = nvmet_tree.ROOT / "subsystems" / "nqn.2014-08.org.example:read-only"
+    namespace = place / "namespaces" / "1"
+    for made in (place, namespace):
+        made.mkdir()
+    (namespace / "device_path").write_text(pools["read-only device"][0], encoding="ascii")
+    try:
+        (namespace / "enable").write_text("1", encoding="ascii")
+        refusal = None
+    except OSError as error:
+        refusal = error
+    suite.check("the target itself: a read-only device is not enabled", refusal and refusal.errno in (errno.EACCES, errno.EROFS), "EACCES or EROFS", refusal)
+    print(f"   the target itself: {refusal}", flush=True)
+    for made in (namespace, place):
+        made.rmdir()
 
 
 def by_itself(suite, node, pools):
@@ -118,6 +145,11 @@ def broken(suite):
         degraded(suite, node, "errors", device, good)
         table(f"0 {sectors} linear {base} 0")
         healthy(suite, node, "errors", device)
+        row = row_of(node.operator, place)
+        sh(f"fallocate -l {row['capacity'] // 2} {place}/others")
+        degraded(suite, node, "filled by others", place, good)
+        sh(f"rm {place}/others")
+        healthy(suite, node, "filled by others", place)
         sh(f"umount --lazy {place} && mv {place} {moved}")
         degraded(suite, node, "moved away", place, good)
         sh(f"mkdir -m 700 {place}")
@@ -126,6 +158,31 @@ def broken(suite):
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.equal("SIGTERM", 0, node.stop())
     sh("dmsetup remove pool-under-test")
+
+
+def slow(suite):
+    """A device on which the blocks of a first lease take longer to be made clean than a node waits for what stands still."""
+    base, name = loop_device(SLOW_MIB + 32), "pool-under-test"
+    sectors = sh(f"blockdev --getsz {base}")
+    if run("modprobe", "dm-delay").returncode:
+        skip("kernel module dm-delay")
+    sh(f"dmsetup create {name} --table '0 {sectors} delay {base} 0 0 {base} 0 {SLOW_MS}'")
+    device, good = f"/dev/{kernel_name(name)}", loop_device(32)
+    with BlockNode(device, good) as node, ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(alloc, node.tenant("alice"), SLOW_MIB * MIB, pool=device)
+        began = time.monotonic()
+        while not asked.done():
+            with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
+                get(path, 4096)
+        lease, took_secs = asked.result(), time.monotonic() - began
+        print(f"   slow: {SLOW_MIB} MiB made clean in {took_secs:.0f} s", flush=True)
+        suite.check("slow: a grant takes as long as that does", took_secs > PATIENCE_SECS, f"over {PATIENCE_SECS} s", took_secs)
+        table(f"0 {sectors} linear {base} 0")
+        path = connect(lease)
+        suite.equal("slow: its last bytes are zeros", bytes(MIB), get(path, MIB, offset=(SLOW_MIB - 1) * MIB))
+        disconnect(lease["binding"]["nvmeof"]["subnqn"])
+        suite.equal("slow: SIGTERM", 0, node.stop())
+    sh(f"dmsetup remove {name}")
 
 
 def table(line):
@@ -163,10 +220,11 @@ def main():
              "removable device": (removable_disk(), 512, ["removable"])}
     with Suite("kinds of pools of blocks") as suite:
         with BlockNode(*(pool for pool, *_ in pools.values())) as node:
-            for section in (blocks, read_only, by_itself, loss):
+            for section in (blocks, read_only, by_hand, by_itself, loss):
                 suite.section(section, suite, node, pools)
             suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.section(broken, suite)
+        suite.section(slow, suite)
 
 
 if __name__ == "__main__":

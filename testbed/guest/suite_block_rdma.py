@@ -11,6 +11,7 @@ from block_refusals import refused, strangers
 from checks import Suite, lab_device
 from fabric import program
 from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, failed, gen_key, gone, options_of, text_of, verified
+from suite_block_ends import together
 
 TERM_SECS = 10
 # Short enough for a keeper to look at the lease often.
@@ -35,8 +36,6 @@ def ends(suite, node, pools):
     with attached(alice, pool=pools["device"], transport=OVER) as (_, path):
         neighbour = Fio(path).started()
         for name, secs, end in ways_to_end(node, bob, TERM_SECS):
-            if name == "revoke":
-                continue
             lease = alloc(bob, secs=secs, pool=pools["device"], transport=OVER)
             job = Fio(connect(lease)).started()
             end(lease)
@@ -112,7 +111,7 @@ def main():
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)
-            suite.equal("SIGTERM", 0, node.stop())
+            suite.section(together, suite, node, pools, OVER)
         same_traces(suite, "the node is gone", before, traces())
 
 

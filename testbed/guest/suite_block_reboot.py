@@ -11,7 +11,7 @@ import os
 import pathlib
 import time
 
-from block import MIB, BlockNode, alloc, get, leased, nqn_of, pattern, put, ready, row_of, settled, sh
+from block import MIB, RDMA, TCP, BlockNode, alloc, get, leased, nqn_of, pattern, put, ready, row_of, settled, sh
 from checks import Suite
 from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, until, verified
@@ -59,8 +59,13 @@ def before_the_cut(suite):
         path = connect(lease)
         put(path, pattern(tag))
         suite.equal(f"before: {tag}", pattern(tag), get(path, MIB))
+    # From here on with another port: that of the leases so far is TCP's.
+    node.kill()
+    node = BlockNode(POOL, DIRECTORY, state_dir=state, ports=(TCP, RDMA))
+    alice = node.tenant("alice")
+    late = alloc(alice, MIB, secs=600, pool=POOL, transport="nvme-rdma")
     with open(NOTES, "w", encoding="ascii") as notes:
-        json.dump([long, both, short, verifier(alice)], notes)
+        json.dump([long, both, short, late, verifier(alice)], notes)
         notes.flush()
         os.fsync(notes.fileno())
     directory = os.open(MOUNTED, os.O_RDONLY)
@@ -72,9 +77,11 @@ def before_the_cut(suite):
 def after_the_boot(suite):
     """What the next start makes of it."""
     state = mounted()
-    long, both, short, noted = json.loads(NOTES.read_text(encoding="ascii"))
+    long, both, short, late, noted = json.loads(NOTES.read_text(encoding="ascii"))
     until(lambda: time.time() * 1000 > short["expires_at_unix_ms"], SHORT_SECS + 10, "the end of the short lease")
-    node = BlockNode(POOL, DIRECTORY, state_dir=state)
+    sh("rdma link delete rxe0")
+    node = BlockNode(POOL, DIRECTORY, state_dir=state, ports=(TCP, RDMA))
+    comes_late(suite, node, late)
     path = connect(both)
     suite.equal("after: a file of a directory, over NVMe-oF", pattern("both"), get(path, MIB))
     with Client(node.tenant("alice").query(both)) as client:
@@ -102,6 +109,18 @@ def after_the_boot(suite):
     # No farewell, which would end the lease.
     node.kill()
     os.sync()
+
+
+def comes_late(suite, node, lease):
+    """The RDMA device is there only after the daemon: so is the lease's road, and nobody has to ask for it."""
+    alice = node.tenant("alice")
+    suite.equal("late: active, and without a road", ("active", None), (lambda it: (it["state"], it.get("binding", {}).get("nvmeof")))(alice.query(lease)))
+    sh("rdma link add rxe0 type rxe netdev d0")
+    again = until(lambda: alice.query(lease).get("binding", {}).get("nvmeof"), 60, "the lease's road")
+    suite.equal("late: the same name", lease["binding"]["nvmeof"]["subnqn"], again["subnqn"])
+    suite.check("late: its own line connects", connect({**lease, "binding": {"nvmeof": again}}))
+    disconnect(again["subnqn"])
+    alice.free(lease)
 
 
 def with_a_clock_behind(suite):
