@@ -1,7 +1,7 @@
 #!/bin/bash
 # Process 1 of the guest: finishes what a booted Debian would have, runs /run/lab/command, and
-# tells the host its exit code over a virtio-serial port of its own. The host takes that code and
-# nothing else for the result: a guest that crashes cannot write it.
+# tells the host over a virtio-serial port of its own that it begins, and its exit code. The host takes that
+# code and nothing else for the result: a guest that crashes cannot write it.
 
 . /run/lab/environment
 umask 022
@@ -33,6 +33,7 @@ port() {
 result=$(port lab.exit)
 
 run() {
+  printf '%s begins\n' "$LAB_NONCE" > "$result"
   cd "$LAB_DIRECTORY" || return 125
   setsid "$@" /run/lab/command
 }

@@ -1,7 +1,7 @@
 //! One running virtual machine: from QEMU's start to the exit code of its command.
 //!
-//! The result of a run is what process 1 of the guest writes to its exit port, after the nonce of
-//! this boot. Nothing that the guest prints, and no way in which it can die, looks like that.
+//! The result of a run is what process 1 of the guest writes last to its exit port, after the nonce of
+//! this boot; before it runs the command it says there that it begins. Nothing that the guest prints, and no way in which it can die, looks like that.
 
 use crate::machine::{Accelerator, Files, VmSpec};
 use crate::process::{die_with_parent, tail};
@@ -23,6 +23,9 @@ const OUTPUT_KEPT_BYTES: usize = 64 * 1024;
 /// Enough for a whole kernel panic, from its reason to its last line.
 const CONSOLE_TAIL_LINES: usize = 60;
 const POLL_MS: u64 = 20;
+/// From QEMU's start to the command. Usually some ten seconds. One guest in a thousand does not get there under
+/// emulation: its second processor has no timer interrupts ("rcu_preempt kthread starved" on the console).
+const BOOT_MAX: Duration = Duration::from_secs(120);
 /// How long a guest that has the terminal may take to power off and give it back.
 const POWER_OFF_MS: u64 = 5_000;
 
@@ -71,6 +74,8 @@ pub(crate) enum Ending {
     Code(i32),
     Died(ExitStatus),
     TimedOut,
+    /// The command was never begun.
+    NotBooted,
     /// The other guest of its pair failed, and its time to notice is over.
     Abandoned,
 }
@@ -139,6 +144,9 @@ impl Guest {
         if let Some(status) = status {
             return Ok(Some(Ending::Died(status)));
         }
+        if self.started.elapsed() > BOOT_MAX && !self.has_begun() {
+            return Ok(Some(Ending::NotBooted));
+        }
         let over = self
             .timeout
             .is_some_and(|timeout| self.started.elapsed() > timeout);
@@ -169,6 +177,7 @@ impl Guest {
                 }
                 Ending::Died(status) => format!("died without an exit code (QEMU: {status})"),
                 Ending::Abandoned => "was ended because its peer had failed".to_owned(),
+                Ending::NotBooted => format!("did not come up in {} s", took.as_secs()),
                 Ending::TimedOut => format!("did not finish in {} s", took.as_secs()),
             };
             bail!(
@@ -205,14 +214,19 @@ impl Guest {
         Ok(())
     }
 
-    fn exit_code(&self) -> Option<i32> {
+    /// The last whole line of its exit port, without the nonce.
+    fn told(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.directory.exit_file()).ok()?;
-        let (nonce, code) = text.strip_suffix('\n')?.split_once(' ')?;
-        if nonce == self.nonce {
-            code.parse().ok()
-        } else {
-            None
-        }
+        let (nonce, told) = text.strip_suffix('\n')?.lines().last()?.split_once(' ')?;
+        (nonce == self.nonce).then(|| told.to_owned())
+    }
+
+    fn has_begun(&self) -> bool {
+        self.told().is_some()
+    }
+
+    fn exit_code(&self) -> Option<i32> {
+        self.told()?.parse().ok()
     }
 
     fn last_words(&self, output: &str) -> String {

@@ -139,13 +139,25 @@ impl Lab {
     }
 
     /// Boots one guest and waits for its command. A guest that ends in any other way than by its
-    /// command's exit code is an error with the end of its console.
+    /// command's exit code is an error with the end of its console. One that did not come up, and so has begun
+    /// nothing, is booted once more.
     pub fn run(&self, job: &Job) -> Result<Finished> {
+        let (ending, result) = self.run_once(job)?;
+        match (ending, result) {
+            (Ending::NotBooted, Err(error)) => {
+                eprintln!("{error:#}\nIt is booted once more.");
+                self.run_once(job)?.1
+            }
+            (_, result) => result,
+        }
+    }
+
+    fn run_once(&self, job: &Job) -> Result<(Ending, Result<Finished>)> {
         let mut guest = self.start(job, None)?;
         let ending = guest.wait()?;
         let (result, directory) = guest.finish(&ending);
         directory.close(succeeded(&result))?;
-        result
+        Ok((ending, result))
     }
 
     /// Boots two guests with a link between them, `node` first, and waits for both commands. They
