@@ -221,7 +221,7 @@ def links(suite):
     node = BlockNode(place, fbbu=False)
     with node:
         for kind, make, why in (("a symbolic link", lambda path: path.symlink_to(victim), "a symbolic link"),
-                                ("a hard link", lambda path: os.link(victim, path), "has 2 names")):
+                                ("a hard link", lambda path: os.link(victim, path), " names")):
             lease = alloc(node.tenant("alice"), MIB)
             node.kill()
             files = [path for path in place.rglob("*") if lease["lease_id"] in path.name and path.is_file()]
