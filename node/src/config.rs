@@ -41,13 +41,10 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Ask a port of an NVMe target over RDMA for connections: what the daemon has a process of its own for.
+    /// Ask ports of NVMe targets over RDMA for connections, as each line of standard input says: what the daemon has a
+    /// process of its own for.
     #[command(hide = true)]
-    AskRdma {
-        /// Address, and for each question a host id and the NQNs of subsystem and host.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<std::ffi::OsString>,
-    },
+    AskRdma,
     /// Cut leases at their deadline when the daemon cannot: what it leaves behind when it dies.
     #[command(hide = true)]
     Watchdog(crate::watchdog::Arguments),

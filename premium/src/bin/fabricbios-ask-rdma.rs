@@ -3,6 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    fabricbios_premium::nvmet::ask_rdma_main(&arguments)
+    fabricbios_premium::nvmet::ask_rdma_main()
 }

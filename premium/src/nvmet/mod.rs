@@ -71,8 +71,7 @@ pub struct TargetConfig {
     pub credentials: PathBuf,
     /// Whose objects these are.
     pub node_id: NodeId,
-    /// The program, and its first arguments, that does [`ask_rdma_main`] with the arguments that follow. Without
-    /// one, ports for RDMA are not asked whether a lease is gone.
+    /// The program, and its arguments, that does [`ask_rdma_main`]. Without one, ports for RDMA are not asked whether a lease is gone.
     pub asker: Vec<OsString>,
 }
 

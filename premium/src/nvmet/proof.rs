@@ -22,6 +22,9 @@ const NOBODY: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00
 /// As long as a port for TCP takes to answer, and longer.
 const MOMENT: Duration = Duration::from_millis(5);
 
+/// Proved in one round: an answer over RDMA takes a connection, and who waits should see that cuts move.
+const CASES_MAX: usize = 2;
+
 /// What all cuts of a target share.
 #[derive(Debug)]
 pub(super) struct Proofs {
@@ -62,7 +65,7 @@ impl Proofs {
             asker,
             turns: Turns::default(),
             settling: Rounds::default(),
-            proving: Rounds::default(),
+            proving: Rounds::of_at_most(CASES_MAX),
         }
     }
 

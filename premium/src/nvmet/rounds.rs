@@ -7,12 +7,11 @@ use std::{
     thread,
 };
 
-/// In one round: those who are answered go on, and are seen to, while the next ones are asked.
-const QUESTIONS_MAX: usize = 8;
-
 /// Questions that wait and answers that were not fetched yet, by the order in which they came.
 #[derive(Debug)]
 pub(super) struct Rounds<Q, A> {
+    /// Questions in one round.
+    at_most: usize,
     inner: Mutex<Inner<Q, A>>,
     over: Condvar,
 }
@@ -34,6 +33,7 @@ impl<Q, A> Default for Rounds<Q, A> {
             answers: BTreeMap::new(),
         };
         Self {
+            at_most: usize::MAX,
             inner: Mutex::new(inner),
             over: Condvar::new(),
         }
@@ -41,6 +41,15 @@ impl<Q, A> Default for Rounds<Q, A> {
 }
 
 impl<Q: Clone, A> Rounds<Q, A> {
+    /// Where a round takes the longer the more it answers: those who are answered go on, and are seen to,
+    /// while the next ones are asked.
+    pub(super) fn of_at_most(questions: usize) -> Self {
+        Self {
+            at_most: questions,
+            ..Self::default()
+        }
+    }
+
     /// The answer to `question`, from a round that began after this call. `hold` answers all of one round,
     /// in their order; every caller brings the same. Who came first is in the first round that there is room in.
     pub(super) fn ask(&self, question: Q, hold: impl Fn(&[Q]) -> Vec<A>) -> A {
@@ -73,7 +82,7 @@ impl<Q: Clone, A> Rounds<Q, A> {
     ) -> MutexGuard<'a, Inner<Q, A>> {
         inner.is_led = true;
         let waiting = inner.waiting.clone().into_iter();
-        let (numbers, questions): (Vec<u64>, Vec<Q>) = waiting.take(QUESTIONS_MAX).unzip();
+        let (numbers, questions): (Vec<u64>, Vec<Q>) = waiting.take(self.at_most).unzip();
         drop(inner);
         let led = Led { rounds: self, mine };
         let answers = hold(&questions);
@@ -150,16 +159,16 @@ mod tests {
 
     #[test]
     fn everybody_is_answered_however_many_wait() {
-        let rounds = &Rounds::default();
+        let rounds = &Rounds::of_at_most(4);
         let gate = &Mutex::new(());
         let held = gate.lock().unwrap();
         let hold = &|questions: &[usize]| {
             let _opened = gate.lock().unwrap();
-            assert!(questions.len() <= QUESTIONS_MAX);
+            assert!(questions.len() <= 4);
             questions.to_vec()
         };
         thread::scope(|scope| {
-            let all = 0..3 * QUESTIONS_MAX;
+            let all = 0..12;
             let asked: Vec<_> = all
                 .clone()
                 .map(|it| scope.spawn(move || rounds.ask(it, hold)))

@@ -1,8 +1,7 @@
-//! The process that asks over RDMA: its arguments, its work, and what it prints.
+//! The process that asks over RDMA: a question a line on its standard input, an answer a line on its standard output.
 
 use std::{
-    ffi::{OsStr, OsString},
-    io::{self, Write},
+    io::{self, BufRead, Write},
     net::SocketAddr,
     process::ExitCode,
 };
@@ -18,26 +17,21 @@ use super::{
 };
 use crate::rdma::verbs::managed::{NoAnswer, exchange};
 
-/// Asks the port at the address that is the first argument, for each three that follow: host id, as 32
-/// hexadecimal digits, NQN of a subsystem, NQN of a host. Says a line for each, in their order: `status` and the
-/// status of Connect, `nobody`, where nobody listens, or `absent`, where this machine has no such address. One that has
-/// no answer is the last one; why is said on standard error.
+/// Asks for connections, one for each line of standard input: address and port, host id as 32 hexadecimal
+/// digits, NQN of the subsystem, NQN of the host. Says a line for each, in their order: `status` and the status of Connect,
+/// `nobody`, where nobody listens, `absent`, where this machine has no such address, or `silence` and why. Ends
+/// with its input.
 ///
 /// What can wait for ever in the kernel must not be the daemon's.
 #[must_use]
-pub fn ask_rdma_main(arguments: &[OsString]) -> ExitCode {
-    let Some((address, questions)) = parse(arguments) else {
-        eprintln!("ADDRESS:PORT, and for each question HOST_ID SUBSYSTEM_NQN HOST_NQN");
-        return ExitCode::from(2);
-    };
-    for question in &questions {
-        let answer = ask(address, question);
-        let Some(line) = line(&answer) else {
-            eprintln!("{answer}");
-            return ExitCode::FAILURE;
+pub fn ask_rdma_main() -> ExitCode {
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = match parse(&line) {
+            Some((address, question)) => ask(address, &question),
+            None => Answer::Silence("ADDRESS:PORT HOST_ID SUBSYSTEM_NQN HOST_NQN".to_owned()),
         };
-        // Whoever listened is gone: nobody needs the answer.
-        if writeln!(io::stdout(), "{line}").is_err() {
+        // Whoever asked is gone: nobody needs the answer.
+        if writeln!(io::stdout(), "{}", answer_line(&answer)).is_err() {
             return ExitCode::FAILURE;
         }
     }
@@ -56,58 +50,48 @@ fn ask(address: SocketAddr, question: &Question) -> Answer {
     }
 }
 
-pub(super) fn arguments(
-    address: SocketAddr,
-    questions: &[Question],
-) -> impl Iterator<Item = OsString> {
-    let each = questions.iter().flat_map(|question| {
-        [
-            format!("{:032x}", u128::from_be_bytes(question.host_id.0)),
-            question.subsystem.clone(),
-            question.host.clone(),
-        ]
-    });
-    let all = std::iter::once(address.to_string()).chain(each);
-    all.map(OsString::from)
+/// `None`: it cannot be asked so.
+pub(super) fn question_line(address: SocketAddr, question: &Question) -> Option<String> {
+    let id = u128::from_be_bytes(question.host_id.0);
+    let (subsystem, host) = (&question.subsystem, &question.host);
+    let line = format!("{address} {id:032x} {subsystem} {host}");
+    (parse(&line)?.1 == *question && connect_data(question).is_some()).then_some(line)
 }
 
-fn parse(arguments: &[OsString]) -> Option<(SocketAddr, Vec<Question>)> {
-    let words: Vec<&str> = arguments
-        .iter()
-        .map(|word| OsStr::to_str(word))
-        .collect::<Option<_>>()?;
-    let (address, rest) = words.split_first()?;
-    let (each, rest) = rest.as_chunks();
-    let questions = each.iter().map(|[id, subsystem, host]| {
-        Some(Question {
-            host_id: HostId(u128::from_str_radix(id, 16).ok()?.to_be_bytes()),
-            subsystem: (*subsystem).to_owned(),
-            host: (*host).to_owned(),
-        })
-    });
-    rest.is_empty()
-        .then_some((address.parse().ok()?, questions.collect::<Option<_>>()?))
+fn parse(line: &str) -> Option<(SocketAddr, Question)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [address, id, subsystem, host] = words[..] else {
+        return None;
+    };
+    let question = Question {
+        host_id: HostId(u128::from_str_radix(id, 16).ok()?.to_be_bytes()),
+        subsystem: subsystem.to_owned(),
+        host: host.to_owned(),
+    };
+    let is_one_line = !line.contains('\n');
+    is_one_line.then_some((address.parse().ok()?, question))
 }
 
-fn line(answer: &Answer) -> Option<String> {
+fn answer_line(answer: &Answer) -> String {
     match answer {
-        Answer::Status(status) => Some(format!("status {:04x}", status.0)),
-        Answer::NobodyListens => Some("nobody".to_owned()),
-        Answer::NoSuchAddress => Some("absent".to_owned()),
-        Answer::Silence(_) => None,
+        Answer::Status(status) => format!("status {:04x}", status.0),
+        Answer::NobodyListens => "nobody".to_owned(),
+        Answer::NoSuchAddress => "absent".to_owned(),
+        Answer::Silence(why) => format!("silence {why}"),
     }
 }
 
-/// `None`: it is no answer.
-pub(super) fn read(line: &str) -> Option<Answer> {
-    match line.split_once(' ') {
-        Some(("status", status)) => {
-            let status = u16::from_str_radix(status, 16).ok()?;
-            Some(Answer::Status(Status(status)))
+/// `Err`: why it is no answer.
+pub(super) fn read_answer(line: &str) -> Result<Answer, String> {
+    let status = |digits| u16::from_str_radix(digits, 16).ok();
+    match line.split_once(' ').unwrap_or((line, "")) {
+        ("status", digits) if status(digits).is_some() => {
+            Ok(Answer::Status(Status(status(digits).unwrap_or(0))))
         }
-        None if line == "nobody" => Some(Answer::NobodyListens),
-        None if line == "absent" => Some(Answer::NoSuchAddress),
-        _ => None,
+        ("nobody", "") => Ok(Answer::NobodyListens),
+        ("absent", "") => Ok(Answer::NoSuchAddress),
+        ("silence", why) => Err(why.to_owned()),
+        _ => Err(format!("{line:?} is no answer")),
     }
 }
 
@@ -115,20 +99,30 @@ pub(super) fn read(line: &str) -> Option<Answer> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn questions_pass_through_the_arguments() {
-        let question = |number| Question {
-            host_id: HostId([number; 16]),
-            subsystem: format!("nqn.s{number}"),
+    fn question(subsystem: &str) -> Question {
+        Question {
+            host_id: HostId([0xF0; 16]),
+            subsystem: subsystem.to_owned(),
             host: "nqn.h".to_owned(),
-        };
+        }
+    }
+
+    #[test]
+    fn questions_pass_through_a_line() {
         let address = "[fd00::1]:4420".parse().unwrap();
-        let questions = vec![question(0), question(255)];
-        let words: Vec<OsString> = arguments(address, &questions).collect();
-        assert_eq!(parse(&words), Some((address, questions)));
-        assert_eq!(parse(&words[..3]), None, "not whole");
-        assert_eq!(parse(&[]), None);
-        assert_eq!(parse(&["4420".into()]), None);
+        let line = question_line(address, &question("nqn.s")).unwrap();
+        assert_eq!(parse(&line), Some((address, question("nqn.s"))));
+        for name in ["a b", "a\nb", &"n".repeat(256)] {
+            assert_eq!(question_line(address, &question(name)), None, "{name:?}");
+        }
+        for nonsense in [
+            "",
+            "4420",
+            "10.0.0.1:4420 00 nqn.s",
+            "10.0.0.1 00 nqn.s nqn.h",
+        ] {
+            assert_eq!(parse(nonsense), None, "{nonsense}");
+        }
     }
 
     #[test]
@@ -139,14 +133,13 @@ mod tests {
             Answer::NobodyListens,
             Answer::NoSuchAddress,
         ] {
-            assert_eq!(read(&line(&answer).unwrap()), Some(answer));
+            assert_eq!(read_answer(&answer_line(&answer)), Ok(answer));
         }
-        assert_eq!(
-            line(&Answer::Silence("rdma_connect: timed out".to_owned())),
-            None
-        );
+        let silence = Answer::Silence("rdma_connect: timed out".to_owned());
+        let read = read_answer(&answer_line(&silence));
+        assert_eq!(read, Err("rdma_connect: timed out".to_owned()));
         for nonsense in ["", "status", "status x", "4182", "Status 4182", "nobody 1"] {
-            assert_eq!(read(nonsense), None, "{nonsense}");
+            assert!(read_answer(nonsense).is_err(), "{nonsense}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Asks ports for connections to subsystems, as clients would, and counts connections.
 
 mod asked;
+mod helper;
 mod rdma;
 mod table;
 pub(super) mod tcp;

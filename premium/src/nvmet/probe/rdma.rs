@@ -3,7 +3,6 @@
 //! regions and windows.
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     ffi::OsString,
     mem,
@@ -13,16 +12,13 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_kernfs::Sacrifice;
+use super::{super::fabrics::Question, Answer, asked, helper::Helper};
 
-use super::{super::fabrics::Question, Answer, asked};
+/// For one answer. The connection manager itself tries again only after seconds.
+const SILENCE_MAX: Duration = Duration::from_millis(600);
 
-/// For one answer, the start of the process included. The connection manager itself tries again only after
-/// seconds.
-const SILENCE_MAX: Duration = Duration::from_millis(450);
-
-/// Processes that are started for one question without an answer.
-const TRIES: usize = 2;
+/// Of one question without an answer, each by another process.
+const TRIES: u32 = 2;
 
 /// A port by number and address: a number may become another port's.
 type Port = (u16, SocketAddr);
@@ -35,6 +31,9 @@ pub(in super::super) struct Asker(Arc<Inner>);
 struct Inner {
     command: Vec<OsString>,
     ports: Mutex<BTreeMap<Port, Standing>>,
+    /// One that waits for questions, so that a cut need not wait for a program to start, which may be on a disk
+    /// that is stuck.
+    ready: Mutex<Option<Helper>>,
 }
 
 /// Whether a port can be asked.
@@ -55,6 +54,7 @@ impl Asker {
         Self(Arc::new(Inner {
             command,
             ports: Mutex::default(),
+            ready: Mutex::default(),
         }))
     }
 
@@ -65,17 +65,18 @@ impl Asker {
     /// Tries a port with a question about a subsystem that it has and that lets nobody in. `Err`: why it
     /// cannot be asked.
     pub(in super::super) fn greet(&self, port: Port, greeting: &Question) -> Result<(), String> {
-        let answer = self
-            .ask_all(port.1, std::slice::from_ref(greeting))
-            .remove(0);
-        let greeted = match answer {
+        // A process of its own: nobody else waits for a port that may not answer.
+        let mut helper = None;
+        let greeted = match self.answer(&mut helper, port.1, greeting) {
             Answer::Status(status) if !status.says_no_such_subsystem() => Ok(()),
+            Answer::Silence(why) => Err(why),
             other => Err(other.to_string()),
         };
         let standing = greeted
             .clone()
             .map_or_else(Standing::Unable, |()| Standing::Able);
         self.0.ports().insert(port, standing);
+        self.0.put_back(helper);
         greeted
     }
 
@@ -106,45 +107,74 @@ impl Asker {
         }
     }
 
+    /// A port that is silent about one is not asked on.
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
-        let mut answers = Vec::with_capacity(questions.len());
-        let mut silence = String::new();
-        for _ in 0..TRIES {
-            let rest = &questions[answers.len()..];
-            if !rest.is_empty() {
-                silence = self.ask_rest(address, rest, &mut answers);
-            }
+        let mut helper = self.0.take_ready();
+        let mut answers: Vec<Answer> = Vec::with_capacity(questions.len());
+        for question in questions {
+            answers.push(match answers.last() {
+                Some(silence @ Answer::Silence(_)) => silence.clone(),
+                _ => self.answer(&mut helper, address, question),
+            });
         }
-        answers.resize(questions.len(), Answer::Silence(silence));
+        self.0.put_back(helper);
         answers
     }
 
-    /// By one process, which ends at the first question without an answer; why there is none.
-    fn ask_rest(
+    fn answer(
         &self,
+        helper: &mut Option<Helper>,
         address: SocketAddr,
-        questions: &[Question],
-        answers: &mut Vec<Answer>,
-    ) -> String {
-        if !self.is_there() {
-            return "nobody is there to ask it".to_owned();
+        question: &Question,
+    ) -> Answer {
+        let mut silence = String::new();
+        for _ in 0..TRIES {
+            match self.try_once(helper, address, question) {
+                Ok(answer) => return answer,
+                Err(why) => silence = why,
+            }
+            tracing::info!(%address, why = silence, "no answer to a Connect over RDMA");
+            // Whatever it is in, the next one is not.
+            *helper = None;
         }
-        let command = self.0.command.iter().cloned();
-        let command = command.chain(asked::arguments(address, questions));
-        let heard = RefCell::new(answers);
-        let ended = Sacrifice::new(command).run(SILENCE_MAX, &|line| {
-            heard.borrow_mut().extend(asked::read(line));
-        });
-        match ended {
-            Ok(()) => "the process that asks it ended too early".to_owned(),
-            Err(why) => why.to_string(),
-        }
+        Answer::Silence(silence)
+    }
+
+    fn try_once(
+        &self,
+        helper: &mut Option<Helper>,
+        address: SocketAddr,
+        question: &Question,
+    ) -> Result<Answer, String> {
+        let helper = match helper {
+            Some(helper) => helper,
+            none => none.insert(Helper::start(&self.0.command)?),
+        };
+        let line = asked::question_line(address, question);
+        let line = line.ok_or("a name has a blank or is too long")?;
+        asked::read_answer(&helper.ask(&line, SILENCE_MAX)?)
     }
 }
 
 impl Inner {
     fn ports(&self) -> MutexGuard<'_, BTreeMap<Port, Standing>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Option<Helper>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_ready(&self) -> Option<Helper> {
+        self.ready().take()
+    }
+
+    /// One is enough: another ends.
+    fn put_back(&self, helper: Option<Helper>) {
+        let mut ready = self.ready();
+        if ready.is_none() {
+            *ready = helper;
+        }
     }
 }
 
@@ -157,7 +187,7 @@ mod tests {
     fn question(number: u8) -> Question {
         Question {
             host_id: HostId([number; 16]),
-            subsystem: "nqn.s".to_owned(),
+            subsystem: format!("nqn.s{number}"),
             host: "nqn.h".to_owned(),
         }
     }
@@ -166,8 +196,10 @@ mod tests {
         (7, "10.0.0.1:4420".parse().unwrap())
     }
 
+    /// Does as `script` says for each question, whose words are `$address`, `$id`, `$subsystem` and `$host`.
     fn says(script: &str) -> Asker {
-        Asker::new(["sh", "-c", script, "asker"].map(OsString::from).to_vec())
+        let script = format!("while read -r address id subsystem host; do {script}; done");
+        Asker::new(["sh", "-c", &script].map(OsString::from).to_vec())
     }
 
     fn ask(asker: &Asker, count: u8) -> Result<Vec<Answer>, String> {
@@ -175,17 +207,20 @@ mod tests {
         asker.ask(port(), &question(0), &questions)
     }
 
-    /// Answers a greeting, which has three arguments and the address, and then does as `script` says.
+    /// Answers a greeting, and then does as `script` says.
     fn able(script: &str) -> Asker {
-        let script = format!("test $# = 4 && echo status 4184 && exit; {script}");
-        let asker = says(&script);
+        let asker = says(&format!(
+            "if test $subsystem = nqn.s0; then echo status 4184; else {script}; fi"
+        ));
         asker.greet(port(), &question(0)).unwrap();
         asker
     }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions() {
-        let asker = able("echo status 4182; echo nobody; echo absent");
+        let asker = able(
+            "case $subsystem in nqn.s1) echo status 4182;; nqn.s2) echo nobody;; *) echo absent;; esac",
+        );
         let expected = [
             Answer::Status(Status(0x4182)),
             Answer::NobodyListens,
@@ -195,21 +230,36 @@ mod tests {
     }
 
     #[test]
+    fn one_process_has_all_questions() {
+        let place = tempfile::tempdir().unwrap();
+        let note = place.path().join("pids");
+        let asker = able(&format!("echo $$ >> {}; echo status 4182", note.display()));
+        ask(&asker, 3).unwrap();
+        ask(&asker, 2).unwrap();
+        let text = std::fs::read_to_string(note).unwrap();
+        let pids: std::collections::BTreeSet<&str> = text.lines().collect();
+        assert_eq!((text.lines().count(), pids.len()), (5, 1));
+    }
+
+    #[test]
     fn who_does_not_greet_cannot_be_asked() {
         for (script, words) in [
-            (
-                "echo librdmacm is missing >&2; exit 1",
-                "librdmacm is missing",
-            ),
+            ("echo silence librdmacm is missing", "librdmacm is missing"),
+            ("exit 1", "ended without an answer"),
             ("echo nobody", "nobody listens"),
+            ("echo hello", "hello"),
             // Whoever it is, it does not know the node.
             ("echo status 4182", "0x4182"),
-            ("sleep 60", "no progress"),
+            ("read -r never", "nothing for 600 ms"),
         ] {
             let why = says(script).greet(port(), &question(0)).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
-        assert!(Asker::new(Vec::new()).greet(port(), &question(0)).is_err());
+        let nobody = Asker::new(Vec::new());
+        assert!(nobody.greet(port(), &question(0)).is_err());
+        let absent = Asker::new(vec!["/nonexistent/program".into()]);
+        let why = absent.greet(port(), &question(0)).unwrap_err();
+        assert!(why.contains("/nonexistent/program"), "{why}");
     }
 
     #[test]
@@ -223,15 +273,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_answer_is_asked_for_by_another_process() {
+        let place = tempfile::tempdir().unwrap();
+        let mark = place.path().join("lost");
+        let mark = mark.display();
+        let asker = able(&format!(
+            "test -e {mark} || {{ touch {mark}; exit 1; }}; echo status 4182"
+        ));
+        let told = Answer::Status(Status(0x4182));
+        assert_eq!(ask(&asker, 2).unwrap(), [told.clone(), told]);
+    }
+
+    #[test]
     fn a_port_that_has_answered_once_must_answer() {
-        let asker = able("echo status 4182; echo lost >&2; exit 1");
+        let asker = able("test $subsystem = nqn.s2 && exit 1; echo status 4182");
         let answers = ask(&asker, 3).unwrap();
-        let lost = |answer: &Answer| matches!(answer, Answer::Silence(why) if why.contains("lost"));
-        assert_eq!(
-            answers[..2],
-            [(); 2].map(|()| Answer::Status(Status(0x4182))),
-            "it is asked twice"
-        );
-        assert!(lost(&answers[2]), "{answers:?}");
+        assert_eq!(answers[0], Answer::Status(Status(0x4182)));
+        let lost = |answer: &Answer| matches!(answer, Answer::Silence(_));
+        assert!(answers[1..].iter().all(lost), "{answers:?}");
     }
 }
