@@ -137,9 +137,10 @@ pub fn open(
         return Ok((None, OpenBlocks::default()));
     }
     warn_without_rdma(settings);
+    // In this order: a start that ends here leaves nothing in the kernel.
     let roads = OpenBlocks {
-        target: open_target(settings, node_id)?,
         datagrams: open_datagrams(settings)?,
+        target: open_target(settings, node_id)?,
     };
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
