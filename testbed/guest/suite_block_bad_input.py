@@ -119,6 +119,11 @@ def ports(suite):
         words = _said(loop_device(32))
         suite.check("a port in use: said, with the address", any(f"{ADDRESS}:4420" in line and "ss -ltnp" in line for line in words),
                     f"{ADDRESS}:4420, and how to find whose", words[-3:])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((ADDRESS, 5703))
+        words = _said(loop_device(32), more=("--fbbu-listen", f"{ADDRESS}:5703"))
+        suite.check("FBBU's port in use: said, with the address", any(f"{ADDRESS}:5703" in line and "in use" in line for line in words),
+                    f"{ADDRESS}:5703", words[-3:])
     port = f"tcp:{LATER}:4420"
     node = BlockNode(loop_device(32), ports=(port,), fbbu=False)
     with node:
@@ -206,6 +211,9 @@ def kernel(suite):
     blocked.write_text("install nvmet /bin/false\n", encoding="ascii")
     words = _said(loop_device(32))
     suite.check("nvmet not loadable: said what to do", any("modprobe nvmet" in line for line in words), "modprobe nvmet", words[-3:])
+    blocked.write_text("install nvmet-tcp /bin/false\n", encoding="ascii")
+    words = _said(loop_device(32))
+    suite.check("nvmet-tcp not loadable: said what to do", any("modprobe nvmet-tcp" in line for line in words), "modprobe nvmet-tcp", words[-3:])
     blocked.unlink()
     with trying(loop_device(32)) as node, attached(node.tenant("alice"), MIB) as (_, path):
         suite.check("afterwards it works", path, "a device")

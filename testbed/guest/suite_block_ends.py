@@ -4,6 +4,7 @@
 and nothing is accepted afterwards, while a neighbour on the same pool writes and verifies without an error. What a
 tenant wrote cannot be found by the next. Many leases that end together all end, and a node that cannot prove an end
 says so."""
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,20 +83,25 @@ def _not_zero(path, length):
     return found
 
 
-def together(suite, node, pools, transport="nvme-tcp"):
+def together(suite, node, pools, transport="nvme-tcp", count=TOGETHER):
     """SIGTERM takes many leases back at once, two of them in use: every one is cut, proved and released."""
     before, alice = len(node.lines), node.tenant("alice")
     with ThreadPoolExecutor(ASKING) as asking:
-        leases = list(asking.map(lambda _: alloc(alice, MIB, pool=pools["directory"], transport=transport), range(TOGETHER)))
+        leases = list(asking.map(lambda _: alloc(alice, MIB, pool=pools["directory"], transport=transport), range(count)))
     jobs = [Fio(connect(lease)).started() for lease in leases[:2]]
     start = time.monotonic()
-    suite.equal(f"{TOGETHER} leases and SIGTERM: exit status", 0, node.stop())
+    suite.equal(f"{count} leases and SIGTERM: exit status", 0, node.stop())
     said = node.lines[before:]
-    print(f"   {TOGETHER} leases: the daemon ended {time.monotonic() - start:.1f} s after SIGTERM", flush=True)
+    print(f"   {count} leases: the daemon ended {time.monotonic() - start:.1f} s after SIGTERM", flush=True)
+    took_ms = sorted(int(took) // 1000 for line in said for took in re.findall(r"took_us=(\d+)", line))
+    print(f"   {count} leases: proofs after {took_ms} ms", flush=True)
+    for line in said:
+        if "no answer" in line:
+            print(f"   {line}", flush=True)
     suite.equal("together: nothing is fenced", [], [line for line in said if "FENCED" in line or "ERROR" in line])
     proved = [lease for lease in leases
               if any(lease["lease_id"] in line and "Connect refused with status 0x4182" in line for line in said)]
-    suite.equal("together: every cut is proved", TOGETHER, len(proved))
+    suite.equal("together: every cut is proved", count, len(proved))
     for lease, job in zip(leases, jobs):
         suite.check("together: fio meets errors", failed(job.report()), "an error")
         gone(nqn_of(lease))

@@ -83,6 +83,9 @@ def read_only(suite, node, pools):
         suite.check("read-only device: the lease says so, unasked", lease["effective"].get("read_only"), True, lease["effective"])
         Strangers(suite, client).refused("read-only device", f.BLOCK_RO, [("WRITE", client.frame(f.WRITE, 0, 1, bytes(client.unit)))])
         suite.check("read-only device: it can be read", client.read(0, 1) is not None)
+        path = alice.ask("block", "attach", lease["lease_id"])["device"]
+        suite.equal("read-only device: attached over UDP, it is read-only there, too", "1", sh(f"blockdev --getro {path}"))
+        alice.ask("block", "detach", lease["lease_id"])
     writable = alloc(alice, MIB, transport="udp")
     suite.check("a lease of any pool is not from that one", not writable["effective"].get("read_only"), "writable", writable["effective"])
     alice.free(writable)
@@ -128,6 +131,17 @@ def loss(suite, node, pools):
     connect(lease)
     alice.free(lease)
     suite.check("a lease without one: its device is gone within 12 s of the end", gone(lease["binding"]["nvmeof"]["subnqn"], 12) is not None)
+
+
+def vanished(suite, node, pools):
+    """A disk that is pulled out."""
+    disk, good = pools["removable device"][0], pools["device, 512"][0]
+    pathlib.Path(f"/sys/block/{pathlib.Path(disk).name}/device/delete").write_text("1", encoding="ascii")
+    flags = until(lambda: "degraded" in row_of(node.operator, disk)["flags"], 30, f"{disk} degraded")
+    suite.equal("pulled out: the inventory says so, of it alone", (True, []), (flags, row_of(node.operator, good)["flags"]))
+    refused(suite, node.tenant("alice"), disk)
+    with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
+        suite.equal("pulled out: another pool grants, and its bytes are right", 0, verified(path, size="256K")["error"])
 
 
 def broken(suite):
@@ -220,9 +234,10 @@ def main():
              "removable device": (removable_disk(), 512, ["removable"])}
     with Suite("kinds of pools of blocks") as suite:
         with BlockNode(*(pool for pool, *_ in pools.values())) as node:
-            for section in (blocks, read_only, by_hand, by_itself, loss):
+            for section in (blocks, read_only, by_hand, by_itself, loss, vanished):
                 suite.section(section, suite, node, pools)
             suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal("SIGTERM", 0, node.stop())
         suite.section(broken, suite)
         suite.section(slow, suite)
 

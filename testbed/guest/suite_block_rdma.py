@@ -5,7 +5,7 @@ under running I/O while a neighbour's goes on, and a daemon's death and other ke
 import subprocess
 
 import keeper
-from block import ADDRESS, RDMA, RDMA_PORT, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
+from block import ADDRESS, ADDRESS6, RDMA, RDMA_PORT, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
 from block import same_traces, settled, traces, ways_to_end
 from block_refusals import refused, strangers
 from checks import Suite, lab_device
@@ -61,8 +61,9 @@ def asked(suite, node, pools):
 
 def ask(subsystem, port=RDMA_PORT):
     """Connects as a stranger with the daemon's own means; what comes of it."""
-    words = [program("fabricbiosd"), "ask-rdma", f"{ADDRESS}:{port}", "0" * 32, subsystem, "nqn.2014-08.org:stranger"]
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    question = f"{ADDRESS}:{port} {'0' * 32} {subsystem} nqn.2014-08.org:stranger\n"
+    words = [program("fabricbiosd"), "ask-rdma"]
+    return subprocess.run(words, input=question, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
 def restarts(suite, node, pools):
@@ -81,7 +82,7 @@ def restarts(suite, node, pools):
             suite.equal("keys: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
 
 
-def wrong_key(suite, node, _pools):
+def wrong_key(suite, node):
     """The right host with another key. Debian's host side over RDMA may miss the refusal and then waits for it without
     an end, so this comes last, and what matters is that there is never a connection."""
     alice = node.tenant("alice")
@@ -98,8 +99,17 @@ def wrong_key(suite, node, _pools):
     suite.equal("another key: the lease is given back", "freed", alice.free(lease)["state"])
 
 
+def six(suite, node):
+    """The same over IPv6, by a node that has no other port."""
+    with attached(node.tenant("alice"), transport=OVER) as (lease, path):
+        suite.equal("IPv6: the line's address", ADDRESS6, lease["binding"]["nvmeof"]["traddr"])
+        suite.equal("IPv6: written and verified", 0, verified(path, size="1M")["error"])
+    line = node.wait_for_line("Connect refused with status 0x4182", lease["lease_id"])
+    suite.check("IPv6: the cut is proved by the port's answer", line)
+
+
 def main():
-    """All sections on one node."""
+    """Nearly all sections on one node."""
     lab_device()
     ready()
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
@@ -107,12 +117,15 @@ def main():
         before = traces()
         with BlockNode(*pools.values(), ports=(RDMA,)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
-            for section in (transfer, asked, ends, restarts, wrong_key):
+            for section in (transfer, asked, ends, restarts):
                 suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)
-            suite.section(together, suite, node, pools, OVER)
+            suite.section(together, suite, node, pools, OVER, 8)
         same_traces(suite, "the node is gone", before, traces())
+        with BlockNode(loop_device(16), ports=(f"rdma:[{ADDRESS6}]:{RDMA_PORT}",)) as node:
+            suite.section(six, suite, node)
+            suite.section(wrong_key, suite, node)
 
 
 if __name__ == "__main__":

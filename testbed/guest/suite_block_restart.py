@@ -20,6 +20,7 @@ from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, ge
 from block import ready, resource_of, row_of, same_traces, settled, sh, size_of, traces
 from checks import Suite, give_back
 from fabric import program
+from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, failed, gone, until, verified
 
 TERM_SECS = 10
@@ -64,6 +65,22 @@ def adopts_over_udp(suite, node, pools):
         until(lambda: job.done() > begun, 60, "more I/O")
         suite.equal("over UDP: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
         suite.equal("over UDP: written and verified after that", 0, verified(path, size="1M")["error"])
+
+
+def adopts_both(suite, node, pools):
+    """One lease over both roads, with I/O over one and bytes that came over the other."""
+    alice, kept, at = node.tenant("alice"), pattern("kept", 65536), 3 * MIB
+    with leased(alice, transport="both", pool=pools["device"]) as lease:
+        job = Fio(connect(lease), size="1M").started()
+        with Client(lease) as client:
+            client.write(at // client.unit, kept)
+        node.kill()
+        node.start()
+        with Client(alice.query(lease)) as client:
+            suite.equal("both roads: over UDP the bytes of before, with the key of now", kept,
+                        client.read(at // client.unit, len(kept) // client.unit))
+        suite.equal("both roads: fio goes on over the other, without an error", (True, 0), (job.running(), job.stop()["error"]))
+        disconnect(nqn_of(lease))
 
 
 def expired_meanwhile(suite, node, pools):
@@ -238,7 +255,7 @@ def main():
         subprocess.run(["sh", "-c", foreign.line], check=True)
         witness = Fio(until(lambda: device(foreign.nqn), 30, "the foreign device"), size="1M", iodepth=1).started()
         theirs = nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)
-        for section in (adopts, adopts_over_udp, expired_meanwhile, wedged, dies):
+        for section in (adopts, adopts_over_udp, adopts_both, expired_meanwhile, wedged, dies):
             suite.section(section, suite, node, pools)
         suite.check("the foreign subsystem: fio goes on", witness.running(), "running")
         suite.equal("the foreign subsystem: without an error", 0, witness.stop()["error"])

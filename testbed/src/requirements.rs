@@ -72,10 +72,11 @@ const BUILD_PACKAGES: [(&str, Option<&str>); 6] = [
     ("libclang-dev", None),
     ("pkg-config", Some("pkg-config")),
 ];
-const BLKTESTS_PACKAGES: [(&str, Option<&str>); 5] = [
+const BLKTESTS_PACKAGES: [(&str, Option<&str>); 6] = [
     ("gawk", Some("gawk")),
     ("jq", Some("jq")),
     ("make", Some("make")),
+    ("sudo", Some("sudo")),
     ("uuid-runtime", Some("uuidgen")),
     ("xfsprogs", Some("mkfs.xfs")),
 ];
