@@ -6,8 +6,6 @@ import contextlib
 import errno
 import os
 import pathlib
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import fbmu_frame as f
 import nvmet_tree
@@ -23,10 +21,7 @@ from suite_block_stuck import kernel_name, slice_of
 O_DIRECT = 0o40000
 # A keeper lets go of the device 2 s before the end of a term.
 SHORT_SECS = 12
-# 16 MiB are made clean at a time, so it takes a delay for each.
-SLOW_MIB, SLOW_MS = 176, 3000
-# A node's, for a grant in which nothing moves.
-PATIENCE_SECS = 30
+UNDER_TEST = "pool-under-test"
 
 
 def removable_disk():
@@ -148,9 +143,9 @@ def broken(suite):
     """A device that only gives errors and a directory that is moved away, while the daemon runs; then they are back."""
     base, place, good = loop_device(64), directory_pool(64), loop_device(32)
     sectors = sh(f"blockdev --getsz {base}")
-    sh(f"dmsetup create pool-under-test --table '0 {sectors} linear {base} 0'")
+    sh(f"dmsetup create {UNDER_TEST} --table '0 {sectors} linear {base} 0'")
     # Without udev there is nothing in /dev/mapper.
-    device = f"/dev/{kernel_name('pool-under-test')}"
+    device = f"/dev/{kernel_name(UNDER_TEST)}"
     moved = place + ".moved"
     with BlockNode(device, place, good) as node:
         alice = node.tenant("alice")
@@ -171,37 +166,12 @@ def broken(suite):
         suite.equal("moved away: nor written into it", [], os.listdir(place))
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.equal("SIGTERM", 0, node.stop())
-    sh("dmsetup remove pool-under-test")
-
-
-def slow(suite):
-    """A device on which the blocks of a first lease take longer to be made clean than a node waits for what stands still."""
-    base, name = loop_device(SLOW_MIB + 32), "pool-under-test"
-    sectors = sh(f"blockdev --getsz {base}")
-    if run("modprobe", "dm-delay").returncode:
-        skip("kernel module dm-delay")
-    sh(f"dmsetup create {name} --table '0 {sectors} delay {base} 0 0 {base} 0 {SLOW_MS}'")
-    device, good = f"/dev/{kernel_name(name)}", loop_device(32)
-    with BlockNode(device, good) as node, ThreadPoolExecutor(1) as asking:
-        asked = asking.submit(alloc, node.tenant("alice"), SLOW_MIB * MIB, pool=device)
-        began = time.monotonic()
-        while not asked.done():
-            with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
-                get(path, 4096)
-        lease, took_secs = asked.result(), time.monotonic() - began
-        print(f"   slow: {SLOW_MIB} MiB made clean in {took_secs:.0f} s", flush=True)
-        suite.check("slow: a grant takes as long as that does", took_secs > PATIENCE_SECS, f"over {PATIENCE_SECS} s", took_secs)
-        table(f"0 {sectors} linear {base} 0")
-        path = connect(lease)
-        suite.equal("slow: its last bytes are zeros", bytes(MIB), get(path, MIB, offset=(SLOW_MIB - 1) * MIB))
-        disconnect(lease["binding"]["nvmeof"]["subnqn"])
-        suite.equal("slow: SIGTERM", 0, node.stop())
-    sh(f"dmsetup remove {name}")
+    sh(f"dmsetup remove {UNDER_TEST}")
 
 
 def table(line):
     """Exchanges what is under the pool."""
-    sh(f"dmsetup suspend --noflush --nolockfs pool-under-test && dmsetup load pool-under-test --table '{line}' && dmsetup resume pool-under-test")
+    sh(f"dmsetup suspend --noflush --nolockfs {UNDER_TEST} && dmsetup load {UNDER_TEST} --table '{line}' && dmsetup resume {UNDER_TEST}")
 
 
 def refused(suite, tenant, pool):
@@ -239,7 +209,6 @@ def main():
             suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
             suite.equal("SIGTERM", 0, node.stop())
         suite.section(broken, suite)
-        suite.section(slow, suite)
 
 
 if __name__ == "__main__":

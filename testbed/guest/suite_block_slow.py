@@ -1,0 +1,53 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=600
+"""The first lease of blocks that were never wiped, on a device so slow that making them clean takes longer than a node waits
+for what stands still."""
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from block import MIB, BlockNode, alloc, attached, get, loop_device, ready, run, sh
+from checks import Suite, skip
+from nvme_host import connect, disconnect
+from suite_block_kinds import UNDER_TEST, table
+from suite_block_stuck import kernel_name
+
+# 16 MiB are made clean at a time, so it takes a delay for each.
+SLOW_MIB, SLOW_MS = 176, 3000
+# A node's, for a grant in which nothing moves.
+PATIENCE_SECS = 30
+
+
+def slow(suite):
+    """It is granted all the same, and another pool's leases do not wait for it."""
+    base, name = loop_device(SLOW_MIB + 32), UNDER_TEST
+    sectors = sh(f"blockdev --getsz {base}")
+    if run("modprobe", "dm-delay").returncode:
+        skip("kernel module dm-delay")
+    sh(f"dmsetup create {name} --table '0 {sectors} delay {base} 0 0 {base} 0 {SLOW_MS}'")
+    device, good = f"/dev/{kernel_name(name)}", loop_device(32)
+    with BlockNode(device, good) as node, ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(alloc, node.tenant("alice"), SLOW_MIB * MIB, pool=device)
+        began = time.monotonic()
+        while not asked.done():
+            with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
+                get(path, 4096)
+        lease, took_secs = asked.result(), time.monotonic() - began
+        print(f"   slow: {SLOW_MIB} MiB made clean in {took_secs:.0f} s", flush=True)
+        suite.check("slow: a grant takes as long as that does", took_secs > PATIENCE_SECS, f"over {PATIENCE_SECS} s", took_secs)
+        table(f"0 {sectors} linear {base} 0")
+        path = connect(lease)
+        suite.equal("slow: its last bytes are zeros", bytes(MIB), get(path, MIB, offset=(SLOW_MIB - 1) * MIB))
+        disconnect(lease["binding"]["nvmeof"]["subnqn"])
+        suite.equal("slow: SIGTERM", 0, node.stop())
+    sh(f"dmsetup remove {name}")
+
+
+def main():
+    """A node of its own."""
+    ready()
+    with Suite("a slow pool of blocks") as suite:
+        suite.section(slow, suite)
+
+
+if __name__ == "__main__":
+    main()
