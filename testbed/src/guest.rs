@@ -23,8 +23,8 @@ const OUTPUT_KEPT_BYTES: usize = 64 * 1024;
 /// Enough for a whole kernel panic, from its reason to its last line.
 const CONSOLE_TAIL_LINES: usize = 60;
 const POLL_MS: u64 = 20;
-/// From QEMU's start to the command. Usually some ten seconds. One guest in a thousand does not get there under
-/// emulation: its second processor has no timer interrupts ("rcu_preempt kthread starved" on the console).
+/// From QEMU's start to the command. Usually some ten seconds. A guest was seen that does not get there under
+/// emulation: its second processor had no timer interrupts ("rcu_preempt kthread starved" on the console).
 const BOOT_MAX: Duration = Duration::from_secs(120);
 /// How long a guest that has the terminal may take to power off and give it back.
 const POWER_OFF_MS: u64 = 5_000;

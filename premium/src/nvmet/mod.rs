@@ -71,7 +71,8 @@ pub struct TargetConfig {
     pub credentials: PathBuf,
     /// Whose objects these are.
     pub node_id: NodeId,
-    /// The program, and its arguments, that does [`ask_rdma_main`]. Without one, ports for RDMA are not asked whether a lease is gone.
+    /// The program, and its arguments, that does [`ask_rdma_main`]. Without one, ports for RDMA are not asked
+    /// whether a lease is gone.
     pub asker: Vec<OsString>,
 }
 
