@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricbios_lease::{
-    Asked, BootTime, Effect, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Report, Tag,
-    Ticket,
+    Asked, BootTime, Effect, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Proof,
+    Report, Tag, Ticket,
 };
 use fabricbios_wire::{
     Binding, LeaseAllocRequest, LeaseId, RdmaBinding, RdmaPeer, RdmaStrategy, Request, ResourceId,
@@ -172,7 +172,8 @@ impl Subject {
         let policy = Policy {
             lease_secs_max: IDLE_SECS,
             keep_ended: KEEP_ENDED,
-            records_max: leases as usize + 2 * due as usize,
+            leases_max: leases as usize + due as usize,
+            tenant_leases_max: usize::MAX,
             ..Policy::default()
         };
         let mut table = LeaseTable::new(policy);
@@ -224,7 +225,7 @@ impl Subject {
     fn orders(&mut self) -> Vec<Order> {
         let mut orders = vec![];
         while let Some(effect) = self.table.poll_effect() {
-            if let Effect::Order(order) = effect {
+            if let Effect::Order { order, .. } = effect {
                 orders.push(order);
             }
         }
@@ -256,7 +257,7 @@ impl Subject {
         });
         let tag = tag.expect("the arena has room for all of them");
         let report = Report::Bind(tag, Ok(binding()));
-        self.table.on_report(self.now, report);
+        self.table.on_report(self.now, self.now.boot, report);
         self.drop_effects();
         tag
     }
@@ -273,10 +274,13 @@ impl Subject {
     }
 
     fn end(&mut self, tag: Tag) {
-        let proof = String::from("gone from restrack");
-        self.table.on_report(self.now, Report::Cut(tag, Ok(proof)));
+        let mut proof = Proof::default();
+        proof.add("restrack", Duration::from_micros(100), "gone");
+        self.table
+            .on_report(self.now, self.now.boot, Report::Cut(tag, Ok(proof)));
         self.drop_effects();
-        self.table.on_report(self.now, Report::Release(tag, Ok(())));
+        self.table
+            .on_report(self.now, self.now.boot, Report::Release(tag, Ok(())));
         self.drop_effects();
     }
 }

@@ -9,7 +9,7 @@ use core::{fmt, time::Duration};
 use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
 
-use crate::BootTime;
+use crate::{BootTime, Proof};
 
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -249,9 +249,9 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Ends access. `Ok`: proven unreachable, with the proof for the log. Idempotent; a lease that
+    /// Ends access. `Ok`: proven unreachable, with the proof. Idempotent; a lease that
     /// was never bound is unreachable already.
-    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<String, StepError>;
+    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError>;
 
     /// After a cut: takes away what is left, scrubs the extent, returns it. `Ok`: nothing of the
     /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.

@@ -3,10 +3,10 @@
 use alloc::{boxed::Box, string::String};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
+use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
 
 use crate::{
-    BindError, Event, LeaseTable, Note, Now, Order, State, Tag,
+    After, BindError, Change, Event, LeaseTable, Note, Now, Order, State, Tag,
     config::BIND_AGAIN_WITHIN,
     lease::{Lease, Waiting, whole_secs},
 };
@@ -86,10 +86,10 @@ impl LeaseTable {
         };
         let info = lease.info(now, true);
         for waiting in core::mem::take(&mut lease.waiting) {
+            let told = Ok(Reply::Lease(info.clone()));
             match waiting {
-                Waiting::Grant(ticket) | Waiting::Rebind(ticket) | Waiting::Renew(ticket) => {
-                    self.answer(ticket, Ok(Reply::Lease(info.clone())));
-                }
+                Waiting::Grant(ticket) => self.answer_after(After::Grant(id), ticket, told),
+                Waiting::Rebind(ticket) | Waiting::Renew(ticket) => self.answer(ticket, told),
                 // Who waits for the end is put on the list when the end has begun.
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
             }
@@ -167,6 +167,19 @@ impl LeaseTable {
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
             }
         }
+    }
+}
+
+impl LeaseTable {
+    /// A grant that could not be written down and was refused for that: nobody was told of the lease, and
+    /// nothing of it stays. It may be cut and released at once, since no record of it is durable.
+    pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.granted_at_unix_ms = 0;
+        self.journal(Change::RemoveLease(id));
+        self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
     }
 }
 

@@ -1,11 +1,13 @@
 //! What the table asks the outside to do, and what the outside reports back.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 
 use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, StepError, Tag};
+use crate::{
+    BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, Proof, StepError, Tag,
+};
 
 /// Whom an answer is for: chosen by the driver, given back to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,22 +16,41 @@ pub struct Ticket(pub u64);
 /// One thing for the driver to do. In order of emission; see each for what it may overtake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Hand to the backend of the resource. A cut waits for nothing. A release or reset waits until
-    /// every change so far is durable: a restart must not adopt a lease whose bytes are scrubbed.
-    Order(Order),
+    /// Hand to the backend of the resource.
+    Order {
+        /// What to do.
+        order: Order,
+        /// For whose lease; `None` for the node's own. Tenants take turns.
+        tenant: Option<Arc<str>>,
+        /// Not before every change so far is durable: a restart must not adopt a lease whose bytes are
+        /// scrubbed. A cut waits for nothing, nor does the release of a lease that is not on record.
+        after_journal: bool,
+    },
     /// Write down.
     Journal(Change),
-    /// Tell the asker. With `after_journal`, not before every change so far is durable.
+    /// Tell the asker.
     Answer {
         /// Who asked.
         ticket: Ticket,
         /// What to say.
         answer: Answer,
-        /// Durable before told.
-        after_journal: bool,
+        /// When.
+        after: After,
     },
     /// For the log.
     Note(Note),
+}
+
+/// What an answer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Nothing: it rests on no change.
+    Nothing,
+    /// Every change so far is durable.
+    Journal,
+    /// The same, and it grants this lease: where the changes cannot be written, the asker is refused and
+    /// [`crate::LeaseTable::on_grant_lost`] takes the lease back.
+    Grant(LeaseId),
 }
 
 /// What a backend is to do; plain data.
@@ -54,6 +75,21 @@ pub enum Order {
 }
 
 impl Order {
+    /// About which lease; `None` for a remediation.
+    #[must_use]
+    pub fn lease_id(&self) -> Option<LeaseId> {
+        match self {
+            Self::Bind(order) => Some(order.tag.lease_id),
+            Self::Extend(tag, _)
+            | Self::Fenced(tag)
+            | Self::Rotate(tag)
+            | Self::RetireKey(tag)
+            | Self::Cut(tag, _)
+            | Self::Release(tag, _) => Some(tag.lease_id),
+            Self::Reset(..) => None,
+        }
+    }
+
     /// On which resource.
     #[must_use]
     pub fn resource_id(&self) -> ResourceId {
@@ -81,8 +117,10 @@ pub enum Report {
     Rotate(Tag, Result<Binding, BindError>),
     /// Of [`Order::RetireKey`].
     RetireKey(Tag, Result<Binding, StepError>),
-    /// Of [`Order::Cut`]; `Ok` carries the proof, for the log.
-    Cut(Tag, Result<String, StepError>),
+    /// Of [`Order::Cut`]; `Ok` carries the proof.
+    Cut(Tag, Result<Proof, StepError>),
+    /// A thread has begun with an [`Order::Cut`] or an [`Order::RetireKey`].
+    EndBegan(Tag),
     /// A cut has come a step further, where cuts of one kind of resource wait for each other: neither it
     /// nor those behind it are stuck.
     CutMoves(Tag),
@@ -92,6 +130,25 @@ pub enum Report {
     Release(Tag, Result<(), StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
+}
+
+impl Report {
+    /// About which lease; `None` for a remediation.
+    #[must_use]
+    pub fn lease_id(&self) -> Option<LeaseId> {
+        match self {
+            Self::Bind(tag, _)
+            | Self::BindProgress(tag)
+            | Self::Rotate(tag, _)
+            | Self::RetireKey(tag, _)
+            | Self::EndBegan(tag)
+            | Self::CutMoves(tag)
+            | Self::Cut(tag, _)
+            | Self::ReleaseProgress(tag)
+            | Self::Release(tag, _) => Some(tag.lease_id),
+            Self::Reset(..) => None,
+        }
+    }
 }
 
 /// A change of what must survive a crash.

@@ -1,102 +1,140 @@
 //! How leases end: time passing, cuts, releases, fences.
 
+use alloc::{format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, RevokeOutcome,
+    EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, RevokeOutcome,
 };
 
 use crate::{
-    Change, Event, Farewell, LeaseTable, Note, Now, Order, State, StepError,
+    BootTime, Change, Event, Farewell, LeaseTable, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
     lease::{OldKey, Waiting},
-    table::Timer,
+    timers::Timer,
 };
 
 impl LeaseTable {
-    /// Does what fell due. Calling it too often is harmless; calling it at
+    /// Does all that fell due. Calling it too often is harmless; calling it at
     /// [`LeaseTable::next_deadline`] is enough.
     pub fn on_tick(&mut self, now: Now) {
-        while let Some(&(at, timer)) = self.timers.first().filter(|&&(at, _)| at <= now.boot) {
-            match timer {
-                Timer::Lease(id) => self.lease_is_due(now, id),
-                Timer::Reset(id) => self.reset_is_overdue(now, id),
-            }
-            // Whatever became of it: a timer fires once, so that this loop ends.
-            self.timers.remove(&(at, timer));
-        }
-        self.forget_old(now);
+        self.tick_some(now, now.boot, usize::MAX);
     }
 
-    fn lease_is_due(&mut self, now: Now, id: LeaseId) {
+    /// Does up to `most` of what fell due, what ends access first, by turns of the tenants; whether more is due.
+    /// `heard`: every report of what was done until then has been taken in. No backend is found late
+    /// because its report was not read yet.
+    pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
+        for _ in 0..most {
+            if let Some(timer) = self.deadlines.take_due(now.boot) {
+                self.deadline_is_due(now, timer);
+            } else if let Some(timer) = self.patience.take_due(heard) {
+                self.patience_is_over(now, timer);
+            } else if let Some(Timer::Lease(id)) = self.forget.take_due(now.boot) {
+                self.forget_record(id);
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What time alone brings about for this lease happens before anything else is done with it.
+    pub(crate) fn catch_up(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get(&id) else {
+            return;
+        };
+        let due = lease.timers.0.filter(|&at| at <= now.boot);
+        if due.is_some() {
+            let owner = Some(lease.tenant.clone());
+            self.deadlines.set(&owner, Timer::Lease(id), due, None);
+            self.deadline_is_due(now, Timer::Lease(id));
+        }
+    }
+
+    /// The timer is set no more.
+    fn deadline_is_due(&mut self, now: Now, timer: Timer) {
+        let Timer::Lease(id) = timer else { return };
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        lease.timer = None;
+        lease.timers.0 = None;
+        let overlap_is_over = matches!(lease.old_key, Some(OldKey::Until(at)) if at <= now.boot);
+        let may_bind = lease.state == State::Active && lease.deadline > now.boot;
+        let binds_again = may_bind && lease.bind_again_at.is_some_and(|at| at <= now.boot);
+        if binds_again && lease.step(Event::Rebind) {
+            return self.bind_anew(now, id);
+        }
         match lease.state {
             State::Active | State::Rebinding if lease.deadline <= now.boot => {
-                self.end(now, id, Event::Deadline, LeasePhase::Expired);
+                self.end(now, id, Event::Deadline, EndCause::Expired, None);
             }
-            State::Active if lease.bind_again_at.is_some_and(|at| at <= now.boot) => {
-                if lease.step(Event::Rebind) {
-                    self.bind_anew(now, id);
-                }
-            }
-            State::Active | State::Rebinding => self.key_or_bind_is_due(now, id),
-            State::Binding => self.end(now, id, Event::Revoke, LeasePhase::Revoked),
-            State::Cutting => self.cut_is_due(now, id),
-            State::Grace => self.end(now, id, Event::GraceOver, LeasePhase::Expired),
-            State::Releasing => {
-                let stall = self.policy.release_stall;
-                let stuck = StepError::new("release", self.not_done_within(stall));
-                self.fence(now, id, Event::ReleaseFailed, stuck);
-            }
-            State::Ended | State::Fenced => {}
-        }
-    }
-
-    fn cut_is_due(&mut self, now: Now, id: LeaseId) {
-        if self.cuts_move(now, id) {
-            return self.arm(id);
-        }
-        let overdue = StepError::new("cut", self.not_done_within(self.policy.cut_within));
-        self.fence(now, id, Event::CutFailed, overdue);
-    }
-
-    /// Whether cuts of its kind have moved since it was looked at, and until when they may go on.
-    fn cuts_move(&mut self, now: Now, id: LeaseId) -> bool {
-        let within = self.policy.cut_within;
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return false;
-        };
-        let Some(moved) = self.cut_moved.get(&lease.kind) else {
-            return false;
-        };
-        lease.cut_by = (*moved + within).min(lease.since + within * CUT_PATIENCES);
-        lease.cut_by > now.boot
-    }
-
-    pub(crate) fn not_done_within(&self, limit: Duration) -> alloc::string::String {
-        alloc::format!("no outcome within {} ms", limit.as_millis())
-    }
-
-    /// The old key's time is over, or its retirement or a new binding takes too long.
-    fn key_or_bind_is_due(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        match lease.old_key {
-            Some(OldKey::Until(at)) if at <= now.boot => {
+            State::Active | State::Rebinding if overlap_is_over => {
                 lease.old_key = Some(OldKey::Retiring {
-                    by: now.boot + self.policy.cut_within,
+                    by: now.boot + self.policy.cut_within * CUT_PATIENCES,
                 });
                 let tag = lease.tag();
                 self.order(Order::RetireKey(tag));
                 self.arm(id);
             }
+            State::Grace => self.end(now, id, Event::GraceOver, EndCause::Expired, None),
+            _ => {}
+        }
+    }
+
+    /// The timer is set no more.
+    fn patience_is_over(&mut self, now: Now, timer: Timer) {
+        let id = match timer {
+            Timer::Lease(id) => id,
+            Timer::Reset(id) => return self.reset_is_overdue(now, id),
+        };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.timers.1 = None;
+        match lease.state {
+            State::Binding => {
+                self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
+            }
+            State::Active | State::Rebinding => self.key_or_bind_is_overdue(now, id),
+            State::Cutting => self.cut_is_overdue(now, id),
+            State::Releasing => {
+                let stall = self.policy.release_stall;
+                let stuck = StepError::new("release", not_done_within(stall));
+                self.fence(now, id, Event::ReleaseFailed, stuck);
+            }
+            State::Grace | State::Ended | State::Fenced => {}
+        }
+    }
+
+    /// A cut that waits for others of its kind goes on as long as those move.
+    fn cut_is_overdue(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let moved = self.cut_moved.get(&lease.kind).copied();
+        if lease.cut_moved.is_some() && moved > lease.cut_moved {
+            lease.cut_moved = moved;
+            return self.arm(id);
+        }
+        let error = match lease.cut_moved {
+            Some(_) => not_done_within(self.policy.cut_within),
+            None => format!(
+                "not begun within {} ms: every thread for cuts of {} is busy or stuck",
+                (self.policy.cut_within * CUT_PATIENCES).as_millis(),
+                lease.kind
+            ),
+        };
+        self.fence(now, id, Event::CutFailed, StepError::new("cut", error));
+    }
+
+    /// The retirement of an old key or a new binding takes too long.
+    fn key_or_bind_is_overdue(&mut self, now: Now, id: LeaseId) {
+        let old_key = self.leases.get(&id).and_then(|lease| lease.old_key);
+        match old_key {
             // A key that does not die takes the lease with it.
             Some(OldKey::Retiring { by }) if by <= now.boot => {
-                self.end(now, id, Event::Revoke, LeasePhase::Revoked);
+                self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
             _bind_takes_long => self.lose_patience(now, id),
         }
@@ -115,21 +153,28 @@ impl LeaseTable {
 
     /// Starts the end of a lease: the cut, or the release if it was cut already. Prohibited events
     /// change nothing.
-    pub(crate) fn end(&mut self, now: Now, id: LeaseId, event: Event, phase: LeasePhase) {
+    pub(crate) fn end(
+        &mut self,
+        now: Now,
+        id: LeaseId,
+        event: Event,
+        cause: EndCause,
+        by: Option<String>,
+    ) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let may_be_kept = lease.ending == LeasePhase::Expired && !lease.told_over;
+        let may_be_kept = lease.ending() == LeasePhase::Expired && !lease.told_over;
         if lease.state == State::Cutting && may_be_kept {
             // Somebody wants it gone: after the proof nothing is kept for a renewal.
-            lease.ending = phase;
-            return;
+            return lease.ends(cause, by);
         }
         if !lease.step(event) {
             return;
         }
-        lease.ending = phase;
+        lease.ends(cause, by);
         lease.since = now.boot;
+        (lease.cut_ordered, lease.cut_moved) = (true, None);
         // The cut ends every key.
         lease.old_key = None;
         if lease.state == State::Releasing {
@@ -140,8 +185,8 @@ impl LeaseTable {
         let tag = lease.tag();
         // Who asked for the end expects nothing; and many cuts at once have no time for it.
         let hurried = self.draining || self.cutting >= FAREWELLS_AT_ONCE;
-        let farewell = match phase {
-            LeasePhase::Freed => Farewell::None,
+        let farewell = match cause {
+            EndCause::Freed => Farewell::None,
             _ if hurried => Farewell::None,
             _ => Farewell::Brief,
         };
@@ -156,6 +201,9 @@ impl LeaseTable {
             return;
         };
         let waiting = core::mem::take(&mut lease.waiting);
+        if lease.state != State::Grace {
+            lease.end_is_certain(now);
+        }
         let info = lease.info(now, false);
         let over = lease.over();
         if lease.granted() {
@@ -193,19 +241,20 @@ impl LeaseTable {
         let Some(lease) = self.leases.remove(&id) else {
             return;
         };
-        if let Some(at) = lease.timer {
-            self.timers.remove(&(at, Timer::Lease(id)));
-        }
+        let owner = Some(lease.tenant.clone());
+        let (term, patience) = lease.timers;
+        self.deadlines.set(&owner, Timer::Lease(id), term, None);
+        self.patience.set(&owner, Timer::Lease(id), patience, None);
         let mut releases_again = false;
         if let Some(resource) = self.resources.get_mut(&lease.resource_id) {
             resource.free.give_back(lease.extent);
             resource.fenced_leases.remove(&id);
             releases_again = resource.outlives_machine();
         }
+        self.lives_no_more(&lease.tenant, id, lease.kind, lease.extent.length);
         let fenced = lease.fault.is_some();
         if !lease.granted() {
             // Nobody was ever told of it.
-            self.forget_name(&lease.tenant, id);
             if fenced {
                 self.journal(Change::RemoveLease(id));
             }
@@ -214,7 +263,7 @@ impl LeaseTable {
         let phase = if fenced {
             LeasePhase::Fenced
         } else {
-            lease.ending
+            lease.ending()
         };
         let ended = lease.to_ended(phase);
         if fenced || releases_again {
@@ -226,17 +275,19 @@ impl LeaseTable {
             lease_id: id,
             phase,
         });
-        self.remember(now, id, ended);
+        self.remember(now, Duration::ZERO, id, ended);
     }
+}
+
+pub(crate) fn not_done_within(limit: Duration) -> String {
+    format!("no outcome within {} ms", limit.as_millis())
 }
 
 fn still_binding(id: LeaseId) -> Refusal {
     Refusal::new(
         LeaseError::Unavailable,
         RefusalClass::Transient,
-        alloc::format!(
-            "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
-        ),
+        format!("the binding of lease {id} is still being made; LEASE_QUERY tells when it is"),
     )
 }
 
@@ -256,7 +307,7 @@ impl LeaseTable {
         self.draining = true;
         let ids: alloc::vec::Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {
-            self.end(now, id, Event::Revoke, LeasePhase::Revoked);
+            self.end(now, id, Event::Revoke, EndCause::NodeStopped, None);
         }
     }
 }

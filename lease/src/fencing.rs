@@ -3,16 +3,17 @@
 use alloc::{format, vec::Vec};
 
 use fabricbios_wire::{
-    LeaseError, LeaseId, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
+    EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
 };
 
 use crate::{
     Asked, Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
     Tag, Ticket,
+    ending::not_done_within,
     lease::Waiting,
     requests::Decision,
     standing::{busy, check_operator, not_found},
-    table::Timer,
+    timers::Timer,
 };
 
 /// Fencing.
@@ -31,6 +32,10 @@ impl LeaseTable {
         if !graver && !lease.step(event) {
             return;
         }
+        if lease.end.is_none() {
+            lease.ends(EndCause::BindingFailed, None);
+        }
+        lease.end_is_certain(now);
         lease.fenced_by_release = event == Event::ReleaseFailed;
         lease.fault = Some(reason.clone().into());
         lease.binding = None;
@@ -47,7 +52,7 @@ impl LeaseTable {
         let record = lease.record();
         self.journal(Change::PutLease(record));
         match before {
-            State::Cutting => self.cutting -= 1,
+            State::Cutting => self.cut_is_over(now, id),
             // Whatever still works is taken away as far as can be; that does not clear the fence.
             State::Binding | State::Active | State::Rebinding => {
                 self.order(Order::Cut(tag, Farewell::None));
@@ -144,12 +149,12 @@ impl LeaseTable {
         let fenced = resource.fenced_leases.iter();
         let fenced = fenced.filter_map(|id| self.leases.get(id));
         let fenced = fenced.map(|lease| (lease.tag(), lease.extent)).collect();
-        self.timers.insert((by, Timer::Reset(id)));
+        self.patience.set(&None, Timer::Reset(id), None, Some(by));
         self.order(Order::Reset(id, fenced));
     }
 
     pub(crate) fn reset_is_overdue(&mut self, now: Now, id: ResourceId) {
-        let limit = self.not_done_within(self.policy.reset_within);
+        let limit = not_done_within(self.policy.reset_within);
         self.reset_done(now, id, Err(StepError::new("reset", limit)));
     }
 
@@ -161,7 +166,7 @@ impl LeaseTable {
         let Some((asker, by)) = resource.resetting.take() else {
             return;
         };
-        self.timers.remove(&(by, Timer::Reset(id)));
+        self.patience.set(&None, Timer::Reset(id), Some(by), None);
         // It began before that and proves nothing about it.
         let outcome = match outcome {
             Ok(()) if resource.fenced_again => Err(StepError::new(

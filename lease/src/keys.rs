@@ -3,13 +3,13 @@
 use alloc::{boxed::Box, format};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, LeaseId, LeasePhase, RdmaPeer};
+use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer};
 
 use crate::{
     Asked, BindError, BindOrder, BlockOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
     Tag,
     admission::check_peers,
-    config::OVERLAP_MS_MAX,
+    config::{CUT_PATIENCES, OVERLAP_MS_MAX},
     lease::{Lease, OldKey, Outstanding, Waiting},
     requests::Decision,
     roads::{takes_datagrams, takes_peers},
@@ -64,7 +64,7 @@ impl LeaseTable {
         lease.outstanding = Some(Outstanding::Bind);
         lease.patience_over = false;
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
-        self.on_its_way(&name, id);
+        self.on_its_way(&name);
         // Who renewed has his term, and may be told of it before the binding is there.
         self.put(id);
         // Nor is a road opened whose end nobody would know, were this process to die behind it.
@@ -134,7 +134,7 @@ impl LeaseTable {
         lease.patience_over = false;
         lease.waiting.push(waiting);
         let name = lease.tenant.clone();
-        self.on_its_way(&name, tag.lease_id);
+        self.on_its_way(&name);
         self.put(tag.lease_id);
         self.order(Order::Rotate(tag));
         self.arm(tag.lease_id);
@@ -156,7 +156,7 @@ impl LeaseTable {
     }
 
     pub(crate) fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
-        let by = now.boot + self.policy.cut_within;
+        let by = now.boot + self.policy.cut_within * CUT_PATIENCES;
         let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else {
             return;
         };
@@ -204,7 +204,8 @@ impl LeaseTable {
             // A key that does not die takes the lease with it: the cut has more ways to kill it.
             Err(error) => {
                 self.note(Note::KeyNotRetired(tag, error));
-                self.end(now, tag.lease_id, Event::Revoke, LeasePhase::Revoked);
+                let cause = EndCause::KeyNotRetired;
+                self.end(now, tag.lease_id, Event::Revoke, cause, None);
             }
         }
     }

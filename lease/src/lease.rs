@@ -4,13 +4,14 @@ use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, BlockTerms, Effective, Generation, LeaseId, LeaseInfo, LeasePhase, LeaseStatus,
-    PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    Binding, BlockTerms, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
+    LeaseStatus, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
     BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
-    config::RENEWAL_WINDOW_FRACTION, record::Ended,
+    config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
+    record::Ended,
 };
 
 /// Who waits for what a lease is doing.
@@ -60,12 +61,14 @@ pub(crate) struct Lease {
     pub(crate) deadline: BootTime,
     pub(crate) granted_at_unix_ms: u64,
     pub(crate) expires_at_unix_ms: u64,
-    /// What the lease waits for, as it stands in the table's queue of timers.
-    pub(crate) timer: Option<BootTime>,
+    /// As they are set in the table: what time alone brings, and the end of the patience with a backend.
+    pub(crate) timers: (Option<BootTime>, Option<BootTime>),
     /// Start of what the current state does; the last progress while releasing.
     pub(crate) since: BootTime,
-    /// Until then a cut may go on because cuts move; meaningless where that is past.
-    pub(crate) cut_by: BootTime,
+    /// While cutting: it is ordered. What an earlier run left waits for its turn.
+    pub(crate) cut_ordered: bool,
+    /// While cutting: when a thread began with it, or when a cut of its kind moved after that.
+    pub(crate) cut_moved: Option<BootTime>,
     pub(crate) effective: Effective,
     /// Of a lease of blocks: what was asked for, as it is enforced.
     pub(crate) block: Option<Box<BlockTerms>>,
@@ -91,8 +94,8 @@ pub(crate) struct Lease {
     pub(crate) told_over: bool,
     /// Overlap that the rotation under way was asked for.
     pub(crate) overlap: Duration,
-    /// How it is ending.
-    pub(crate) ending: LeasePhase,
+    /// Why it is ending or has ended. Its time is 0 until access is proved gone, or that cannot be proved.
+    pub(crate) end: Option<Box<LeaseEnd>>,
     /// What failed, where the state is Fenced.
     pub(crate) fault: Option<Box<StepError>>,
     /// Whether it was only the release that fenced.
@@ -131,20 +134,42 @@ impl Lease {
     }
 
     /// When time alone will change something for this lease.
-    pub(crate) fn next_timer(&self, policy: &Policy) -> Option<BootTime> {
-        let old_key = self.old_key.map(|key| match key {
-            OldKey::Until(at) | OldKey::Retiring { by: at } => at,
-        });
-        let in_term = old_key.map_or(self.deadline, |at| at.min(self.deadline));
+    pub(crate) fn next_deadline(&self) -> Option<BootTime> {
+        let overlap_ends = match self.old_key {
+            Some(OldKey::Until(at)) => Some(at),
+            _ => None,
+        };
+        let bind_again_at = self.bind_again_at.filter(|_| self.state == State::Active);
         match self.state {
-            State::Binding => Some(self.since + policy.bind_within),
-            State::Active => Some(self.bind_again_at.map_or(in_term, |at| at.min(in_term))),
-            State::Rebinding if self.patience_over => Some(in_term),
-            State::Rebinding => Some(in_term.min(self.since + policy.bind_within)),
-            State::Cutting => Some(self.cut_by.max(self.since + policy.cut_within)),
+            State::Active | State::Rebinding => {
+                let sooner = overlap_ends.into_iter().chain(bind_again_at);
+                sooner.chain([self.deadline]).min()
+            }
             State::Grace => Some(self.grace_ends()),
+            _ => None,
+        }
+    }
+
+    /// Until when what a backend does may take without an outcome.
+    pub(crate) fn patience_ends(&self, policy: &Policy) -> Option<BootTime> {
+        let retiring = match self.old_key {
+            Some(OldKey::Retiring { by }) => Some(by),
+            _ => None,
+        };
+        match self.state {
+            State::Rebinding if !self.patience_over => {
+                let bound = self.since + policy.bind_within;
+                Some(retiring.map_or(bound, |by| by.min(bound)))
+            }
+            State::Active | State::Rebinding => retiring,
+            State::Binding => Some(self.since + policy.bind_within),
+            State::Cutting if self.cut_ordered => {
+                let at_last = self.since + policy.cut_within * CUT_PATIENCES;
+                let moved = self.cut_moved.map(|at| at + policy.cut_within);
+                Some(moved.map_or(at_last, |at| at.min(at_last)))
+            }
             State::Releasing if self.release_began => Some(self.since + policy.release_stall),
-            State::Releasing | State::Ended | State::Fenced => None,
+            State::Grace | State::Cutting | State::Releasing | State::Ended | State::Fenced => None,
         }
     }
 
@@ -152,15 +177,38 @@ impl Lease {
         self.deadline + self.grace
     }
 
+    /// How it is ending.
+    pub(crate) fn ending(&self) -> LeasePhase {
+        phase_of(self.end.as_ref().map(|end| end.cause))
+    }
+
+    /// Why it ends; the proof of a cut before its grace time stays.
+    pub(crate) fn ends(&mut self, cause: EndCause, by: Option<String>) {
+        let proof = self.end.take().map(|end| end.proof).unwrap_or_default();
+        self.end = Some(Box::new(LeaseEnd {
+            at_unix_ms: 0,
+            cause,
+            by,
+            proof,
+        }));
+    }
+
+    /// From now on its end is certain.
+    pub(crate) fn end_is_certain(&mut self, now: Now) {
+        if let Some(end) = self.end.as_mut().filter(|end| end.at_unix_ms == 0) {
+            end.at_unix_ms = now.unix_ms;
+        }
+    }
+
     /// How the holder sees the state. Cut, then tell: a lease that is being cut still is what it
     /// was.
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.state {
             State::Binding => LeasePhase::Binding,
-            State::Cutting if self.told_over => self.ending,
+            State::Cutting if self.told_over => self.ending(),
             State::Active | State::Rebinding | State::Cutting => LeasePhase::Active,
             State::Grace => LeasePhase::Grace,
-            State::Releasing | State::Ended => self.ending,
+            State::Releasing | State::Ended => self.ending(),
             State::Fenced => LeasePhase::Fenced,
         }
     }
@@ -205,6 +253,8 @@ impl Lease {
             } else {
                 Binding::default()
             },
+            tenant: None,
+            end: self.end.clone().filter(|end| end.at_unix_ms != 0),
         }
     }
 
@@ -276,15 +326,26 @@ impl Lease {
             expires_at_unix_ms: self.expires_at_unix_ms,
             effective: self.effective,
             phase,
+            end: self.end.clone().filter(|end| end.at_unix_ms != 0),
+            forget_at: BootTime(0),
         }
     }
 
     /// Why the holder cannot have it any more, for a message.
     pub(crate) fn over_because(&self) -> String {
         self.fault.as_deref().map_or_else(
-            || alloc::format!("lease {} is {}", self.id, self.ending),
+            || alloc::format!("lease {} is {}", self.id, self.ending()),
             |fault| alloc::format!("lease {} could not be proved clean: {fault}", self.id),
         )
+    }
+}
+
+/// How a lease is told to have ended for this cause, if it is not fenced.
+pub(crate) fn phase_of(cause: Option<EndCause>) -> LeasePhase {
+    match cause {
+        Some(EndCause::Expired) => LeasePhase::Expired,
+        Some(EndCause::Freed) => LeasePhase::Freed,
+        _ => LeasePhase::Revoked,
     }
 }
 
@@ -320,6 +381,8 @@ impl Ended {
             remaining_ms: 0,
             effective: self.effective,
             binding: Binding::default(),
+            tenant: None,
+            end: self.end.clone(),
         }
     }
 }

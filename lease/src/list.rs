@@ -3,7 +3,7 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::Bound;
 
-use fabricbios_wire::{LeaseId, LeaseInfo, LeasePage, Reply, Role};
+use fabricbios_wire::{LeaseId, LeasePage, Reply, Role};
 
 use crate::{Asked, LeaseTable, Now};
 
@@ -18,7 +18,7 @@ impl LeaseTable {
         let page = PAGE_LEASES + 1;
         let tenant = self.tenants.get(&asked.tenant);
         let of = |ids: &BTreeSet<LeaseId>| ids.range(above).copied().take(page).collect();
-        let ids: (Vec<LeaseId>, Vec<LeaseId>) = match (asked.role, tenant) {
+        let (mut ids, over): (Vec<LeaseId>, Vec<LeaseId>) = match (asked.role, tenant) {
             (Role::Operator, _) => (
                 self.leases
                     .range(above)
@@ -34,20 +34,22 @@ impl LeaseTable {
             (Role::Tenant, Some(tenant)) => (of(&tenant.live), of(&tenant.ended)),
             (Role::Tenant, None) => (Vec::new(), Vec::new()),
         };
-        let live = ids
-            .0
-            .iter()
-            .filter_map(|id| Some(self.leases.get(id)?.info(now, false)));
-        let over = ids.1.iter().filter(|_| ended);
-        let over = over.filter_map(|id| Some(self.ended.get(id)?.info(*id)));
-        Reply::Leases(page_of(live.chain(over).collect()))
+        if ended {
+            ids.extend(over);
+        }
+        ids.sort_unstable();
+        let more = ids.len() > PAGE_LEASES;
+        ids.truncate(PAGE_LEASES);
+        let told = |id: &LeaseId| {
+            let mut info = self.told(now, asked.role, false, *id)?;
+            if let Some(end) = &mut info.end {
+                end.proof.clear();
+            }
+            Some(info)
+        };
+        Reply::Leases(LeasePage {
+            leases: ids.iter().filter_map(told).collect(),
+            next: ids.last().copied().filter(|_| more),
+        })
     }
-}
-
-fn page_of(mut leases: Vec<LeaseInfo>) -> LeasePage {
-    leases.sort_by_key(|info| info.lease_id);
-    let more = leases.len() > PAGE_LEASES;
-    leases.truncate(PAGE_LEASES);
-    let next = leases.last().map(|info| info.lease_id).filter(|_| more);
-    LeasePage { leases, next }
 }

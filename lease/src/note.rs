@@ -3,9 +3,11 @@
 use alloc::string::String;
 use core::{fmt, time::Duration};
 
-use fabricbios_wire::{Effective, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType};
+use fabricbios_wire::{
+    Effective, EndCause, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType,
+};
 
-use crate::{Extent, State, StepError, Tag};
+use crate::{Extent, Proof, State, StepError, Tag};
 
 /// What a request wanted, as far as the decision was about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,14 +80,14 @@ pub enum Note {
     Cut {
         /// Which binding.
         tag: Tag,
-        /// How the lease ended.
-        phase: LeasePhase,
+        /// Why the lease ended.
+        cause: EndCause,
         /// From the decision to the proof.
         took: Duration,
         /// From the lease's deadline to the proof, for a lease that ran out.
         after_deadline: Option<Duration>,
         /// The backend's proof.
-        proof: String,
+        proof: Proof,
     },
     /// Clean, returned.
     Ended {

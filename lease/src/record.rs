@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, string::String, sync::Arc};
 
 use fabricbios_wire::{
-    BlockTerms, Effective, Generation, LeaseId, LeasePhase, ResourceId, ResourceType,
+    BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::{BootTime, Extent};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
 /// formats without names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 3;
+pub const RECORDS_VERSION: u8 = 4;
 
 /// What survives of a lease: enough to go on with it, or to answer LEASE_QUERY after it ended; nothing
 /// secret.
@@ -45,6 +45,8 @@ pub struct LeaseRecord {
     pub deadline: BootTime,
     /// How it ended; absent while it lives.
     pub ended: Option<LeasePhase>,
+    /// Why and when it ended, with the proof of its cut; absent while it lives.
+    pub end: Option<Box<LeaseEnd>>,
     /// A restart could not go on with it and is revoking it: no later one takes it up, whatever its clock
     /// says.
     pub cannot_go_on: bool,
@@ -66,6 +68,9 @@ pub(crate) struct Ended {
     pub(crate) expires_at_unix_ms: u64,
     pub(crate) effective: Effective,
     pub(crate) phase: LeasePhase,
+    pub(crate) end: Option<Box<LeaseEnd>>,
+    /// When the record goes.
+    pub(crate) forget_at: BootTime,
 }
 
 impl Ended {
@@ -80,6 +85,8 @@ impl Ended {
             expires_at_unix_ms: record.expires_at_unix_ms,
             effective: record.effective,
             phase,
+            end: record.end.clone(),
+            forget_at: BootTime(0),
         }
     }
 
@@ -100,6 +107,7 @@ impl Ended {
             grace_secs: 0,
             deadline: BootTime(0),
             ended: Some(self.phase),
+            end: self.end.clone(),
             cannot_go_on: false,
             fenced_by_release: false,
             block: None,

@@ -1,35 +1,37 @@
 //! What the backends report. A report about a binding that is not the lease's current one, or that
 //! no longer fits its state, changes nothing: it is noted and dropped.
 
-use alloc::string::String;
-
-use fabricbios_wire::LeasePhase;
+use fabricbios_wire::EndCause;
 
 use crate::{
-    Event, LeaseTable, Note, Now, Report, State, StepError, Tag,
-    lease::{Lease, Outstanding},
+    BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError, Tag,
+    lease::{Lease, OldKey, Outstanding},
 };
 
 impl LeaseTable {
-    /// Takes in what came of an order. Whatever fell due before `now` has happened before it.
-    pub fn on_report(&mut self, now: Now, report: Report) {
-        self.on_tick(now);
+    /// Takes in what came of an order, which was `done` at that time. What fell due of its lease has happened
+    /// before it.
+    pub fn on_report(&mut self, now: Now, done: BootTime, report: Report) {
+        if let Some(id) = report.lease_id() {
+            self.catch_up(now, id);
+        }
         match report {
             Report::Bind(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Bind) {
                     self.made_or_not(now, tag, outcome, Self::bound, Self::not_bound);
                 }
             }
-            Report::BindProgress(tag) => self.bind_moves(now, tag),
+            Report::BindProgress(tag) => self.bind_moves(done, tag),
             Report::Rotate(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Rotation) {
                     self.made_or_not(now, tag, outcome, Self::rotated, Self::not_rotated);
                 }
             }
             Report::RetireKey(tag, outcome) => self.retire_reported(now, tag, outcome),
-            Report::Cut(tag, outcome) => self.cut_reported(now, tag, outcome),
-            Report::CutMoves(tag) => self.cut_moves(now, tag),
-            Report::ReleaseProgress(tag) => self.release_moves(now, tag),
+            Report::EndBegan(tag) => self.end_began(done, tag),
+            Report::CutMoves(tag) => self.cut_moves(done, tag),
+            Report::Cut(tag, outcome) => self.cut_reported(now, done, tag, outcome),
+            Report::ReleaseProgress(tag) => self.release_moves(done, tag),
             Report::Release(tag, outcome) => self.release_reported(now, tag, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
         }
@@ -77,7 +79,13 @@ impl LeaseTable {
         }
     }
 
-    fn cut_reported(&mut self, now: Now, tag: Tag, outcome: Result<String, StepError>) {
+    fn cut_reported(
+        &mut self,
+        now: Now,
+        done: BootTime,
+        tag: Tag,
+        outcome: Result<Proof, StepError>,
+    ) {
         let Some(lease) = self.waiting_for(tag, "cut", &[State::Cutting]) else {
             return;
         };
@@ -85,15 +93,18 @@ impl LeaseTable {
             Ok(proof) => proof,
             Err(error) => return self.fence(now, tag.lease_id, Event::CutFailed, error),
         };
+        let cause = lease
+            .end
+            .as_ref()
+            .map_or(EndCause::Revoked, |end| end.cause);
         let note = Note::Cut {
             tag,
-            phase: lease.ending,
-            took: lease.since.until(now.boot),
-            after_deadline: (lease.ending == LeasePhase::Expired)
-                .then(|| lease.deadline.until(now.boot)),
-            proof,
+            cause,
+            took: lease.since.until(done),
+            after_deadline: (cause == EndCause::Expired).then(|| lease.deadline.until(done)),
+            proof: proof.clone(),
         };
-        let keep = lease.ending == LeasePhase::Expired && lease.grace_ends() > now.boot;
+        let keep = cause == EndCause::Expired && lease.grace_ends() > now.boot;
         let event = if keep {
             Event::CutProvedKeep
         } else {
@@ -102,7 +113,10 @@ impl LeaseTable {
         if !lease.step(event) {
             return;
         }
-        self.cutting -= 1;
+        if let Some(end) = &mut lease.end {
+            end.proof = proof.into_steps();
+        }
+        self.cut_is_over(now, tag.lease_id);
         self.note(note);
         self.tell_ended(now, tag.lease_id);
         if keep {
@@ -112,35 +126,51 @@ impl LeaseTable {
         }
     }
 
+    /// From here on it must come to an end.
+    fn end_began(&mut self, done: BootTime, tag: Tag) {
+        let by = done + self.policy.cut_within;
+        let expected = [State::Cutting, State::Active, State::Rebinding];
+        let Some(lease) = self.waiting_for(tag, "end began", &expected) else {
+            return;
+        };
+        match &mut lease.old_key {
+            _ if lease.state == State::Cutting => lease.cut_moved = Some(done),
+            Some(OldKey::Retiring { by: old }) => *old = by,
+            _ => {}
+        }
+        self.arm(tag.lease_id);
+    }
+
     /// Also of a lease that is fenced by now: the one behind it has a thread more.
-    fn cut_moves(&mut self, now: Now, tag: Tag) {
+    fn cut_moves(&mut self, done: BootTime, tag: Tag) {
         let expected = [State::Cutting, State::Fenced];
         if let Some(lease) = self.waiting_for(tag, "cut moves", &expected) {
             let kind = lease.kind;
-            self.cut_moved.insert(kind, now.boot);
+            let moved = self.cut_moved.entry(kind).or_insert(done);
+            *moved = done.max(*moved);
         }
     }
 
     /// One that is being cut or waits for its release goes on making its bytes clean, and nobody waits for it.
-    fn bind_moves(&mut self, now: Now, tag: Tag) {
+    fn bind_moves(&mut self, done: BootTime, tag: Tag) {
         let moves = |lease: &&mut Lease| {
             let waits = matches!(lease.state, State::Binding | State::Rebinding);
             lease.tag() == tag && waits && lease.outstanding == Some(Outstanding::Bind)
         };
         if let Some(lease) = self.leases.get_mut(&tag.lease_id).filter(moves) {
-            lease.since = now.boot;
+            lease.since = done;
             self.arm(tag.lease_id);
         }
     }
 
-    fn release_moves(&mut self, now: Now, tag: Tag) {
+    fn release_moves(&mut self, done: BootTime, tag: Tag) {
         let expected = [State::Releasing, State::Fenced];
         let Some(lease) = self.waiting_for(tag, "release moves", &expected) else {
             return;
         };
         // A release that waits for a bind to come back has not been ordered yet.
         if lease.state == State::Releasing && lease.outstanding.is_none() {
-            lease.since = now.boot;
+            lease.since = done;
             lease.release_began = true;
             self.arm(tag.lease_id);
         }

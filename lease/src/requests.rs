@@ -4,12 +4,12 @@ use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    BlockTerms, Generation, LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, Refusal,
-    RefusalClass, Reply, Request, ResourceType, RevokeOutcome,
+    BlockTerms, EndCause, Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo,
+    LeasePhase, Refusal, RefusalClass, Reply, Request, ResourceType, RevokeOutcome, Role,
 };
 
 use crate::{
-    Asked, BootTime, Change, Event, LeaseTable, Note, Now, State, Wanted,
+    After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State,
     admission::{Admitted, wanted},
     lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
     standing::{busy, check_operator},
@@ -23,21 +23,24 @@ const RENEWAL_OVERLAP: Duration = Duration::from_secs(5);
 pub(crate) type Decision = Result<Option<Reply>, Refusal>;
 
 impl LeaseTable {
-    /// Decides a request. Whatever fell due before `now` has happened before it.
+    /// Decides a request. What fell due of the lease that it is about has happened before it.
     pub fn on_request(&mut self, now: Now, asked: &Asked) {
-        self.on_tick(now);
+        if let Some(id) = lease_of(&asked.request) {
+            self.catch_up(now, id);
+        }
         let decision = self.decide(now, asked);
         let answer = match decision {
             Ok(None) => return,
             Ok(Some(reply)) => Ok(reply),
             Err(refusal) => Err(self.refused(asked, refusal)),
         };
-        match asked.request {
+        let after = match asked.request {
             Request::LeaseQuery(_) | Request::LeaseList { .. } | Request::FenceList => {
-                self.answer_now(asked.ticket, answer);
+                After::Nothing
             }
-            _ => self.answer(asked.ticket, answer),
-        }
+            _ => After::Journal,
+        };
+        self.answer_after(after, asked.ticket, answer);
     }
 
     fn decide(&mut self, now: Now, asked: &Asked) -> Decision {
@@ -73,12 +76,14 @@ impl LeaseTable {
         if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
             return Err(busy("the fresh lease id is taken; ask again".into()));
         }
-        self.check_records(&asked.tenant)?;
+        self.check_leases(&asked.tenant)?;
+        self.check_capacity(&asked.tenant, request)?;
         self.check_binds(&asked.tenant)?;
         let admitted = self.admit(request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
-        self.on_its_way(&name, lease.id);
+        self.lives(&name, lease.id, lease.kind, lease.extent.length);
+        self.on_its_way(&name);
         self.leases.insert(lease.id, lease);
         self.order(order);
         self.arm(asked.fresh_id);
@@ -105,9 +110,10 @@ impl LeaseTable {
             deadline: BootTime(0),
             granted_at_unix_ms: 0,
             expires_at_unix_ms: 0,
-            timer: None,
+            timers: (None, None),
             since: now.boot,
-            cut_by: now.boot,
+            cut_ordered: false,
+            cut_moved: None,
             effective: admitted.effective,
             block: block_terms(request, admitted),
             peers: request.rdma_peers.clone(),
@@ -122,7 +128,7 @@ impl LeaseTable {
             cannot_go_on: false,
             told_over: false,
             overlap: Duration::ZERO,
-            ending: LeasePhase::Revoked,
+            end: None,
             fault: None,
             fenced_by_release: false,
             waiting: alloc::vec![Waiting::Grant(asked.ticket)],
@@ -152,22 +158,20 @@ impl LeaseTable {
             });
         }
         self.check_term(secs)?;
-        let rotates = lease.effective.rotate_on_renew && lease.has_key();
-        if lease.state == State::Grace || rotates {
+        // While the key before still works, the key is new already.
+        let rotate = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
+        if lease.state == State::Grace || rotate {
             self.check_binds(&asked.tenant)?;
         }
         let lease = self.live_mut(id)?;
-        if lease.effective.rotate_on_renew && lease.old_key.is_some() {
-            return Err(busy(format!(
-                "lease {id}: the key before still works; renew after it"
-            )));
-        }
         let was = lease.state;
         if lease.outstanding.is_some() || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
+        if was == State::Grace {
+            lease.end = None;
+        }
         lease.start_term(now, secs);
-        let rotate = lease.effective.rotate_on_renew && lease.has_key();
         // Over before the next renewal can come, however short the term.
         let (tag, overlap) = (lease.tag(), RENEWAL_OVERLAP.min(lease.term / 2));
         if was == State::Active {
@@ -185,11 +189,8 @@ impl LeaseTable {
     }
 
     fn query(&self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
-        let tenant = self.visible(asked, id)?;
-        let with_keys = tenant;
-        let live = self.leases.get(&id).map(|lease| lease.info(now, with_keys));
-        let info = live.or_else(|| self.ended.get(&id).map(|ended| ended.info(id)));
-        Ok(info.map(Reply::Lease))
+        let is_holder = self.visible(asked, id)?;
+        Ok(self.told(now, asked.role, is_holder, id).map(Reply::Lease))
     }
 
     fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
@@ -201,19 +202,15 @@ impl LeaseTable {
         if let Some(lease) = self.leases.get(&id).filter(freed) {
             return Ok(Some(Reply::Lease(lease.info(now, false))));
         }
-        self.end_by_request(
-            now,
-            id,
-            Event::Free,
-            LeasePhase::Freed,
-            Waiting::Free(asked.ticket),
-        )
+        let waiting = Waiting::Free(asked.ticket);
+        self.end_by_request(now, id, Event::Free, EndCause::Freed, None, waiting)
     }
 
     fn revoke(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
         check_operator(asked, "revoke a lease")?;
         let waiting = Waiting::Revoke(asked.ticket);
-        match self.end_by_request(now, id, Event::Revoke, LeasePhase::Revoked, waiting) {
+        let (cause, by) = (EndCause::Revoked, Some(String::from(&*asked.tenant)));
+        match self.end_by_request(now, id, Event::Revoke, cause, by, waiting) {
             Err(refusal) => Ok(Some(Reply::Revoked(match refusal.error {
                 LeaseError::Fenced => RevokeOutcome::Fenced,
                 LeaseError::NotFound => RevokeOutcome::NotFound,
@@ -229,7 +226,8 @@ impl LeaseTable {
         now: Now,
         id: LeaseId,
         event: Event,
-        phase: LeasePhase,
+        cause: EndCause,
+        by: Option<String>,
         waiting: Waiting,
     ) -> Decision {
         let lease = self.live_mut(id)?;
@@ -237,8 +235,21 @@ impl LeaseTable {
             return Err(lease.over());
         }
         lease.waiting.push(waiting);
-        self.end(now, id, event, phase);
+        self.end(now, id, event, cause, by);
         Ok(None)
+    }
+}
+
+/// The existing lease that a request is about.
+fn lease_of(request: &Request) -> Option<LeaseId> {
+    match request {
+        Request::LeaseRenew { lease_id, .. }
+        | Request::LeaseBind { lease_id, .. }
+        | Request::LeaseRotate { lease_id, .. }
+        | Request::LeaseFree(lease_id)
+        | Request::LeaseQuery(lease_id)
+        | Request::LeaseRevoke(lease_id) => Some(*lease_id),
+        _ => None,
     }
 }
 
@@ -251,6 +262,32 @@ fn block_terms(request: &LeaseAllocRequest, admitted: &Admitted) -> Option<Box<B
     (request.resource_type == ResourceType::Block).then(|| Box::new(terms()))
 }
 
+impl LeaseTable {
+    /// A lease, alive or ended. Whose it is and which operator took it back is for operators to know.
+    pub(crate) fn told(
+        &self,
+        now: Now,
+        role: Role,
+        with_keys: bool,
+        id: LeaseId,
+    ) -> Option<LeaseInfo> {
+        let live = self.leases.get(&id);
+        let live = live.map(|lease| (&lease.tenant, lease.info(now, with_keys)));
+        let ended = || {
+            self.ended
+                .get(&id)
+                .map(|ended| (&ended.tenant, ended.info(id)))
+        };
+        let (tenant, mut info) = live.or_else(ended)?;
+        if role == Role::Operator {
+            info.tenant = Some(String::from(&**tenant));
+        } else if let Some(end) = &mut info.end {
+            end.by = None;
+        }
+        Some(info)
+    }
+}
+
 /// What requests leave behind.
 impl LeaseTable {
     pub(crate) fn put(&mut self, id: LeaseId) {
@@ -261,21 +298,14 @@ impl LeaseTable {
     }
 
     fn refused(&mut self, asked: &Asked, refusal: Refusal) -> Refusal {
-        let (wanted, lease_id): (Option<Wanted>, _) = match &asked.request {
-            Request::LeaseAlloc(request) => (Some(wanted(request)), None),
-            Request::LeaseRenew { lease_id, .. }
-            | Request::LeaseBind { lease_id, .. }
-            | Request::LeaseRotate { lease_id, .. }
-            | Request::LeaseFree(lease_id)
-            | Request::LeaseQuery(lease_id)
-            | Request::LeaseRevoke(lease_id) => (None, Some(*lease_id)),
-            _ => (None, None),
+        let wanted = match &asked.request {
+            Request::LeaseAlloc(request) => Some(wanted(request)),
+            _ => None,
         };
-        let tenant = String::from(&*asked.tenant);
         self.note(Note::Refused {
-            tenant,
+            tenant: String::from(&*asked.tenant),
             wanted,
-            lease_id,
+            lease_id: lease_of(&asked.request),
             refusal: refusal.clone(),
         });
         refusal

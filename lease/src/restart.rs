@@ -9,16 +9,17 @@
 //! At start, in this order: [`LeaseTable::offer`] for every resource, [`LeaseTable::restore_lease`]
 //! for every lease on record, [`LeaseTable::restore_fence`] for every fence. Then everything of a
 //! resource that [`LeaseTable::holders`] does not name is taken away and scrubbed, and only then is
-//! anything advertised.
+//! anything advertised. [`LeaseTable::on_start`] says when orders can be carried out.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{LeaseId, LeasePhase, ResourceId};
+use fabricbios_wire::{EndCause, LeaseEnd, LeaseId, LeasePhase, ResourceId};
 
 use crate::{
     BootTime, Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note,
     Now, Order, State, StepError, Tag,
+    config::RESTORED_CUTS_AT_ONCE,
     fate::{Fate, Held, secs},
     lease::Lease,
     record::Ended,
@@ -48,7 +49,8 @@ impl LeaseTable {
         match fate {
             Fate::Over(phase) => {
                 let is_news = record.ended.is_none();
-                self.restore_ended(now, &record, phase, is_news);
+                let cause = cause_of(phase);
+                self.restore_ended(now, &record, phase, cause, is_news);
             }
             Fate::Holds(held, extent) if self.take(record.resource_id, extent) => {
                 self.restore_holder(now, &record, held, extent);
@@ -59,7 +61,8 @@ impl LeaseTable {
                     resource_id: record.resource_id,
                     extent,
                 });
-                self.restore_ended(now, &record, fate.displaced(), true);
+                let phase = fate.displaced();
+                self.restore_ended(now, &record, phase, EndCause::Displaced, true);
             }
         }
     }
@@ -128,14 +131,26 @@ impl LeaseTable {
         resource.is_some_and(|resource| resource.free.take_this(extent))
     }
 
-    fn restore_ended(&mut self, now: Now, record: &LeaseRecord, phase: LeasePhase, is_news: bool) {
+    fn restore_ended(
+        &mut self,
+        now: Now,
+        record: &LeaseRecord,
+        phase: LeasePhase,
+        cause: EndCause,
+        is_news: bool,
+    ) {
         let lease_id = record.lease_id;
-        let ended = Ended::of(record, self.tenant_name(&record.tenant), phase);
+        let end = known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms));
+        let over_for_ms = now.unix_ms.saturating_sub(end.at_unix_ms);
+        let ended = Ended {
+            end: Some(end),
+            ..Ended::of(record, self.tenant_name(&record.tenant), phase)
+        };
         if is_news {
             self.journal(Change::PutLease(ended.record(lease_id)));
             self.note(Note::Ended { lease_id, phase });
         }
-        self.remember(now, lease_id, ended);
+        self.remember(now, Duration::from_millis(over_for_ms), lease_id, ended);
     }
 
     /// The bytes are taken already.
@@ -150,12 +165,12 @@ impl LeaseTable {
             lease.state = State::Cutting;
         }
         let state = lease.state;
-        self.lives(&tenant, id);
+        self.lives(&tenant, id, record.resource_type, extent.length);
         self.leases.insert(id, lease);
         match state {
             State::Fenced => self.restore_fenced(now, record),
             State::Grace => self.arm(id),
-            State::Cutting => self.cut_once_more(id),
+            State::Cutting => self.cut_once_more(now, id),
             _ => self.bind_anew(now, id),
         }
         if state != State::Fenced {
@@ -166,15 +181,53 @@ impl LeaseTable {
         }
     }
 
-    /// Written down, for this boot's clock; nobody of this run expects a farewell.
-    fn cut_once_more(&mut self, id: LeaseId) {
+    /// Written down, for this boot's clock.
+    fn cut_once_more(&mut self, now: Now, id: LeaseId) {
         self.put(id);
-        if let Some(lease) = self.leases.get(&id) {
-            let order = Order::Cut(lease.tag(), Farewell::None);
-            self.cutting += 1;
-            self.order(order);
+        self.cutting += 1;
+        if self.leases.get(&id).is_some_and(|lease| lease.told_over) {
+            self.cut_later.push_back(id);
+        } else {
+            self.cut_later.push_front(id);
         }
-        self.arm(id);
+        self.order_later_cuts(now);
+    }
+
+    /// Orders as many of the cuts of an earlier run's leases as may be under way. Nobody of this run expects
+    /// a farewell.
+    fn order_later_cuts(&mut self, now: Now) {
+        while self.cut_now.len() < RESTORED_CUTS_AT_ONCE
+            && let Some(id) = self.cut_later.pop_front()
+        {
+            let Some(lease) = self.leases.get_mut(&id) else {
+                continue;
+            };
+            (lease.cut_ordered, lease.since) = (true, now.boot);
+            let order = Order::Cut(lease.tag(), Farewell::None);
+            self.cut_now.insert(id);
+            self.order(order);
+            self.arm(id);
+        }
+    }
+
+    /// A cut has an outcome.
+    pub(crate) fn cut_is_over(&mut self, now: Now, id: LeaseId) {
+        self.cutting -= 1;
+        if self.cut_now.remove(&id) {
+            self.order_later_cuts(now);
+        }
+    }
+
+    /// The node can carry out orders from now on: no backend is late before that.
+    pub fn on_start(&mut self, now: Now) {
+        let ids: Vec<LeaseId> = self.leases.keys().copied().collect();
+        for id in ids {
+            let waits = |it: &&mut Lease| matches!(it.state, State::Cutting | State::Rebinding);
+            if let Some(lease) = self.leases.get_mut(&id).filter(waits) {
+                lease.since = now.boot;
+                self.arm(id);
+            }
+        }
     }
 
     /// Whatever was written down of its fence, it is one: the record of that comes later and may be
@@ -203,12 +256,28 @@ impl Lease {
         held: Held,
         extent: Extent,
     ) -> Self {
-        let (state, deadline, ending) = match held {
-            Held::Fenced => (State::Fenced, record.deadline, LeasePhase::Revoked),
-            Held::Lives(deadline) => (State::Rebinding, deadline, LeasePhase::Revoked),
-            Held::Kept(ended_at) => (State::Grace, ended_at, LeasePhase::Expired),
-            Held::Ends { phase, .. } => (State::Cutting, now.boot, phase),
+        let over = |cause| Some(known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms)));
+        let ending = |cause| Some(ended_for(cause, 0));
+        let (state, deadline, end) = match held {
+            Held::Fenced => (
+                State::Fenced,
+                record.deadline,
+                over(EndCause::NodeRestarted),
+            ),
+            Held::Lives(deadline) => (State::Rebinding, deadline, None),
+            Held::Kept(ended_at) => (State::Grace, ended_at, ending(EndCause::Expired)),
+            Held::Ends { phase, told: true } => (State::Cutting, now.boot, over(cause_of(phase))),
+            Held::Ends { phase, told: false } => {
+                (State::Cutting, now.boot, ending(cause_of(phase)))
+            }
         };
+        let revoked = matches!(
+            held,
+            Held::Ends {
+                phase: LeasePhase::Revoked,
+                ..
+            }
+        );
         let ends = matches!(held, Held::Ends { .. });
         // What ends is not kept for a renewal.
         let grace_secs = if ends { 0 } else { record.grace_secs };
@@ -225,9 +294,10 @@ impl Lease {
             deadline,
             granted_at_unix_ms: record.granted_at_unix_ms,
             expires_at_unix_ms: record.expires_at_unix_ms,
-            timer: None,
+            timers: (None, None),
             since: now.boot,
-            cut_by: now.boot,
+            cut_ordered: false,
+            cut_moved: None,
             effective: record.effective,
             block: record.block.clone(),
             peers: Vec::new(),
@@ -239,15 +309,38 @@ impl Lease {
             bound_before: false,
             bind_again_at: None,
             bound_in_vain: 0,
-            cannot_go_on: ends && ending == LeasePhase::Revoked,
+            cannot_go_on: revoked,
             told_over: matches!(held, Held::Ends { told: true, .. }),
             overlap: Duration::ZERO,
-            ending,
+            end,
             fault: (state == State::Fenced).then(|| Box::new(fenced_before())),
             fenced_by_release: record.fenced_by_release,
             waiting: Vec::new(),
             wanted: None,
         }
+    }
+}
+
+/// As an earlier run told it.
+fn known_end(record: &LeaseRecord) -> Option<Box<LeaseEnd>> {
+    record.end.clone().filter(|end| end.at_unix_ms != 0)
+}
+
+fn ended_for(cause: EndCause, at_unix_ms: u64) -> Box<LeaseEnd> {
+    Box::new(LeaseEnd {
+        at_unix_ms,
+        cause,
+        by: None,
+        proof: Vec::new(),
+    })
+}
+
+/// Of a lease whose end nobody has told yet, or was told by a version that did not say why.
+fn cause_of(phase: LeasePhase) -> EndCause {
+    match phase {
+        LeasePhase::Expired => EndCause::Expired,
+        LeasePhase::Freed => EndCause::Freed,
+        _ => EndCause::NodeRestarted,
     }
 }
 

@@ -14,8 +14,14 @@ use alloc::{
 use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
 
 use crate::{
-    Availability, BootTime, Change, Effect, FenceRecord, Note, Now, Offer, Order, Policy, State,
-    Ticket, lease::Lease, record::Ended, resource::Resource, tenants::Tenant,
+    After, Availability, BootTime, Change, Effect, FenceRecord, Note, Offer, Order, Policy, State,
+    Ticket,
+    lease::Lease,
+    rate::Rates,
+    record::Ended,
+    resource::Resource,
+    tenants::Tenant,
+    timers::{Timer, Timers},
 };
 
 /// A request with all that the table cannot make by itself.
@@ -33,12 +39,6 @@ pub struct Asked {
     pub request: Request,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
-    Lease(LeaseId),
-    Reset(ResourceId),
-}
-
 /// Who holds what until when.
 #[derive(Debug)]
 pub struct LeaseTable {
@@ -47,15 +47,25 @@ pub struct LeaseTable {
     pub(crate) leases: BTreeMap<LeaseId, Lease>,
     pub(crate) ended: BTreeMap<LeaseId, Ended>,
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
+    /// How many records of ended leases each tenant has.
+    pub(crate) histories: BTreeSet<(usize, Arc<str>)>,
+    pub(crate) rates: Rates,
     /// Leases in `Cutting`.
     pub(crate) cutting: usize,
-    /// When a cut of that kind of resource came a step further.
+    /// Leases of an earlier run whose cut is not ordered yet; those that somebody may still reach first.
+    pub(crate) cut_later: VecDeque<LeaseId>,
+    /// Such cuts that are ordered and have no outcome yet.
+    pub(crate) cut_now: BTreeSet<LeaseId>,
+    /// When a cut of that kind of resource came a step further last.
     pub(crate) cut_moved: BTreeMap<ResourceType, BootTime>,
     /// The node is going down.
     pub(crate) draining: bool,
-    pub(crate) timers: BTreeSet<(BootTime, Timer)>,
-    /// Ended leases in the order in which they will be forgotten.
-    pub(crate) forget: VecDeque<(BootTime, LeaseId)>,
+    /// What time alone brings about: ends of terms, of grace times and of overlaps of keys.
+    pub(crate) deadlines: Timers,
+    /// Ends of the patience with backends.
+    pub(crate) patience: Timers,
+    /// When records of ended leases go.
+    pub(crate) forget: Timers,
     effects: VecDeque<Effect>,
 }
 
@@ -70,11 +80,16 @@ impl LeaseTable {
             leases: BTreeMap::new(),
             ended: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            histories: BTreeSet::new(),
+            rates: Rates::default(),
             cutting: 0,
+            cut_later: VecDeque::new(),
+            cut_now: BTreeSet::new(),
             cut_moved: BTreeMap::new(),
             draining: false,
-            timers: BTreeSet::new(),
-            forget: VecDeque::new(),
+            deadlines: Timers::default(),
+            patience: Timers::default(),
+            forget: Timers::default(),
             effects: VecDeque::new(),
         }
     }
@@ -139,6 +154,18 @@ impl LeaseTable {
         leases.map(|lease| (lease.id, lease.state))
     }
 
+    /// Whether every lease of an earlier run has its binding again or is cut. What that run had cut already
+    /// and has not told to be clean does not count.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let unsettled = |lease: &Lease| match lease.state {
+            State::Rebinding => true,
+            State::Cutting => !lease.told_over,
+            _ => false,
+        };
+        !self.leases.values().any(unsettled)
+    }
+
     /// Leases on record, alive or ended.
     #[must_use]
     pub fn records(&self) -> usize {
@@ -148,9 +175,8 @@ impl LeaseTable {
     /// When something falls due: exact, never later than the next thing that time alone changes.
     #[must_use]
     pub fn next_deadline(&self) -> Option<BootTime> {
-        let timer = self.timers.first().map(|&(at, _)| at);
-        let forget = self.forget.front().map(|&(at, _)| at);
-        timer.into_iter().chain(forget).min()
+        let timers = [&self.deadlines, &self.patience, &self.forget];
+        timers.into_iter().filter_map(Timers::next).min()
     }
 }
 
@@ -162,7 +188,16 @@ impl LeaseTable {
     }
 
     pub(crate) fn order(&mut self, order: Order) {
-        self.effects.push_back(Effect::Order(order));
+        let lease = order.lease_id().and_then(|id| self.leases.get(&id));
+        self.effects.push_back(Effect::Order {
+            tenant: lease.map(|lease| lease.tenant.clone()),
+            after_journal: match order {
+                Order::Release(..) => lease.is_none_or(Lease::granted),
+                Order::Reset(..) => true,
+                _ => false,
+            },
+            order,
+        });
     }
 
     pub(crate) fn journal(&mut self, change: Change) {
@@ -173,50 +208,31 @@ impl LeaseTable {
         self.effects.push_back(Effect::Note(note));
     }
 
-    /// Says what was decided; what it rests on is durable first.
+    /// Says what was decided, when the changes so far are durable.
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.effects.push_back(Effect::Answer {
-            ticket,
-            answer,
-            after_journal: true,
-        });
+        self.answer_after(After::Journal, ticket, answer);
     }
 
-    /// Says what is so; nothing new rests on it.
-    pub(crate) fn answer_now(&mut self, ticket: Ticket, answer: Answer) {
+    pub(crate) fn answer_after(&mut self, after: After, ticket: Ticket, answer: Answer) {
         self.effects.push_back(Effect::Answer {
             ticket,
             answer,
-            after_journal: false,
+            after,
         });
     }
 }
 
 /// Book-keeping that every move shares.
 impl LeaseTable {
-    /// Puts the lease's timer where its state wants it. To be called after every change.
+    /// Sets the lease's timers as its state wants them. To be called after every change.
     pub(crate) fn arm(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let wanted = lease.next_timer(&self.policy);
-        if let Some(old) = core::mem::replace(&mut lease.timer, wanted) {
-            self.timers.remove(&(old, Timer::Lease(id)));
-        }
-        if let Some(at) = wanted {
-            self.timers.insert((at, Timer::Lease(id)));
-        }
-    }
-
-    /// Drops the records that have been kept long enough.
-    pub(crate) fn forget_old(&mut self, now: Now) {
-        while let Some(&(at, id)) = self.forget.front().filter(|&&(at, _)| at <= now.boot) {
-            debug_assert!(at <= now.boot);
-            self.forget.pop_front();
-            if let Some(ended) = self.ended.remove(&id) {
-                self.forget_name(&ended.tenant, id);
-                self.journal(Change::RemoveLease(id));
-            }
-        }
+        let (term, patience) = (lease.next_deadline(), lease.patience_ends(&self.policy));
+        let owner = Some(lease.tenant.clone());
+        let old = core::mem::replace(&mut lease.timers, (term, patience));
+        self.deadlines.set(&owner, Timer::Lease(id), old.0, term);
+        self.patience.set(&owner, Timer::Lease(id), old.1, patience);
     }
 }

@@ -1,47 +1,100 @@
 //! What the table keeps by tenant, and how much of it one tenant may have.
 
-use alloc::{collections::BTreeSet, format, sync::Arc};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    sync::Arc,
+};
+use core::time::Duration;
 
-use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
+use fabricbios_wire::{
+    LeaseAllocRequest, LeaseError, LeaseId, Refusal, RefusalClass, ResourceType, Role,
+};
 
-use crate::{LeaseTable, Now, record::Ended};
+use crate::{
+    Change, LeaseTable, Now,
+    record::Ended,
+    timers::{Owner, Timer},
+};
+
+/// A record of an earlier run that is overdue is forgotten by a tick, like every other.
+const RECORD_KEPT_MIN: Duration = Duration::from_millis(1);
 
 /// A tenant that has leases, alive or on record.
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
     pub(crate) live: BTreeSet<LeaseId>,
     pub(crate) ended: BTreeSet<LeaseId>,
+    /// What its live leases hold of each kind, in the unit of the kind.
+    holds: BTreeMap<ResourceType, u64>,
     /// Binds and rotations that are ordered and not reported.
-    pub(crate) on_their_way: usize,
+    on_their_way: usize,
 }
 
+/// Quotas.
 impl LeaseTable {
-    /// The name as the table holds it, so that a million leases share it.
-    pub(crate) fn tenant_name(&mut self, name: &str) -> Arc<str> {
-        self.tenants
-            .get_key_value(name)
-            .map_or_else(|| Arc::from(name), |(known, _)| known.clone())
-    }
-
-    /// Whether the tenant may have one more lease.
-    pub(crate) fn check_records(&self, name: &str) -> Result<(), Refusal> {
-        let tenant = self.tenants.get(name);
-        let has = tenant.map_or(0, |tenant| tenant.live.len() + tenant.ended.len());
-        let (max, all_max) = (self.policy.tenant_records_max, self.policy.records_max);
-        if has < max && self.records() < all_max {
+    /// Whether the tenant may ask for something now: a bound on requests a second, with a second's worth
+    /// ahead. Operators may always, to revoke what a tenant does.
+    pub fn check_rate(&mut self, now: Now, tenant: &Arc<str>, role: Role) -> Result<(), Refusal> {
+        let most = self.policy.tenant_requests_per_sec;
+        if most == 0 || role == Role::Operator || self.rates.take(now.boot, tenant, most) {
             return Ok(());
         }
         Err(Refusal::new(
-            LeaseError::Unavailable,
+            LeaseError::ResourceBusy,
             RefusalClass::Transient,
             format!(
-                "{has} leases of tenant {name} are on record, ended ones included; the node keeps \
-                 {max} a tenant and {all_max} in all: try later"
+                "tenant {tenant} asks more than {most} times a second; ask again a little later"
             ),
         ))
     }
 
-    /// Whether the tenant may have one more binding or rotation on its way.
+    /// Whether the tenant may have one more lease. What it had does not count.
+    pub(crate) fn check_leases(&self, name: &str) -> Result<(), Refusal> {
+        let has = self.tenants.get(name).map_or(0, |tenant| tenant.live.len());
+        let max = self.policy.tenant_leases_max;
+        if has >= max {
+            return over_quota(format!(
+                "tenant {name} has {has} leases and may have {max} on this node: free some, or ask its operator"
+            ));
+        }
+        if self.leases.len() >= self.policy.leases_max {
+            return Err(Refusal::new(
+                LeaseError::Unavailable,
+                RefusalClass::Transient,
+                format!(
+                    "this node has {} leases, as many as it can have: try later or elsewhere",
+                    self.leases.len()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the tenant may have that much more of the kind.
+    pub(crate) fn check_capacity(
+        &self,
+        name: &str,
+        request: &LeaseAllocRequest,
+    ) -> Result<(), Refusal> {
+        let (kind, wanted) = (request.resource_type, request.capacity);
+        let Some(&max) = self.policy.tenant_capacity_max.get(&kind) else {
+            return Ok(());
+        };
+        let holds = self.tenants.get(name).and_then(|it| it.holds.get(&kind));
+        let holds = holds.copied().unwrap_or(0);
+        if holds.saturating_add(wanted) <= max {
+            return Ok(());
+        }
+        over_quota(format!(
+            "capacity={wanted}; tenant {name} holds {holds} of {kind} and may hold {max} on this node: ask for less, \
+             free some, or ask its operator"
+        ))
+    }
+
+    /// Whether the tenant may have one more binding or rotation on its way. They take turns with those of
+    /// others; what is bounded is how many wait.
     pub(crate) fn check_binds(&self, name: &str) -> Result<(), Refusal> {
         let on_their_way = self
             .tenants
@@ -53,20 +106,60 @@ impl LeaseTable {
         Err(Refusal::new(
             LeaseError::ResourceBusy,
             RefusalClass::Transient,
-            format!("{on_their_way} bindings of tenant {name} are on their way; ask again"),
+            format!(
+                "{on_their_way} bindings of tenant {name} are on their way; ask again when some are made"
+            ),
         ))
     }
+}
 
-    /// The tenant has this lease.
-    pub(crate) fn lives(&mut self, name: &Arc<str>, id: LeaseId) -> &mut Tenant {
+fn over_quota(message: String) -> Result<(), Refusal> {
+    Err(Refusal::new(
+        LeaseError::CapacityExceeded,
+        RefusalClass::Policy,
+        message,
+    ))
+}
+
+/// Live leases.
+impl LeaseTable {
+    /// The name as the table holds it, so that a million leases share it.
+    pub(crate) fn tenant_name(&mut self, name: &str) -> Arc<str> {
+        self.tenants
+            .get_key_value(name)
+            .map_or_else(|| Arc::from(name), |(known, _)| known.clone())
+    }
+
+    /// The tenant has this lease from now on.
+    pub(crate) fn lives(&mut self, name: &Arc<str>, id: LeaseId, kind: ResourceType, length: u64) {
         let tenant = self.tenants.entry(name.clone()).or_default();
         tenant.live.insert(id);
-        tenant
+        *tenant.holds.entry(kind).or_default() += length;
+    }
+
+    /// It has it no more.
+    pub(crate) fn lives_no_more(
+        &mut self,
+        name: &Arc<str>,
+        id: LeaseId,
+        kind: ResourceType,
+        length: u64,
+    ) {
+        let Some(tenant) = self.tenants.get_mut(name) else {
+            return;
+        };
+        tenant.live.remove(&id);
+        if let Some(holds) = tenant.holds.get_mut(&kind) {
+            *holds = holds.saturating_sub(length);
+        }
+        self.forget_idle(name);
     }
 
     /// A bind or rotation of a live lease has been ordered.
-    pub(crate) fn on_its_way(&mut self, name: &Arc<str>, id: LeaseId) {
-        self.lives(name, id).on_their_way += 1;
+    pub(crate) fn on_its_way(&mut self, name: &Arc<str>) {
+        if let Some(tenant) = self.tenants.get_mut(name) {
+            tenant.on_their_way += 1;
+        }
     }
 
     /// It has been reported.
@@ -76,24 +169,76 @@ impl LeaseTable {
         }
     }
 
-    /// From now on the lease is a record.
-    pub(crate) fn remember(&mut self, now: Now, id: LeaseId, ended: Ended) {
-        let tenant = self.tenants.entry(ended.tenant.clone()).or_default();
-        tenant.live.remove(&id);
-        tenant.ended.insert(id);
-        self.ended.insert(id, ended);
+    /// Takes a tenant without leases from the table.
+    fn forget_idle(&mut self, name: &Arc<str>) {
+        let idle = |it: &Tenant| it.live.is_empty() && it.ended.is_empty();
+        if self.tenants.get(name).is_some_and(idle) {
+            self.tenants.remove(name);
+        }
+    }
+}
+
+/// Records of ended leases. They are bounded, and no lease is refused for them: the oldest of the tenant that
+/// has the most give way.
+impl LeaseTable {
+    /// There is this record from now on, or since so long ago.
+    pub(crate) fn remember(&mut self, now: Now, since: Duration, id: LeaseId, ended: Ended) {
+        let name = ended.tenant.clone();
+        let left = self.policy.keep_ended.saturating_sub(since);
+        let at = now.boot + left.max(RECORD_KEPT_MIN);
+        self.change_history(&name, |history| history.insert(id));
         self.forget
-            .push_back((now.boot + self.policy.keep_ended, id));
+            .set(&Some(name.clone()), Timer::Lease(id), None, Some(at));
+        self.ended.insert(
+            id,
+            Ended {
+                forget_at: at,
+                ..ended
+            },
+        );
+        let its = self
+            .tenants
+            .get(&name)
+            .map_or(0, |tenant| tenant.ended.len());
+        if its > self.policy.tenant_ended_max {
+            self.forget_oldest_of(&Some(name));
+        } else if self.ended.len() > self.policy.ended_max
+            && let Some((_, longest)) = self.histories.last().cloned()
+        {
+            self.forget_oldest_of(&Some(longest));
+        }
     }
 
-    /// Takes a lease's id from its tenant, and a tenant without leases from the table.
-    pub(crate) fn forget_name(&mut self, name: &Arc<str>, id: LeaseId) {
-        if let Some(tenant) = self.tenants.get_mut(name) {
-            tenant.live.remove(&id);
-            tenant.ended.remove(&id);
-            if tenant.live.is_empty() && tenant.ended.is_empty() {
-                self.tenants.remove(name);
-            }
+    fn forget_oldest_of(&mut self, owner: &Owner) {
+        if let Some(Timer::Lease(id)) = self.forget.first_of(owner) {
+            self.forget_record(id);
+        }
+    }
+
+    /// Drops the record of an ended lease.
+    pub(crate) fn forget_record(&mut self, id: LeaseId) {
+        let Some(ended) = self.ended.remove(&id) else {
+            return;
+        };
+        let owner = Some(ended.tenant.clone());
+        self.forget
+            .set(&owner, Timer::Lease(id), Some(ended.forget_at), None);
+        self.change_history(&ended.tenant, |history| history.remove(&id));
+        self.forget_idle(&ended.tenant);
+        self.journal(Change::RemoveLease(id));
+    }
+
+    fn change_history(
+        &mut self,
+        name: &Arc<str>,
+        change: impl FnOnce(&mut BTreeSet<LeaseId>) -> bool,
+    ) {
+        let history = &mut self.tenants.entry(name.clone()).or_default().ended;
+        self.histories.remove(&(history.len(), name.clone()));
+        change(history);
+        self.histories.insert((history.len(), name.clone()));
+        if history.is_empty() {
+            self.histories.remove(&(0, name.clone()));
         }
     }
 }

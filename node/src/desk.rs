@@ -48,13 +48,17 @@ impl Desk {
             }
             return true;
         }
-        driver.ask(Input::Asked {
-            tenant: asked.principal.tenant.into(),
-            role: asked.principal.role,
-            reached: self.advertise.or(asked.local_ip),
-            request: asked.request,
-            reply: asked.reply,
-        })
+        let tenant: Arc<str> = asked.principal.tenant.into();
+        driver.ask(
+            Some(tenant.clone()),
+            Input::Asked {
+                tenant,
+                role: asked.principal.role,
+                reached: self.advertise.or(asked.local_ip),
+                request: asked.request,
+                reply: asked.reply,
+            },
+        )
     }
 
     fn answer(&self, asked: &Asked) -> Option<Answer> {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Asked, BootTime, Change as TableChange, Effect, LeaseTable, Now, Order, Report, State, Ticket,
+    After, Asked, BootTime, Change as TableChange, Effect, LeaseTable, Order, Report, State, Ticket,
 };
 use fabricbios_wire::{
     Answer, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request, Role,
@@ -23,11 +23,13 @@ use tokio::sync::oneshot;
 use crate::{
     backends::Backends,
     clock, endpoint,
+    fair::Owner,
     inventory::{Inventory, Standing},
     journal::{Change, CommitError, Journal, Seq},
-    lanes, log_note,
+    log_note,
     mailbox::Mailbox,
     records,
+    workers::raise_priority,
 };
 
 /// What can happen to the driver.
@@ -68,6 +70,14 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// made, and ends if it cannot be.
 const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
 
+/// Of each sort, done in one turn: none keeps the others waiting for longer than some milliseconds.
+const REPORTS_A_TURN: usize = 64;
+const TIMERS_A_TURN: usize = 64;
+const REQUESTS_A_TURN: usize = 16;
+
+/// How often it is looked whether everything is settled or drained, while there is more to do.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Who waits for an answer.
 #[derive(Debug)]
 struct Asker {
@@ -79,10 +89,10 @@ struct Asker {
 #[derive(Debug)]
 enum Held {
     /// Nobody is told of what a crash could undo.
-    Answer(Ticket, Answer),
+    Answer(Ticket, Answer, After),
     /// A release or reset: after a crash the journal must not say that a lease lives whose bytes are
     /// scrubbed. Cuts wait for nothing.
-    Order(Order),
+    Order(Owner, Order),
 }
 
 /// See the module.
@@ -101,10 +111,12 @@ pub struct Driver {
     durable: Seq,
     /// What waits for the disk, in order of submission.
     held: VecDeque<(Seq, Held)>,
+    /// Why the journal could not be written at the last try.
+    unwritable: Option<CommitError>,
     draining: Option<BootTime>,
     /// Leases that an earlier run could not cut, and told of.
     fenced_before: BTreeSet<LeaseId>,
-    latest: BootTime,
+    next_look: BootTime,
     /// Told when what an earlier run left is as it should be, or at the latest then.
     settled: Option<(oneshot::Sender<()>, BootTime)>,
 }
@@ -131,9 +143,10 @@ impl Driver {
             submitted: Seq(0),
             durable: Seq(0),
             held: VecDeque::new(),
+            unwritable: None,
             draining: None,
             fenced_before: BTreeSet::new(),
-            latest: BootTime(0),
+            next_look: BootTime(0),
             settled: None,
         }
     }
@@ -148,22 +161,27 @@ impl Driver {
     /// Drives until drained or halted, then closes the journal. Once drained: the leases whose access
     /// could not be proven to have ended.
     pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
-        lanes::hurry();
+        raise_priority();
         let fenced = self
             .table
             .uncut()
             .filter(|(_, state)| *state == State::Fenced);
         self.fenced_before = fenced.map(|(id, _)| id).collect();
-        let now = self.now();
-        self.table.on_tick(now);
+        self.table.on_start(clock::now());
         self.perform();
-        self.tell_settled();
-        while !self.is_done() {
-            self.mailbox.wait(self.next_wake())?;
-            if !self.turn() {
+        while let Some(more) = self.turn() {
+            let now = clock::now().boot;
+            if more && now < self.next_look {
+                continue;
+            }
+            self.next_look = now + LOOK;
+            self.tell_settled();
+            if self.is_done() {
                 break;
             }
-            self.tell_settled();
+            if !more {
+                self.mailbox.wait(self.next_wake())?;
+            }
         }
         let uncut = self.uncut();
         self.journal.close().map_err(io::Error::other)?;
@@ -176,42 +194,38 @@ impl Driver {
         uncut.filter(is_ours).collect()
     }
 
-    /// Takes in everything that is there, all that was done before each thing that is asked;
-    /// `false`: stop now.
-    fn turn(&mut self) -> bool {
-        loop {
-            while let Some(input) = self.mailbox.take_done() {
-                if matches!(input, Input::Halt) {
-                    return false;
-                }
-                self.apply(input);
-                self.perform();
+    /// Does some of everything that there is to do: whether there is more. `None`: stop now.
+    fn turn(&mut self) -> Option<bool> {
+        while let Some(input) = self.mailbox.take_done() {
+            if matches!(input, Input::Halt) {
+                return None;
             }
-            let now = self.now();
-            self.table.on_tick(now);
-            self.perform();
-            let Some(input) = self.mailbox.take_asked() else {
-                return true;
-            };
             self.apply(input);
             self.perform();
         }
-    }
-
-    /// The time, for the table: it never goes backwards.
-    fn now(&mut self) -> Now {
-        let now = clock::now();
-        self.latest = self.latest.max(now.boot);
-        now
-    }
-
-    /// The time at which something was done, or the latest that the table knows of.
-    fn done_at(&mut self, at: BootTime) -> Now {
-        self.latest = self.latest.max(at);
-        Now {
-            boot: self.latest,
-            unix_ms: clock::now().unix_ms_at(self.latest),
+        for _ in 0..REPORTS_A_TURN {
+            let Some(input) = self.mailbox.take_report() else {
+                break;
+            };
+            self.apply(input);
         }
+        self.perform();
+        let now = clock::now();
+        let done_at = |input: &Input| match input {
+            Input::Report { at, .. } => Some(*at),
+            _ => None,
+        };
+        let heard = self.mailbox.least_of_reports(done_at).unwrap_or(now.boot);
+        let more_is_due = self.table.tick_some(now, heard, TIMERS_A_TURN);
+        self.perform();
+        for _ in 0..REQUESTS_A_TURN {
+            let Some(input) = self.mailbox.take_asked() else {
+                break;
+            };
+            self.apply(input);
+        }
+        self.perform();
+        Some(more_is_due || !self.mailbox.is_empty())
     }
 
     fn next_wake(&self) -> Option<BootTime> {
@@ -223,16 +237,15 @@ impl Driver {
             .min()
     }
 
+    /// What ran out while there was no daemon is not served any more when this one is READY.
     fn tell_settled(&mut self) {
-        let census = self.table.census();
-        // Cutting: what ran out while there was no daemon is not served any more when this one is READY.
-        let unsettled = [State::Rebinding, State::Cutting];
-        let is_settled = !unsettled.iter().any(|state| census.contains_key(state));
-        let now = clock::now().boot;
-        let is_time = |latest: BootTime| is_settled || latest <= now;
-        if let Some((settled, _)) = self.settled.take_if(|(_, latest)| is_time(*latest)) {
+        let Some((_, latest)) = self.settled else {
+            return;
+        };
+        if self.table.is_settled() || latest <= clock::now().boot {
+            let settled = self.settled.take();
             // Whoever waited for it may be gone with the daemon.
-            settled.send(()).ok();
+            settled.map(|(settled, _)| settled.send(()).ok());
         }
     }
 
@@ -240,12 +253,11 @@ impl Driver {
         let Some(patience_ends) = self.draining else {
             return false;
         };
-        let settled = self
-            .table
-            .census()
-            .keys()
-            .all(|state| *state == State::Fenced);
-        (settled && self.held.is_empty()) || patience_ends <= clock::now().boot
+        let fenced_alone = || {
+            let census = self.table.census();
+            census.keys().all(|state| *state == State::Fenced)
+        };
+        (self.held.is_empty() && fenced_alone()) || patience_ends <= clock::now().boot
     }
 
     fn apply(&mut self, input: Input) {
@@ -257,14 +269,14 @@ impl Driver {
                 request,
                 reply,
             } => self.asked(tenant, role, request, Asker { reached, reply }),
-            Input::Report { at, report } => {
-                let at = self.done_at(at);
-                self.table.on_report(at, report);
+            Input::Report { at, report } => self.table.on_report(clock::now(), at, report),
+            Input::Durable(Ok(seq)) => {
+                self.unwritable = None;
+                self.durable = self.durable.max(seq);
             }
-            Input::Durable(Ok(seq)) => self.durable = self.durable.max(seq),
             Input::Durable(Err(error)) => self.not_durable(&error),
             Input::Drain => {
-                let now = self.now();
+                let now = clock::now();
                 self.draining = Some(now.boot + DRAIN_PATIENCE);
                 self.table.on_drain(now);
             }
@@ -273,7 +285,9 @@ impl Driver {
     }
 
     fn asked(&mut self, tenant: Arc<str>, role: Role, request: Request, asker: Asker) {
-        if let Some(refusal) = self.not_now(&request) {
+        let now = clock::now();
+        let may_ask = self.table.check_rate(now, &tenant, role);
+        if let Err(refusal) = may_ask.and_then(|()| self.check_open(&request)) {
             return asker.tell(Err(refusal));
         }
         if let Request::GetInventory(form) = request {
@@ -293,7 +307,6 @@ impl Driver {
             fresh_id,
             request,
         };
-        let now = self.now();
         self.table.on_request(now, &asked);
     }
 
@@ -309,16 +322,23 @@ impl Driver {
         }
     }
 
-    /// Why new leases are not taken on at the moment.
-    fn not_now(&self, request: &Request) -> Option<Refusal> {
+    /// Whether new leases are taken on at the moment.
+    fn check_open(&self, request: &Request) -> Result<(), Refusal> {
         if !matches!(request, Request::LeaseAlloc(_)) {
-            return None;
+            return Ok(());
         }
         if self.draining.is_some() {
-            return Some(unavailable("the node is shutting down; lease elsewhere"));
+            return Err(unavailable("the node is shutting down; lease elsewhere"));
         }
-        (!self.journal.has_room())
-            .then(|| unavailable("the node's journal does not keep up; try again later"))
+        if let Some(error) = &self.unwritable {
+            return Err(unwritten(error));
+        }
+        match self.journal.has_room() {
+            true => Ok(()),
+            false => Err(unavailable(
+                "the node's journal does not keep up; try again later",
+            )),
+        }
     }
 
     /// Does what the table asks for, until it asks for nothing.
@@ -326,26 +346,24 @@ impl Driver {
         let mut held = Vec::new();
         while let Some(effect) = self.table.poll_effect() {
             match effect {
-                Effect::Order(order @ (Order::Release(..) | Order::Reset(..))) => {
-                    held.push(Held::Order(order));
-                }
-                Effect::Order(order) => self.backends.dispatch(order),
+                Effect::Order {
+                    order,
+                    tenant,
+                    after_journal: true,
+                } => held.push(Held::Order(tenant, order)),
+                Effect::Order { order, tenant, .. } => self.backends.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
                 Effect::Answer {
                     ticket,
                     answer,
-                    after_journal: true,
-                } => {
-                    held.push(Held::Answer(ticket, answer));
-                }
+                    after: After::Nothing,
+                } => self.tell(ticket, answer),
                 Effect::Answer {
                     ticket,
                     answer,
-                    after_journal: false,
-                } => {
-                    self.tell(ticket, answer);
-                }
+                    after,
+                } => held.push(Held::Answer(ticket, answer, after)),
             }
         }
         if !self.batch.is_empty() {
@@ -364,25 +382,33 @@ impl Driver {
             .is_some_and(|(seq, ..)| *seq <= self.durable)
         {
             match self.held.pop_front() {
-                Some((_, Held::Answer(ticket, answer))) => self.tell(ticket, answer),
-                Some((_, Held::Order(order))) => self.backends.dispatch(order),
+                Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
+                Some((_, Held::Order(tenant, order))) => self.backends.dispatch(tenant, order),
                 None => {}
             }
         }
     }
 
-    /// The disk refused: who waits for it is told so. Cuts were made all the same, and a lease that
-    /// nobody was told of runs out by itself. Releases go on waiting: the write is tried again.
+    /// The disk refused: who waits for it is told so, and a lease that was to be granted is taken back. Cuts were
+    /// made all the same. Releases of leases on record go on waiting: the write is tried again.
     fn not_durable(&mut self, error: &CommitError) {
-        tracing::error!(%error, waiting = self.held.len(), "the journal could not be written");
+        if self.unwritable.is_none() {
+            tracing::error!(%error, waiting = self.held.len(), "the journal could not be written; trying again");
+        }
+        self.unwritable = Some(error.clone());
         for (seq, held) in std::mem::take(&mut self.held) {
-            let (ticket, answer) = match held {
-                Held::Answer(ticket, answer) => (ticket, answer),
-                order @ Held::Order(_) => {
+            let (ticket, answer, after) = match held {
+                Held::Answer(ticket, answer, after) => (ticket, answer, after),
+                order @ Held::Order(..) => {
                     self.held.push_back((seq, order));
                     continue;
                 }
             };
+            if let After::Grant(id) = after {
+                self.table.on_grant_lost(clock::now(), id);
+                self.tell(ticket, Err(unwritten(error)));
+                continue;
+            }
             let told = match answer {
                 Ok(_) => Err(Refusal::new(
                     LeaseError::Internal,
@@ -417,8 +443,15 @@ impl Asker {
     }
 }
 
-fn unavailable(message: &str) -> Refusal {
+fn unavailable(message: impl Into<String>) -> Refusal {
     Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
+}
+
+fn unwritten(error: &CommitError) -> Refusal {
+    unavailable(format!(
+        "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
+         operator has made room"
+    ))
 }
 
 fn fresh_lease_id() -> Option<LeaseId> {

@@ -75,7 +75,8 @@ fn next(
 fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
     let released = it.backend.release(it.tag, it.extent, &|| ());
     if released.is_ok() {
-        on_report(Report::Release(it.tag, Ok(())));
+        // The node's own affair by now: nobody waits for it.
+        on_report(None, Report::Release(it.tag, Ok(())));
     }
     released.is_ok()
 }
@@ -93,7 +94,7 @@ mod tests {
         memory.fail(Step::Release, true);
         let (tell, told) = mpsc::channel();
         let healing = Healing::start(
-            Arc::new(move |report| tell.send(report).unwrap()),
+            Arc::new(move |_, report| tell.send(report).unwrap()),
             Duration::from_millis(1),
         );
         let tag = Tag {

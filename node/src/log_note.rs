@@ -53,13 +53,13 @@ pub(crate) fn log(note: &Note) {
         }
         Note::Cut {
             tag,
-            phase,
+            cause,
             took,
             after_deadline,
             proof,
         } => {
             tracing::info!(
-                lease_id = %tag.lease_id, generation = tag.generation.0, %phase,
+                lease_id = %tag.lease_id, generation = tag.generation.0, %cause,
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 after_deadline_us = after_deadline.map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
                 %proof, "cut"

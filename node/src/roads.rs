@@ -10,7 +10,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, Outlives, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, Outlives, Proof, StepError,
+    Tag,
 };
 use fabricbios_wire::{Binding, LeaseId, RdmaBinding, ResourceId, Transport};
 
@@ -241,11 +242,11 @@ impl Backend for Roads {
     }
 
     /// Both, whatever comes of the first: a bind may be on its way on either.
-    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
         let udp = self.udp.cut(tag, farewell).map_err(over_udp);
         let rdma = self.rdma.cut(tag, farewell);
         let proof = match (udp, rdma) {
-            (Ok(udp), Ok(rdma)) => Ok(format!("UDP: {udp}; RDMA: {rdma}")),
+            (Ok(udp), Ok(rdma)) => Ok(udp.and(rdma)),
             (Err(udp), Err(rdma)) => {
                 let detail = format!("{}; and {rdma}", udp.detail);
                 Err(StepError::new(udp.step, detail))

@@ -111,7 +111,7 @@ impl Service {
 
     /// Starts to take every lease back; [`Service::stopped`] says when that is done.
     pub fn drain(&self) {
-        self.driver.ask(Input::Drain);
+        self.driver.done(Input::Drain);
     }
 
     /// Stops without taking anything back: what is left is cut by the end of the process.
@@ -168,11 +168,9 @@ fn prepare(
         arenas: Vec::new(),
         pools: Vec::new(),
     };
-    let mut backends = Backends::new(Arc::new(move |report| {
-        driver.done(Input::Report {
-            at: clock::now().boot,
-            report,
-        });
+    let mut backends = Backends::new(Arc::new(move |owner, report| {
+        let at = clock::now().boot;
+        driver.report(owner, Input::Report { at, report });
     }));
     let mut table = LeaseTable::new(policy(settings, &inventory));
     offered.list(&mut table);
@@ -212,7 +210,7 @@ fn open_memory(
 ) -> anyhow::Result<()> {
     let resource_id = memory.offer.resource_id;
     memory.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
-    backends.add(resource_id, memory.backend);
+    backends.add(resource_id, ResourceType::Mem, memory.backend);
     inventory.arenas.push(memory.arena);
     Ok(())
 }
@@ -233,7 +231,8 @@ fn open_blocks(
         table.restore_fence(clock::now(), stray.fence(clock::now().unix_ms), true);
     }
     for offer in blocks.offers() {
-        backends.add(offer.resource_id, blocks.backend.clone());
+        let backend = blocks.backend.clone();
+        backends.add(offer.resource_id, ResourceType::Block, backend);
         let unreleased = table.unreleased(offer.resource_id);
         unreleased.for_each(|(tag, extent)| backends.release_later(tag, extent));
     }

@@ -1,7 +1,7 @@
 //! What a lease hands back: its life, and the coordinates of its data plane (000, "Binding TLV
 //! Format").
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
 use zeroize::Zeroize;
@@ -43,7 +43,70 @@ pub struct LeaseInfo {
     pub effective: Effective,
     /// The coordinates; parts that the lease has not are absent.
     pub binding: Binding,
+    /// 0x0C01: whose it is. Told to operators only; a tenant sees none but its own.
+    pub tenant: Option<String>,
+    /// 0x0C02 and 0x0C03: how it ended. Absent while it lives. Boxed: of a million leases most live.
+    pub end: Option<Box<LeaseEnd>>,
 }
+
+/// How a lease ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LeaseEnd {
+    /// Wall clock at which its end was certain: access was proved gone, or that could not be proved.
+    pub at_unix_ms: u64,
+    /// Why.
+    pub cause: EndCause,
+    /// Which operator, where one revoked it. Told to operators only.
+    pub by: Option<String>,
+    /// What the cut did and what was answered, in order; empty in lists, and where the lease was not cut.
+    pub proof: Vec<ProofStep>,
+}
+
+/// Why a lease ended. The phase says how: a lease whose term ran out and whose cut failed has the cause
+/// `Expired` and the phase FENCED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum EndCause {
+    /// Its term ran out, and its grace time where it had one.
+    Expired = 0,
+    /// Its holder gave it back.
+    Freed = 1,
+    /// An operator took it back.
+    Revoked = 2,
+    /// The node was stopped.
+    NodeStopped = 3,
+    /// The node was restarted, and it could not go on.
+    NodeRestarted = 4,
+    /// An old key could not be proved dead, so the lease was cut.
+    KeyNotRetired = 5,
+    /// A binding was not made and left something behind, or was not made in time.
+    BindingFailed = 6,
+    /// What it held was not there any more after a restart, or was somebody else's.
+    Displaced = 7,
+}
+
+/// One step of a cut, or one question that proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ProofStep {
+    /// Its name, such as `dealloc_mw` or `Connect`.
+    pub step: String,
+    /// How long it took, microseconds.
+    pub took_us: u32,
+    /// What it found: the answer to a question, or a refusal that changes nothing. Empty where it was done.
+    pub found: String,
+}
+
+/// Steps in the proof of one cut.
+pub const PROOF_STEPS_MAX: usize = 64;
+
+/// Bytes of the name of a step.
+pub const PROOF_STEP_BYTES_MAX: usize = 64;
+
+/// Bytes of what a step found.
+pub const PROOF_FOUND_BYTES_MAX: usize = 256;
 
 /// The specification's three answers to LEASE_QUERY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! A lease as bytes (layout ours): 88 fixed bytes, then a `u32` length and TLVs: the lease id
 //! again as 0x0101 (the sources make it part of every binding), the coordinates, and the echo of
-//! what is enforced.
+//! what is enforced, whose it is, and how it ended.
 
 use alloc::borrow::Cow;
 
 use crate::{
     Generation, LEASES_PER_PAGE_MAX, LeaseId, LeaseInfo, LeasePage, LeasePhase, LeaseStatus,
-    ResourceType, binding_tlv, constraints,
+    ResourceType, binding_tlv, constraints, lease_end,
     read::{Decoded, Reader},
     tag,
     tlv::Tlv,
@@ -22,6 +22,8 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
     area.require(tag::LEASE_ID, |tlv| check_lease_id(tlv, lease.lease_id))?;
     lease.effective = constraints::find_effective(&area)?;
     lease.binding = binding_tlv::read(&area)?;
+    lease.tenant = lease_end::find_tenant(&area)?;
+    lease.end = lease_end::find(&area)?;
     Ok(lease)
 }
 
@@ -41,6 +43,8 @@ fn read_fixed(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
         remaining_ms: r.u64("remaining_ms")?,
         effective: Default::default(),
         binding: Default::default(),
+        tenant: None,
+        end: None,
     })
 }
 
@@ -63,6 +67,7 @@ pub(crate) fn write(w: &mut Writer, lease: &LeaseInfo) {
         w.tlv(tag::LEASE_ID, &lease.lease_id.0.to_be_bytes());
         binding_tlv::write(w, &lease.binding);
         constraints::write_effective(w, &lease.effective);
+        lease_end::write(w, lease.tenant.as_deref(), lease.end.as_deref());
     });
 }
 

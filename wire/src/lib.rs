@@ -32,6 +32,7 @@ mod host_id;
 mod id;
 mod inventory_tlv;
 mod lease_alloc;
+mod lease_end;
 mod lease_info;
 mod lease_intent;
 mod limits;

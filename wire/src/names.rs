@@ -4,9 +4,9 @@ use alloc::string::String;
 use core::{fmt, str::FromStr};
 
 use crate::{
-    CpuIsolationClass, DataOp, DataStatus, GpuExclusivityClass, InventoryForm, KvCacheTier,
-    LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy, RefusalClass,
-    ResourceType, RevokeOutcome, Role, Transport,
+    CpuIsolationClass, DataOp, DataStatus, EndCause, GpuExclusivityClass, InventoryForm,
+    KvCacheTier, LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy,
+    RefusalClass, ResourceType, RevokeOutcome, Role, Transport,
 };
 
 /// Text that names none of the values it could.
@@ -127,6 +127,17 @@ words! { LeasePhase, "lease phase", u8, from_byte:
     4 Revoked "revoked";
     5 Freed "freed";
     6 Fenced "fenced";
+}
+
+words! { EndCause, "cause of an end", u8, from_byte:
+    0 Expired "expired";
+    1 Freed "freed";
+    2 Revoked "revoked";
+    3 NodeStopped "node_stopped";
+    4 NodeRestarted "node_restarted";
+    5 KeyNotRetired "key_not_retired";
+    6 BindingFailed "binding_failed";
+    7 Displaced "displaced";
 }
 
 words! { RdmaStrategy, "RDMA strategy", u8, from_byte:

@@ -1,6 +1,6 @@
 //! Every tag by name. 0x0101–0x0104, 0x0201–0x0205, 0x0901–0x0903 and 0x0910 are the sources'; the
 //! others are ours and extend by family: 0x02xx RDMA, 0x03xx NVMe-oF, 0x04xx NET, 0x05xx GPU,
-//! 0x06xx CPU, 0x09xx what is asked for, 0x0Axx refusals, 0x0Bxx inventory.
+//! 0x06xx CPU, 0x09xx what is asked for, 0x0Axx refusals, 0x0Bxx inventory, 0x0Cxx what a lease was.
 
 macro_rules! tags {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $words:literal;)*) => {
@@ -107,4 +107,10 @@ tags! {
     INVENTORY_CLASSES = 0x0B03, "classes";
     /// `u128, u8…`; may repeat.
     INVENTORY_TRANSPORTS = 0x0B04, "transports";
+    /// UTF-8.
+    LEASE_TENANT = 0x0C01, "tenant";
+    /// `u64, u8`, UTF-8, [`crate::LeaseEnd`].
+    LEASE_END = 0x0C02, "end";
+    /// `u32, u8`, UTF-8, UTF-8, [`crate::ProofStep`]; may repeat.
+    LEASE_PROOF_STEP = 0x0C03, "step of the proof";
 }

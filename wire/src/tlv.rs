@@ -47,12 +47,18 @@ impl<'a> Tlv<'a> {
         self.byte_of("flag", "0 or 1", |byte| (byte <= 1).then_some(byte == 1))
     }
 
-    /// The value as text of at most `max` bytes.
+    /// The value behind `skip` bytes as text of at most `max` bytes.
     pub(crate) fn text(&self, skip: usize, max: usize) -> Result<&'a str, DecodeError> {
-        let bytes = self.value.get(skip..).unwrap_or_default();
-        if bytes.len() > max {
+        let length = self.value.len().saturating_sub(skip);
+        if length > max {
             return Err(self.wrong_length(Cow::Owned(format!("at most {} bytes", skip + max))));
         }
+        self.text_within(skip, length)
+    }
+
+    /// So many bytes behind `skip` as text; those that are there.
+    pub(crate) fn text_within(&self, skip: usize, length: usize) -> Result<&'a str, DecodeError> {
+        let bytes = self.value.get(skip..skip + length).unwrap_or_default();
         core::str::from_utf8(bytes).map_err(|wrong| {
             let at = skip + wrong.valid_up_to();
             self.unknown_value(at, "text", "UTF-8", "other bytes")

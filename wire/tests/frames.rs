@@ -219,6 +219,8 @@ fn the_largest_pages_fit_a_frame() {
             mutual_auth: false,
         },
         binding,
+        tenant: None,
+        end: None,
     };
     let fence = Fence {
         resource_id: ResourceId(1),

@@ -148,6 +148,8 @@ fn no_secret_is_ever_printed() {
             nvmeof: Some(Box::new(binding())),
             ..Binding::default()
         },
+        tenant: None,
+        end: None,
     };
     let mut frame = encode_answer(&header, &Ok(Reply::Lease(lease)));
     let places: Vec<usize> = (0..frame.len() - 7)

@@ -61,6 +61,7 @@ fn every_word_reads_back_and_every_number_too() {
     check(Transport::ALL, |v| Transport::from_byte(v as u8));
     check(LeaseStatus::ALL, |v| LeaseStatus::from_byte(v as u8));
     check(LeasePhase::ALL, |v| LeasePhase::from_byte(v as u8));
+    check(EndCause::ALL, |v| EndCause::from_byte(v as u8));
     check(RefusalClass::ALL, |v| RefusalClass::from_byte(v as u8));
     check(LeaseError::ALL, |v| LeaseError::from_code(v as u16));
     check(MessageType::ALL, |v| MessageType::from_code(v as u16));

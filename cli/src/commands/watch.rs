@@ -129,6 +129,8 @@ mod tests {
                 rdma: Some(rdma),
                 ..Binding::default()
             },
+            tenant: None,
+            end: None,
         }
     }
 

@@ -187,6 +187,8 @@ pub(crate) fn lease(remaining_ms: u64) -> LeaseInfo {
             rdma: Some(rdma()),
             ..Binding::default()
         },
+        tenant: None,
+        end: None,
     }
 }
 

@@ -4,8 +4,8 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, StepError,
-    Tag,
+    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
+    StepError, Tag,
 };
 use fabricbios_wire::{Binding, ResourceId, Transport};
 
@@ -124,7 +124,7 @@ impl Backend for FbmuBackend {
         self.road.drop_old_key(tag)
     }
 
-    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {
         self.road.cut(tag)
     }
 

@@ -5,7 +5,7 @@
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc};
 
-use fabricbios_lease::{BindError, BootTime, StepError, Tag};
+use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
 use fabricbios_wire::Binding;
 
 use super::{
@@ -108,7 +108,7 @@ impl FbbuBackend {
 
     /// [`fabricbios_lease::Backend::cut`]: never waits for the storage. What had been handed to it before
     /// may still land; nothing that is read leaves any more.
-    pub fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         self.road.cut(tag)
     }
 

@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_lease::StepError;
+use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::{DpKey, Generation};
 
 use super::entry::{Content, Entry};
@@ -45,7 +45,7 @@ pub(super) enum State<C> {
     /// In use.
     Live(Arc<Entry<C>>),
     /// Proven unreachable.
-    Cut { proof: String, entry: Arc<Entry<C>> },
+    Cut { proof: Proof, entry: Arc<Entry<C>> },
     /// Could not be proven unreachable.
     Failed {
         error: StepError,

@@ -5,7 +5,7 @@
 
 use std::{mem, net::Ipv4Addr, time::Instant};
 
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{Proof, StepError, Tag};
 use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, LeaseId,
 };
@@ -20,7 +20,7 @@ use crate::{Begin, DataKey, begin};
 
 impl<C: Content> Road<C> {
     /// Ends access, if there is any; the state is Cut or Failed then. Gives the proof.
-    pub(super) fn end(&self, life: &mut Life<C>, tag: Tag) -> Result<String, StepError> {
+    pub(super) fn end(&self, life: &mut Life<C>, tag: Tag) -> Result<Proof, StepError> {
         match mem::take(&mut life.state) {
             State::Live(entry) | State::Failed { entry, .. } => {
                 life.key = None;
@@ -45,24 +45,29 @@ impl<C: Content> Road<C> {
         }
     }
 
-    fn prove_over(&self, entry: &Entry<C>, tag: Tag) -> Result<String, StepError> {
+    fn prove_over(&self, entry: &Entry<C>, tag: Tag) -> Result<Proof, StepError> {
+        let mut proof = Proof::default();
         let started = Instant::now();
         entry.end();
-        let took_us = started.elapsed().as_micros();
+        let name = name_of(C::SERVICE);
+        proof.add(
+            format!("{name} end"),
+            started.elapsed(),
+            "nothing in progress",
+        );
         // Copied, since the server takes the lock on the way of the question.
         let keys = entry.keys().clone();
         for key in keys.iter() {
+            let asked = Instant::now();
             let answered = self.ask_as_client(tag.lease_id, key);
             if answered != Answered::Status(DataStatus::NoLease) {
                 let detail = format!("{tag}: PING under its key got {answered:?}, not NO_LEASE");
                 return Err(StepError::new("prove over", detail));
             }
+            let question = format!("{name} PING under its key");
+            proof.add(question, asked.elapsed(), DataStatus::NoLease);
         }
-        let count = keys.iter().count();
-        Ok(format!(
-            "{}: nothing in progress after {took_us} µs, NO_LEASE under its keys ({count})",
-            name_of(C::SERVICE)
-        ))
+        Ok(proof)
     }
 
     /// Takes the key before the last rotation away, if there is one.
@@ -144,10 +149,10 @@ fn ping(service: DataService, lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVE
     out
 }
 
-fn why_unreachable<C>(state: &State<C>) -> String {
+fn why_unreachable<C>(state: &State<C>) -> Proof {
     match state {
         State::Cut { proof, .. } => proof.clone(),
-        State::Empty => "it was never bound".into(),
-        _ => "it was cut before".into(),
+        State::Empty => Proof::nothing_to_cut("it was never bound"),
+        _ => Proof::nothing_to_cut("it was cut before"),
     }
 }

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, MutexGuard},
 };
 
-use fabricbios_lease::{BindError, BootTime, StepError, Tag};
+use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, Limits};
 
 use super::{
@@ -82,15 +82,16 @@ impl<C: Content> Road<C> {
     }
 
     /// A farewell costs nothing here: a key that is cut is answered with NO_LEASE anyway.
-    pub(super) fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    pub(super) fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         let Some(slot) = self.table.find_or_make(tag.lease_id) else {
-            return Ok("it was released before".into());
+            return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let mut life = slot.lock();
         life.cut_through = life.cut_through.max(Some(tag.generation));
         if let Some(newer) = life.generation.filter(|it| *it > tag.generation) {
             let newer = newer.0;
-            return Ok(format!("the lease has moved on to generation {newer}"));
+            let why = format!("the lease has moved on to generation {newer}");
+            return Ok(Proof::nothing_to_cut(why));
         }
         self.end(&mut life, tag)
     }

@@ -60,7 +60,8 @@ impl Fixture {
     }
 
     pub(crate) fn cut(&self, number: u128) -> String {
-        self.backend.cut(tag(number, 1), Farewell::None).unwrap()
+        let proof = self.backend.cut(tag(number, 1), Farewell::None);
+        proof.unwrap().to_string()
     }
 
     pub(crate) fn release(&self, number: u128) {

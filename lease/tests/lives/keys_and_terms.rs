@@ -147,6 +147,7 @@ fn a_key_that_does_not_die_takes_the_lease_with_it() {
         world.orders.clear();
         world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
         world.orders.clear();
+        world.report(Report::EndBegan(tag));
         if silent {
             world.pass_ms(1_000);
         } else {

@@ -71,7 +71,7 @@ fn each_has_its_code_and_class() {
 #[test]
 fn a_full_table_refuses_for_now() {
     let policy = Policy {
-        records_max: 1,
+        leases_max: 1,
         ..Policy::default()
     };
     let mut world = World::with_policy(policy);

@@ -116,26 +116,89 @@ fn one_tenant_has_so_many_binds_on_their_way_and_no_more() {
 }
 
 #[test]
-fn one_tenants_records_do_not_fill_the_table_for_others() {
+fn a_tenant_has_no_more_leases_and_no_more_of_a_kind_than_its_quota() {
     let policy = Policy {
-        tenant_records_max: 1,
+        tenant_leases_max: 2,
+        tenant_capacity_max: [(ResourceType::Mem, 3 * PAGE)].into(),
         ..Policy::default()
     };
     let mut world = World::with_policy(policy);
-    let tag = world.granted(1, 10, 0);
-    let more = world.ask(alloc(PAGE, 10, 0));
-    assert_eq!(world.refusal(more).error, LeaseError::Unavailable);
-    world.ask(Request::LeaseFree(tag.lease_id));
+    let first = world.granted(2, 10, 0);
+    let too_much = world.ask(alloc(2 * PAGE, 10, 0));
+    let refusal = world.refusal(too_much).clone();
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::CapacityExceeded, RefusalClass::Policy)
+    );
+    world.granted(1, 10, 0);
+    let third = world.ask(alloc(1, 10, 0));
+    assert_eq!(world.refusal(third).class, RefusalClass::Policy);
+    world.ask_as("bob", Role::Tenant, alloc(3 * PAGE, 10, 0));
+    world.bind_order();
+    // What is given back counts no more, when it is clean.
+    world.free(first.lease_id);
     let cut = world.cut_order();
     world.cut_ok(cut);
     world.released();
-    let ended_ones_count = world.ask(alloc(PAGE, 10, 0));
-    assert_eq!(
-        world.refusal(ended_ones_count).error,
-        LeaseError::Unavailable
-    );
-    world.ask_as("bob", Role::Tenant, alloc(PAGE, 10, 0));
-    world.bind_order();
+    world.granted(2, 10, 0);
+}
+
+#[test]
+fn what_a_tenant_had_never_refuses_its_next_lease_and_the_oldest_records_give_way() {
+    let policy = Policy {
+        tenant_ended_max: 3,
+        ended_max: 4,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    let mut end_one = |tenant: &str| {
+        world.ask_as(tenant, Role::Tenant, alloc(PAGE, 10, 0));
+        let tag = world.bind_order().tag;
+        world.report(Report::Bind(tag, Ok(binding(7))));
+        world.ask_as(tenant, Role::Tenant, Request::LeaseFree(tag.lease_id));
+        let cut = world.cut_order();
+        world.cut_ok(cut);
+        world.released();
+        world.pass_ms(10);
+        tag.lease_id
+    };
+    let his = end_one("bob");
+    let hers: Vec<LeaseId> = (0..100).map(|_| end_one("alice")).collect();
+    // Both have three records then, which is one too many: the tenant with the longest history gives way.
+    end_one("carol");
+    assert_eq!(world.table.records(), 4);
+    let known = |world: &mut World, tenant: &str, id: LeaseId| {
+        let ticket = world.ask_as(tenant, Role::Tenant, Request::LeaseQuery(id));
+        world.answer(ticket).unwrap().is_ok()
+    };
+    assert!(known(&mut world, "bob", his));
+    let newest = hers.iter().rev().take(2);
+    assert!(newest.copied().all(|id| known(&mut world, "alice", id)));
+    assert!(!known(&mut world, "alice", hers[97]));
+    let forgotten = hers[..98].iter().all(|id| {
+        let gone = Change::RemoveLease(*id);
+        world.journal.contains(&gone)
+    });
+    assert!(forgotten, "the journal forgets too");
+}
+
+#[test]
+fn who_asks_too_often_is_refused_for_a_moment_and_an_operator_never_is() {
+    let policy = Policy {
+        tenant_requests_per_sec: 5,
+        ..Policy::default()
+    };
+    let mut world = World::with_policy(policy);
+    let now = world.now;
+    let mut ask = |tenant: &str, role| world.table.check_rate(now, &tenant.into(), role);
+    let taken = (0..50)
+        .filter(|_| ask("alice", Role::Tenant).is_ok())
+        .count();
+    assert_eq!(taken, 5);
+    let refusal = ask("alice", Role::Tenant).unwrap_err();
+    assert_eq!(refusal.class, RefusalClass::Transient);
+    assert!(ask("bob", Role::Tenant).is_ok());
+    assert!((0..50).all(|_| ask("root", Role::Operator).is_ok()));
 }
 
 #[test]
@@ -183,7 +246,7 @@ fn reports_about_what_is_over_change_nothing() {
         world.report(Report::Release(tag, Ok(())));
         world.report(Report::Bind(tag, Err(BindError::Stranded(failed("x")))));
     }
-    world.report(Report::Cut(tag, Ok("not asked for".into())));
+    world.report(Report::Cut(tag, Ok(Proof::default())));
     world.report(Report::Release(tag, Ok(())));
     assert_eq!(world.query(tag.lease_id), before);
     assert_eq!((world.orders.len(), world.table.fences().len()), (0, 0));

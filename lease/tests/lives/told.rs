@@ -15,10 +15,22 @@ fn deadline_in(world: &World, secs: u64) -> BootTime {
 fn order_of_effects(world: &mut World) -> String {
     let effects = std::iter::from_fn(|| world.table.poll_effect());
     let letter = |effect| match effect {
-        Effect::Order(Order::Extend(..)) => Some('E'),
-        Effect::Order(Order::Rotate(_)) => Some('R'),
-        Effect::Order(Order::Cut(..)) => Some('C'),
-        Effect::Order(Order::Fenced(_)) => Some('F'),
+        Effect::Order {
+            order: Order::Extend(..),
+            ..
+        } => Some('E'),
+        Effect::Order {
+            order: Order::Rotate(_),
+            ..
+        } => Some('R'),
+        Effect::Order {
+            order: Order::Cut(..),
+            ..
+        } => Some('C'),
+        Effect::Order {
+            order: Order::Fenced(_),
+            ..
+        } => Some('F'),
         Effect::Answer { .. } => Some('A'),
         _ => None,
     };
@@ -32,7 +44,7 @@ fn the_road_knows_the_deadline_before_the_client_knows_the_lease() {
     assert_eq!(world.said, [], "no access before it is bound");
     let tag = world.bind_order().tag;
     let bound = Report::Bind(tag, Ok(binding_over(Transport::Udp, 7)));
-    world.table.on_report(world.now, bound);
+    world.table.on_report(world.now, world.now.boot, bound);
     assert_eq!(order_of_effects(&mut world), "EA");
 }
 
@@ -138,7 +150,7 @@ fn the_road_is_told_of_a_fence_after_the_cut() {
     world.rebind(tag.lease_id);
     let second = world.bind_order().tag;
     let stranded = Report::Bind(second, Err(BindError::Stranded(failed("destroy_qp"))));
-    world.table.on_report(world.now, stranded);
+    world.table.on_report(world.now, world.now.boot, stranded);
     assert_eq!(order_of_effects(&mut world), "CFA");
 }
 

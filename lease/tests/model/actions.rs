@@ -275,14 +275,17 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
 /// What the operator allows: often so little that tenants feel it.
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let plenty = Limits::PLENTY;
-    let records = prop_oneof![1 => 1..10usize, 2 => Just(plenty.records)];
-    let tenant_records = prop_oneof![1 => 1..8usize, 2 => Just(plenty.tenant_records)];
-    let tenant_binds = prop_oneof![2 => 1..4usize, 2 => Just(plenty.tenant_binds)];
-    (records, tenant_records, tenant_binds).prop_map(|(records, tenant_records, tenant_binds)| {
-        Limits {
-            records,
-            tenant_records,
+    let few = |most: usize| prop_oneof![1 => 1..most, 2 => Just(plenty.leases)];
+    let binds = prop_oneof![2 => 1..4usize, 2 => Just(plenty.tenant_binds)];
+    let bytes = prop_oneof![1 => 1..12 * PAGE, 2 => Just(plenty.tenant_bytes)];
+    (few(10), few(6), few(8), few(4), binds, bytes).prop_map(
+        |(leases, ended, tenant_leases, tenant_ended, tenant_binds, tenant_bytes)| Limits {
+            leases,
+            ended,
+            tenant_leases,
+            tenant_ended,
             tenant_binds,
-        }
-    })
+            tenant_bytes,
+        },
+    )
 }

@@ -39,7 +39,10 @@ impl Pair {
         let ticket = self.ask(tenant, Asker::Holder, id, request);
         let effects = self.effects();
         let extent = effects.iter().find_map(|effect| match effect {
-            Effect::Order(Order::Bind(order)) if order.tag.lease_id == id => Some(order.extent),
+            Effect::Order {
+                order: Order::Bind(order),
+                ..
+            } if order.tag.lease_id == id => Some(order.extent),
             _ => None,
         });
         for effect in &effects {

@@ -47,7 +47,8 @@ impl Pair {
     }
 
     pub(super) fn report(&mut self, report: Report) {
-        self.table.on_report(self.now, report.clone());
+        self.table
+            .on_report(self.now, self.now.boot, report.clone());
         let effects = self.effects();
         self.seen.report(&report);
         self.oracle.report(&report);
@@ -63,7 +64,10 @@ impl Pair {
         let report = outcome_of(&self.open[which], outcome, number, &self.oracle);
         let moves = matches!(
             report,
-            Report::BindProgress(_) | Report::ReleaseProgress(_) | Report::CutMoves(_)
+            Report::BindProgress(_)
+                | Report::ReleaseProgress(_)
+                | Report::EndBegan(_)
+                | Report::CutMoves(_)
         );
         if !moves {
             self.open.remove(which);
@@ -83,7 +87,7 @@ impl Pair {
             return;
         };
         if !self.open.iter().any(|order| answers(&report, order)) {
-            self.table.on_report(self.now, report);
+            self.table.on_report(self.now, self.now.boot, report);
             let effects = self.effects();
             self.compare(effects);
         }
@@ -100,6 +104,7 @@ impl Pair {
             | Report::Rotate(tag, _)
             | Report::RetireKey(tag, _)
             | Report::Cut(tag, _)
+            | Report::EndBegan(tag)
             | Report::CutMoves(tag)
             | Report::ReleaseProgress(tag)
             | Report::Release(tag, _) => {
@@ -108,7 +113,7 @@ impl Pair {
             }
             Report::Reset(id, _) => id.0 += 7,
         }
-        self.table.on_report(self.now, report);
+        self.table.on_report(self.now, self.now.boot, report);
         let effects = self.effects();
         self.compare(effects);
     }
@@ -124,6 +129,7 @@ impl Pair {
             resource_id: self.oracle.arenas[lease.arena].id,
         };
         self.report(Report::ReleaseProgress(tag));
+        self.report(Report::EndBegan(tag));
         self.report(Report::CutMoves(tag));
     }
 
@@ -200,6 +206,7 @@ pub(super) fn restored(world: &World, journal: &Journal, now: Now, run: EarlierR
     for fence in journal.fences.values() {
         table.restore_fence(now, fence.clone(), !run.same_boot);
     }
+    table.on_start(now);
     table
 }
 
@@ -208,8 +215,11 @@ pub(super) fn answers(report: &Report, order: &Order) -> bool {
     match (report, order) {
         (Report::Bind(tag, _) | Report::BindProgress(tag), Order::Bind(order)) => *tag == order.tag,
         (Report::Rotate(tag, _), Order::Rotate(of))
-        | (Report::RetireKey(tag, _), Order::RetireKey(of))
-        | (Report::Cut(tag, _) | Report::CutMoves(tag), Order::Cut(of, _))
+        | (Report::RetireKey(tag, _) | Report::EndBegan(tag), Order::RetireKey(of))
+        | (
+            Report::Cut(tag, _) | Report::EndBegan(tag) | Report::CutMoves(tag),
+            Order::Cut(of, _),
+        )
         | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
             tag == of
         }
@@ -240,11 +250,15 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
             )
         }
         Order::Rotate(tag) => Report::Rotate(*tag, bound(rotated(*tag, number, oracle))),
+        Order::RetireKey(tag) if matches!(outcome, Outcome::Moving) => Report::EndBegan(*tag),
         Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
         // Nobody reports on these.
         Order::Extend(..) | Order::Fenced(_) => unreachable!("{order:?} is not open"),
-        Order::Cut(tag, _) if matches!(outcome, Outcome::Moving) => Report::CutMoves(*tag),
-        Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| String::from("proof"))),
+        Order::Cut(tag, _) if matches!(outcome, Outcome::Moving) => match number % 2 {
+            0 => Report::EndBegan(*tag),
+            _ => Report::CutMoves(*tag),
+        },
+        Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| Proof::default())),
         Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
             Report::ReleaseProgress(*tag)
         }

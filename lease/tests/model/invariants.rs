@@ -378,7 +378,7 @@ pub(crate) fn invariant_permanent_means_never(
     offers: &[Offer],
 ) {
     let Err(refusal) = answer else { return };
-    if refusal.error == LeaseError::CapacityExceeded {
+    if refusal.error == LeaseError::CapacityExceeded && refusal.class != RefusalClass::Policy {
         let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
         let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type;
         let road = |offer: &&Offer| {

@@ -97,9 +97,12 @@ impl World {
 
     fn policy(&self) -> Policy {
         Policy {
-            records_max: self.limits.records,
-            tenant_records_max: self.limits.tenant_records,
+            leases_max: self.limits.leases,
+            ended_max: self.limits.ended,
+            tenant_leases_max: self.limits.tenant_leases,
+            tenant_ended_max: self.limits.tenant_ended,
             tenant_binds_max: self.limits.tenant_binds,
+            tenant_capacity_max: [(ResourceType::Mem, self.limits.tenant_bytes)].into(),
             ..Policy::default()
         }
     }

@@ -100,17 +100,20 @@ impl World {
     }
 
     pub(crate) fn report(&mut self, report: Report) {
-        self.table.on_report(self.now, report);
+        self.table.on_report(self.now, self.now.boot, report);
         self.drain();
     }
 
     pub(crate) fn drain(&mut self) {
         while let Some(effect) = self.table.poll_effect() {
             match effect {
-                Effect::Order(order @ (Order::Extend(..) | Order::Fenced(_))) => {
+                Effect::Order {
+                    order: order @ (Order::Extend(..) | Order::Fenced(_)),
+                    ..
+                } => {
                     self.said.push(order);
                 }
-                Effect::Order(order) => self.orders.push(order),
+                Effect::Order { order, .. } => self.orders.push(order),
                 Effect::Journal(change) => self.journal.push(change),
                 Effect::Answer { ticket, answer, .. } => self.answers.push((ticket, answer)),
                 Effect::Note(note) => self.notes.push(note),
@@ -157,9 +160,13 @@ impl World {
         }
     }
 
+    /// A thread begins with the cut.
     pub(crate) fn cut_order(&mut self) -> Tag {
         match self.order() {
-            Order::Cut(tag, _) => tag,
+            Order::Cut(tag, _) => {
+                self.report(Report::EndBegan(tag));
+                tag
+            }
             other => panic!("expected a cut, got {other:?}"),
         }
     }
@@ -244,7 +251,7 @@ impl World {
     }
 
     pub(crate) fn cut_ok(&mut self, tag: Tag) {
-        self.report(Report::Cut(tag, Ok("proof".into())));
+        self.report(Report::Cut(tag, Ok(Proof::default())));
     }
 
     pub(crate) fn released(&mut self) {

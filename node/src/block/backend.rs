@@ -4,7 +4,7 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Condition, Extent, Farewell, Offer, Outlives,
+    Backend, BindError, BindOrder, BootTime, Condition, Extent, Farewell, Offer, Outlives, Proof,
     StepError, Tag,
 };
 use fabricbios_pool::Volume;
@@ -110,20 +110,21 @@ impl BlockBackend {
     }
 
     /// The cut of every road that the lease may have.
-    pub(super) fn cut_roads(&self, tag: Tag, road: Option<Transport>) -> Result<String, StepError> {
+    pub(super) fn cut_roads(&self, tag: Tag, road: Option<Transport>) -> Result<Proof, StepError> {
         let over_udp = matches!(road, None | Some(Transport::Udp | Transport::Both));
         let over_nvmeof = road != Some(Transport::Udp);
         let udp = self.datagrams.as_ref().filter(|_| over_udp);
-        let udp = udp.map(|road| road.cut(tag).map(|proof| format!("UDP: {proof}")));
+        let udp = udp.map(|road| road.cut(tag));
         let nvmeof = self.exports.as_ref().filter(|_| over_nvmeof);
-        let nvmeof = nvmeof.map(|road| road.cut(tag).map(|proof| format!("NVMe-oF: {proof}")));
-        let proofs = udp.into_iter().chain(nvmeof);
+        let nvmeof = nvmeof.map(|road| road.cut(tag));
         // Both were tried, whatever came of the first.
-        let proofs = proofs.collect::<Result<Vec<_>, _>>()?.join("; ");
+        let both = udp.into_iter().chain(nvmeof);
+        let proof = both.reduce(|first, second| Ok(first?.and(second?)));
+        let proof = proof.unwrap_or_else(|| Ok(Proof::nothing_to_cut("no road leads to it")))?;
         if let Some(watchdog) = &self.watchdog {
             watchdog.over(tag);
         }
-        Ok(proofs)
+        Ok(proof)
     }
 
     /// Takes away the roads' leftovers, then the volume.
@@ -327,7 +328,7 @@ impl Backend for BlockBackend {
         true
     }
 
-    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {
         self.cut_roads(tag, self.road_of(tag.lease_id))
     }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::parts::Ledger;
 use crate::{
     journal::{Change, Writer},
-    records,
+    records::{self, Record},
 };
 
 /// A pool that this node has offered at some time: its facts as they were then, and its grants.
@@ -37,6 +37,10 @@ pub(super) struct PoolRecord {
     pub(super) grants: u64,
     /// The last run had it, so that its leases on record are all that there are.
     pub(super) was_offered: bool,
+}
+
+impl Record for PoolRecord {
+    type Version3 = Self;
 }
 
 impl PoolRecord {

@@ -3,7 +3,7 @@
 
 use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
-use fabricbios_lease::{BindError, BootTime, Condition, Extent, StepError, Tag};
+use fabricbios_lease::{BindError, BootTime, Condition, Extent, Proof, StepError, Tag};
 use fabricbios_pool::{Facts, Pool, Volume};
 use fabricbios_premium::nvmet::{Export, Target};
 use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, ResourceId, Transport};
@@ -51,7 +51,7 @@ pub trait Exports: Send + Sync {
     /// [`Target::sever`].
     fn sever(&self, tag: Tag);
     /// [`Target::cut`].
-    fn cut(&self, tag: Tag) -> Result<String, StepError>;
+    fn cut(&self, tag: Tag) -> Result<Proof, StepError>;
     /// [`Target::remove`].
     fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError>;
     /// [`Target::leases`].
@@ -71,7 +71,7 @@ pub trait Datagrams: Send + Sync {
     /// [`FbbuBackend::retire_key`].
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError>;
     /// [`FbbuBackend::cut`].
-    fn cut(&self, tag: Tag) -> Result<String, StepError>;
+    fn cut(&self, tag: Tag) -> Result<Proof, StepError>;
     /// [`FbbuBackend::retire`].
     fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError>;
 }
@@ -121,7 +121,7 @@ impl Exports for Target {
     fn sever(&self, tag: Tag) {
         Self::sever(self, tag);
     }
-    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         Self::cut(self, tag)
     }
     fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
@@ -150,7 +150,7 @@ impl Datagrams for FbbuBackend {
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
         Self::retire_key(self, tag)
     }
-    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         Self::cut(self, tag)
     }
     fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {

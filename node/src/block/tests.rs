@@ -160,10 +160,10 @@ impl Exports for Part {
     fn sever(&self, _: Tag) {
         self.place.step("sever").ok();
     }
-    fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         self.place.step("unlink")?;
         self.place.take("link", tag.lease_id);
-        Ok("unlinked".into())
+        Ok(did("unlink"))
     }
     fn remove(&self, lease: LeaseId, _: &dyn Fn()) -> Result<(), StepError> {
         self.place.step("remove")?;
@@ -174,6 +174,12 @@ impl Exports for Part {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(self.place.ids("export"))
     }
+}
+
+fn did(step: &str) -> Proof {
+    let mut proof = Proof::default();
+    proof.add(step, Duration::ZERO, "");
+    proof
 }
 
 impl Datagrams for Part {
@@ -194,9 +200,9 @@ impl Datagrams for Part {
     fn retire_key(&self, _: Tag) -> Result<Binding, StepError> {
         Ok(Binding::default())
     }
-    fn cut(&self, _: Tag) -> Result<String, StepError> {
+    fn cut(&self, _: Tag) -> Result<Proof, StepError> {
         self.place.step("silence")?;
-        Ok("NO_LEASE".into())
+        Ok(did("silence"))
     }
     fn retire(&self, tag: Tag, _: &dyn Fn()) -> Result<(), StepError> {
         self.place.step("retire")?;
@@ -267,7 +273,7 @@ fn a_life_over_both_roads_leaves_nothing() {
     };
     assert_eq!(bound.limits, Some(blocks));
     let proof = backend.cut(its, Farewell::None).unwrap();
-    assert_eq!(proof, "UDP: NO_LEASE; NVMe-oF: unlinked");
+    assert_eq!(proof, did("silence").and(did("unlink")));
     backend.release(its, EXTENT, &|| ()).unwrap();
     assert!(place.is_empty());
 }

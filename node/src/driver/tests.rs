@@ -33,11 +33,11 @@ impl Scene {
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let mut table = LeaseTable::new(Policy::default());
         table.offer(ResourceType::Mem, memory.probe().unwrap().remove(0));
-        let mut backends = Backends::new(Arc::new(move |report| {
+        let mut backends = Backends::new(Arc::new(move |_, report| {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(ARENA, memory.clone());
+        backends.add(ARENA, ResourceType::Mem, memory.clone());
         let inventory = Inventory {
             node_id: NodeId([0; 32]),
             epoch: Epoch(1),
@@ -84,7 +84,7 @@ impl Scene {
     }
 
     fn releases_held(&self) -> usize {
-        let is_release = |it: &&(Seq, Held)| matches!(it.1, Held::Order(Order::Release(..)));
+        let is_release = |it: &&(Seq, Held)| matches!(it.1, Held::Order(_, Order::Release(..)));
         self.driver.held.iter().filter(is_release).count()
     }
 }
@@ -154,4 +154,35 @@ fn a_cut_waits_for_nothing_and_a_release_for_the_disk() {
     scene.go_on(true, |driver| driver.table.census().is_empty());
     assert_eq!(scene.releases_held(), 0);
     assert_eq!(lease(freed).phase, LeasePhase::Freed);
+}
+
+#[test]
+fn a_grant_that_cannot_be_written_down_is_refused_and_leaves_nothing() {
+    let mut scene = Scene::new();
+    let all = LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 3600);
+    let mut first = scene.ask(Request::LeaseAlloc(all.clone()));
+    // It is bound and waits for a disk that is full.
+    scene.go_on(false, |driver| !driver.held.is_empty());
+    let full = || Input::Durable(Err(CommitError::new("No space left on device")));
+    scene.take(full());
+    let refusal = first.try_recv().unwrap().unwrap_err();
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::Unavailable, RefusalClass::Transient)
+    );
+    assert!(refusal.message.contains("No space left"), "{refusal}");
+    // Its bytes come back before the disk does.
+    scene.go_on(false, |driver| driver.table.census().is_empty());
+    let available: Vec<u64> = { scene.driver.table.availability() }
+        .map(|it| it.available)
+        .collect();
+    assert_eq!(available, [1 << 20]);
+
+    let mut meanwhile = scene.ask(Request::LeaseAlloc(all.clone()));
+    let refusal = meanwhile.try_recv().unwrap().unwrap_err();
+    assert_eq!(refusal.error, LeaseError::Unavailable, "at once");
+    scene.go_on(true, |driver| driver.unwritable.is_none());
+    let granted = scene.ask(Request::LeaseAlloc(all));
+    scene.go_on(true, |driver| driver.askers.is_empty());
+    assert_eq!(lease(granted).phase, LeasePhase::Active);
 }

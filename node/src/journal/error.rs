@@ -114,7 +114,7 @@ pub struct CommitError {
 }
 
 impl CommitError {
-    pub(super) fn new(text: impl fmt::Display) -> Self {
+    pub(crate) fn new(text: impl fmt::Display) -> Self {
         Self {
             text: text.to_string(),
         }

@@ -30,8 +30,9 @@ use rustix::{
 use super::{WATCHING, watch::Watch, word::Word};
 use crate::{
     block::CONFIGFS,
-    clock, lanes,
+    clock,
     mailbox::{Mailbox, Sender},
+    workers::raise_priority,
 };
 
 /// How long a watchdog of an earlier run may take to be gone, once killed. One that is stuck in the kernel
@@ -75,7 +76,7 @@ pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
 
 fn watch(arguments: &Arguments) -> anyhow::Result<()> {
     outlive_the_daemon()?;
-    lanes::hurry();
+    raise_priority();
     let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
     listen(sender)?;
     let shutter = Arc::new(Shutter::new(Path::new(CONFIGFS), arguments.node_id));

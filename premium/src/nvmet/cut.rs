@@ -1,16 +1,20 @@
 //! Ends access to a lease's subsystem, and proves it. docs/decisions/0008-nvmet-cut.md has the reasons.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::StepError;
+use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use super::{
     faults,
     names::{allowed_at, subsystem_at},
     plan, ports, probe,
-    proof::{Case, Proofs, Proven},
+    proof::{Case, Proofs},
     run::Run,
 };
 
@@ -34,6 +38,8 @@ pub(super) enum Severed {
         /// Numbers of the ports that had the link.
         ports: Vec<u16>,
         hosts: Vec<String>,
+        /// That took so long.
+        took: Duration,
         fell: String,
     },
 }
@@ -51,11 +57,13 @@ impl Cut<'_> {
         let tells = turn.is_alone && !self.addresses.is_empty();
         let count = || tells.then(|| probe::connections(self.addresses));
         let before = count();
+        let started = Instant::now();
         let hosts = self.disallow_hosts()?;
         let ports = self.unlink()?;
         Ok(Severed::Links {
             ports,
             hosts,
+            took: started.elapsed(),
             fell: fell(before, count()),
         })
     }
@@ -86,19 +94,42 @@ impl Cut<'_> {
     }
 
     /// `Ok`: proven unreachable.
-    pub(super) fn prove(&self, severed: Severed) -> Result<String, StepError> {
-        let Severed::Links { ports, hosts, fell } = severed else {
-            return Ok("there is no subsystem of the lease".to_owned());
+    pub(super) fn prove(&self, severed: Severed) -> Result<Proof, StepError> {
+        let Severed::Links {
+            ports,
+            hosts,
+            took,
+            fell,
+        } = severed
+        else {
+            return Ok(Proof::nothing_to_cut("there is no subsystem of the lease"));
         };
+        let mut proof = Proof::default();
+        proof.add("unlink", took, format_args!("from {} ports", ports.len()));
+        let started = Instant::now();
         let anchored = self.proofs.settle()?;
         self.sweep_all(&ports, &anchored)?;
+        proof.add("sweep", started.elapsed(), "");
+        let started = Instant::now();
         let proven = self.proofs.prove(Case {
             lease: self.lease,
             subsystem: self.subsystem.clone(),
             ports: ports.clone(),
             host: hosts.into_iter().next(),
         })?;
-        Ok(text(&ports, &proven, &fell))
+        let took = started.elapsed();
+        for answer in proven.answers {
+            proof.add("Connect", took, answer);
+        }
+        for why in proven.not_asked {
+            proof.add(
+                "no Connect",
+                took,
+                format_args!("{why}: the missing link is the proof"),
+            );
+        }
+        proof.add("connections", Duration::ZERO, fell);
+        Ok(proof)
     }
 
     /// Where no link was found, somebody has unlinked before, and may have died before this.
@@ -137,20 +168,10 @@ impl Cut<'_> {
 /// `None`: not counted; within: the system did not say.
 fn fell(before: Option<Option<usize>>, after: Option<Option<usize>>) -> String {
     match before.zip(after) {
-        None => "connections not counted".to_owned(),
+        None => "not counted".to_owned(),
         Some((Some(before), Some(after))) => {
-            format!("{} connections fell", before.saturating_sub(after))
+            format!("{} fell", before.saturating_sub(after))
         }
-        Some(_) => "connections could not be counted".to_owned(),
+        Some(_) => "could not be counted".to_owned(),
     }
-}
-
-fn text(ports: &[u16], proven: &Proven, fell: &str) -> String {
-    let mut parts = vec![format!("unlinked from {} ports", ports.len())];
-    let statuses = proven.statuses.iter();
-    parts.extend(statuses.map(|status| format!("Connect refused with status {status:#06x}")));
-    let not_asked = proven.not_asked.iter();
-    parts.extend(not_asked.map(|why| format!("{why}: there the missing link is the proof")));
-    parts.push(fell.to_owned());
-    parts.join(", ")
 }

@@ -38,7 +38,7 @@ use std::{
 };
 
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{Proof, StepError, Tag};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 
 pub use faults::STEPS;
@@ -168,11 +168,12 @@ impl Target {
 
     /// Ends access; `Ok` is the proof. Idempotent; also for a lease of an earlier process. Depends on no
     /// storage. Cuts of several leases share the proof.
-    pub fn cut(&self, tag: Tag) -> Result<String, StepError> {
+    pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         let slot = self.slots.of(tag.lease_id);
         let mut gate = slot.gate();
         if let Err(newer) = gate.begin_cut(tag.generation) {
-            return Ok(format!("the lease has moved on to generation {}", newer.0));
+            let why = format!("the lease has moved on to generation {}", newer.0);
+            return Ok(Proof::nothing_to_cut(why));
         }
         self.with_cut(tag, |cut| {
             let severed = gate.severed.take().map_or_else(|| cut.sever(), Ok)?;

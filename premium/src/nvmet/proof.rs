@@ -50,8 +50,8 @@ pub(super) struct Case {
 /// What the ports said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proven {
-    /// To Connect.
-    pub(super) statuses: BTreeSet<u16>,
+    /// To a Connect, with the port that gave each.
+    pub(super) answers: Vec<String>,
     /// Ports that may have had the subsystem and were not asked, and why.
     pub(super) not_asked: Vec<String>,
 }
@@ -229,7 +229,8 @@ impl Case {
         let Ok(proven) = result else { return };
         match answer {
             Answer::Status(status) if status.says_no_such_subsystem() => {
-                proven.statuses.insert(status.0);
+                let answer = format!("refused with status {:#06x} by {port}", status.0);
+                proven.answers.push(answer);
             }
             Answer::NobodyListens if !anchored => {}
             Answer::NoSuchAddress => proven.not_asked.push(format!("{port} {answer}")),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, StepError, Tag,
+    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
@@ -190,9 +190,9 @@ impl Backend for RdmaBackend {
         self.drop_old_key(tag)
     }
 
-    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
         let Known::Slot(slot) = self.table.find_or_make(tag.lease_id) else {
-            return Ok("it was released before".into());
+            return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let step = slot.begin_cut(tag.generation)?;
         self.bring_ups.wake();

@@ -13,7 +13,7 @@
 //! nothing can be reached before access opens, and that happens under the lock, after a look at
 //! `cut_through`. Pure: no verbs, no lock, no clock; `P` is anything.
 
-use fabricbios_lease::{Extent, StepError};
+use fabricbios_lease::{Extent, Proof, StepError};
 use fabricbios_wire::Generation;
 
 /// What the lock guards.
@@ -43,7 +43,7 @@ pub(crate) enum State<P> {
     /// A thread is taking it down.
     Cutting,
     /// Proven unreachable; `leftover` is dead but still takes up room.
-    Cut { proof: String, leftover: Option<P> },
+    Cut { proof: Proof, leftover: Option<P> },
     /// Could not be proven unreachable.
     Failed { remains: P, error: StepError },
     /// A thread is scrubbing.
@@ -82,7 +82,7 @@ pub(crate) enum CutStep<P> {
     /// Take this down and report with [`Slot::finish_cut`].
     Cut(P),
     /// Nothing can be reached, for this reason.
-    Unreachable(String),
+    Unreachable(Proof),
     /// Ask again when something has changed.
     Wait,
 }
@@ -101,7 +101,7 @@ pub(crate) enum ReleaseStep<P> {
 }
 
 /// How a cut ended: proof and leftover, or remains and error.
-pub(crate) type CutResult<P> = Result<(String, Option<P>), (P, StepError)>;
+pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
 
 impl<P> Life<P> {
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -166,7 +166,8 @@ impl<P> Life<P> {
         self.cut_through = self.cut_through.max(Some(generation));
         if self.generation > generation {
             let newer = self.generation.0;
-            return CutStep::Unreachable(format!("the lease has moved on to generation {newer}"));
+            let why = format!("the lease has moved on to generation {newer}");
+            return CutStep::Unreachable(Proof::nothing_to_cut(why));
         }
         match std::mem::replace(&mut self.state, State::Cutting) {
             State::Prepared(parts) | State::Live(parts) | State::Failed { remains: parts, .. } => {
@@ -210,11 +211,11 @@ impl<P> Life<P> {
     }
 }
 
-fn why_unreachable<P>(state: &State<P>) -> String {
+fn why_unreachable<P>(state: &State<P>) -> Proof {
     match state {
         State::Cut { proof, .. } => proof.clone(),
-        State::Connecting => "access is not open yet, and will not be".into(),
-        State::Empty => "it was never bound".into(),
-        _ => "it was cut before".into(),
+        State::Connecting => Proof::nothing_to_cut("access is not open yet, and will not be"),
+        State::Empty => Proof::nothing_to_cut("it was never bound"),
+        _ => Proof::nothing_to_cut("it was cut before"),
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::StepError;
+use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::Generation;
 
 use super::life::{BindStep, CutResult, CutStep, Life, ReleaseStep, State};
@@ -97,7 +97,7 @@ impl<P> Slot<P> {
     }
 
     /// Records how a cut ended.
-    pub(crate) fn finish_cut(&self, result: CutResult<P>) -> Result<String, StepError> {
+    pub(crate) fn finish_cut(&self, result: CutResult<P>) -> Result<Proof, StepError> {
         match result {
             Ok((proof, leftover)) => {
                 self.set(State::Cut {
@@ -181,7 +181,7 @@ mod tests {
     fn an_older_binding_is_cut_before_a_new_one() {
         let slot = live();
         assert_eq!(slot.begin_bind(G2, true), BindStep::CutFirst("parts"));
-        slot.finish_cut(Ok(("proof".into(), None))).unwrap();
+        slot.finish_cut(Ok((Proof::default(), None))).unwrap();
         assert_eq!(slot.begin_bind(G2, true), BindStep::Fresh);
     }
 
@@ -232,7 +232,7 @@ mod tests {
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
         std::thread::scope(|threads| {
             let release = threads.spawn(|| slot.begin_release(G1));
-            slot.finish_cut(Ok(("undone".into(), None))).unwrap();
+            slot.finish_cut(Ok((Proof::default(), None))).unwrap();
             assert_eq!(release.join().unwrap(), ReleaseStep::Scrub(None));
         });
     }
@@ -259,8 +259,12 @@ mod tests {
     fn cut_and_release_are_idempotent() {
         let slot = live();
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        slot.finish_cut(Ok(("proof".into(), Some("rest")))).unwrap();
-        assert_eq!(slot.begin_cut(G1), Ok(CutStep::Unreachable("proof".into())));
+        slot.finish_cut(Ok((Proof::default(), Some("rest"))))
+            .unwrap();
+        assert_eq!(
+            slot.begin_cut(G1),
+            Ok(CutStep::Unreachable(Proof::default()))
+        );
         assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(Some("rest")));
         slot.set(State::Gone);
         assert_eq!(slot.begin_release(G1), ReleaseStep::Done);
@@ -272,7 +276,7 @@ mod tests {
         let slot = live();
         slot.begin_change(|_| Ok(())).unwrap();
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        slot.finish_cut(Ok(("proof".into(), None))).unwrap();
+        slot.finish_cut(Ok((Proof::default(), None))).unwrap();
         assert_eq!(slot.lock().begin_release(G1), ReleaseStep::Wait);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
         slot.lock().changing = false;

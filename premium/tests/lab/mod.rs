@@ -96,7 +96,7 @@ impl Lab {
     }
 
     pub(crate) fn cut(&self, tag: Tag) -> String {
-        self.backend.cut(tag, Farewell::Brief).unwrap()
+        self.backend.cut(tag, Farewell::Brief).unwrap().to_string()
     }
 
     pub(crate) fn cut_and_release(&self, tag: Tag, extent: Extent) {

@@ -211,7 +211,7 @@ pub(crate) fn export(lease: u128, volume: &Volume) -> Export {
 }
 
 pub(crate) fn end(target: &Target, lease: u128) -> String {
-    let proof = target.cut(tag(lease, 1)).unwrap();
+    let proof = target.cut(tag(lease, 1)).unwrap().to_string();
     println!("lease {lease}: {proof}");
     target.remove(LeaseId(lease), &|| ()).unwrap();
     proof

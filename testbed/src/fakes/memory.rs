@@ -11,7 +11,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, StepError, Tag,
+    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, Proof, StepError, Tag,
 };
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
@@ -286,11 +286,11 @@ impl Backend for FakeMemory {
         Ok(state.binding(tag.lease_id, self.road))
     }
 
-    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<String, StepError> {
+    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {
         let mut state = self.begin(Step::Cut, tag.lease_id)?;
         state.bound.remove(&tag.lease_id);
         state.cut.insert(tag.lease_id, tag.generation);
-        Ok("fake: forgotten".into())
+        Ok(Proof::nothing_to_cut("it is a fake"))
     }
 
     fn release(&self, tag: Tag, _extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {

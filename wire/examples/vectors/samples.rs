@@ -219,6 +219,8 @@ pub(crate) fn lease(binding: Binding) -> LeaseInfo {
             ..Effective::default()
         },
         binding,
+        tenant: None,
+        end: None,
     }
 }
 

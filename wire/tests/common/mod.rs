@@ -466,8 +466,9 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
     );
     let life = (select(LeaseStatus::ALL), select(LeasePhase::ALL));
     let times = any::<(u64, u64, u64, u64, u64)>();
-    (what, life, times, effective(), binding()).prop_map(
-        |(what, life, times, effective, binding)| LeaseInfo {
+    let was = (option::of(text(TENANT_BYTES_MAX)), option::of(lease_end()));
+    (what, life, times, effective(), binding(), was).prop_map(
+        |(what, life, times, effective, binding, (tenant, end))| LeaseInfo {
             lease_id: what.0,
             resource_id: what.1,
             resource_type: what.2,
@@ -482,8 +483,33 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
             remaining_ms: times.4,
             effective,
             binding,
+            tenant,
+            end: end.map(Box::new),
         },
     )
+}
+
+fn lease_end() -> impl Strategy<Value = LeaseEnd> {
+    let step = (
+        text(PROOF_STEP_BYTES_MAX),
+        any::<u32>(),
+        text(PROOF_FOUND_BYTES_MAX),
+    );
+    let step = step.prop_map(|(step, took_us, found)| ProofStep {
+        step,
+        took_us,
+        found,
+    });
+    let by = option::of(text(TENANT_BYTES_MAX).prop_filter("said", |by| !by.is_empty()));
+    let proof = vec(step, 0..=5);
+    (any::<u64>(), select(EndCause::ALL), by, proof).prop_map(|(at_unix_ms, cause, by, proof)| {
+        LeaseEnd {
+            at_unix_ms,
+            cause,
+            by,
+            proof,
+        }
+    })
 }
 
 fn fence() -> impl Strategy<Value = Fence> {

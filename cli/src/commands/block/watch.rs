@@ -114,6 +114,8 @@ mod tests {
             remaining_ms: secs * 1_000,
             effective: Effective::default(),
             binding: Binding::default(),
+            tenant: None,
+            end: None,
         }
     }
 

@@ -99,7 +99,7 @@ impl Disks {
     }
 
     pub(crate) fn cut(&self, number: u128) -> String {
-        self.backend.cut(tag(number, 1)).unwrap()
+        self.backend.cut(tag(number, 1)).unwrap().to_string()
     }
 
     pub(crate) fn retire(&self, number: u128) {

@@ -5,60 +5,111 @@ use super::*;
 /// Time.
 impl Oracle {
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let leases = self.leases.iter().filter_map(Held::alarm);
-        let resets = self.arenas.iter().filter_map(|arena| arena.resetting);
-        leases.chain(resets.map(|(_, by)| by)).min()
+        let sorts = [Sort::Time, Sort::Patience, Sort::Memory];
+        let due = sorts.into_iter().flat_map(|sort| self.alarms(sort));
+        due.map(|(at, ..)| at).min()
     }
 
+    /// Whose, when, and of what: leases before resources, then by id.
+    fn alarms(&self, sort: Sort) -> Vec<(u64, bool, u128, Option<String>)> {
+        let alarm = |lease: &Held| {
+            let owner = Some(lease.tenant.clone());
+            Some((lease.alarm(sort)?, false, lease.id.0, owner))
+        };
+        let reset = |arena: &Arena| Some((arena.resetting?.1, true, arena.id.0, None));
+        let resets = self.arenas.iter().filter_map(reset);
+        let resets = resets.filter(|_| sort == Sort::Patience);
+        let leases = self.leases.iter().filter_map(alarm);
+        leases.chain(resets).collect()
+    }
+
+    /// What ends access before what ends patience, and records last.
     pub(crate) fn pass_to(&mut self, boot: u64) {
         self.boot = boot;
-        while let Some((_, _, id)) = self.first_due() {
-            match self.find(LeaseId(id)) {
-                Some(at) => self.lease_due(at),
-                None => self.reset_over(ResourceId(id), false),
+        let mut turns = [vec![], vec![]];
+        loop {
+            let [times, patience] = &mut turns;
+            if let Some(id) = self.next_due(Sort::Time, times) {
+                let at = self.find(LeaseId(id)).unwrap();
+                self.time_over(at);
+            } else if let Some(id) = self.next_due(Sort::Patience, patience) {
+                match self.find(LeaseId(id)) {
+                    Some(at) => self.patience_over(at),
+                    None => self.reset_over(ResourceId(id), false),
+                }
+            } else if let Some(id) = self.next_due(Sort::Memory, &mut vec![]) {
+                self.leases.retain(|lease| lease.id.0 != id);
+            } else {
+                return;
             }
         }
     }
 
-    /// What fell due longest ago; leases before resources, then by id.
-    pub(super) fn first_due(&self) -> Option<(u64, bool, u128)> {
-        let alarm = |lease: &Held| Some((lease.alarm()?, false, lease.id.0));
-        let leases = self.leases.iter().filter_map(alarm);
-        let reset = |arena: &Arena| Some((arena.resetting?.1, true, arena.id.0));
-        let resets = self.arenas.iter().filter_map(reset);
-        leases.chain(resets).filter(|due| due.0 <= self.boot).min()
+    /// Tenants take turns, in the order in which something of theirs fell due; each has its earliest done.
+    fn next_due(&self, sort: Sort, turns: &mut Vec<Option<String>>) -> Option<u128> {
+        let mut due = self.alarms(sort);
+        due.retain(|alarm| alarm.0 <= self.boot);
+        due.sort();
+        let mut first: Vec<_> = due
+            .iter()
+            .map(|(at, .., owner)| (*at, owner.clone()))
+            .collect();
+        first.sort();
+        for (_, owner) in first {
+            if !turns.contains(&owner) {
+                turns.push(owner);
+            }
+        }
+        while !turns.is_empty() {
+            let owner = turns.remove(0);
+            let mut its = due.iter().filter(|(.., of)| *of == owner);
+            if let Some((_, _, id, _)) = its.next() {
+                if its.next().is_some() {
+                    turns.push(owner);
+                }
+                return Some(*id);
+            }
+        }
+        None
     }
 
-    pub(super) fn lease_due(&mut self, at: usize) {
+    fn time_over(&mut self, at: usize) {
+        let now = self.boot;
+        let lease = &mut self.leases[at];
+        match lease.life {
+            Life::Kept => self.scrub(at),
+            _ if lease.deadline <= now => self.cut(at, LeasePhase::Expired),
+            Life::InUse if lease.again_at.is_some_and(|at| at <= now) => self.bind_again(at),
+            _ => {
+                lease.old = OldKey::Dying {
+                    by: now + 10 * CUT_NS,
+                };
+                let tag = self.tag(at);
+                self.orders.push(Order::RetireKey(tag));
+            }
+        }
+    }
+
+    fn patience_over(&mut self, at: usize) {
         let now = self.boot;
         let lease = &mut self.leases[at];
         match lease.life {
             Life::Asked => self.cut(at, LeasePhase::Revoked),
-            Life::InUse | Life::NewBinding | Life::NewKey if lease.deadline <= now => {
-                self.cut(at, LeasePhase::Expired);
-            }
-            Life::InUse if lease.again_at.is_some_and(|at| at <= now) => self.bind_again(at),
             Life::InUse | Life::NewBinding | Life::NewKey => match lease.old {
-                OldKey::Works { until, .. } if until <= now => {
-                    lease.old = OldKey::Dying { by: now + CUT_NS };
-                    let tag = self.tag(at);
-                    self.orders.push(Order::RetireKey(tag));
-                }
                 OldKey::Dying { by } if by <= now => self.cut(at, LeasePhase::Revoked),
                 _ => self.lose_patience(at),
             },
             Life::BeingCut => {
                 let kind = self.arenas[lease.arena].kind;
-                let moved = self.cut_moved.get(&kind).copied().unwrap_or(0);
-                lease.cut_by = (moved + CUT_NS).min(lease.since + 10 * CUT_NS);
-                if lease.cut_by <= now {
+                let moved = self.cut_moved.get(&kind).copied();
+                if lease.cut_moved.is_some() && moved > lease.cut_moved {
+                    lease.cut_moved = moved;
+                } else {
                     self.fence(at, false);
                 }
             }
-            Life::Kept => self.scrub(at),
             Life::Scrubbed => self.fence(at, true),
-            Life::Clean => drop(self.leases.remove(at)),
-            Life::Fenced => unreachable!("a fence has no alarm"),
+            Life::Kept | Life::Clean | Life::Fenced => unreachable!("it waits for nobody"),
         }
     }
 
@@ -106,6 +157,7 @@ impl Oracle {
         lease.life = Life::BeingCut;
         lease.ending = phase;
         lease.since = self.boot;
+        lease.cut_moved = None;
         let tag = self.tag(at);
         let farewell = match expected || hurried {
             true => Farewell::None,
@@ -115,8 +167,13 @@ impl Oracle {
     }
 
     pub(super) fn scrub(&mut self, at: usize) {
-        self.leases[at].life = Life::Scrubbed;
-        self.leases[at].since = self.boot;
+        let unix_ms = self.unix_ms();
+        let lease = &mut self.leases[at];
+        lease.life = Life::Scrubbed;
+        lease.since = self.boot;
+        if lease.ended_ms == 0 {
+            lease.ended_ms = unix_ms;
+        }
         self.order_release(at);
     }
 
@@ -130,7 +187,7 @@ impl Oracle {
     }
 
     pub(super) fn fence(&mut self, at: usize, only_release: bool) {
-        let tag = self.tag(at);
+        let (tag, unix_ms) = (self.tag(at), self.unix_ms());
         let lease = &mut self.leases[at];
         let works = matches!(
             lease.life,
@@ -141,6 +198,9 @@ impl Oracle {
         }
         self.orders.push(Order::Fenced(tag));
         lease.life = Life::Fenced;
+        if lease.ended_ms == 0 {
+            lease.ended_ms = unix_ms;
+        }
         lease.ending = LeasePhase::Fenced;
         lease.only_release_failed = only_release;
         let waits = std::mem::take(&mut lease.waits);
@@ -161,14 +221,38 @@ impl Oracle {
 
     /// The bytes are anybody's; what nobody was told of leaves no record.
     pub(super) fn clean(&mut self, at: usize) {
+        self.clean_since(at, 0);
+    }
+
+    pub(super) fn clean_since(&mut self, at: usize, over_ms: u64) {
         let lease = &mut self.leases[at];
         lease.life = Life::Clean;
-        lease.since = self.boot;
+        lease.forget_at = self.boot + (KEEP_NS / MS).saturating_sub(over_ms).max(1) * MS;
         let lease = lease.clone();
         self.give_back(&lease);
         if !lease.granted {
             self.leases.remove(at);
+            return;
         }
+        let clean = self.leases.iter().filter(|it| it.life == Life::Clean);
+        let mut histories: BTreeMap<&str, Vec<(u64, LeaseId)>> = BTreeMap::new();
+        for it in clean {
+            let history = histories.entry(&it.tenant).or_default();
+            history.push((it.forget_at, it.id));
+        }
+        let all: usize = histories.values().map(Vec::len).sum();
+        let longest = histories
+            .iter()
+            .map(|(tenant, its)| (its.len(), *tenant))
+            .max();
+        let gives_way = match longest {
+            _ if histories[&*lease.tenant].len() > self.limits.tenant_ended => Some(&*lease.tenant),
+            Some((_, tenant)) if all > self.limits.ended => Some(tenant),
+            _ => None,
+        };
+        let oldest = gives_way.and_then(|tenant| histories[tenant].iter().min().copied());
+        self.leases
+            .retain(|it| oldest.is_none_or(|(_, id)| it.id != id));
     }
 
     pub(super) fn give_back(&mut self, lease: &Held) {

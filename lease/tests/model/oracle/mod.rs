@@ -28,16 +28,23 @@ const FAREWELLS_AT_ONCE: usize = 32;
 /// How much there may be, of which the operator decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    pub(crate) records: usize,
-    pub(crate) tenant_records: usize,
+    pub(crate) leases: usize,
+    pub(crate) ended: usize,
+    pub(crate) tenant_leases: usize,
+    pub(crate) tenant_ended: usize,
     pub(crate) tenant_binds: usize,
+    /// Of memory.
+    pub(crate) tenant_bytes: u64,
 }
 
 impl Limits {
     pub(crate) const PLENTY: Self = Self {
-        records: 1_000,
-        tenant_records: 1_000,
+        leases: 1_000,
+        ended: 1_000,
+        tenant_leases: 1_000,
+        tenant_ended: 1_000,
         tenant_binds: 1_000,
+        tenant_bytes: u64::MAX,
     };
 }
 
@@ -167,8 +174,12 @@ pub(crate) struct Held {
     deadline: u64,
     pub(crate) expires_ms: u64,
     since: u64,
-    /// Later than the usual end of a cut, because cuts move.
-    cut_by: u64,
+    /// When a thread began with its cut, or found that others of the kind had moved since.
+    cut_moved: Option<u64>,
+    /// When its end was certain, wall clock; 0 before.
+    pub(crate) ended_ms: u64,
+    /// When its record goes, once it is clean.
+    forget_at: u64,
     pub(crate) granted: bool,
     ending: LeasePhase,
     keys: Keys,
@@ -195,28 +206,38 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    fn alarm(&self) -> Option<u64> {
+    fn alarm(&self, sort: Sort) -> Option<u64> {
+        let in_term = matches!(self.life, Life::InUse | Life::NewBinding | Life::NewKey);
         let mut at = vec![];
-        if matches!(self.life, Life::InUse | Life::NewBinding | Life::NewKey) {
-            at.push(self.deadline);
-            match self.old {
-                OldKey::None => {}
-                OldKey::Works { until, .. } => at.push(until),
-                OldKey::Dying { by } => at.push(by),
+        match sort {
+            Sort::Time if in_term => {
+                at.push(self.deadline);
+                if let OldKey::Works { until, .. } = self.old {
+                    at.push(until);
+                }
+                at.extend(self.again_at.filter(|_| self.life == Life::InUse));
             }
-        }
-        if self.life == Life::InUse {
-            at.extend(self.again_at);
-        }
-        match self.life {
-            Life::NewBinding | Life::NewKey if self.patience_over => {}
-            Life::Asked | Life::NewBinding | Life::NewKey => at.push(self.since + BIND_NS),
-            Life::BeingCut => at.push(self.cut_by.max(self.since + CUT_NS)),
-            Life::Kept => at.push(self.deadline + self.grace_ns),
-            Life::Scrubbed if self.release_moves => at.push(self.since + STALL_NS),
-            Life::Clean => at.push(self.since + KEEP_NS),
-            // What waits for its turn is not stuck.
-            Life::Scrubbed | Life::InUse | Life::Fenced => {}
+            Sort::Time if self.life == Life::Kept => at.push(self.deadline + self.grace_ns),
+            Sort::Patience => {
+                if let OldKey::Dying { by } = self.old
+                    && in_term
+                {
+                    at.push(by);
+                }
+                match self.life {
+                    Life::NewBinding | Life::NewKey if self.patience_over => {}
+                    Life::Asked | Life::NewBinding | Life::NewKey => at.push(self.since + BIND_NS),
+                    Life::BeingCut => {
+                        at.push(self.since + 10 * CUT_NS);
+                        at.extend(self.cut_moved.map(|moved| moved + CUT_NS));
+                    }
+                    Life::Scrubbed if self.release_moves => at.push(self.since + STALL_NS),
+                    // What waits for its turn is not stuck.
+                    _ => {}
+                }
+            }
+            Sort::Memory if self.life == Life::Clean => at.push(self.forget_at),
+            _ => {}
         }
         at.into_iter().min()
     }
@@ -309,6 +330,14 @@ impl Held {
             _ => LeaseError::Expired,
         }
     }
+}
+
+/// What falls due: what time alone brings, an end of patience with a backend, the end of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Time,
+    Patience,
+    Memory,
 }
 
 #[derive(Clone, Debug)]

@@ -22,6 +22,19 @@ impl Oracle {
             Report::Rotate(tag, outcome) => self.returned(*tag, OnItsWay::Rotate, outcome),
             Report::RetireKey(tag, outcome) => self.retired(*tag, outcome.is_ok()),
             Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
+            Report::EndBegan(tag) => {
+                let now = self.boot;
+                if let Some(at) = self.at(*tag) {
+                    let lease = &mut self.leases[at];
+                    match (lease.life, &mut lease.old) {
+                        (Life::BeingCut, _) => lease.cut_moved = Some(now),
+                        (Life::InUse | Life::NewBinding | Life::NewKey, OldKey::Dying { by }) => {
+                            *by = now + CUT_NS;
+                        }
+                        _ => {}
+                    }
+                }
+            }
             Report::CutMoves(tag) => {
                 let ends =
                     |&at: &usize| matches!(self.leases[at].life, Life::BeingCut | Life::Fenced);
@@ -90,7 +103,9 @@ impl Oracle {
             }
             Life::NewKey if lease.overlap_ms == 0 => {
                 // Told when the old key is dead.
-                lease.old = OldKey::Dying { by: now + CUT_NS };
+                lease.old = OldKey::Dying {
+                    by: now + 10 * CUT_NS,
+                };
                 let tag = self.tag(at);
                 return self.orders.push(Order::RetireKey(tag));
             }
@@ -194,10 +209,10 @@ impl Oracle {
         let grace = lease.deadline + lease.grace_ns > self.boot;
         let keep = lease.ending == LeasePhase::Expired && grace;
         lease.life = if keep { Life::Kept } else { Life::Scrubbed };
-        self.tell_end(at);
         if !keep {
             self.scrub(at);
         }
+        self.tell_end(at);
     }
 
     pub(super) fn tell_end(&mut self, at: usize) {

@@ -87,7 +87,7 @@ impl Oracle {
         wanted: &LeaseAllocRequest,
         extent: Option<Extent>,
     ) {
-        let admitted = { self.room_for_a_record(tenant) }
+        let admitted = { self.room_for_a_lease(tenant, wanted) }
             .and_then(|()| self.turn_to_bind(tenant))
             .and_then(|()| self.place(wanted));
         let arena = match admitted {
@@ -120,7 +120,9 @@ impl Oracle {
             deadline: 0,
             expires_ms: 0,
             since: self.boot,
-            cut_by: 0,
+            cut_moved: None,
+            ended_ms: 0,
+            forget_at: 0,
             granted: false,
             ending: LeasePhase::Revoked,
             keys: Keys::NONE,
@@ -142,13 +144,22 @@ impl Oracle {
         self.order_bind(self.leases.len() - 1);
     }
 
-    /// Ended leases count too: what is bounded is memory.
-    pub(super) fn room_for_a_record(&self, tenant: &str) -> Result<(), LeaseError> {
-        let all = self.leases.len();
-        let its = self.leases.iter().filter(|lease| lease.tenant == tenant);
-        match all < self.limits.records && its.count() < self.limits.tenant_records {
-            true => Ok(()),
-            false => Err(LeaseError::Unavailable),
+    /// Ended leases do not count.
+    fn room_for_a_lease(&self, tenant: &str, wanted: &LeaseAllocRequest) -> Result<(), LeaseError> {
+        let alive = || self.leases.iter().filter(|lease| lease.alive());
+        let its = || alive().filter(|lease| lease.tenant == tenant);
+        let of_memory = its().filter(|lease| self.arenas[lease.arena].kind == ResourceType::Mem);
+        let held: u64 = of_memory.map(|lease| lease.extent.length).sum();
+        let most = self.limits.tenant_bytes;
+        let memory = wanted.resource_type == ResourceType::Mem;
+        if its().count() >= self.limits.tenant_leases {
+            Err(LeaseError::CapacityExceeded)
+        } else if alive().count() >= self.limits.leases {
+            Err(LeaseError::Unavailable)
+        } else if memory && held.saturating_add(wanted.capacity) > most {
+            Err(LeaseError::CapacityExceeded)
+        } else {
+            Ok(())
         }
     }
 
@@ -213,16 +224,16 @@ impl Oracle {
         if secs > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
-        let rotates =
-            lease.rotate_on_renew && lease.life == Life::InUse && lease.keys != Keys::NONE;
+        // While the key before still works, the key is new already.
+        let rotates = lease.rotate_on_renew
+            && lease.life == Life::InUse
+            && lease.keys != Keys::NONE
+            && lease.old == OldKey::None;
         if rotates || lease.life == Life::Kept {
             let tenant = lease.tenant.clone();
             self.turn_to_bind(&tenant)?;
         }
         let lease = &mut self.leases[at];
-        if rotates && lease.old != OldKey::None {
-            return Err(LeaseError::ResourceBusy);
-        }
         let kept = lease.life == Life::Kept && lease.on_its_way == OnItsWay::Nothing;
         if lease.life != Life::InUse && !kept {
             return Err(lease.unfit());

@@ -15,12 +15,17 @@ impl Oracle {
         for lease in unknown {
             self.give_back(&lease);
         }
-        for at in 0..self.leases.len() {
+        let mut on_record = std::mem::take(&mut self.leases);
+        on_record.sort_by_key(|lease| lease.id);
+        for lease in on_record {
+            self.leases.push(lease);
+            let at = self.leases.len() - 1;
             self.leases[at].waits.clear();
             self.leases[at].on_its_way = OnItsWay::Nothing;
             self.leases[at].release_ordered = false;
             self.leases[at].release_moves = false;
             self.leases[at].bound_before = self.machine(at);
+            self.leases[at].cut_moved = None;
             (self.leases[at].again_at, self.leases[at].in_vain) = (None, 0);
             self.restart_one(at, run);
         }
@@ -35,14 +40,18 @@ impl Oracle {
 
     pub(super) fn restart_one(&mut self, at: usize, run: EarlierRun) {
         let (machine, left) = (self.machine(at), self.left(at, run));
-        let (now, lease) = (self.boot, &mut self.leases[at]);
+        let (now, unix_ms) = (self.boot, self.unix_ms());
+        let lease = &mut self.leases[at];
         match (lease.life, left) {
             (Life::Fenced, _) => {}
             (Life::Scrubbed | Life::BeingCut, _) if machine && lease.is_over() => {
                 lease.told_over = true;
                 self.cut_once_more(at, None);
             }
-            (Life::Scrubbed | Life::Clean, _) => self.clean(at),
+            (Life::Scrubbed | Life::Clean, _) => {
+                let over_ms = unix_ms.saturating_sub(lease.ended_ms);
+                self.clean_since(at, over_ms);
+            }
             (_, Some(left)) if left > 0 => {
                 lease.deadline = now + u64::try_from(left).unwrap();
                 lease.ending = LeasePhase::Revoked;
@@ -105,6 +114,7 @@ impl Oracle {
 
     pub(super) fn end_with_the_process(&mut self, at: usize, phase: LeasePhase) {
         self.leases[at].ending = phase;
+        self.leases[at].ended_ms = self.unix_ms();
         self.clean(at);
     }
 }

@@ -1,0 +1,67 @@
+//! What shows that a cut ended access.
+
+use alloc::{string::String, vec::Vec};
+use core::{fmt, time::Duration};
+
+use fabricbios_wire::{PROOF_STEPS_MAX, ProofStep};
+
+/// What a cut did and what it asked, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proof(Vec<ProofStep>);
+
+impl Proof {
+    /// Nothing had to be done, for this reason.
+    #[must_use]
+    pub fn nothing_to_cut(why: impl fmt::Display) -> Self {
+        let mut proof = Self::default();
+        proof.add("nothing to cut:", Duration::ZERO, why);
+        proof
+    }
+
+    /// The next step; `found`: what was answered, or what it met. Empty where it was simply done.
+    pub fn add(&mut self, step: impl Into<String>, took: Duration, found: impl fmt::Display) {
+        if self.0.len() < PROOF_STEPS_MAX {
+            self.0.push(ProofStep {
+                step: step.into(),
+                took_us: u32::try_from(took.as_micros()).unwrap_or(u32::MAX),
+                found: alloc::format!("{found}"),
+            });
+        }
+    }
+
+    /// The steps of another path, behind those of this one.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        let room = PROOF_STEPS_MAX - self.0.len();
+        self.0.extend(other.0.into_iter().take(room));
+        self
+    }
+
+    /// All steps.
+    #[must_use]
+    pub fn steps(&self) -> &[ProofStep] {
+        &self.0
+    }
+
+    pub(crate) fn into_steps(self) -> Vec<ProofStep> {
+        self.0
+    }
+}
+
+/// One line, for the log.
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, step) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            let found = Some(&*step.found).filter(|found| !found.is_empty());
+            let took_ms = f64::from(step.took_us) / 1e3;
+            write!(
+                f,
+                "{separator}{} {} {took_ms:.2} ms",
+                step.step,
+                found.unwrap_or("ok")
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! What falls due when, and who is served first when more has fallen due than can be done at once.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use fabricbios_wire::{LeaseId, ResourceId};
+
+use crate::BootTime;
+
+/// What falls due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    Lease(LeaseId),
+    Reset(ResourceId),
+}
+
+/// Whose timer it is: a tenant's, or the node's own.
+pub(crate) type Owner = Option<Arc<str>>;
+
+/// Timers of one sort. Tenants take turns: however many timers of one tenant fall due together, the first one
+/// of another tenant waits for one of them at most.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    owners: BTreeMap<Owner, OfOwner>,
+    /// The earliest timer of each owner that has one and is not in `turns`.
+    first: BTreeSet<(BootTime, Owner)>,
+    /// Owners that had a timer due at the last look, in the order in which they are served.
+    turns: VecDeque<Owner>,
+}
+
+#[derive(Debug, Default)]
+struct OfOwner {
+    timers: BTreeSet<(BootTime, Timer)>,
+    in_turns: bool,
+}
+
+impl OfOwner {
+    fn next(&self) -> Option<BootTime> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+}
+
+impl Timers {
+    /// Takes a timer away that stands at `old`, and sets it to `new`.
+    pub(crate) fn set(
+        &mut self,
+        owner: &Owner,
+        timer: Timer,
+        old: Option<BootTime>,
+        new: Option<BootTime>,
+    ) {
+        if old == new {
+            return;
+        }
+        let its = self.owners.entry(owner.clone()).or_default();
+        let before = its.next();
+        if let Some(old) = old {
+            its.timers.remove(&(old, timer));
+        }
+        if let Some(new) = new {
+            its.timers.insert((new, timer));
+        }
+        let (after, in_turns) = (its.next(), its.in_turns);
+        if in_turns {
+            return;
+        }
+        if let Some(before) = before.filter(|_| before != after) {
+            self.first.remove(&(before, owner.clone()));
+        }
+        self.wait(owner, after);
+    }
+
+    /// The owner waits for its earliest timer, or has none.
+    fn wait(&mut self, owner: &Owner, next: Option<BootTime>) {
+        match next {
+            Some(at) => drop(self.first.insert((at, owner.clone()))),
+            None => drop(self.owners.remove(owner)),
+        }
+    }
+
+    /// When the earliest timer falls due.
+    pub(crate) fn next(&self) -> Option<BootTime> {
+        let turns = self
+            .turns
+            .iter()
+            .filter_map(|owner| self.owners.get(owner)?.next());
+        turns.chain(self.first.first().map(|&(at, _)| at)).min()
+    }
+
+    /// The earliest of one owner.
+    pub(crate) fn first_of(&self, owner: &Owner) -> Option<Timer> {
+        let first = self.owners.get(owner)?.timers.first();
+        first.map(|&(_, timer)| timer)
+    }
+
+    /// A timer that is due, the earliest of the owner whose turn it is. It is set no more.
+    pub(crate) fn take_due(&mut self, now: BootTime) -> Option<Timer> {
+        while self.first.first().is_some_and(|&(at, _)| at <= now) {
+            let (_, owner) = self.first.pop_first()?;
+            if let Some(its) = self.owners.get_mut(&owner) {
+                its.in_turns = true;
+            }
+            self.turns.push_back(owner);
+        }
+        while let Some(owner) = self.turns.pop_front() {
+            let Some(its) = self.owners.get_mut(&owner) else {
+                continue;
+            };
+            // What was due when the owner came in may have been unset since.
+            let due = its.timers.first().copied().filter(|&(at, _)| at <= now);
+            if let Some(due) = due {
+                its.timers.remove(&due);
+            }
+            if its.next().is_some_and(|at| at <= now) {
+                self.turns.push_back(owner);
+            } else {
+                its.in_turns = false;
+                let next = its.next();
+                self.wait(&owner, next);
+            }
+            if let Some((_, timer)) = due {
+                return Some(timer);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn lease(number: u128) -> Timer {
+        Timer::Lease(LeaseId(number))
+    }
+
+    fn set(timers: &mut Timers, owner: &str, number: u128, at: u64) {
+        timers.set(&Some(owner.into()), lease(number), None, Some(BootTime(at)));
+    }
+
+    #[test]
+    fn a_tenant_with_many_timers_holds_up_nobody() {
+        let mut timers = Timers::default();
+        (0..1_000).for_each(|number| set(&mut timers, "loud", number, 10));
+        set(&mut timers, "quiet", 5_000, 12);
+        set(&mut timers, "later", 6_000, 99);
+        // A timer that is not set.
+        timers.set(&None, lease(1), Some(BootTime(5)), None);
+        assert!(!timers.owners.contains_key(&None));
+        assert_eq!(timers.take_due(BootTime(9)), None);
+        assert_eq!(timers.take_due(BootTime(10)), Some(lease(0)));
+        // It falls due behind hundreds of others, and is the second that is served.
+        let served: Vec<_> = (0..3)
+            .filter_map(|_| timers.take_due(BootTime(12)))
+            .collect();
+        assert_eq!(served, [lease(1), lease(5_000), lease(2)]);
+        let rest = core::iter::from_fn(|| timers.take_due(BootTime(12))).count();
+        assert_eq!((rest, timers.next()), (997, Some(BootTime(99))));
+    }
+
+    #[test]
+    fn what_is_set_anew_or_unset_while_its_owner_has_a_turn_is_as_it_was_set_last() {
+        let mut timers = Timers::default();
+        let owner = Some("a".into());
+        (1..=3).for_each(|number| set(&mut timers, "a", number, 10));
+        assert_eq!(timers.take_due(BootTime(10)), Some(lease(1)));
+        timers.set(&owner, lease(2), Some(BootTime(10)), None);
+        timers.set(&owner, lease(3), Some(BootTime(10)), Some(BootTime(20)));
+        assert_eq!(timers.next(), Some(BootTime(20)));
+        assert_eq!(timers.take_due(BootTime(10)), None);
+        assert_eq!(timers.take_due(BootTime(20)), Some(lease(3)));
+        assert_eq!((timers.next(), timers.take_due(BootTime(99))), (None, None));
+        assert!(timers.owners.is_empty() && timers.turns.is_empty());
+    }
+}
