@@ -196,7 +196,7 @@ def read_peer(name, value):
     need(len(value) == 28, "InvalidIntent")
     qpn, psn, gid, mtu = number(value[:4]), number(value[4:8]), value[8:24], number(value[24:26])
     need(1 <= qpn <= 0xFFFFFF and psn <= 0xFFFFFF and mtu in MTUS and value[26:] == b"\0\0", "InvalidIntent")
-    return [(f"{name}.qpn", qpn), (f"{name}.psn", psn), (f"{name}.gid", gid.hex()), (f"{name}.path_mtu", mtu)]
+    return [(f"{name}.qpn", qpn), (f"{name}.psn", psn), (f"{name}.gid", gid.hex(":", 2)), (f"{name}.path_mtu", mtu)]
 
 
 def read_affinity(n, value):
@@ -348,7 +348,7 @@ def read_rdma(area):
     rkey, previous = area.one(0x0201, 4), area.one(0x0209, 8)
     out = [] if rkey is None else [("rkey", number(rkey))]
     out += [("remote_addr", area.number(0x0202, 8)), ("qp_num", area.number(0x0203, 4, 0xFFFFFF)),
-            ("gid", area.must(0x0204, 16).hex()), ("port", area.number(0x0205, 1)),
+            ("gid", area.must(0x0204, 16).hex(":", 2)), ("port", area.number(0x0205, 1)),
             ("psn", area.number(0x0206, 4, 0xFFFFFF)), ("path_mtu", area.number(0x0207, 2)),
             ("strategy", STRATEGY[area.number(0x0208, 1, 1)])]
     need(dict(out)["path_mtu"] in MTUS, "InvalidIntent")
@@ -531,6 +531,10 @@ def place_bytes(value):
     return packed + be(port, 2)
 
 
+def gid_bytes(value):
+    return bytes.fromhex(value.replace(":", ""))
+
+
 def below(values, prefix):
     return {key[len(prefix):]: value for key, value in values.items() if key.startswith(prefix)}
 
@@ -546,7 +550,7 @@ def make_peers(v):
 
 
 def make_peer(v):
-    return tlv(0x0210, be(v["qpn"], 4) + be(v["psn"], 4) + bytes.fromhex(v["gid"]) + be(v["path_mtu"], 2) + b"\0\0")
+    return tlv(0x0210, be(v["qpn"], 4) + be(v["psn"], 4) + gid_bytes(v["gid"]) + be(v["path_mtu"], 2) + b"\0\0")
 
 
 def make_params(v):
@@ -613,7 +617,7 @@ def make_nvmeof(v):
 def make_rdma(v):
     out = tlv(0x0201, be(v["rkey"], 4)) if "rkey" in v else b""
     out += tlv(0x0202, be(v["remote_addr"], 8)) + tlv(0x0203, be(v["qp_num"], 4))
-    out += tlv(0x0204, bytes.fromhex(v["gid"])) + tlv(0x0205, be(v["port"], 1)) + tlv(0x0206, be(v["psn"], 4))
+    out += tlv(0x0204, gid_bytes(v["gid"])) + tlv(0x0205, be(v["port"], 1)) + tlv(0x0206, be(v["psn"], 4))
     out += tlv(0x0207, be(v["path_mtu"], 2)) + tlv(0x0208, bytes([STRATEGY.index(v["strategy"])]))
     if "previous.rkey" in v:
         out += tlv(0x0209, be(v["previous.rkey"], 4) + be(v["previous.remaining_ms"], 4))

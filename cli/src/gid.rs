@@ -1,6 +1,6 @@
 //! GIDs: 16 bytes that most people write as an address.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// IPv6, IPv4 (as v4-mapped, which is RoCE v2's form), 16 bytes with colons, or 32 digits.
 pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
@@ -13,9 +13,11 @@ pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
     }
 }
 
-/// As IPv6 text.
+/// Eight groups of four digits: the one form that pyverbs takes, and every other tool too.
 pub(crate) fn text(gid: [u8; 16]) -> String {
-    Ipv6Addr::from(gid).to_string()
+    let (groups, _) = gid.as_chunks();
+    let groups = groups.iter().map(|&[high, low]| format!("{high:02x}{low:02x}"));
+    groups.collect::<Vec<_>>().join(":")
 }
 
 fn raw(text: &str) -> Option<[u8; 16]> {
@@ -43,10 +45,14 @@ mod tests {
     fn every_form_is_read_and_one_is_written() {
         let digits = "fe800000000000000202c9fffe000001";
         let colons = "fe:80:00:00:00:00:00:00:02:02:c9:ff:fe:00:00:01";
-        for form in [digits, colons, "fe80::202:c9ff:fe00:1"] {
-            assert_eq!(text(parse(form).unwrap()), "fe80::202:c9ff:fe00:1");
+        let groups = "fe80:0000:0000:0000:0202:c9ff:fe00:0001";
+        for form in [digits, colons, groups, "fe80::202:c9ff:fe00:1"] {
+            assert_eq!(text(parse(form).unwrap()), groups);
         }
-        assert_eq!(text(parse("10.0.0.1").unwrap()), "::ffff:10.0.0.1");
+        for form in ["10.0.0.1", "::ffff:10.0.0.1"] {
+            let text = text(parse(form).unwrap());
+            assert_eq!(text, "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        }
         for bad in [
             "",
             "fe80",

@@ -138,7 +138,7 @@ class Client:
     @property
     def peer(self):
         """What the node must know of this side: the value of `--rdma-peer`."""
-        return f"qpn={self.qp.qp_num},gid={self.device.gid},psn={self.psn}"
+        return f"qpn={self.qp.qp_num},gid={self.device.gid.exploded},psn={self.psn}"
 
     def _to_init(self):
         attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=self.device.port)
@@ -156,8 +156,7 @@ class Client:
 
     def _to_rtr(self):
         """Ready to receive: who the other side is. The node's first PSN is what this side expects."""
-        gid = GID(ipaddress.IPv6Address(self.rdma["gid"]).exploded)
-        route = GlobalRoute(dgid=gid, sgid_index=self.device.gid_index, hop_limit=64)
+        route = GlobalRoute(dgid=GID(self.rdma["gid"]), sgid_index=self.device.gid_index, hop_limit=64)
         attr = QPAttr(qp_state=e.IBV_QPS_RTR, port_num=self.device.port)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=self.device.port)
         attr.path_mtu = MTU_OF_BYTES[self.rdma["path_mtu"]]

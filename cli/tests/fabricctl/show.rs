@@ -73,7 +73,7 @@ fn the_json_of_a_lease_is_the_contract() {
                 "rkey": 0x1234,
                 "remote_addr": 0x7f00_0000_1000_u64,
                 "qp_num": 17,
-                "gid": "::ffff:10.0.0.1",
+                "gid": "0000:0000:0000:0000:0000:ffff:0a00:0001",
                 "port": 1,
                 "psn": 99,
                 "path_mtu": 1_024,

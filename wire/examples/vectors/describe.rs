@@ -1,5 +1,5 @@
 //! Values as `name = value` lines, which an implementation in any language can produce and compare.
-//! Ids and bytes are hexadecimal, numbers decimal, texts in quotes, absent parts left out.
+//! Ids and bytes are hexadecimal, GIDs in eight groups, numbers decimal, texts in quotes, absent parts left out.
 
 use fabricbios_wire::*;
 
@@ -7,6 +7,10 @@ pub(crate) type Lines = Vec<String>;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn gid(bytes: &[u8; 16]) -> String {
+    bytes.chunks(2).map(hex).collect::<Vec<_>>().join(":")
 }
 
 macro_rules! lines {
@@ -154,7 +158,7 @@ fn rdma_peer(out: &mut Lines, prefix: &str, peer: &RdmaPeer) {
         prefix,
         "qpn" = peer.qpn,
         "psn" = peer.psn,
-        "gid" = hex(&peer.gid),
+        "gid" = gid(&peer.gid),
         "path_mtu" = peer.path_mtu,
     );
 }
@@ -320,7 +324,7 @@ fn rdma_binding(out: &mut Lines, p: &str, it: &RdmaBinding) {
         p,
         "remote_addr" = it.remote_addr,
         "qp_num" = it.qp_num,
-        "gid" = hex(&it.gid),
+        "gid" = gid(&it.gid),
         "port" = it.port,
         "psn" = it.psn,
         "path_mtu" = it.path_mtu,
