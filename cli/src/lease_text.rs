@@ -18,7 +18,7 @@ pub(crate) fn full(info: &LeaseInfo) -> String {
             "resource",
             format!("{} {}", info.resource_type, info.resource_id),
         ),
-        row("capacity", capacity(info.resource_type, info.capacity)),
+        row("capacity", info.resource_type.amount(info.capacity)),
         row("expires", expiry(info)),
     ];
     if info.renewable_at_unix_ms != 0 {
@@ -56,7 +56,7 @@ pub(crate) fn short(info: &LeaseInfo) -> Vec<String> {
         info.lease_id.to_string(),
         info.phase.to_string(),
         info.resource_type.to_string(),
-        capacity(info.resource_type, info.capacity),
+        info.resource_type.amount(info.capacity),
         expiry(info),
         info.resource_id.to_string(),
     ]
@@ -67,16 +67,6 @@ pub(crate) fn headings() -> Vec<String> {
     ["LEASE", "STATE", "TYPE", "CAPACITY", "EXPIRES", "RESOURCE"]
         .map(str::to_owned)
         .to_vec()
-}
-
-/// A capacity in the unit of its type.
-pub(crate) fn capacity(resource_type: ResourceType, amount: u64) -> String {
-    match resource_type {
-        ResourceType::Mem | ResourceType::Block | ResourceType::Gpu => output::size(amount),
-        ResourceType::Net => format!("{} Mb/s", amount / 1_000_000),
-        ResourceType::Cpu => format!("{amount} cores"),
-        _ => amount.to_string(),
-    }
 }
 
 fn expiry(info: &LeaseInfo) -> String {

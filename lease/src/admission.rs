@@ -230,13 +230,15 @@ impl LeaseTable {
             Some(id) => format!("resource {id}"),
             None => format!("any {} here", request.resource_type),
         };
+        let told = |amount| format!("{} ({amount})", request.resource_type.amount(amount));
         Refusal::new(
             LeaseError::CapacityExceeded,
             class,
             format!(
-                "capacity={}; the most that one lease can get of {place} is {longest} now, and {usable} when \
-                 all of it is free",
-                request.capacity
+                "asked for {}; the most that one lease can get of {place} is {} now, and {} when all of it is free",
+                told(request.capacity),
+                told(longest),
+                told(usable)
             ),
         )
     }

@@ -8,9 +8,10 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
+use fabricbios_wire::Size;
 use serde::Deserialize;
 
-use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, size::Size, udp_listen::UdpListen};
+use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
 
 pub use choices::{CpuIsolationPolicy, GpuShareMode, RdmaStrategy};
 
@@ -80,6 +81,7 @@ pub struct Settings {
     /// Memory to offer for lease: the arena, such as 256MiB; whole pages of 4096 bytes
     /// [default: none].
     #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "size")]
     pub mem_bytes: Option<Size>,
 
     /// File that holds the memory on offer, such as one in tmpfs or hugetlbfs. Leases over UDP then
@@ -183,7 +185,7 @@ impl Settings {
             ));
         }
         match (self.mem_bytes, self.rdma_device.as_deref()) {
-            (Some(Size(bytes)), _) if bytes % PAGE_BYTES != 0 => refuse(format!(
+            (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(
                 "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
             )),
             (None, Some(name)) if !matches!(name, "auto" | "none") => refuse(format!(
@@ -303,6 +305,20 @@ pub const FBMU_PORT: u16 = 5702;
 
 /// The port of FBBU (published facts §3).
 pub const FBBU_PORT: u16 = 5703;
+
+/// In the file: a number of bytes, or text with a unit.
+fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Number(u64),
+        Text(String),
+    }
+    match Form::deserialize(deserializer)? {
+        Form::Number(bytes) => Ok(Some(Size(bytes))),
+        Form::Text(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
+    }
+}
 
 fn has_double(paths: &[PathBuf]) -> bool {
     let mut seen = std::collections::HashSet::new();

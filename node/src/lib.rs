@@ -26,7 +26,6 @@ mod records;
 pub mod roads;
 pub mod run;
 pub mod service;
-pub mod size;
 pub mod udp_listen;
 pub mod watchdog;
 pub mod workers;

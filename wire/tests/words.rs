@@ -129,3 +129,52 @@ fn a_data_plane_key_never_prints() {
         "{printed}"
     );
 }
+
+#[test]
+fn sizes_in_every_spelling() {
+    for (text, bytes) in [
+        ("0", 0),
+        ("1", 1),
+        ("4096B", 4_096),
+        ("4KiB", 4_096),
+        ("4k", 4_096),
+        ("1M", 1 << 20),
+        ("10m", 10 << 20),
+        ("3 MiB", 3 << 20),
+        ("2GiB", 2 << 30),
+        ("1T", 1 << 40),
+        ("16777215TiB", 16_777_215 << 40),
+        // As disks are sold.
+        ("1MB", 1_000_000),
+        ("1kB", 1_000),
+        ("2GB", 2_000_000_000),
+        ("1tb", 1_000_000_000_000),
+    ] {
+        assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+    }
+    let none = [
+        "", "1.5GiB", "-1", "+1", "GiB", "1e3", "0x10", "1XiB", "1 0", "1K i", "1KiBs", "٣M",
+    ];
+    for text in none {
+        assert_eq!(text.parse::<Size>(), Err(ParseSizeError::NotASize), "{text}");
+    }
+    for text in ["16777216TiB", "99999999999999999999", "18446744073710TB"] {
+        assert_eq!(text.parse::<Size>(), Err(ParseSizeError::TooLarge), "{text}");
+    }
+}
+
+#[test]
+fn sizes_are_shown_short_and_never_too_large() {
+    for (bytes, text) in [
+        (0, "0 B"),
+        (1_023, "1023 B"),
+        (1 << 10, "1 KiB"),
+        (1 << 30, "1 GiB"),
+        (24_684_096 << 10, "23.5 GiB"),
+        ((1 << 30) - 1, "1023.9 MiB"),
+        ((1 << 20) + 1, "1.0 MiB"),
+        (u64::MAX, "16777215.9 TiB"),
+    ] {
+        assert_eq!(Size(bytes).to_string(), text, "{bytes}");
+    }
+}

@@ -15,7 +15,8 @@ pub(super) const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
 pub(crate) enum Alloc {
     /// Memory
     Mem {
-        /// How much: plain bytes, or with B, KiB, MiB, GiB, TiB
+        /// How much: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
+        /// each)
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         bytes: u64,
         #[command(flatten)]
@@ -36,7 +37,8 @@ pub(crate) enum Alloc {
     },
     /// Block storage
     Block {
-        /// How much: plain bytes, or with B, KiB, MiB, GiB, TiB
+        /// How much: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
+        /// each)
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         bytes: u64,
         #[command(flatten)]
@@ -75,7 +77,7 @@ pub(crate) enum Alloc {
     },
     /// A GPU or part of one
     Gpu {
-        /// Memory of it: plain bytes, or with B, KiB, MiB, GiB, TiB
+        /// Memory of it: bytes, or with K, M, G, T (1024 each) or KB, MB, GB, TB (1000 each)
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         vram: u64,
         #[command(flatten)]
@@ -105,11 +107,11 @@ pub(crate) struct BlockHost {
 /// What every lease has.
 #[derive(Debug, Args)]
 pub(crate) struct Term {
-    /// For how long
-    #[arg(long, value_name = "N", value_parser = values::secs)]
+    /// For how long, in seconds
+    #[arg(long, value_name = "SECS", value_parser = values::secs)]
     pub(crate) secs: u32,
-    /// For how long contents are kept after the end, without access
-    #[arg(long, value_name = "N", default_value_t = 0,
+    /// For how long contents are kept after the end, without access, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 0,
           value_parser = values::number::<0, { u32::MAX }>)]
     pub(crate) grace_secs: u32,
     /// Of which resource; any of the kind if not given

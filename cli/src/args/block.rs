@@ -13,7 +13,7 @@ pub(crate) enum Block {
     Read {
         #[command(flatten)]
         place: BlockPlace,
-        /// How much, in whole blocks; to the end of the lease if not given
+        /// How much, in whole blocks: bytes, or with K, M, G (1024 each); to the end of the lease if not given
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         len: Option<u64>,
     },
@@ -38,8 +38,8 @@ pub(crate) struct BlockPlace {
     /// Which lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
-    /// Where to begin, counted in bytes from the start of the lease, in whole blocks: plain bytes, or
-    /// with B, KiB, MiB, GiB
+    /// Where to begin, counted in bytes from the start of the lease, in whole blocks: bytes, or
+    /// with K, M, G (1024 each)
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]
     pub(crate) offset: u64,
     /// Authenticate every byte and not only the requests

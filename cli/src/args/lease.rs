@@ -25,8 +25,8 @@ pub(crate) enum Lease {
         /// Which lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
-        /// Length of the new term, from now; the last one's if not given
-        #[arg(long, value_name = "N", value_parser = values::secs)]
+        /// Length of the new term from now, in seconds; the last one's if not given
+        #[arg(long, value_name = "SECS", value_parser = values::secs)]
         secs: Option<u32>,
     },
     /// A new key
@@ -34,8 +34,8 @@ pub(crate) enum Lease {
         /// Which lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
-        /// Milliseconds for which the old key goes on working
-        #[arg(long, value_name = "N", default_value_t = 0,
+        /// For how long the old key goes on working, in milliseconds
+        #[arg(long, value_name = "MS", default_value_t = 0,
               value_parser = values::number::<0, 60_000>)]
         overlap_ms: u32,
     },
@@ -68,8 +68,8 @@ pub(crate) enum Lease {
         /// Which lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
-        /// How often to look between known deadlines
-        #[arg(long, value_name = "N", default_value_t = 1_000,
+        /// How often to look between known deadlines, in milliseconds
+        #[arg(long, value_name = "MS", default_value_t = 1_000,
               value_parser = values::number::<10, 60_000>)]
         poll_ms: u32,
     },

@@ -12,7 +12,7 @@ pub(crate) enum Mem {
     Read {
         #[command(flatten)]
         place: Place,
-        /// How much; to the end of the lease if not given
+        /// How much: bytes, or with K, M, G (1024 each); to the end of the lease if not given
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         len: Option<u64>,
     },
@@ -29,7 +29,7 @@ pub(crate) struct Place {
     /// Which lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
-    /// Where to begin, counted from the start of the lease: plain bytes, or with B, KiB, MiB, GiB
+    /// Where to begin, counted from the start of the lease: bytes, or with K, M, G (1024 each)
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]
     pub(crate) offset: u64,
     /// auto, rdma or udp; auto is RDMA where the lease has it and this machine can, unless another

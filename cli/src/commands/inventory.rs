@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use crate::{
     failure::Failure,
-    lease_text::capacity,
     output::{Output, table},
 };
 
@@ -232,7 +231,7 @@ fn text(inventory: &InventoryJson) -> String {
 fn found(resource: &ResourceJson, amount: u64) -> String {
     match resource.kind {
         ResourceType::Net if resource.capacity == 0 => "unknown".to_owned(),
-        kind => capacity(kind, amount),
+        kind => kind.amount(amount),
     }
 }
 

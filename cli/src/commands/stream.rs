@@ -10,12 +10,12 @@ use std::{
 };
 
 use fabricbios_client::{Error, Road};
-use fabricbios_wire::{LeaseId, RefusalClass};
+use fabricbios_wire::{LeaseId, RefusalClass, Size};
 use serde::Serialize;
 
 use crate::{
     failure::Failure,
-    output::{self, Output},
+    output::Output,
     progress::Progress,
 };
 
@@ -194,7 +194,7 @@ fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result
     };
     output.print(&written, || {
         let over = road.map(|road| format!(" over {road}")).unwrap_or_default();
-        format!("{} written at {offset}{over}", output::size(bytes))
+        format!("{} written at {offset}{over}", Size(bytes))
     })
 }
 

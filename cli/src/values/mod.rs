@@ -3,16 +3,28 @@
 mod kv_cache;
 mod rdma_peer;
 mod road;
-mod size;
 
-use fabricbios_wire::{LeaseId, is_tenant_name};
+use fabricbios_wire::{LeaseId, Size, is_tenant_name};
 
 pub(crate) use self::{
     kv_cache::kv_cache,
     rdma_peer::rdma_peer,
     road::{attach_road, block_road, road},
-    size::{offset, size},
 };
+
+/// A size in bytes, not zero.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    match offset(text)? {
+        0 => Err("zero bytes; ask for at least one".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A place, as a number of bytes before it.
+pub(crate) fn offset(text: &str) -> Result<u64, String> {
+    let size: Result<Size, _> = text.parse();
+    size.map(|Size(bytes)| bytes).map_err(|error| error.to_string())
+}
 
 /// The id of a lease.
 pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {

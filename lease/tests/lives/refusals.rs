@@ -103,8 +103,9 @@ fn what_is_too_much_is_told_the_most_that_any_pool_has() {
     let ticket = world.ask(Request::LeaseAlloc(of_pages(32)));
     let refusal = world.refusal(ticket);
     assert_eq!(refusal.class, RefusalClass::Transient, "{refusal}");
-    for amount in [4 * PAGE, 64 * PAGE] {
-        assert!(refusal.message.contains(&amount.to_string()), "{refusal}");
+    // For people and for programs.
+    for amount in ["128 KiB (131072)", "16 KiB (16384)", "256 KiB (262144)"] {
+        assert!(refusal.message.contains(amount), "{refusal}");
     }
     // Who names a resource is told of that one.
     let named = LeaseAllocRequest {

@@ -27,6 +27,16 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
+fn a_size_in_the_file_is_a_number_or_has_a_unit() {
+    let read = |text| toml::from_str::<Settings>(text).map(|settings| settings.mem_bytes);
+    assert_eq!(read("mem-bytes = 4096"), Ok(Some(Size(4096))));
+    assert_eq!(read("mem-bytes = \"1G\""), Ok(Some(Size(1 << 30))));
+    assert_eq!(read(""), Ok(None));
+    let error = read("mem-bytes = \"1 gig\"").unwrap_err().to_string();
+    assert!(error.contains("GiB"), "{error}");
+}
+
+#[test]
 fn a_file_with_a_misspelt_name_is_refused_with_its_path() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("node.toml");
@@ -46,6 +56,7 @@ fn settings_that_make_no_sense_together_are_refused() {
     for (args, word) in [
         (&["--advertise", "::"][..], "wildcard"),
         (&["--mem-bytes", "5000"], "4096"),
+        (&["--mem-bytes", "0"], "4096"),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
         (

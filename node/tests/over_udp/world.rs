@@ -14,7 +14,6 @@ use fabricbios_node::{
     config::Settings,
     memory::{self, OfferedMemory, OpenRoads},
     service::{Offered, Service},
-    size::Size,
     udp_listen::UdpListen,
 };
 use fabricbios_wire::*;
