@@ -16,7 +16,9 @@ pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
 /// Eight groups of four digits: the one form that pyverbs takes, and every other tool too.
 pub(crate) fn text(gid: [u8; 16]) -> String {
     let (groups, _) = gid.as_chunks();
-    let groups = groups.iter().map(|&[high, low]| format!("{high:02x}{low:02x}"));
+    let groups = groups
+        .iter()
+        .map(|&[high, low]| format!("{high:02x}{low:02x}"));
     groups.collect::<Vec<_>>().join(":")
 }
 

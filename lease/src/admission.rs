@@ -138,6 +138,15 @@ impl LeaseTable {
         {
             return Ok(());
         }
+        if self.policy.not_built.contains(&kind) {
+            return refuse(
+                LeaseError::InvalidArgs,
+                RefusalClass::Permanent,
+                format!(
+                    "this version of the node leases no {kind}: what its inventory has of it is only listed"
+                ),
+            );
+        }
         if self.policy.detected.contains(&kind) {
             return refuse(
                 LeaseError::InvalidArgs,

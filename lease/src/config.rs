@@ -46,6 +46,8 @@ pub struct Policy {
     pub tenant_binds_max: usize,
     /// Kinds that were detected; those without an offer are refused as not offered, not as absent.
     pub detected: Vec<ResourceType>,
+    /// Kinds that this daemon has no backend for: no operator could offer them.
+    pub not_built: Vec<ResourceType>,
 }
 
 impl Default for Policy {
@@ -66,6 +68,7 @@ impl Default for Policy {
             tenant_requests_per_sec: 20_000,
             tenant_binds_max: 1024,
             detected: Vec::new(),
+            not_built: Vec::new(),
         }
     }
 }

@@ -258,6 +258,7 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
         detected: inventory.kinds(),
+        not_built: vec![ResourceType::Cpu, ResourceType::Net, ResourceType::Gpu],
         ..default
     }
 }

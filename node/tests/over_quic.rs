@@ -45,10 +45,15 @@ fn only(memory: OfferedMemory) -> Offered {
 
 impl World {
     async fn start(state_dir: &Path) -> Self {
+        Self::with(&settings(state_dir)).await
+    }
+
+    async fn with(settings: &Settings) -> Self {
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let offered = OfferedMemory::of(memory.clone(), 1 << 30).expect("an offer");
-        let fabric = Fabric::open_or_create(state_dir, SystemTime::now()).expect("a fabric");
-        let service = Service::start(&settings(state_dir), &fabric, only(offered)).expect("a node");
+        let fabric =
+            Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
+        let service = Service::start(settings, &fabric, only(offered)).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let address = service.local_addr().to_string();
         let operator = Node::connect(&address, &identity)
@@ -338,5 +343,24 @@ async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
         .alloc(1 << 20, 60, 0)
         .await
         .expect("all of the arena is there");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // Lists this machine's processors at least.
+    let auto_detect = true;
+    let world = World::with(&Settings {
+        auto_detect,
+        ..settings(directory.path())
+    })
+    .await;
+    for kind in [ResourceType::Cpu, ResourceType::Net, ResourceType::Gpu] {
+        let asked = world.operator.alloc(LeaseAllocRequest::new(kind, 1, 9));
+        let refusal = refusal(asked.await);
+        assert_eq!(refusal.class, RefusalClass::Permanent, "{refusal}");
+        assert!(!refusal.message.contains("operator"), "{refusal}");
+    }
     world.stop().await;
 }

@@ -156,10 +156,18 @@ fn sizes_in_every_spelling() {
         "", "1.5GiB", "-1", "+1", "GiB", "1e3", "0x10", "1XiB", "1 0", "1K i", "1KiBs", "٣M",
     ];
     for text in none {
-        assert_eq!(text.parse::<Size>(), Err(ParseSizeError::NotASize), "{text}");
+        assert_eq!(
+            text.parse::<Size>(),
+            Err(ParseSizeError::NotASize),
+            "{text}"
+        );
     }
     for text in ["16777216TiB", "99999999999999999999", "18446744073710TB"] {
-        assert_eq!(text.parse::<Size>(), Err(ParseSizeError::TooLarge), "{text}");
+        assert_eq!(
+            text.parse::<Size>(),
+            Err(ParseSizeError::TooLarge),
+            "{text}"
+        );
     }
 }
 

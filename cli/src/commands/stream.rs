@@ -13,11 +13,7 @@ use fabricbios_client::{Error, Road};
 use fabricbios_wire::{LeaseId, RefusalClass, Size};
 use serde::Serialize;
 
-use crate::{
-    failure::Failure,
-    output::Output,
-    progress::Progress,
-};
+use crate::{failure::Failure, output::Output, progress::Progress};
 
 /// Enough for every road to run at its speed, and whole blocks of every size.
 const PIECE_BYTES: usize = 4 << 20;

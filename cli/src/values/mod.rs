@@ -23,7 +23,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// A place, as a number of bytes before it.
 pub(crate) fn offset(text: &str) -> Result<u64, String> {
     let size: Result<Size, _> = text.parse();
-    size.map(|Size(bytes)| bytes).map_err(|error| error.to_string())
+    size.map(|Size(bytes)| bytes)
+        .map_err(|error| error.to_string())
 }
 
 /// The id of a lease.

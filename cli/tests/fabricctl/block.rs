@@ -188,7 +188,10 @@ fn a_size_that_was_rounded_up_is_told() {
     let output = run(&node, "lease alloc block --bytes 5000 --secs 9");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("asked for 4.8 KiB (5000), granted 8 KiB (8192)"), "{told}");
+    assert!(
+        told.contains("asked for 4.8 KiB (5000), granted 8 KiB (8192)"),
+        "{told}"
+    );
     let output = run(&node, "lease alloc block --bytes 8KiB --secs 9");
     assert!(output.stderr.is_empty(), "{output:?}");
     let rounded = json_of(&node, "lease alloc block --bytes 5000 --secs 9");

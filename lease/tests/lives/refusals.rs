@@ -7,7 +7,8 @@ use crate::support::*;
 
 fn refused(change: impl FnOnce(&mut LeaseAllocRequest)) -> (LeaseError, RefusalClass) {
     let policy = Policy {
-        detected: vec![ResourceType::Gpu],
+        detected: vec![ResourceType::Gpu, ResourceType::Net],
+        not_built: vec![ResourceType::Net],
         ..Policy::default()
     };
     let mut world = World::with_policy(policy);
@@ -51,6 +52,11 @@ fn each_has_its_code_and_class() {
     assert_eq!(
         refused(|r| r.resource_type = ResourceType::Gpu),
         (InvalidArgs, Policy)
+    );
+    // No operator could offer it.
+    assert_eq!(
+        refused(|r| r.resource_type = ResourceType::Net),
+        (InvalidArgs, Permanent)
     );
     assert_eq!(
         refused(|r| r.resource_type = ResourceType::Cpu),
