@@ -11,9 +11,12 @@ use std::{
 };
 
 use fabricbios_wire::{
-    HEADER_LEN, Header, MAX_PAYLOAD, Reply, Request, decode_answer, encode_request,
+    HEADER_LEN, Header, LeaseError, MAX_PAYLOAD, Refusal, RefusalClass, Reply, Request,
+    decode_answer, encode_request,
 };
-use quinn::{Connection, ConnectionError, ReadError, ReadToEndError, VarInt, WriteError};
+use quinn::{
+    Connection, ConnectionError, ReadError, ReadToEndError, TransportErrorCode, VarInt, WriteError,
+};
 use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 
 use crate::{
@@ -25,6 +28,8 @@ use crate::{
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(20);
 /// How a node closes a connection whose certificate names nobody, or has expired meanwhile.
 const IDENTITY_REFUSED: [VarInt; 2] = [VarInt::from_u32(3), VarInt::from_u32(4)];
+/// How it closes the connection of a tenant that has as many as it may.
+const TOO_MANY: VarInt = VarInt::from_u32(2);
 /// TLS alerts arrive as QUIC errors in this range (RFC 9001, section 4.8).
 const TLS_ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
 
@@ -205,6 +210,23 @@ impl Link {
                     why: String::from_utf8_lossy(&e.reason).into_owned(),
                 }
             }
+            ConnectionError::ApplicationClosed(e) if e.error_code == TOO_MANY => {
+                let why = String::from_utf8_lossy(&e.reason);
+                let busy = format!(
+                    "node {node} refused this connection: {why}; close some, or try again later"
+                );
+                refused(LeaseError::ResourceBusy, busy)
+            }
+            // The packet that says so has no room for a reason.
+            ConnectionError::ConnectionClosed(e)
+                if e.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+            {
+                let busy = format!(
+                    "node {node} is there and refused this connection: it has as many as it takes, altogether or \
+                     from this address, or it is stopping; close some, or try again later"
+                );
+                refused(LeaseError::Unavailable, busy)
+            }
             ConnectionError::ApplicationClosed(e) if !e.reason.is_empty() => {
                 self.unreachable(String::from_utf8_lossy(&e.reason).into_owned(), sent)
             }
@@ -213,7 +235,11 @@ impl Link {
     }
 }
 
-fn is_alert(code: quinn::TransportErrorCode) -> bool {
+fn refused(error: LeaseError, message: String) -> Error {
+    Error::Refused(Refusal::new(error, RefusalClass::Transient, message))
+}
+
+fn is_alert(code: TransportErrorCode) -> bool {
     TLS_ALERTS.contains(&u64::from(code))
 }
 

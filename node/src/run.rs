@@ -1,7 +1,7 @@
 //! The daemon as a process: one to a state directory, started and stopped by signals.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{self, DirBuilder, File, TryLockError},
     os::unix::fs::DirBuilderExt,
     path::Path,
     time::SystemTime,
@@ -10,7 +10,6 @@ use std::{
 use anyhow::Context;
 use fabricbios_control::Fabric;
 use fabricbios_wire::LeaseId;
-use nix::fcntl::{Flock, FlockArg};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -127,7 +126,7 @@ async fn until_stopped(signals: &mut Signals, service: &mut Service) -> anyhow::
 }
 
 /// One daemon to a state directory.
-fn lock_state_dir(path: &Path) -> anyhow::Result<Flock<File>> {
+fn lock_state_dir(path: &Path) -> anyhow::Result<File> {
     if !path.is_dir() {
         DirBuilder::new()
             .recursive(true)
@@ -147,18 +146,32 @@ fn lock_state_dir(path: &Path) -> anyhow::Result<Flock<File>> {
         .write(true)
         .open(&lock_path)
         .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        anyhow::anyhow!(
-            "{} is in use ({errno}): another daemon runs on this state directory; stop it or \
-             choose another with --state-dir",
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(anyhow::anyhow!(
+            "another daemon runs on the state directory {}: stop it, or choose another directory with --state-dir",
             path.display()
-        )
-    })
+        )),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("lock {}", lock_path.display()))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_daemon_is_told_of_the_first_in_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let _first = lock_state_dir(directory.path()).unwrap();
+        let second = lock_state_dir(directory.path()).unwrap_err().to_string();
+        assert!(
+            second.starts_with("another daemon runs") && !second.contains("EAGAIN"),
+            "{second}"
+        );
+    }
 
     #[test]
     fn who_stops_the_node_is_told_what_was_not_cut_and_what_to_do() {

@@ -11,7 +11,13 @@ mod mem;
 mod stream;
 mod watch;
 
-use std::{path::Path, time::Instant};
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::Instant,
+};
 
 use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{Reply, Request};
@@ -47,11 +53,30 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         return Err(Failure::usage(NO_IDENTITY));
     };
     let identity = Identity::load(&path)?;
+    if !output.json {
+        warn_of_readers(&path);
+    }
     let node = Node::connect_blocking(&node, &identity)?;
     let topic = Topic::from(&command);
     let done = dispatch(&node, &path, command, output).map_err(|failure| failure.advised(topic));
     node.close_blocking();
     done
+}
+
+/// With `--json` standard error has nothing but the object of a failure.
+fn warn_of_readers(identity: &Path) {
+    let Ok(found) = fs::metadata(identity) else {
+        return;
+    };
+    let mode = found.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let path = identity.display();
+        let told = format!(
+            "fabricctl: identity {path} has mode {mode:04o}, and who reads it can be you: chmod 600 {path}"
+        );
+        // With standard error gone nobody can be warned.
+        writeln!(io::stderr(), "{told}").ok();
+    }
 }
 
 fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> Result<(), Failure> {

@@ -30,7 +30,11 @@ pub(crate) fn offset(text: &str) -> Result<u64, String> {
 /// The id of a lease.
 pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {
     let hint = "a lease is named by its id, as `fabricctl lease list` shows it";
-    text.parse().map_err(|error| format!("{error}; {hint}"))
+    match text.parse() {
+        Ok(LeaseId(0)) => Err(format!("no lease has an id of zeros; {hint}")),
+        Ok(id) => Ok(id),
+        Err(error) => Err(format!("{error}; {hint}")),
+    }
 }
 
 /// A term in seconds, not zero.

@@ -2,6 +2,7 @@
 
 use std::{fs, process::Stdio};
 
+use fabricbios_control::Limits;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass, Reply, Request};
 use serde_json::json;
 
@@ -152,6 +153,10 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
             "whole_core",
         ),
         ("lease query 123", "32"),
+        (
+            "lease query 00000000000000000000000000000000",
+            "no lease has",
+        ),
         ("lease query", "LEASE"),
         (
             "lease rotate 0123456789abcdef0123456789abcdef --overlap-ms 60001",
@@ -192,6 +197,39 @@ fn a_node_that_is_not_there_is_told_as_such() {
     assert!(object["message"].as_str().unwrap().contains(&node.addr()));
     let (status, _) = fails(&node, "--node no-such-host.invalid ping");
     assert_eq!(status, 6);
+}
+
+#[test]
+fn a_connection_that_a_quota_refuses_is_no_outage() {
+    let full = Limits {
+        connections_per_tenant_max: 0,
+        ..Limits::default()
+    };
+    let node = FakeNode::limited(full, granting());
+    let (status, object) = fails(&node, "ping");
+    assert_eq!(
+        (status, &object["reason"]),
+        (3, &json!({ "class": "transient", "code": "ResourceBusy" })),
+        "{object}"
+    );
+    let message = object["message"].as_str().unwrap();
+    assert!(
+        message.contains("too many connections") && !message.contains("cannot reach"),
+        "{message}"
+    );
+    let full = Limits {
+        connections_max: 0,
+        ..Limits::default()
+    };
+    let node = FakeNode::limited(full, granting());
+    let (status, object) = fails(&node, "ping");
+    assert_eq!(
+        (status, &object["reason"]["code"]),
+        (6, &json!("Unavailable")),
+        "{object}"
+    );
+    let message = object["message"].as_str().unwrap();
+    assert!(message.contains("is there and refused"), "{message}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use fabricbios_wire::{
 use serde_json::{Value, json};
 
 use crate::{
-    command,
+    LEASE_TEXT, command,
     common::{FakeNode, rdma, refuse},
     fails, failure, granting, json_of, saying,
 };
@@ -131,4 +131,26 @@ fn an_identity_that_was_refused_leaves_no_file() {
     );
     assert_eq!(status, 3);
     assert!(!out.exists());
+}
+
+#[test]
+fn an_identity_that_others_can_read_is_warned_of() {
+    let node = FakeNode::start(granting());
+    let stderr = |line: &str| {
+        let output = command(&node, line).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let query = format!("lease query {LEASE_TEXT}");
+    assert_eq!(stderr(&query), "");
+    for mode in [0o644, 0o640] {
+        fs::set_permissions(node.admin(), fs::Permissions::from_mode(mode)).unwrap();
+        let told = stderr(&query);
+        assert!(
+            told.contains(&format!("{mode:04o}")) && told.contains("chmod 600"),
+            "{told}"
+        );
+        // There standard error is for the object of a failure alone.
+        assert_eq!(stderr(&format!("--json {query}")), "");
+    }
 }

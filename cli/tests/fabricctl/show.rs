@@ -176,6 +176,24 @@ fn people_get_lines_with_full_ids_and_no_keys() {
 }
 
 #[test]
+fn every_time_in_the_help_has_its_unit() {
+    let node = FakeNode::start(granting());
+    let commands = ["mem", "block", "net", "cpu", "gpu"].map(|kind| format!("lease alloc {kind}"));
+    for command in commands.iter().map(String::as_str).chain(["lease renew"]) {
+        let help = text_of(&node, &format!("{command} --help"));
+        assert!(help.contains("--secs <SECS>"), "{help}");
+        assert!(help.contains("in seconds"), "{help}");
+    }
+    for command in ["lease rotate", "lease watch"] {
+        let help = text_of(&node, &format!("{command} --help"));
+        assert!(
+            help.contains("-ms <MS>") && help.contains("in milliseconds"),
+            "{help}"
+        );
+    }
+}
+
+#[test]
 fn help_is_help_and_what_is_not_for_people_is_not_in_it() {
     let node = FakeNode::start(granting());
     let help = text_of(&node, "--help");

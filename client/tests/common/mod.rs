@@ -36,6 +36,7 @@ pub(crate) struct FakeNode {
     dir: tempfile::TempDir,
     fabric: Fabric,
     addr: SocketAddr,
+    limits: Limits,
     mind: Mind,
     log: Arc<Mutex<Vec<Request>>>,
     running: Option<(Runtime, Server)>,
@@ -52,6 +53,13 @@ impl Drop for FakeNode {
 
 impl FakeNode {
     pub(crate) fn start(mind: impl FnMut(&Request) -> Answer + Send + 'static) -> Self {
+        Self::limited(Limits::default(), mind)
+    }
+
+    pub(crate) fn limited(
+        limits: Limits,
+        mind: impl FnMut(&Request) -> Answer + Send + 'static,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
         let mind: Mind = Arc::new(Mutex::new(mind));
@@ -61,6 +69,7 @@ impl FakeNode {
             dir,
             fabric,
             addr,
+            limits,
             mind,
             log,
             running: None,
@@ -78,7 +87,7 @@ impl FakeNode {
         let (sender, receiver) = mpsc::channel(64);
         let server = {
             let _guard = runtime.enter();
-            Server::start(self.addr, &self.fabric, Limits::default(), sender).unwrap()
+            Server::start(self.addr, &self.fabric, self.limits.clone(), sender).unwrap()
         };
         self.addr = server.local_addr();
         runtime.spawn(answer(
