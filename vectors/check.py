@@ -36,7 +36,7 @@ CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0901, 0x0908), 0x0910,
-              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B05)}
+              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B06)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
 NVMEOF_TRANSPORT = {1: "rdma", 3: "tcp"}
@@ -401,7 +401,7 @@ def read_structured(r):
     out = [("node_id", r.take(32).hex()), ("epoch", r.u(8)), ("health", r.u(4))]
     for name, fields in LISTS.items():
         out += numbered(name, r.list(256, lambda r: [("resource_id", r.id())] + [(k, r.u(n)) for k, n in fields]))
-    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B04]
+    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B05]
     need(len(extensions) <= 1024, "InvalidIntent")
     return out + extensions
 
@@ -412,9 +412,9 @@ def read_extension(tag, value):
     if tag == 0x0B01:
         need(len(rest) <= 255, "InvalidIntent")
         return f"name.{resource_id}", quoted(utf8(rest, "InvalidIntent"))
-    if tag == 0x0B02:
+    if tag in (0x0B02, 0x0B05):
         need(len(rest) == 8, "InvalidIntent")
-        return f"available.{resource_id}", number(rest)
+        return f"{'available' if tag == 0x0B02 else 'fenced_part'}.{resource_id}", number(rest)
     if tag == 0x0B03:
         need(1 <= len(rest) <= 17, "InvalidIntent")
         return f"classes.{resource_id}", f"{rest[:1].hex()}/{rest[1:].hex()}"
@@ -657,6 +657,7 @@ def make_extension(key, value):
     makers = {
         "name": (0x0B01, text_bytes),
         "available": (0x0B02, lambda value: be(value, 8)),
+        "fenced_part": (0x0B05, lambda value: be(value, 8)),
         "classes": (0x0B03, lambda value: bytes.fromhex(value.replace("/", ""))),
         "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(road) for road in value.split(",") if road)),
     }

@@ -96,4 +96,6 @@ pub struct Availability {
     pub fenced: bool,
     /// Whether only parts of it are fenced, those of leases whose release failed; never with `fenced`.
     pub partly_fenced: bool,
+    /// How much these parts are. 0 where none is, or all of it.
+    pub fenced_part: u64,
 }

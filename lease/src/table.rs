@@ -123,7 +123,16 @@ impl LeaseTable {
             },
             fenced: resource.is_fenced(),
             partly_fenced: resource.is_partly_fenced(),
+            fenced_part: match resource.is_partly_fenced() {
+                true => self.held_by(&resource.fenced_leases),
+                false => 0,
+            },
         })
+    }
+
+    fn held_by(&self, leases: &BTreeSet<LeaseId>) -> u64 {
+        let live = leases.iter().filter_map(|id| self.leases.get(id));
+        live.map(|lease| lease.extent.length).sum()
     }
 
     /// Every fence.

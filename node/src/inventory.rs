@@ -186,13 +186,17 @@ fn describe(
         InventoryExtension::Available(id, standing.available.available),
         InventoryExtension::Transports(id, transports.to_vec()),
     ]);
+    let part = standing.available.fenced_part;
+    let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
+    inventory.extensions.extend(part);
 }
 
 fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
     match extension {
         InventoryExtension::Name(of, _)
         | InventoryExtension::Available(of, _)
-        | InventoryExtension::Transports(of, _) => *of == id,
+        | InventoryExtension::Transports(of, _)
+        | InventoryExtension::FencedPart(of, _) => *of == id,
         InventoryExtension::Classes { resource_id, .. } => *resource_id == id,
     }
 }

@@ -3,7 +3,7 @@
 """Storage that hangs under a lease: the client is cut on time all the same, the release gives up and fences what it
 cannot finish, naming the device, and everybody else's grants, cuts and I/O go on. When the storage answers again the
 fence goes."""
-from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, row_of
+from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resource_of, row_of
 from block import settled, sh
 from checks import Suite
 from fabric import Refused
@@ -28,7 +28,8 @@ def stuck(suite, node, pools, resumed_by):
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with attached(alice, pool=pools["device"]) as (_, path):
         neighbour = Fio(path).started()
-        lease = alloc(bob, secs=TERM_SECS, pool=pools["device"])
+        lease = alloc(bob, secs=TERM_SECS, more=("--resource", pools["device"]))
+        suite.equal("a pool is named by its path", resource_of(bob, pools["device"]), lease["resource_id"])
         victim, name = Fio(connect(lease)).started(), slice_of(lease)
         sh(f"dmsetup suspend --noflush --nolockfs {name}")
         try:
@@ -39,7 +40,7 @@ def stuck(suite, node, pools, resumed_by):
             fence = until(lambda: fences(node), 60, "a fence")[0]
             suite.check("stuck: the fence names the device", kernel_name(name) in fence["reason"], kernel_name(name), fence["reason"])
             print(f"   stuck: {fence['reason']}", flush=True)
-            others(suite, node, pools)
+            others(suite, node, pools, lease)
             suite.check("stuck: the neighbour goes on", neighbour.running(), "running")
         finally:
             sh(f"dmsetup resume {name}")
@@ -56,7 +57,7 @@ def fences(node):
     return node.operator.ask("fence", "list")["fences"]
 
 
-def others(suite, node, pools):
+def others(suite, node, pools, stuck_lease):
     """While it is stuck: grants, transfers, frees and an expiry beside it."""
     carol = node.tenant("carol")
     with attached(carol, pool=pools["directory"]) as (_, path):
@@ -74,6 +75,8 @@ def others(suite, node, pools):
         suite.equal("stuck: the rest of the same pool is granted, written and verified", 0, verified(path, size="1M")["error"])
     flags = {kind: row_of(node.operator, pool)["flags"] for kind, pool in pools.items()}
     suite.equal("stuck: its pool is degraded, the other is not", {"device": ["degraded"], "directory": []}, flags)
+    parts = {kind: row_of(node.operator, pool).get("fenced_part") for kind, pool in pools.items()}
+    suite.equal("stuck: the inventory tells how much of which pool is fenced", {"device": stuck_lease["capacity"], "directory": None}, parts)
 
 
 def heals(suite, node, _fence):

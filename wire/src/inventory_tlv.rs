@@ -1,4 +1,4 @@
-//! 0x0B01–0x0B04: what the structured inventory says beyond the sources' fields. Every value begins
+//! 0x0B01–0x0B05: what the structured inventory says beyond the sources' fields. Every value begins
 //! with the resource that it speaks of; every tag may repeat.
 
 use alloc::{string::String, vec::Vec};
@@ -29,9 +29,10 @@ pub(crate) fn read(area: &TlvArea<'_>) -> Result<Vec<InventoryExtension>, Decode
 fn read_one(tlv: &Tlv<'_>) -> Result<Option<InventoryExtension>, DecodeError> {
     Ok(Some(match tlv.tag {
         tag::INVENTORY_NAME => read_name(tlv)?,
-        tag::INVENTORY_AVAILABLE => read_available(tlv)?,
+        tag::INVENTORY_AVAILABLE => amount(tlv, InventoryExtension::Available)?,
         tag::INVENTORY_CLASSES => read_classes(tlv)?,
         tag::INVENTORY_TRANSPORTS => read_transports(tlv)?,
+        tag::INVENTORY_FENCED_PART => amount(tlv, InventoryExtension::FencedPart)?,
         _ => return Ok(None),
     }))
 }
@@ -52,16 +53,16 @@ fn read_name(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     Ok(InventoryExtension::Name(resource_id, String::from(name)))
 }
 
-fn read_available(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+fn amount(
+    tlv: &Tlv<'_>,
+    of: impl FnOnce(ResourceId, u64) -> InventoryExtension,
+) -> Result<InventoryExtension, DecodeError> {
     let (resource_id, rest) = split_id(tlv)?;
     let units = rest
         .try_into()
         .ok()
         .ok_or_else(|| tlv.wrong_length("24 bytes".into()))?;
-    Ok(InventoryExtension::Available(
-        resource_id,
-        u64::from_be_bytes(units),
-    ))
+    Ok(of(resource_id, u64::from_be_bytes(units)))
 }
 
 fn read_classes(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
@@ -124,5 +125,9 @@ fn encode(extension: &InventoryExtension) -> (u16, Vec<u8>) {
             let roads: Vec<u8> = roads.iter().map(|road| *road as u8).collect();
             (tag::INVENTORY_TRANSPORTS, with_id(id, &roads))
         }
+        InventoryExtension::FencedPart(id, units) => (
+            tag::INVENTORY_FENCED_PART,
+            with_id(id, &units.to_be_bytes()),
+        ),
     }
 }

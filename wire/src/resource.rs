@@ -222,4 +222,6 @@ pub enum InventoryExtension {
     },
     /// 0x0B04: roads over which a lease of this resource can be used.
     Transports(ResourceId, Vec<crate::Transport>),
+    /// 0x0B05: how much of it is fenced, where only parts are.
+    FencedPart(ResourceId, u64),
 }

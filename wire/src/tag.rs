@@ -107,6 +107,8 @@ tags! {
     INVENTORY_CLASSES = 0x0B03, "classes";
     /// `u128, u8…`; may repeat.
     INVENTORY_TRANSPORTS = 0x0B04, "transports";
+    /// `u128, u64`; may repeat.
+    INVENTORY_FENCED_PART = 0x0B05, "fenced part";
     /// UTF-8.
     LEASE_TENANT = 0x0C01, "tenant";
     /// `u64, u8`, UTF-8, [`crate::LeaseEnd`].

@@ -16,24 +16,27 @@ use crate::{
 };
 
 #[derive(Serialize)]
-struct InventoryJson {
+pub(super) struct InventoryJson {
     node_id: String,
     epoch: u64,
     health: String,
-    resources: Vec<ResourceJson>,
+    pub(super) resources: Vec<ResourceJson>,
 }
 
 #[derive(Serialize)]
-struct ResourceJson {
+pub(super) struct ResourceJson {
     resource_id: String,
     resource_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<String>,
     flags: Vec<String>,
     capacity: u64,
     available: u64,
+    /// Where only parts of it are fenced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fenced_part: Option<u64>,
     /// Of a pool of block storage: the unit in which its leases are read and written.
     #[serde(skip_serializing_if = "Option::is_none")]
     block_bytes: Option<u32>,
@@ -42,7 +45,9 @@ struct ResourceJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     classes: Option<ClassesJson>,
     #[serde(skip)]
-    kind: ResourceType,
+    pub(super) id: ResourceId,
+    #[serde(skip)]
+    pub(super) kind: ResourceType,
 }
 
 #[derive(Serialize)]
@@ -56,6 +61,7 @@ struct ClassesJson {
 struct Details {
     name: Option<String>,
     health: Option<u32>,
+    fenced_part: Option<u64>,
     /// As the pool's entry has them: flags, and bytes of a block.
     block: Option<(u32, u32)>,
     transports: Vec<&'static str>,
@@ -63,6 +69,12 @@ struct Details {
 }
 
 pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
+    let json = ask(node)?;
+    output.print(&json, || text(&json))
+}
+
+/// Everything that the node says it has.
+pub(super) fn ask(node: &Node) -> Result<InventoryJson, Failure> {
     let entries = match node.call_blocking(Request::GetInventory(InventoryForm::Flat))? {
         Reply::FlatInventory(entries) => entries,
         other => return Err(node.unexpected("a flat inventory", &other).into()),
@@ -81,13 +93,12 @@ pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
             )
         })
         .collect();
-    let json = InventoryJson {
+    Ok(InventoryJson {
         node_id: structured.node_id.to_string(),
         epoch: structured.epoch.0,
         health: health_word(structured.health),
         resources,
-    };
-    output.print(&json, || text(&json))
+    })
 }
 
 fn details(inventory: &ResourceInventory) -> BTreeMap<ResourceId, Details> {
@@ -132,6 +143,9 @@ fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExte
         } => {
             details.entry(*resource_id).or_default().classes = Some((*default, supported.clone()));
         }
+        InventoryExtension::FencedPart(id, units) => {
+            details.entry(*id).or_default().fenced_part = Some(*units);
+        }
         // The flat form says so already.
         InventoryExtension::Available(..) => {}
     }
@@ -148,12 +162,14 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
         health: details.health.map(health_word),
         capacity: entry.capacity,
         available: entry.available,
+        fenced_part: details.fenced_part,
         block_bytes: details.block.map(|(_, block_bytes)| block_bytes),
         transports: details.transports,
         classes: details.classes.map(|(default, supported)| ClassesJson {
             default: class(default),
             supported: supported.into_iter().map(class).collect(),
         }),
+        id: entry.resource_id,
         kind,
     }
 }
@@ -244,6 +260,8 @@ fn columns(resource: &ResourceJson) -> Vec<String> {
         }
     };
     let mut notes = resource.flags.clone();
+    let part = resource.fenced_part;
+    notes.extend(part.map(|part| format!("{} fenced", resource.kind.amount(part))));
     notes.extend(
         resource
             .block_bytes

@@ -260,6 +260,7 @@ fn inventory(request: &Request) -> Answer {
                 extensions: vec![
                     InventoryExtension::Name(RESOURCE, "rxe0".into()),
                     InventoryExtension::Transports(RESOURCE, vec![Transport::Rdma]),
+                    InventoryExtension::FencedPart(RESOURCE, 16 << 20),
                 ],
             }))
         }
@@ -283,6 +284,7 @@ fn an_inventory_joins_both_forms() {
                 "flags": ["fenced", "unknown(0x0004)"],
                 "capacity": 1_073_741_824,
                 "available": 1_048_576,
+                "fenced_part": 16_777_216,
                 "transports": ["rdma"],
             },
             {
@@ -307,6 +309,7 @@ fn an_inventory_joins_both_forms() {
         text.contains(RESOURCE_TEXT) && text.contains("1 GiB") && text.contains("rxe0"),
         "{text}"
     );
+    assert!(text.contains(", 16 MiB fenced"), "{text}");
     assert!(
         text.contains("unknown  ") && !text.contains("0 Mb/s"),
         "{text}"

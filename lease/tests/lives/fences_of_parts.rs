@@ -45,11 +45,20 @@ fn state(world: &World) -> (bool, bool, u64) {
     (pool.fenced, pool.partly_fenced, pool.available / PAGE)
 }
 
+/// How much of it the fenced parts are.
+fn fenced_pages(world: &World) -> u64 {
+    let pool = world.table.availability().next().expect("a pool");
+    pool.fenced_part / PAGE
+}
+
 #[test]
 fn a_stuck_release_leaves_the_pool_to_others() {
     let mut world = world();
     let tag = stuck(&mut world);
-    assert_eq!(state(&world), (false, true, 15));
+    assert_eq!(
+        (state(&world), fenced_pages(&world)),
+        ((false, true, 15), 1)
+    );
     assert_eq!(told(&mut world), [tag.lease_id]);
     let unreleased: Vec<Tag> = world
         .table
@@ -68,6 +77,7 @@ fn a_stuck_release_leaves_the_pool_to_others() {
         (state(&world), told(&mut world)),
         ((false, false, 16), vec![])
     );
+    assert_eq!(fenced_pages(&world), 0);
 }
 
 #[test]

@@ -461,6 +461,7 @@ fn extension(it: &InventoryExtension) -> String {
     match it {
         InventoryExtension::Name(id, name) => format!("name.{id} = {name:?}"),
         InventoryExtension::Available(id, units) => format!("available.{id} = {units}"),
+        InventoryExtension::FencedPart(id, units) => format!("fenced_part.{id} = {units}"),
         InventoryExtension::Classes {
             resource_id,
             default,

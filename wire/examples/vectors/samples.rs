@@ -350,6 +350,7 @@ pub(crate) fn inventory() -> ResourceInventory {
                 supported: vec![0, 1],
             },
             InventoryExtension::Transports(id(1), vec![Transport::Rdma, Transport::Udp]),
+            InventoryExtension::FencedPart(id(2), 0x0070_0000),
         ],
     }
 }

@@ -360,6 +360,7 @@ fn extension() -> impl Strategy<Value = InventoryExtension> {
     prop_oneof![
         (resource_id(), text(255)).prop_map(|(id, name)| InventoryExtension::Name(id, name)),
         (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::Available(id, n)),
+        (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::FencedPart(id, n)),
         (
             resource_id(),
             any::<u8>(),

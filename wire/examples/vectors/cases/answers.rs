@@ -79,10 +79,14 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let about = "a lease of block storage with every part: three addresses, both secrets, both roads";
     answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
     lease_lives(c);
-    let leases = vec![samples::lease(Binding::default()), freed];
+    let last = LeaseId(samples::LEASE.0 + 1);
+    let freed = LeaseInfo {
+        lease_id: last,
+        ..freed
+    };
     let page = LeasePage {
-        leases,
-        next: Some(samples::LEASE),
+        leases: vec![samples::lease(Binding::default()), freed],
+        next: Some(last),
     };
     answer(c, "lease_list", "LEASE_LIST, more to come", M::LeaseList, Reply::Leases(page));
     let none = Reply::Leases(LeasePage::default());

@@ -54,6 +54,8 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
         let name = format!("bad_tlv_{name}");
         bad(c, &name, Kind::Tlv, "runs out of the params", bytes.to_vec(), malformed);
     }
+    let about = "a tag that is known in other areas runs out of the params";
+    bad_tlv(c, "known_elsewhere_cut", about, vec![1, 2, 0, 32, 7]);
     let kv = |value: &[u8]| tlv(0x0901, value);
     bad_tlv(c, "kv_cache_version_0", "version 0", kv(&[0, 0, 0, 0, 0, 0, 0, 1]));
     bad_tlv(c, "kv_cache_version_2", "version 2", kv(&[2, 0, 0, 0, 0, 0, 0, 1]));

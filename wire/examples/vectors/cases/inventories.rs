@@ -110,6 +110,7 @@ pub(crate) fn bad_inventories(c: &mut Vec<Case>) {
     ext("name_not_utf8", "0xff", 0x0B01, &with_id(&[0xFF]));
     ext("name_zero_id", "a resource id of zero", 0x0B01, &[0; 17]);
     ext("available_length", "7 bytes", 0x0B02, &with_id(&[0; 7]));
+    ext("fenced_part_length", "9 bytes", 0x0B05, &with_id(&[0; 9]));
     ext("classes_empty", "no default", 0x0B03, &with_id(&[]));
     ext("classes_17", "17 supported classes", 0x0B03, &with_id(&[0; 18]));
     ext("transport_6", "an unknown transport", 0x0B04, &with_id(&[6]));

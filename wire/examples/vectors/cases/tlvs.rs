@@ -115,6 +115,9 @@ fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     ]
     .concat();
     add("unknown_skipped", "unknown tags are skipped, also when they repeat", unknown, plain);
+    let elsewhere = [tlv(0x0102, &[7]), tlv(0x0A01, &[9]), tlv(0x0102, &[])].concat();
+    let about = "tags that are known in other areas are skipped like unknown ones";
+    add("known_elsewhere", about, elsewhere, plain);
     let cpu_isolation = Some(CpuIsolationClass::WholeCore);
     let gpu_exclusivity = Some(GpuExclusivityClass::Shared);
     let both = LeaseAllocRequest {
