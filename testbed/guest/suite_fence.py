@@ -38,7 +38,7 @@ def nothing_new(suite, node, name):
 
 
 def remedied(suite, node, device, resource):
-    """The fence is cleared and every byte can be leased and used."""
+    """The fence of the resource, named by its name or id, is cleared, and every byte can be leased and used."""
     alice = node.tenant("alice")
     suite.refused("a tenant cannot clear it", lambda: alice.ask("fence", "clear", resource), None, "NotPermitted")
     node.operator.ask("fence", "clear", resource)
@@ -62,7 +62,8 @@ def main():
         fence_by_a_late_cut(suite, node, device)
         node.kill()
         node.start()
-        remedied(suite, node, device, nothing_new(suite, node, "after kill and restart"))
+        nothing_new(suite, node, "after kill and restart")
+        remedied(suite, node, device, "mem0")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 use clap::{Args, Subcommand};
 use fabricbios_wire::{
-    CpuIsolationClass, GpuExclusivityClass, HostId, KvCacheIntent, Nqn, RdmaPeer, ResourceId,
-    Transport,
+    CpuIsolationClass, GpuExclusivityClass, HostId, KvCacheIntent, Nqn, RdmaPeer, Transport,
 };
 
-use crate::values;
+use crate::values::{self, Named};
 
 /// How a queue pair is written.
 pub(super) const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
@@ -114,7 +113,8 @@ pub(crate) struct Term {
     #[arg(long, value_name = "SECS", default_value_t = 0,
           value_parser = values::number::<0, { u32::MAX }>)]
     pub(crate) grace_secs: u32,
-    /// Of which resource; any of the kind if not given
-    #[arg(long, value_name = "ID")]
-    pub(crate) resource: Option<ResourceId>,
+    /// Of which resource, by its name or id as `fabricctl inventory` shows them; any of the kind if not
+    /// given
+    #[arg(long, value_name = "NAME|ID", value_parser = values::resource)]
+    pub(crate) resource: Option<Named>,
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE};
-use fabricbios_wire::{ResourceId, Role};
+use fabricbios_wire::Role;
 
 pub(crate) use self::{
     alloc::{Alloc, Term},
@@ -17,7 +17,7 @@ pub(crate) use self::{
     lease::Lease,
     mem::{Mem, Place, RoadChoice},
 };
-use crate::values;
+use crate::values::{self, Named};
 
 const AFTER_HELP: &str = "\
 Exit status:
@@ -80,8 +80,9 @@ pub(crate) enum Fence {
     List,
     /// Clean a resource, verify, and only then return it to service (operator)
     Clear {
-        /// Which resource
-        resource: ResourceId,
+        /// Which resource, by its name or id as `fabricctl inventory` shows them
+        #[arg(value_parser = values::resource)]
+        resource: Named,
     },
 }
 

@@ -8,6 +8,7 @@ use fabricbios_wire::{
 };
 use serde::Serialize;
 
+use super::resource;
 use crate::{
     args::{Alloc, Term},
     failure::Failure,
@@ -17,7 +18,7 @@ use crate::{
 };
 
 pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failure> {
-    let request = request(what);
+    let request = request(node, what)?;
     check(&request)?;
     let asked = request.capacity;
     let info = node.alloc_blocking(request)?;
@@ -79,8 +80,9 @@ fn give_back(node: &Node, lease_id: LeaseId) -> String {
     }
 }
 
-fn request(what: Alloc) -> LeaseAllocRequest {
-    match what {
+fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
+    let plain = |kind, capacity, term: Term| plain(node, kind, capacity, term);
+    Ok(match what {
         Alloc::Mem {
             bytes,
             term,
@@ -93,7 +95,7 @@ fn request(what: Alloc) -> LeaseAllocRequest {
             rdma_peers: rdma_peer,
             rotate_on_renew,
             kv_cache_intent: intent_kv_cache,
-            ..plain(ResourceType::Mem, bytes, &term)
+            ..plain(ResourceType::Mem, bytes, term)?
         },
         Alloc::Block {
             bytes,
@@ -111,16 +113,16 @@ fn request(what: Alloc) -> LeaseAllocRequest {
                 host_id: host.hostid,
                 mutual_auth: host.mutual_auth,
             },
-            ..plain(ResourceType::Block, bytes, &term)
+            ..plain(ResourceType::Block, bytes, term)?
         },
-        Alloc::Net { mbps, term } => plain(ResourceType::Net, mbps, &term),
+        Alloc::Net { mbps, term } => plain(ResourceType::Net, mbps, term)?,
         Alloc::Cpu {
             cores,
             term,
             isolation,
         } => LeaseAllocRequest {
             cpu_isolation: isolation,
-            ..plain(ResourceType::Cpu, cores, &term)
+            ..plain(ResourceType::Cpu, cores, term)?
         },
         Alloc::Gpu {
             vram,
@@ -128,17 +130,25 @@ fn request(what: Alloc) -> LeaseAllocRequest {
             exclusivity,
         } => LeaseAllocRequest {
             gpu_exclusivity: exclusivity,
-            ..plain(ResourceType::Gpu, vram, &term)
+            ..plain(ResourceType::Gpu, vram, term)?
         },
-    }
+    })
 }
 
-fn plain(resource_type: ResourceType, capacity: u64, term: &Term) -> LeaseAllocRequest {
-    LeaseAllocRequest {
-        resource_id: term.resource,
+fn plain(
+    node: &Node,
+    kind: ResourceType,
+    capacity: u64,
+    term: Term,
+) -> Result<LeaseAllocRequest, Failure> {
+    let named = term
+        .resource
+        .map(|named| resource::find(node, named, Some(kind)));
+    Ok(LeaseAllocRequest {
+        resource_id: named.transpose()?,
         grace_secs: term.grace_secs,
-        ..LeaseAllocRequest::new(resource_type, capacity, term.secs)
-    }
+        ..LeaseAllocRequest::new(kind, capacity, term.secs)
+    })
 }
 
 /// Prints one lease.

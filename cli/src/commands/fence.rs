@@ -4,6 +4,7 @@ use fabricbios_client::Node;
 use fabricbios_wire::{Fence, Reply, Request, ResourceId};
 use serde::Serialize;
 
+use super::resource;
 use crate::{
     args,
     failure::Failure,
@@ -34,7 +35,9 @@ struct ClearedJson {
 pub(super) fn run(node: &Node, command: args::Fence, output: Output) -> Result<(), Failure> {
     match command {
         args::Fence::List => list(node, output),
-        args::Fence::Clear { resource } => clear(node, resource, output),
+        args::Fence::Clear { resource } => {
+            clear(node, resource::find(node, resource, None)?, output)
+        }
     }
 }
 

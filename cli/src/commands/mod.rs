@@ -8,6 +8,7 @@ mod identity;
 mod inventory;
 mod lease;
 mod mem;
+mod resource;
 mod stream;
 mod watch;
 

@@ -4,7 +4,7 @@ mod kv_cache;
 mod rdma_peer;
 mod road;
 
-use fabricbios_wire::{LeaseId, Size, is_tenant_name};
+use fabricbios_wire::{LeaseId, ResourceId, Size, is_tenant_name};
 
 pub(crate) use self::{
     kv_cache::kv_cache,
@@ -34,6 +34,28 @@ pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {
         Ok(LeaseId(0)) => Err(format!("no lease has an id of zeros; {hint}")),
         Ok(id) => Ok(id),
         Err(error) => Err(format!("{error}; {hint}")),
+    }
+}
+
+/// A resource, as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    Id(ResourceId),
+    /// To be looked up in the node's inventory.
+    Name(String),
+}
+
+/// 32 hexadecimal digits are an id, everything else is a name.
+pub(crate) fn resource(text: &str) -> Result<Named, String> {
+    match text.parse() {
+        _ if text.is_empty() => {
+            Err("a resource is named by its name or id, as `fabricctl inventory` shows them".into())
+        }
+        Ok(ResourceId(0)) => {
+            Err("no resource has an id of zeros; see `fabricctl inventory`".into())
+        }
+        Ok(id) => Ok(Named::Id(id)),
+        Err(_) => Ok(Named::Name(text.to_owned())),
     }
 }
 

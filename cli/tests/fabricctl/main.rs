@@ -14,6 +14,7 @@ mod common;
 mod fail;
 mod identity;
 mod mem;
+mod named;
 mod show;
 
 use std::process::{Command, Output};

@@ -1,0 +1,66 @@
+//! Resources by their names, as `inventory` shows them.
+
+use fabricbios_client::Node;
+use fabricbios_wire::{RefusalClass, ResourceId, ResourceType};
+
+use super::inventory::{self, ResourceJson};
+use crate::{
+    failure::{Exit, Failure},
+    values::Named,
+};
+
+/// Names that an error lists.
+const LISTED: usize = 16;
+
+/// The one resource of this name, among those of the kind if one is given.
+pub(super) fn find(
+    node: &Node,
+    named: Named,
+    kind: Option<ResourceType>,
+) -> Result<ResourceId, Failure> {
+    let name = match named {
+        Named::Id(id) => return Ok(id),
+        Named::Name(name) => name,
+    };
+    let mut there = inventory::ask(node)?.resources;
+    there.retain(|it| it.name.is_some() && kind.is_none_or(|kind| it.kind == kind));
+    let found: Vec<_> = there
+        .iter()
+        .filter(|it| it.name.as_ref() == Some(&name))
+        .collect();
+    let kind = kind.map_or_else(String::new, |kind| format!("{kind} "));
+    match found[..] {
+        [one] => Ok(one.id),
+        [] => {
+            let there: Vec<_> = there.iter().collect();
+            let message = format!(
+                "no {kind}resource here is named {name:?}; there {}",
+                list(&there)
+            );
+            Err(Failure::new(
+                Exit::NotFound,
+                RefusalClass::Permanent,
+                "NotFound",
+                message,
+            ))
+        }
+        ref several => Err(Failure::usage(format!(
+            "{} {kind}resources are named {name:?}, give the id: there {}",
+            several.len(),
+            list(several)
+        ))),
+    }
+}
+
+fn list(resources: &[&ResourceJson]) -> String {
+    let one = |it: &&ResourceJson| {
+        let name = it.name.as_deref().unwrap_or_default();
+        format!("{name} ({} {})", it.kind, it.id)
+    };
+    let named: Vec<String> = resources.iter().take(LISTED).map(one).collect();
+    match resources.len().checked_sub(LISTED) {
+        _ if named.is_empty() => "is none".to_owned(),
+        Some(more @ 1..) => format!("are {} and {more} more", named.join(", ")),
+        _ => format!("is {}", named.join(", ")),
+    }
+}

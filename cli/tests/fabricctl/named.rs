@@ -1,0 +1,130 @@
+//! Resources by their names.
+
+use fabricbios_wire::{
+    Epoch, FlatEntry, InventoryExtension, InventoryForm, NodeId, Reply, Request, ResourceId,
+    ResourceInventory, ResourceType,
+};
+use serde_json::json;
+
+use crate::{common::FakeNode, fails, granting, json_of};
+
+/// Two pools of one name, another of a name that a NIC has too, and memory.
+const NAMED: [(u128, ResourceType, &str); 5] = [
+    (1, ResourceType::Mem, "mem0"),
+    (2, ResourceType::Block, "/srv/leases"),
+    (3, ResourceType::Block, "twin"),
+    (4, ResourceType::Block, "twin"),
+    (5, ResourceType::Net, "/srv/leases"),
+];
+
+fn node() -> FakeNode {
+    let mut grant = granting();
+    FakeNode::start(move |request: &Request| match request {
+        Request::GetInventory(form) => Ok(inventory(*form)),
+        Request::FenceClear(_) => Ok(Reply::FenceCleared),
+        other => grant(other),
+    })
+}
+
+fn inventory(form: InventoryForm) -> Reply {
+    let flat = |(id, resource_type, _): (u128, ResourceType, &str)| FlatEntry {
+        resource_id: ResourceId(id),
+        resource_type,
+        flags: 0,
+        capacity: 1 << 30,
+        available: 1 << 30,
+    };
+    let name = |(id, _, name): (u128, ResourceType, &str)| {
+        InventoryExtension::Name(ResourceId(id), name.to_owned())
+    };
+    match form {
+        InventoryForm::Flat => Reply::FlatInventory(NAMED.map(flat).to_vec()),
+        InventoryForm::Structured => Reply::Inventory(ResourceInventory {
+            node_id: NodeId([0xee; 32]),
+            epoch: Epoch(3),
+            health: 0,
+            mem_arenas: vec![],
+            block_devs: vec![],
+            cpu_caps: vec![],
+            nics: vec![],
+            gpus: vec![],
+            extensions: NAMED.map(name).to_vec(),
+        }),
+    }
+}
+
+fn last(node: &FakeNode) -> Request {
+    node.asked().pop().unwrap()
+}
+
+fn asked_of(node: &FakeNode) -> Option<ResourceId> {
+    match last(node) {
+        Request::LeaseAlloc(alloc) => alloc.resource_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_name_is_as_good_as_an_id() {
+    let node = node();
+    json_of(&node, "lease alloc mem --bytes 1M --secs 9 --resource mem0");
+    assert_eq!(asked_of(&node), Some(ResourceId(1)));
+    // Of its kind.
+    json_of(
+        &node,
+        "lease alloc block --bytes 1M --secs 9 --resource /srv/leases",
+    );
+    assert_eq!(asked_of(&node), Some(ResourceId(2)));
+    json_of(&node, "fence clear mem0");
+    assert_eq!(last(&node), Request::FenceClear(ResourceId(1)));
+    // Who gives an id has nothing looked up.
+    let before = node.asked().len();
+    json_of(&node, &format!("fence clear {:032x}", 3));
+    assert_eq!(node.asked().len(), before + 1);
+}
+
+#[test]
+fn a_name_that_nothing_has_is_told_with_those_that_are_there() {
+    let node = node();
+    let (status, object) = fails(
+        &node,
+        "lease alloc block --bytes 1M --secs 9 --resource leases",
+    );
+    assert_eq!((status, &object["reason"]["code"]), (4, &json!("NotFound")));
+    let message = object["message"].as_str().unwrap();
+    assert!(
+        message.contains("\"leases\"") && message.contains("/srv/leases"),
+        "{message}"
+    );
+    assert!(!message.contains("mem0"), "{message}");
+    let (status, object) = fails(&node, "lease alloc gpu --vram 1M --secs 9 --resource mem0");
+    assert_eq!(status, 4);
+    assert!(
+        object["message"].as_str().unwrap().contains("none"),
+        "{object}"
+    );
+}
+
+#[test]
+fn a_name_that_several_have_is_told_with_their_ids() {
+    let node = node();
+    for (line, ids) in [
+        (
+            "lease alloc block --bytes 1M --secs 9 --resource twin",
+            [3, 4],
+        ),
+        ("fence clear /srv/leases", [2, 5]),
+    ] {
+        let (status, object) = fails(&node, line);
+        assert_eq!((status, &object["error"]), (2, &json!("usage")), "{line}");
+        for id in ids {
+            let id = ResourceId(id).to_string();
+            assert!(
+                object["message"].as_str().unwrap().contains(&id),
+                "{object}"
+            );
+        }
+    }
+    let nothing = |it: &Request| matches!(it, Request::GetInventory(_));
+    assert!(node.asked().iter().all(nothing));
+}
