@@ -23,8 +23,8 @@ pub(crate) enum Alloc {
         /// Over which road: auto, rdma, udp, both
         #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
         transport: Transport,
-        /// The client's queue pair, again for each of several; numbers decimal or 0x, gid as IPv6,
-        /// IPv4 or raw bytes
+        /// The client's queue pair, again for each of several; numbers decimal or 0x, gid as eight
+        /// groups, IPv6, IPv4 or raw bytes
         #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
         rdma_peer: Vec<RdmaPeer>,
         /// What a KV cache wants: hot, warm or cold, and its block size

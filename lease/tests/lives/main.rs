@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod afterwards;
 mod binding;
 mod blocks;
 mod ending;
