@@ -107,6 +107,24 @@ fn an_identity_file_that_cannot_be_used_is_named() {
 }
 
 #[test]
+fn in_an_identity_file_the_key_may_stand_anywhere() {
+    let node = FakeNode::start(obliging());
+    let whole = fs::read_to_string(node.admin()).unwrap();
+    let (certificate, rest) = whole.split_at(whole.find("-----BEGIN PRIVATE").unwrap());
+    let (key, ca) = rest.split_at(rest.find("-----BEGIN CERT").unwrap());
+    let path = node.dir().join("other.identity");
+    for text in [
+        format!("{certificate}{ca}{key}"),
+        format!("{key}{certificate}{ca}"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let identity = Identity::load(&path).unwrap();
+        let client = Node::connect_blocking(&node.addr(), &identity).unwrap();
+        client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    }
+}
+
+#[test]
 fn keys_are_not_printed() {
     let node = FakeNode::start(obliging());
     let printed = format!("{:?}", admin(&node));
