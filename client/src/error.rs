@@ -8,7 +8,7 @@ use fabricbios_wire::{LeaseError, LeaseId, Refusal};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The node understood and said no.
+    /// The node said no: to the request, or to a connection more than it has room for.
     #[error("{}", .0.message)]
     Refused(Refusal),
     /// No answer. `may_have_happened`: the request was sent, and only the answer is missing.
