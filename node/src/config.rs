@@ -147,8 +147,27 @@ pub struct Settings {
     #[arg(long, value_name = "SECS")]
     pub grace_secs_max: Option<u32>,
 
-    /// A cut that is not proved within this time fences the resource; of cuts over NVMe-oF, which wait for
-    /// each other in the kernel, one where none has moved for so long [default: 1000].
+    /// Most leases of one tenant; those that are over do not count [default: 16384].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub leases_per_tenant_max: Option<u32>,
+
+    /// Most memory that the leases of one tenant may hold [default: all that is on offer].
+    #[arg(long, value_name = "SIZE")]
+    #[serde(default, deserialize_with = "size")]
+    pub mem_per_tenant_max: Option<Size>,
+
+    /// Most block storage that the leases of one tenant may hold [default: all that is on offer].
+    #[arg(long, value_name = "SIZE")]
+    #[serde(default, deserialize_with = "size")]
+    pub block_per_tenant_max: Option<Size>,
+
+    /// Most requests of one tenant in a second; 0 for any number. Operators have no such bound [default: 20000].
+    #[arg(long, value_name = "N")]
+    pub requests_per_tenant_max: Option<u32>,
+
+    /// A cut that is not proved within this time after it began fences the resource; of cuts over NVMe-oF, which
+    /// wait for each other in the kernel, one where none has moved for so long. One that has not begun ten times
+    /// as long after the lease ended fences too [default: 1000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub cut_within_ms: Option<u32>,
 }
@@ -244,6 +263,12 @@ impl Settings {
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
             lease_secs_max: self.lease_secs_max.or(file.lease_secs_max),
             grace_secs_max: self.grace_secs_max.or(file.grace_secs_max),
+            leases_per_tenant_max: self.leases_per_tenant_max.or(file.leases_per_tenant_max),
+            mem_per_tenant_max: self.mem_per_tenant_max.or(file.mem_per_tenant_max),
+            block_per_tenant_max: self.block_per_tenant_max.or(file.block_per_tenant_max),
+            requests_per_tenant_max: self
+                .requests_per_tenant_max
+                .or(file.requests_per_tenant_max),
             cut_within_ms: self.cut_within_ms.or(file.cut_within_ms),
         }
     }

@@ -253,7 +253,21 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
     let cut_within = settings
         .cut_within_ms
         .map(|ms| Duration::from_millis(ms.into()));
+    let capacities = [
+        (ResourceType::Mem, settings.mem_per_tenant_max),
+        (ResourceType::Block, settings.block_per_tenant_max),
+    ];
+    let capacities = capacities.into_iter();
     Policy {
+        tenant_leases_max: settings
+            .leases_per_tenant_max
+            .map_or(default.tenant_leases_max, |most| most as usize),
+        tenant_capacity_max: capacities
+            .filter_map(|(kind, most)| Some((kind, most?.0)))
+            .collect(),
+        tenant_requests_per_sec: settings
+            .requests_per_tenant_max
+            .unwrap_or(default.tenant_requests_per_sec),
         lease_secs_max: settings.lease_secs_max.unwrap_or(default.lease_secs_max),
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
