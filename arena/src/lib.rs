@@ -71,6 +71,20 @@ impl Arena {
         }
     }
 
+    /// The number of the last commit of the journal that its user had written, as [`Arena::set_commits`] has it; 0
+    /// for memory, and for a file that is new.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.header.as_ref().map_or(0, mark::read_commits)
+    }
+
+    /// Notes it in the file, beside the bytes. May wait for the disk that the file is on.
+    pub fn set_commits(&self, number: u64) {
+        if let Some(header) = &self.header {
+            mark::write_commits(header, number);
+        }
+    }
+
     /// How many bytes there are.
     #[must_use]
     pub fn bytes(&self) -> u64 {

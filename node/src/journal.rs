@@ -73,6 +73,8 @@ impl fmt::Debug for Change {
 pub struct Recovered {
     /// Of this run: one more than the last, and durable.
     pub epoch: Epoch,
+    /// Commits of groups up to the end of the last run.
+    pub commits: u64,
     /// Of the machine when the node last started; none at the first start.
     pub last_boot_id: Option<String>,
     /// When something was last written, by the wall clock of then; 0 at the first start.
@@ -165,6 +167,13 @@ impl Journal {
     #[must_use]
     pub fn writer(&self) -> Writer {
         Writer(Arc::clone(&self.shared))
+    }
+
+    /// Has `count` keep the number of each commit beside the bytes that leases are cut from, so that a journal which
+    /// is put back from an older copy is found out. Called on the journal's thread, before the commit is reported.
+    /// Only the first call counts.
+    pub fn count_beside(&self, count: impl Fn(u64) + Send + Sync + 'static) {
+        self.shared.beside.set(Box::new(count)).ok();
     }
 
     /// Whether to take on new leases. Changes of existing ones are always taken.

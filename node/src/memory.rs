@@ -14,6 +14,7 @@ use crate::{
     config::{RdmaStrategy, Settings},
     detect::{self, resource_id},
     inventory::OfferedArena,
+    past::Past,
     roads::{Guest, Roads},
 };
 
@@ -125,6 +126,7 @@ impl Guest for FbmuBackend {
 pub fn open(
     settings: &Settings,
     node_id: NodeId,
+    past: &Past,
 ) -> anyhow::Result<(Option<OfferedMemory>, OpenRoads)> {
     let Some(bytes) = settings.mem_bytes else {
         tracing::info!("no memory is offered for lease; --mem-bytes SIZE offers some");
@@ -140,7 +142,7 @@ pub fn open(
         tracing::warn!("memory is not leasable on this node: no road leads to it");
         return Ok((None, roads));
     };
-    let is_known = claim(&arena, settings)?;
+    let is_known = claim(&arena, settings)? & count_commits(&arena, past);
     let used_before = arena.backing().outlives_process.then_some(arena);
     let offered = OfferedMemory {
         used_before,
@@ -168,6 +170,25 @@ fn claim(arena: &Arena, settings: &Settings) -> anyhow::Result<bool> {
     arena.set_mark(&mark);
     fs::write(&path, mark).with_context(at)?;
     Ok(is_known)
+}
+
+/// Whether the journal is as new as the bytes, which keep the number of its last commit from now on. To an older
+/// one, put back from a copy, leases seem to live whose bytes are somebody else's by now.
+fn count_commits(arena: &Arc<Arena>, past: &Past) -> bool {
+    let (beside, found) = (arena.commits(), past.recovered.commits);
+    if beside > found {
+        tracing::error!(
+            journal = found,
+            memory = beside,
+            "the journal is older than the memory file: it was put back from a copy; leases of memory that it knows \
+             are over, and their bytes are overwritten"
+        );
+    }
+    arena.set_commits(found);
+    let arena = Arc::clone(arena);
+    past.journal
+        .count_beside(move |number| arena.set_commits(number));
+    beside <= found
 }
 
 /// More than the machine has would be given out, and end the daemon when tenants use it.

@@ -26,8 +26,8 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let settings = settings.with_file()?;
     let _lock = lock_state_dir(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
-    let (memory, roads) = memory::open(&settings, fabric.node_id())?;
     let past = Past::open(&settings)?;
+    let (memory, roads) = memory::open(&settings, fabric.node_id(), &past)?;
     let (blocks, block_roads) = block::open(&settings, fabric.node_id(), &past)?;
     let offered = Offered { memory, blocks };
     let runtime = tokio::runtime::Builder::new_multi_thread()

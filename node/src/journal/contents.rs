@@ -9,6 +9,8 @@ use crate::clock;
 pub(super) const FORMAT: u64 = 3;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+/// Commits of groups so far. A file that was put back from a copy has fewer than what was beside it.
+const COMMITS: &str = "commits";
 /// When something was last written, by the wall clock.
 const WRITTEN: &str = "written_unix_ms";
 
@@ -21,6 +23,7 @@ const POOLS: TableDefinition<u128, &[u8]> = TableDefinition::new("pools");
 #[derive(Default)]
 pub(super) struct Contents {
     pub(super) epoch: u64,
+    pub(super) commits: u64,
     pub(super) boot_id: Option<String>,
     /// Of the wall clock, at the last write.
     pub(super) written_unix_ms: u64,
@@ -46,6 +49,7 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
     };
     Ok(Contents {
         epoch: number("epoch")?,
+        commits: number(COMMITS)?,
         written_unix_ms: number(WRITTEN)?,
         boot_id,
         leases: read_all(&reading.open_table(LEASES)?)?,
@@ -100,6 +104,7 @@ fn put_start(writing: &WriteTransaction, contents: &Contents) -> Result<(), redb
     let mut numbers = writing.open_table(NUMBERS)?;
     numbers.insert("format", FORMAT)?;
     numbers.insert("epoch", contents.epoch)?;
+    numbers.insert(COMMITS, contents.commits)?;
     numbers.insert(WRITTEN, clock::now().unix_ms)?;
     let mut texts = writing.open_table(TEXTS)?;
     if let Some(boot_id) = &contents.boot_id {
@@ -108,12 +113,15 @@ fn put_start(writing: &WriteTransaction, contents: &Contents) -> Result<(), redb
     Ok(())
 }
 
-pub(super) fn write_group(database: &Database, group: &Group) -> Result<(), redb::Error> {
+/// The number of the commit.
+pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, redb::Error> {
     let writing = begin(database)?;
+    let number;
     {
-        writing
-            .open_table(NUMBERS)?
-            .insert(WRITTEN, clock::now().unix_ms)?;
+        let mut numbers = writing.open_table(NUMBERS)?;
+        number = numbers.get(COMMITS)?.map_or(0, |before| before.value()) + 1;
+        numbers.insert(COMMITS, number)?;
+        numbers.insert(WRITTEN, clock::now().unix_ms)?;
         let mut leases = writing.open_table(LEASES)?;
         let mut fences = writing.open_table(FENCES)?;
         let mut pools = writing.open_table(POOLS)?;
@@ -129,5 +137,6 @@ pub(super) fn write_group(database: &Database, group: &Group) -> Result<(), redb
             };
         }
     }
-    Ok(writing.commit()?)
+    writing.commit()?;
+    Ok(number)
 }

@@ -80,8 +80,10 @@ impl fmt::Display for JournalError {
             ),
             Self::Damaged { path, detail } => write!(
                 f,
-                "journal {} is damaged ({detail}): put back a copy, or, once every device of this \
-                 node is known to be clean, move the file away to start with no leases and no fences",
+                "journal {} is damaged ({detail}): put back its newest copy (leases that it does not know are cut; \
+                 memory and pools tell by their own counters that it is older: then leases of memory end, and pools \
+                 wait for a newer one or --force; fences that it does not know are forgotten), or, once every device \
+                 of this node is known to be clean, move the file away to start with no leases and no fences",
                 path.display()
             ),
             Self::OtherFormat { path, found, known } => write!(

@@ -1,7 +1,7 @@
 //! What waits for the disk, the thread that writes it, and those who wait for that.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::store::Store;
@@ -35,6 +35,8 @@ pub(super) struct Shared {
     wake: Condvar,
     /// For those who wait for the disk.
     durable: Condvar,
+    /// Keeps the number of the last commit elsewhere too.
+    pub(super) beside: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
 impl Shared {
@@ -143,7 +145,11 @@ impl Worker {
     pub(super) fn run(mut self) -> Result<(), CommitError> {
         while let Some((group, seq)) = self.shared.next_group() {
             match self.store.commit(&group) {
-                Ok(()) => {
+                Ok(number) => {
+                    // Before anybody is told what the commit has in it.
+                    if let Some(count) = self.shared.beside.get() {
+                        count(number);
+                    }
                     self.shared.note_durable(seq);
                     (self.on_commit)(Ok(seq));
                 }

@@ -55,21 +55,26 @@ impl Store {
         Ok((store, recovered))
     }
 
-    /// One transaction; `Ok` means that it is on the disk. After an error the file is opened anew
+    /// One transaction; `Ok` means that it is on the disk, and is its number. After an error the file is opened anew
     /// at the next call, and may or may not hold the group: trying it again is right either way.
-    pub(super) fn commit(&mut self, group: &Group) -> Result<(), CommitError> {
+    pub(super) fn commit(&mut self, group: &Group) -> Result<u64, CommitError> {
         self.revive().map_err(CommitError::new)?;
         let Some(database) = &self.database else {
             return Err(CommitError::new("the journal is not open"));
         };
-        if let Err(e) = guarded(&self.path, "commit", || {
+        let written = guarded(&self.path, "commit", || {
             contents::write_group(database, group)
-        }) {
-            self.database = None;
-            return Err(CommitError::new(e));
+        });
+        match written {
+            Ok(number) => {
+                self.meter.committed();
+                Ok(number)
+            }
+            Err(e) => {
+                self.database = None;
+                Err(CommitError::new(e))
+            }
         }
-        self.meter.committed();
-        Ok(())
     }
 
     fn revive(&mut self) -> Result<(), JournalError> {
@@ -207,6 +212,7 @@ fn guarded<T>(
 fn recovered(contents: Contents, last_boot_id: Option<String>) -> Recovered {
     Recovered {
         epoch: Epoch(contents.epoch),
+        commits: contents.commits,
         last_boot_id,
         written_unix_ms: contents.written_unix_ms,
         leases: contents

@@ -8,6 +8,7 @@ use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, FbmuBackend, FbmuConfig};
 use fabricbios_node::{
     memory::{OfferedMemory, OpenRoads},
+    past::Past,
     roads::Roads,
 };
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
@@ -32,7 +33,8 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     let roads = Roads::new(rdma.clone(), Arc::new(udp.expect("a road")));
     let offered = OfferedMemory::of(Arc::new(roads), 1 << 30).expect("an offer");
     let (fabric, roads) = (fabric.expect("a fabric"), OpenRoads::default());
-    let world = World::serve(&settings, &fabric, Some(offered), roads).await;
+    let past = Past::open(&settings).expect("a journal");
+    let world = World::serve(&settings, &fabric, past, Some(offered), roads).await;
     (world, rdma)
 }
 

@@ -7,10 +7,13 @@ mod keys;
 mod restarts;
 mod world;
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use fabricbios_fallback_udp::ClientError;
-use fabricbios_node::{config::Settings, memory, udp_listen::UdpListen};
+use fabricbios_node::{config::Settings, memory, past::Past, udp_listen::UdpListen};
 use fabricbios_wire::*;
 use world::*;
 
@@ -129,7 +132,9 @@ async fn a_port_that_is_taken_is_told_with_its_flag() {
         fbmu_listen: Some(UdpListen::At(address)),
         ..settings(directory.path())
     };
-    let error = memory::open(&settings, NodeId([1; 32])).expect_err("taken");
+    fs::create_dir(settings.state_dir()).expect("a directory");
+    let past = Past::open(&settings).expect("a journal");
+    let error = memory::open(&settings, NodeId([1; 32]), &past).expect_err("taken");
     let error = format!("{error:#}");
     assert!(
         error.contains("--fbmu-listen") && error.contains(&address.to_string()),

@@ -83,6 +83,36 @@ async fn nothing_is_adopted_into_other_bytes() {
 }
 
 #[tokio::test]
+async fn an_older_journal_gives_nobody_the_bytes_of_whoever_came_after() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = with_file(directory.path()).state_dir().to_owned();
+    let (journal, copy) = (state.join("journal.redb"), state.join("copy"));
+    let world = World::start(with_file(directory.path())).await;
+    let hers = world.alloc(60).await;
+    world.crash().await;
+    fs::copy(&journal, &copy).expect("copied");
+
+    let world = World::start(with_file(directory.path())).await;
+    world.until(hers.lease_id, LeasePhase::Active).await;
+    world.lease(Request::LeaseFree(hers.lease_id)).await;
+    let his = world.alloc(60).await;
+    write(&his, 0, b"his!!").await.expect("written");
+    world.crash().await;
+    fs::rename(&copy, &journal).expect("put back");
+
+    let world = World::start(with_file(directory.path())).await;
+    assert_eq!(world.query(hers.lease_id).await.phase, LeasePhase::Revoked);
+    let fresh = world.alloc(60).await;
+    assert_eq!(first(&fresh).await.expect("read"), [0; 5]);
+    world.crash().await;
+
+    // From here on the two agree again.
+    let world = World::start(with_file(directory.path())).await;
+    world.until(fresh.lease_id, LeasePhase::Active).await;
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn a_restart_without_a_file_revokes() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(settings(directory.path())).await;

@@ -13,6 +13,7 @@ use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryCli
 use fabricbios_node::{
     config::Settings,
     memory::{self, OfferedMemory, OpenRoads},
+    past::Past,
     service::{Offered, Service},
     udp_listen::UdpListen,
 };
@@ -56,19 +57,22 @@ impl World {
     pub(crate) async fn start(settings: Settings) -> Self {
         let directory = settings.state_dir().to_owned();
         let fabric = Fabric::open_or_create(&directory, SystemTime::now()).expect("a fabric");
-        let (memory, roads) = memory::open(&settings, fabric.node_id()).expect("memory");
-        Self::serve(&settings, &fabric, memory, roads).await
+        let past = Past::open(&settings).expect("a journal");
+        let (memory, roads) = memory::open(&settings, fabric.node_id(), &past).expect("memory");
+        Self::serve(&settings, &fabric, past, memory, roads).await
     }
 
     pub(crate) async fn serve(
         settings: &Settings,
         fabric: &Fabric,
+        past: Past,
         memory: Option<OfferedMemory>,
         roads: OpenRoads,
     ) -> Self {
-        let service = Service::start(
+        let service = Service::go_on(
             settings,
             fabric,
+            past,
             Offered {
                 memory,
                 blocks: None,
