@@ -169,12 +169,8 @@ fn welcome(
     connections: &mut JoinSet<()>,
 ) {
     let from = incoming.remote_address();
-    if shared.admission.is_busy() && incoming.may_retry() {
-        // It may fail only for one that may not retry, and that one has been asked.
-        incoming.retry().ok();
-        return;
-    }
-    match shared.admission.admit(from.ip()) {
+    let is_validated = incoming.remote_address_validated();
+    match shared.admission.admit(from.ip(), is_validated) {
         Ok(place) => {
             connections.spawn(connection(
                 Arc::clone(shared),
@@ -182,6 +178,10 @@ fn welcome(
                 place,
                 stop.clone(),
             ));
+        }
+        Err(Full::Unvalidated) => {
+            // quinn: one that is not validated may always be sent a Retry.
+            incoming.retry().ok();
         }
         Err(full) => {
             shared.noise.heard(from, why(full));
@@ -195,6 +195,7 @@ fn why(full: Full) -> &'static str {
         Full::Node => "the node has too many connections",
         Full::Source => "this address has too many connections",
         Full::Tenant => "this tenant has too many connections",
+        Full::Unvalidated => "the address was not validated",
     }
 }
 
@@ -223,7 +224,8 @@ async fn handshake(
         .map_err(|e| format!("handshake: {e}"))?;
     let peer = peer_of(&connection).map_err(|e| hang_up(&connection, close::NOT_A_PRINCIPAL, e))?;
     place
-        .for_tenant(&peer.principal.tenant)
+        .validated()
+        .and_then(|()| place.for_tenant(&peer.principal.tenant))
         .map_err(|full| hang_up(&connection, close::TOO_MANY, why(full).into()))?;
     Ok((connection, peer))
 }

@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
@@ -24,6 +25,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tokio::{
+    net::UdpSocket,
     runtime::{Builder, Runtime},
     sync::mpsc,
     task::JoinHandle,
@@ -188,6 +190,32 @@ impl World {
             .map(|_| Ok(Reply::Pong(0)))
     }
 
+    /// Begins handshakes and goes on with none, from an address that somebody else may have too. Over when the
+    /// node has answered each.
+    pub(crate) async fn leave_handshakes_unfinished(&self, count: usize) {
+        let sink = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let config = client_config(None, &self.ca(), ALPN);
+        let mut unanswered = HashSet::new();
+        let mut bytes = [0; 2_000];
+        let mut begun = Vec::new();
+        while begun.len() < count {
+            let to = sink.local_addr().unwrap();
+            let connecting = endpoint.connect_with(config.clone(), to, "node.fabricbios");
+            begun.push(connecting.unwrap());
+            let length = sink.recv(&mut bytes).await.unwrap();
+            // RFC 9000 §17.2: flags, version, then both connection ids with their lengths.
+            let source_id = 6 + usize::from(bytes[5]);
+            unanswered.insert(connection_id(&bytes[source_id..]));
+            stranger.send_to(&bytes[..length], self.addr).await.unwrap();
+        }
+        while !unanswered.is_empty() {
+            stranger.recv(&mut bytes).await.unwrap();
+            unanswered.remove(&connection_id(&bytes[5..]));
+        }
+    }
+
     pub(crate) async fn wait_queued(&self, count: usize) {
         while self.sender.capacity() > self.capacity - count {
             tokio::task::yield_now().await;
@@ -347,6 +375,11 @@ impl Client {
     pub(crate) async fn open(&self) -> (SendStream, RecvStream) {
         self.connection.open_bi().await.unwrap()
     }
+}
+
+/// The one that begins with its length.
+fn connection_id(bytes: &[u8]) -> Vec<u8> {
+    bytes[1..1 + usize::from(bytes[0])].to_vec()
 }
 
 fn client_config(

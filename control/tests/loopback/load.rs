@@ -104,6 +104,24 @@ async fn too_many_connections_from_one_address_are_turned_away() {
 }
 
 #[tokio::test]
+async fn who_begins_handshakes_in_anothers_name_locks_nobody_out() {
+    let limits = Limits {
+        connections_per_source_max: 8,
+        ..Limits::default()
+    };
+    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    world.leave_handshakes_unfinished(40).await;
+    let tenant = world.tenant("blue");
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(world.connect(&tenant).await);
+    }
+    for client in clients {
+        assert_eq!(client.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+    }
+}
+
+#[tokio::test]
 async fn a_shutdown_answers_what_was_asked_and_takes_nothing_more() {
     let mut world = World::start_with(Handler::Hold, Limits::default(), 8).await;
     let client = world.connect(&world.tenant("blue")).await;
