@@ -139,6 +139,19 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
 
+    /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
+    /// on, newcomers show first that their address is theirs (QUIC Retry) [default: 4096].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_max: Option<u32>,
+
+    /// Of those from one IPv4 address or one IPv6 /64 [default: 512].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_per_source_max: Option<u32>,
+
+    /// Of those with certificates of one tenant [default: 1024].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_per_tenant_max: Option<u32>,
+
     /// Longest term of a lease, seconds [default: 3600].
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..))]
     pub lease_secs_max: Option<u32>,
@@ -261,6 +274,11 @@ impl Settings {
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
+            connections_max: self.connections_max.or(file.connections_max),
+            connections_per_source_max: (self.connections_per_source_max)
+                .or(file.connections_per_source_max),
+            connections_per_tenant_max: (self.connections_per_tenant_max)
+                .or(file.connections_per_tenant_max),
             lease_secs_max: self.lease_secs_max.or(file.lease_secs_max),
             grace_secs_max: self.grace_secs_max.or(file.grace_secs_max),
             leases_per_tenant_max: self.leases_per_tenant_max.or(file.leases_per_tenant_max),

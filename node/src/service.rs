@@ -75,7 +75,7 @@ impl Service {
         let (table, backends, inventory) =
             prepare(settings, fabric, recovered, offered, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
-        let server = Server::start(settings.listen(), fabric, Limits::default(), asked)?;
+        let server = Server::start(settings.listen(), fabric, limits(settings), asked)?;
         let desk = Desk {
             ca: fabric.ca(),
             node_id: fabric.node_id(),
@@ -246,6 +246,24 @@ fn open_blocks(
     found.retain(|found| !devices.contains(&found.name));
     inventory.pools = blocks.pools;
     Ok(())
+}
+
+/// Bounds of the control plane.
+fn limits(settings: &Settings) -> Limits {
+    let default = Limits::default();
+    let or = |setting: Option<u32>, default| setting.map_or(default, |it| it as usize);
+    Limits {
+        connections_max: or(settings.connections_max, default.connections_max),
+        connections_per_source_max: or(
+            settings.connections_per_source_max,
+            default.connections_per_source_max,
+        ),
+        connections_per_tenant_max: or(
+            settings.connections_per_tenant_max,
+            default.connections_per_tenant_max,
+        ),
+        ..default
+    }
 }
 
 fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
