@@ -21,10 +21,11 @@ struct State {
 }
 
 impl Noise {
-    pub(crate) fn heard(&self, from: impl fmt::Display, what: impl fmt::Display) {
-        tracing::debug!(%from, "{what}");
+    /// `why` may be the peer's own words: it is told quoted.
+    pub(crate) fn heard(&self, from: impl fmt::Display, why: &str) {
+        tracing::debug!(%from, why, "a peer was turned away");
         if let Some(untold) = self.tell(Instant::now()) {
-            tracing::info!(%from, untold, "peer turned away: {what}");
+            tracing::info!(%from, why, untold, "peer turned away");
         }
     }
 
@@ -46,6 +47,23 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_of_the_peers_own_is_quoted_and_begins_no_line() {
+        let (lines, to) = std::io::pipe().unwrap();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(Mutex::new(to))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let why = "closed by peer: x\n2026-11-22T00:00:00Z  INFO granted lease_id=\"1\"";
+            Noise::default().heard("10.0.0.1:7", why);
+        });
+        let said = std::io::read_to_string(lines).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(r#"why="closed by peer: x\n2026"#), "{said}");
+        assert!(said.contains(r#"lease_id=\"1\"""#), "{said}");
+    }
 
     #[test]
     fn a_flood_makes_one_line_and_the_next_one_counts_it() {

@@ -208,7 +208,7 @@ async fn connection(
     let from = incoming.remote_address();
     match handshake(&shared, incoming, &mut place).await {
         Ok((connection, peer)) => converse(&shared, connection, peer, stop).await,
-        Err(problem) => shared.noise.heard(from, problem),
+        Err(problem) => shared.noise.heard(from, &problem),
     }
 }
 

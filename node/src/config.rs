@@ -250,7 +250,11 @@ impl Settings {
             why,
         };
         let text = std::fs::read_to_string(&path).map_err(|e| error(e.to_string()))?;
-        let file: Self = toml::from_str(&text).map_err(|e| error(e.to_string()))?;
+        let file: Self = toml::from_str(&text).map_err(|e| {
+            let before = e.span().and_then(|at| text.get(..at.start));
+            let line = before.unwrap_or_default().matches('\n').count() + 1;
+            error(format!("line {line}: {}", e.message()))
+        })?;
         Ok(self.over(file))
     }
 

@@ -15,6 +15,7 @@ pub mod fair;
 mod healing;
 pub mod inventory;
 pub mod journal;
+pub mod log_format;
 mod log_note;
 pub mod mailbox;
 pub mod memory;

@@ -8,7 +8,7 @@ use std::{
 use clap::Parser;
 use fabricbios_node::{
     config::{Cli, Command, Settings},
-    run, watchdog,
+    log_format, run, watchdog,
 };
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -51,6 +51,7 @@ fn log_to_stderr() -> WorkerGuard {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
+        .fmt_fields(log_format::fields())
         .with_writer(writer)
         .init();
     guard

@@ -40,13 +40,13 @@ fn a_size_in_the_file_is_a_number_or_has_a_unit() {
 fn a_file_with_a_misspelt_name_is_refused_with_its_path() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("node.toml");
-    std::fs::write(&path, "mem-byte = 1").unwrap();
+    std::fs::write(&path, "auto-detect = true\nmem-byte = 1").unwrap();
     let error = settings(&["--config", path.to_str().unwrap()])
         .with_file()
         .unwrap_err();
     let error = error.to_string();
     assert!(
-        error.contains("node.toml") && error.contains("mem-byte"),
+        error.contains("node.toml: line 2: unknown field `mem-byte`"),
         "{error}"
     );
 }

@@ -1,0 +1,74 @@
+//! How the fields of a line of the log are written: whatever a peer chose, it begins no line of its own and
+//! tells a terminal nothing.
+
+use std::fmt::{self, Write};
+
+use tracing_subscriber::{
+    field::MakeExt,
+    fmt::{FormatFields, format},
+};
+
+/// As usual, `name=value` and blanks, but for control characters, which are escaped.
+pub fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
+    let field =
+        |to: &mut format::Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
+            if field.name() != "message" {
+                write!(to, "{}=", field.name())?;
+            }
+            write!(Escaped(to), "{value:?}")
+        };
+    format::debug_fn(field).delimited(" ")
+}
+
+struct Escaped<'a, W>(&'a mut W);
+
+impl<W: Write> Write for Escaped<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| match c {
+            // The last two end lines too (Unicode), and are no control characters.
+            '\u{2028}' | '\u{2029}' => write!(self.0, "{}", c.escape_unicode()),
+            c if c.is_control() => write!(self.0, "{}", c.escape_default()),
+            c => self.0.write_char(c),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_makes_one_line_and_no_colours() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&lines);
+        let writer = move || Sink(Arc::clone(&to));
+        let format = tracing_subscriber::fmt()
+            .fmt_fields(fields())
+            .with_writer(writer);
+        let said = "x\r\n2026-11-22T00:00:00Z  INFO granted \u{1b}[2J\u{9b}31m \u{85}\u{2028} ü";
+        tracing::subscriber::with_default(format.with_ansi(true).finish(), || {
+            tracing::warn!(plain = said, shown = %said, "peer: {said}");
+        });
+        let line = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        assert_eq!(line.matches("x\\r\\n2026-11-22").count(), 3, "{line}");
+        assert_eq!(line.matches("\\u{1b}[2J\\u{9b}31m").count(), 3, "{line}");
+        assert_eq!(line.matches("\\u{85}\\u{2028} ü").count(), 3, "{line}");
+        assert!(line.contains(" shown=x\\r"), "{line}");
+    }
+
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+}
