@@ -27,6 +27,7 @@ mod records;
 pub mod roads;
 pub mod run;
 pub mod service;
+mod state_dir;
 pub mod udp_listen;
 pub mod watchdog;
 pub mod workers;

@@ -1,15 +1,11 @@
 //! The daemon as a process: one to a state directory, started and stopped by signals.
 
-use std::{
-    fs::{self, DirBuilder, File, TryLockError},
-    os::unix::fs::DirBuilderExt,
-    path::Path,
-    time::SystemTime,
-};
+use std::{path::Path, time::SystemTime};
 
 use anyhow::Context;
 use fabricbios_control::Fabric;
 use fabricbios_wire::LeaseId;
+use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -19,12 +15,15 @@ use crate::{
     past::Past,
     ready,
     service::{Offered, Service},
+    state_dir,
 };
 
 /// Runs `control-server` until it is told to stop.
 pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let settings = settings.with_file()?;
-    let _lock = lock_state_dir(settings.state_dir())?;
+    // Whatever is made from here on is for this user alone.
+    umask(Mode::from_bits_truncate(0o077));
+    let _lock = state_dir::lock(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let past = Past::open(&settings)?;
     let (memory, roads) = memory::open(&settings, fabric.node_id(), &past)?;
@@ -125,53 +124,9 @@ async fn until_stopped(signals: &mut Signals, service: &mut Service) -> anyhow::
     }
 }
 
-/// One daemon to a state directory.
-fn lock_state_dir(path: &Path) -> anyhow::Result<File> {
-    if !path.is_dir() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .with_context(|| {
-                format!(
-                    "create the state directory {}; choose another with --state-dir",
-                    path.display()
-                )
-            })?;
-    }
-    let lock_path = path.join("daemon.lock");
-    let file = fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&lock_path)
-        .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(anyhow::anyhow!(
-            "another daemon runs on the state directory {}: stop it, or choose another directory with --state-dir",
-            path.display()
-        )),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("lock {}", lock_path.display()))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_second_daemon_is_told_of_the_first_in_words() {
-        let directory = tempfile::tempdir().unwrap();
-        let _first = lock_state_dir(directory.path()).unwrap();
-        let second = lock_state_dir(directory.path()).unwrap_err().to_string();
-        assert!(
-            second.starts_with("another daemon runs") && !second.contains("EAGAIN"),
-            "{second}"
-        );
-    }
 
     #[test]
     fn who_stops_the_node_is_told_what_was_not_cut_and_what_to_do() {

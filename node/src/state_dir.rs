@@ -1,0 +1,212 @@
+//! The directory of identities and journal: one daemon's, and nobody else's to write.
+
+use std::{
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::Path,
+};
+
+use anyhow::{Context, bail};
+use nix::unistd::Uid;
+
+/// Bits of a mode that let others write, and those that let them do anything.
+const WRITES: u32 = 0o022;
+const ANYTHING: u32 = 0o077;
+
+/// Made readable by everybody in earlier versions, for no purpose.
+const TIGHTENED: [&str; 3] = ["daemon.lock", "arena.mark", "watchdog.log"];
+
+/// Takes the directory for one daemon, and makes it if need be. `Err`: another one runs on it, or somebody
+/// else can write it or owns it, or could read a secret in it.
+pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
+    if !path.is_dir() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.with_context(|| {
+            format!(
+                "create the state directory {}; choose another with --state-dir",
+                path.display()
+            )
+        })?;
+    }
+    check(path, Uid::effective().as_raw())?;
+    let lock_path = path.join("daemon.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&lock_path)
+        .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(anyhow::anyhow!(
+            "another daemon runs on the state directory {}: stop it, or choose another directory with --state-dir",
+            path.display()
+        )),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("lock {}", lock_path.display()))
+        }
+    }
+}
+
+/// Whoever can write here can be the node, its CA and its operator. `us`: the user that the daemon runs as.
+fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
+    let found = fs::metadata(directory);
+    let found = found.with_context(|| format!("look at {}", directory.display()))?;
+    if found.uid() != us {
+        bail!(
+            "the state directory {} belongs to user {}, and this daemon runs as user {us}: run it as that user, \
+             or choose another with --state-dir",
+            directory.display(),
+            found.uid()
+        );
+    }
+    refuse(directory, &found, WRITES, "write")?;
+    check_entries(directory, us, |name| {
+        name == "ca-key.pem" || name == "nvme-hosts" || name.ends_with(".identity")
+    })?;
+    let hosts = directory.join("nvme-hosts");
+    match hosts.is_dir() {
+        true => check_entries(&hosts, us, |_all| true),
+        false => Ok(()),
+    }
+}
+
+fn check_entries(
+    directory: &Path,
+    us: u32,
+    is_secret: impl Fn(&str) -> bool,
+) -> anyhow::Result<()> {
+    let looking = || format!("look at the files of {}", directory.display());
+    for entry in fs::read_dir(directory).with_context(looking)? {
+        let path = entry.with_context(looking)?.path();
+        // A link to nothing is nobody's.
+        let Ok(found) = fs::metadata(&path) else {
+            continue;
+        };
+        // Root need not do it this way.
+        if found.uid() != us && found.uid() != 0 {
+            bail!(
+                "{} belongs to user {}, and this daemon runs as user {us}: whoever put it there could be the node; \
+                 look at what it is and move it away",
+                path.display(),
+                found.uid()
+            );
+        }
+        refuse(&path, &found, WRITES, "write")?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if is_secret(&name) {
+            refuse(&path, &found, ANYTHING, "read")?;
+        } else if TIGHTENED.contains(&&*name) && found.mode() & ANYTHING != 0 {
+            let owners_only = Permissions::from_mode(0o600);
+            fs::set_permissions(&path, owners_only).with_context(looking)?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse(path: &Path, found: &Metadata, bits: u32, what: &str) -> anyhow::Result<()> {
+    if found.mode() & bits == 0 {
+        return Ok(());
+    }
+    bail!(
+        "others can {what} {at} (mode {mode:04o}): `chmod go-rwx {at}`. Who has done so may be the node or its \
+         operator by now: where you cannot rule it out, start a new fabric on a new --state-dir",
+        at = path.display(),
+        mode = found.mode() & 0o7777
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn refused(directory: &Path) -> String {
+        let refused = lock(directory).map(drop).unwrap_err();
+        format!("{refused:#}")
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_or_own_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for mode in [0o777, 0o720, 0o702, 0o1777] {
+            set(directory.path(), mode);
+            let refused = refused(directory.path());
+            assert!(refused.contains("others can write"), "{refused}");
+            assert!(refused.contains(&format!("(mode {mode:04o})")), "{refused}");
+        }
+        set(directory.path(), 0o755);
+        drop(lock(directory.path()).unwrap());
+        let us = Uid::effective().as_raw();
+        let theirs = check(directory.path(), us + 1).unwrap_err().to_string();
+        let expected = format!(
+            "belongs to user {us}, and this daemon runs as user {}",
+            us + 1
+        );
+        assert!(theirs.contains(&expected), "{theirs}");
+    }
+
+    #[test]
+    fn secrets_that_others_can_read_and_files_that_they_can_write_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("nvme-hosts")).unwrap();
+        set(&at("nvme-hosts"), 0o700);
+        let secrets = [
+            "ca-key.pem",
+            "node.identity",
+            "blue.identity",
+            "nvme-hosts/00",
+        ];
+        for name in secrets.into_iter().chain(["journal.redb"]) {
+            fs::write(at(name), "").unwrap();
+            set(&at(name), 0o600);
+        }
+        drop(lock(directory.path()).unwrap());
+        for name in secrets.into_iter().chain(["nvme-hosts"]) {
+            let is_directory = at(name).is_dir();
+            set(&at(name), if is_directory { 0o750 } else { 0o640 });
+            let refused = refused(directory.path());
+            assert!(
+                refused.contains(&format!("others can read {}", at(name).display())),
+                "{refused}"
+            );
+            set(&at(name), if is_directory { 0o700 } else { 0o600 });
+        }
+        set(&at("journal.redb"), 0o666);
+        assert!(refused(directory.path()).contains("others can write"));
+        set(&at("journal.redb"), 0o644);
+        drop(lock(directory.path()).unwrap());
+    }
+
+    #[test]
+    fn what_was_readable_for_no_purpose_is_the_owners_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in TIGHTENED {
+            fs::write(directory.path().join(name), "").unwrap();
+            set(&directory.path().join(name), 0o644);
+        }
+        drop(lock(directory.path()).unwrap());
+        for name in TIGHTENED {
+            let found = fs::metadata(directory.path().join(name)).unwrap();
+            assert_eq!(found.mode() & 0o7777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("made");
+        let first = lock(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
+        let second = refused(&path);
+        let in_words = second.contains("another daemon runs") && !second.contains("EAGAIN");
+        assert!(in_words, "{second}");
+        drop(first);
+        drop(lock(&path).unwrap());
+    }
+}
