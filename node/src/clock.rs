@@ -29,11 +29,18 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Names this run of the machine; a fence of another run is re-verified.
+/// Names this run of the machine; a fence of another run is re-verified. Where the kernel does not tell it is
+/// another one at each call, so that no two runs are taken for one.
 #[must_use]
 pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())
+    boot_id_in("/proc/sys/kernel/random/boot_id")
+}
+
+fn boot_id_in(path: &str) -> String {
+    std::fs::read_to_string(path).map_or_else(
+        |_untold| format!("unknown at {} ms, up {} ns", unix_ms(), boot().0),
+        |id| id.trim().to_owned(),
+    )
 }
 
 /// The same as a number, never 0. Where the kernel does not tell it is another one at each start.
@@ -45,4 +52,16 @@ pub fn boot_number() -> u64 {
     u128::from_str_radix(&digits, 16)
         .map_or_else(|_| unix_ms(), halves)
         .max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_whose_names_are_unknown_are_not_one() {
+        let unknown = || boot_id_in("/proc/no/such/file");
+        assert_ne!(unknown(), unknown());
+        assert_eq!(boot_id(), boot_id());
+    }
 }
