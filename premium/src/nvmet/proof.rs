@@ -73,7 +73,8 @@ impl Proofs {
     /// for an answer. The ports with our anchor.
     pub(super) fn settle(&self) -> Result<BTreeSet<u16>, StepError> {
         let once = |all: &[()]| vec![self.ask_for_anchor(); all.len()];
-        self.settling.ask((), once)
+        let asked = self.settling.ask((), once);
+        asked.ok_or_else(|| stuck("look at ports"))?
     }
 
     /// Tells the log which of our ports for RDMA cannot be asked from this machine.
@@ -99,7 +100,8 @@ impl Proofs {
     /// `Ok`: no port has the subsystem, no host is allowed, and every port that could have had it says that it
     /// has not, but for those that cannot be asked.
     pub(super) fn prove(&self, case: Case) -> Result<Proven, StepError> {
-        self.proving.ask(case, |cases| self.prove_all(cases))
+        let proven = self.proving.ask(case, |cases| self.prove_all(cases));
+        proven.ok_or_else(|| stuck("cut"))?
     }
 
     fn is_anchored(&self, port: &Seen) -> bool {
@@ -207,6 +209,11 @@ impl Proofs {
             }
         }
     }
+}
+
+fn stuck(step: &str) -> StepError {
+    let why = "the proof of cuts before this one does not end: look at what the kernel's NVMe target does (dmesg)";
+    StepError::new(step, why)
 }
 
 impl Case {

@@ -5,13 +5,19 @@ use std::{
     collections::BTreeMap,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
+
+/// Longer than any round takes that is not stuck in the kernel, and than any cut is waited for by default.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Questions that wait and answers that were not fetched yet, by the order in which they came.
 #[derive(Debug)]
 pub(super) struct Rounds<Q, A> {
     /// Questions in one round.
     at_most: usize,
+    /// Longest that somebody waits while no round ends.
+    patience: Duration,
     inner: Mutex<Inner<Q, A>>,
     over: Condvar,
 }
@@ -34,6 +40,7 @@ impl<Q, A> Default for Rounds<Q, A> {
         };
         Self {
             at_most: usize::MAX,
+            patience: PATIENCE,
             inner: Mutex::new(inner),
             over: Condvar::new(),
         }
@@ -52,26 +59,27 @@ impl<Q: Clone, A> Rounds<Q, A> {
 
     /// The answer to `question`, from a round that began after this call. `hold` answers all of one round,
     /// in their order; every caller brings the same. Who came first is in the first round that there is room in.
-    pub(super) fn ask(&self, question: Q, hold: impl Fn(&[Q]) -> Vec<A>) -> A {
+    /// `None`: for [`PATIENCE`] no round has ended.
+    pub(super) fn ask(&self, question: Q, hold: impl Fn(&[Q]) -> Vec<A>) -> Option<A> {
         let mut inner = self.lock();
         let mine = inner.next;
         inner.next += 1;
         inner.waiting.insert(mine, question);
         loop {
             if let Some(answer) = inner.answers.remove(&mine) {
-                return answer;
+                return Some(answer);
             }
-            inner = match inner.is_led {
-                true => self.wait(inner),
-                false => self.lead(mine, inner, &hold),
-            };
+            if !inner.is_led {
+                inner = self.lead(mine, inner, &hold);
+                continue;
+            }
+            let waited = self.over.wait_timeout(inner, self.patience);
+            let (woken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            inner = woken;
+            if waited.timed_out() && inner.waiting.remove(&mine).is_some() {
+                return None;
+            }
         }
-    }
-
-    fn wait<'a>(&self, inner: MutexGuard<'a, Inner<Q, A>>) -> MutexGuard<'a, Inner<Q, A>> {
-        self.over
-            .wait(inner)
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lead<'a>(
@@ -88,8 +96,10 @@ impl<Q: Clone, A> Rounds<Q, A> {
         let answers = hold(&questions);
         let mut inner = self.lock();
         for (number, answer) in numbers.into_iter().zip(answers) {
-            inner.waiting.remove(&number);
-            inner.answers.insert(number, answer);
+            // Who has given up fetches no answer.
+            if inner.waiting.remove(&number).is_some() {
+                inner.answers.insert(number, answer);
+            }
         }
         drop(inner);
         drop(led);
@@ -150,11 +160,39 @@ mod tests {
                 thread::yield_now();
             }
             end.send(()).unwrap();
-            assert_eq!(early.join().unwrap(), 2);
-            let answers: Vec<u32> = late.into_iter().map(|it| it.join().unwrap()).collect();
-            assert_eq!(answers, (2..10).map(|it| it * 2).collect::<Vec<_>>());
+            assert_eq!(early.join().unwrap(), Some(2));
+            let answers: Vec<_> = late.into_iter().map(|it| it.join().unwrap()).collect();
+            assert_eq!(answers, (2..10).map(|it| Some(it * 2)).collect::<Vec<_>>());
         });
         assert_eq!(*sizes.lock().unwrap(), [1, 8]);
+    }
+
+    #[test]
+    fn who_waits_for_a_round_that_is_stuck_gives_up() {
+        let rounds = &Rounds {
+            patience: Duration::from_millis(1),
+            ..Rounds::default()
+        };
+        let (begun, begin) = channel();
+        let (end, ended) = channel::<()>();
+        let stuck = Mutex::new((begun, ended));
+        thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                rounds.ask(1, |questions: &[u32]| {
+                    let (begun, ended) = &*stuck.lock().unwrap();
+                    begun.send(()).unwrap();
+                    ended.recv().unwrap();
+                    questions.to_vec()
+                })
+            });
+            begin.recv().unwrap();
+            assert_eq!(rounds.ask(2, <[u32]>::to_vec), None);
+            end.send(()).unwrap();
+            assert_eq!(first.join().unwrap(), Some(1));
+        });
+        assert_eq!(rounds.ask(3, <[u32]>::to_vec), Some(3));
+        let inner = rounds.lock();
+        assert!(inner.waiting.is_empty() && inner.answers.is_empty());
     }
 
     #[test]
@@ -178,7 +216,7 @@ mod tests {
             }
             drop(held);
             let answers = asked.into_iter().map(|it| it.join().unwrap());
-            assert!(answers.eq(all));
+            assert!(answers.eq(all.map(Some)));
         });
     }
 
@@ -192,6 +230,6 @@ mod tests {
         });
         assert!(died);
         let whole = |questions: &[u32]| vec![questions.len(); questions.len()];
-        assert_eq!(rounds.ask(2, whole), 1);
+        assert_eq!(rounds.ask(2, whole), Some(1));
     }
 }
