@@ -12,8 +12,9 @@ mod error;
 mod list;
 mod sacrifice;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
@@ -155,6 +156,14 @@ impl Tree {
         }
         let at = self.root.join(path.as_ref());
         Err(Error::new("write", at, Cause::ReadBack(got)).with_value(format!("`{value}`")))
+    }
+
+    /// Who may do what with it, as chmod(2).
+    pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
+        self.perform("set mode", path.as_ref(), |at| {
+            fs::set_permissions(at, Permissions::from_mode(mode))
+        })
+        .map_err(|e| e.with_value(format!("{mode:#o}")))
     }
 
     /// Makes a directory; in configfs and cgroupfs that makes the object.

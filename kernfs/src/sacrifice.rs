@@ -22,6 +22,7 @@ const TEXT_BYTES_MAX: usize = 1 << 14;
 #[derive(Clone, Debug)]
 pub struct Sacrifice {
     command: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
 }
 
 /// Why it did not do what it was for.
@@ -74,7 +75,15 @@ impl Sacrifice {
     pub fn new<A: Into<OsString>>(command: impl IntoIterator<Item = A>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
+            variables: Vec::new(),
         }
+    }
+
+    /// With this in its environment, by which somebody else can know it.
+    #[must_use]
+    pub fn with_variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
     }
 
     /// Reads the beginning of a file or device, not from a cache.
@@ -107,6 +116,7 @@ impl Sacrifice {
             .ok_or(io::ErrorKind::InvalidInput)?;
         let mut child = Command::new(program)
             .args(arguments)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -3,15 +3,19 @@
 """Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own line connects, to a file of a directory and to a slice
 of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; what is freed goes
 away at the client, and nothing of it is left on the node."""
+import contextlib
+import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 
 import keeper
+import nvmet_tree
 from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device
 from block import nqn_of, pattern, run
-from block import put, ready, same_traces, settled, sh, resources, size_of, traces
+from block import put, ready, row_of, same_traces, settled, sh, resources, size_of, traces
 from block_refusals import refused, strangers
 from checks import Suite
 from fabric import NOT_FOUND, OTHER, REFUSED, Refused
@@ -22,6 +26,62 @@ RENEW_SECS = 15
 KEYS_SECS = 60
 ATTACHED_SECS = 20
 SHORT_SECS = 12
+NOBODY = 65534
+OWN_HOST = "nqn.2014-08.org.nvmexpress:uuid:6f0c3a52-6e0a-4a0e-9f38-2a9b8e3f4c11"
+# Opens keys of hosts as soon as there are any, also where it can only guess the host's name, and reads them later: what
+# counts is who may open an attribute, not who may when it is read. Until its input ends; then it tells what it has got.
+SNOOP = """
+import glob, os, select, sys
+hosts, held, got = sys.argv[1], {}, set()
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for path in (path for key in ("dhchap_key", "dhchap_ctrl_key") for path in (*glob.glob(f"{hosts}/*/{key}"), f"{hosts}/{sys.argv[2]}/{key}")):
+        try:
+            held.setdefault(path, os.open(path, os.O_RDONLY))
+        except OSError:
+            pass
+    for path in list(held):
+        try:
+            text = os.pread(held[path], 4096, 0)
+        except OSError:
+            os.close(held.pop(path))
+            continue
+        if b"DHHC" in text:
+            got.add(path)
+        elif text:
+            os.close(held.pop(path))
+print(len(got))
+"""
+
+
+@contextlib.contextmanager
+def snooped(suite, name):
+    """No other user has got a key of a host meanwhile."""
+    words = [sys.executable, "-c", SNOOP, str(nvmet_tree.ROOT / "hosts"), OWN_HOST]
+    snoop = subprocess.Popen(words, user=NOBODY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield
+    suite.equal(f"{name}: keys that another user has read", "0\n", snoop.communicate("")[0])
+
+
+@contextlib.contextmanager
+def named_like_ours(lease):
+    """A process of another user that looks like the node's own one which removes the lease's namespace."""
+    path = str(nvmet_tree.ROOT / "subsystems" / nqn_of(lease) / "namespaces" / "1")
+    other = subprocess.Popen(["rmdir", path], executable="/usr/bin/yes", user=NOBODY, stdout=subprocess.PIPE,
+                             env={**os.environ, "FABRICBIOS_REMOVES": path})
+    yield
+    other.kill()
+    other.communicate()
+
+
+def modes(suite, node, pools):
+    """Keys in configfs are for root alone, from before they are keys; also new ones and those for both ways."""
+    alice = node.tenant("alice")
+    with leased(alice, secs=KEYS_SECS, pool=pools["device"], more=("--mutual-auth",)) as lease:
+        for when in ("made", "rotated"):
+            keys_at = (nvmet_tree.ROOT / "hosts" / lease["binding"]["nvmeof"]["hostnqn"]).glob("dhchap*key")
+            found = {path.name: oct(path.stat().st_mode & 0o777) for path in keys_at}
+            suite.equal(f"modes: {when}", {"dhchap_key": "0o600", "dhchap_ctrl_key": "0o600"}, found)
+            alice.rotate(lease)
 
 
 def transfer(suite, node, pools):
@@ -167,7 +227,7 @@ def tenants(suite, node, pools):
 def own_host(suite, node, _pools):
     """A host NQN that the client brings is its tenant's alone."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
-    name = "nqn.2014-08.org.nvmexpress:uuid:6f0c3a52-6e0a-4a0e-9f38-2a9b8e3f4c11"
+    name = OWN_HOST
     with attached(alice, more=("--hostnqn", name)) as (lease, path):
         suite.equal("--hostnqn: it is the lease's", name, lease["binding"]["nvmeof"]["hostnqn"])
         put(path, pattern("own"))
@@ -220,10 +280,13 @@ def _round(path):
 def ended(suite, node, pools):
     """What is freed under a client goes away there, and nobody gets back in."""
     alice = node.tenant("alice")
+    free = {pool: row_of(node.operator, pool)["available"] for pool in pools.values()}
     for kind, pool in pools.items():
         lease = alloc(alice, pool=pool)
         job = Fio(connect(lease)).started()
-        alice.free(lease)
+        with named_like_ours(lease):
+            alice.free(lease)
+            settled(node.operator, pool, free[pool])
         report = job.report()
         suite.check(f"free, {kind}: fio meets errors", failed(report), "an error")
         print(f"   free, {kind}: no device after {gone(nqn_of(lease)):.1f} s more", flush=True)
@@ -248,8 +311,9 @@ def main():
         with BlockNode(*pools.values(), ports=(TCP, TCP6)) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             running = traces([pools["directory"]])
-            for section in (transfer, by_fabricctl, keepers, interrupted, keys, mounted, tenants, own_host, rotation, ended):
-                suite.section(section, suite, node, pools)
+            with snooped(suite, "all leases"):
+                for section in (modes, transfer, by_fabricctl, keepers, interrupted, keys, mounted, tenants, own_host, rotation, ended):
+                    suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)
             same_traces(suite, "all leases ended", running, traces([pools["directory"]]))

@@ -116,6 +116,7 @@ impl Target {
         kernel::make_ready(&config.configfs)?;
         let credentials = Credentials::open(Vault::open(config.credentials)?)?;
         let tree = Tree::new(config.configfs);
+        close_hosts(&tree)?;
         let names = Names::new(config.node_id);
         let ports = Ports::open(&tree, names.anchor(), &config.ports)?;
         let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(config.asker));
@@ -214,6 +215,13 @@ impl Target {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A host's key can be opened by anybody from when the host is made until its mode is changed, and read at
+/// any time by who has opened it: so nobody but root gets there.
+fn close_hosts(tree: &Tree) -> Result<(), StepError> {
+    let closed = tree.set_mode("hosts", 0o700);
+    closed.map_err(|error| StepError::new("open nvmet", error))
 }
 
 impl Drop for Target {

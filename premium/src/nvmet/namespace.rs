@@ -5,8 +5,9 @@
 //! 0: that waits just as long, and with a lock for which every other subsystem then waits.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
-    io::Read,
+    io::{self, Read},
     os::fd::AsFd,
     time::Duration,
 };
@@ -15,24 +16,29 @@ use fabricbios_kernfs::{Sacrifice, Tree};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::geteuid,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::objects::{SILENCE_MAX, Trouble, sacrifice};
 
-/// Longest command line that is compared: a path of configfs and a word.
-const COMMAND_BYTES_MAX: u64 = 8192;
+/// Most of an environment that is looked at.
+const ENVIRONMENT_BYTES_MAX: u64 = 1 << 16;
 
 const PROGRAM: &str = "rmdir";
+
+/// In the environment of such a process: the path of its namespace. A command line could be anybody's.
+const VARIABLE: &str = "FABRICBIOS_REMOVES";
 
 /// Removes the namespace at `path`, or goes on waiting for an earlier process that is at it, also one of an
 /// earlier run of the node: a second one would only wait behind it. It may be gone already.
 pub(super) fn remove(tree: &Tree, path: &str) -> Result<(), Trouble> {
-    let words = [PROGRAM.into(), tree.root().join(path).into_os_string()];
-    if let Some(pid) = find(&command(tree, path)) {
+    let at = tree.root().join(path).into_os_string();
+    if let Some(pid) = find(PROGRAM, &mark(tree, path)) {
         wait_for(pid, SILENCE_MAX)?;
     }
-    match sacrifice(Sacrifice::new(words)) {
+    let process = Sacrifice::new([OsString::from(PROGRAM), at.clone()]);
+    match sacrifice(process.with_variable(VARIABLE, at)) {
         Err(trouble) if trouble.stuck => Err(trouble),
         // It has ended, so the directory can be looked into.
         Err(trouble) if tree.exists(path)? => Err(trouble),
@@ -42,28 +48,42 @@ pub(super) fn remove(tree: &Tree, path: &str) -> Result<(), Trouble> {
 
 /// Whether a process is at it. Then nobody else should look into the directory.
 pub(super) fn is_being_removed(tree: &Tree, path: &str) -> bool {
-    find(&command(tree, path)).is_some()
+    find(PROGRAM, &mark(tree, path)).is_some()
 }
 
-fn command(tree: &Tree, path: &str) -> Vec<u8> {
+fn mark(tree: &Tree, path: &str) -> Vec<u8> {
     let at = tree.root().join(path);
-    [PROGRAM.as_bytes(), at.as_os_str().as_encoded_bytes(), b""].join(&0)
+    [VARIABLE.as_bytes(), b"=", at.as_os_str().as_encoded_bytes()].concat()
 }
 
-/// The process with that command line.
-fn find(command: &[u8]) -> Option<Pid> {
+/// The process of that name that has the mark and runs as this one does: nobody else can have made it, but who
+/// could do as he likes anyway. Of the others nothing is read that could keep the reader waiting.
+fn find(name: &str, mark: &[u8]) -> Option<Pid> {
     let processes = fs::read_dir("/proc").ok()?;
-    processes
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .find(|pid| command_line(*pid).is_some_and(|line| line == command))
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_ours(*pid, name))
+        .find(|pid| has(*pid, mark).unwrap_or(false))
         .and_then(Pid::from_raw)
 }
 
-fn command_line(pid: i32) -> Option<Vec<u8>> {
-    let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
-    let mut line = Vec::new();
-    file.take(COMMAND_BYTES_MAX).read_to_end(&mut line).ok()?;
-    Some(line)
+/// `/proc/PID/status`: the name, and four times the user (real, effective, saved, of files).
+fn is_ours(pid: i32, name: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let us = geteuid().as_raw().to_string();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let mut users = field("Uid:").unwrap_or_default().split_whitespace();
+    field("Name:").is_some_and(|found| found.trim() == name)
+        && users.clone().count() == 4
+        && users.all(|user| user == us)
+}
+
+fn has(pid: i32, mark: &[u8]) -> io::Result<bool> {
+    let file = File::open(format!("/proc/{pid}/environ"))?;
+    let mut text = Vec::new();
+    file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text
+        .split(|byte| *byte == 0)
+        .any(|variable| variable == mark))
 }
 
 /// Until the process has ended.
@@ -97,26 +117,34 @@ fn still_waits(pid: Pid, patience: Duration) -> Trouble {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        os::unix::process::CommandExt,
+        process::{Child, Command, Stdio},
+    };
 
     use super::*;
 
-    #[test]
-    fn a_process_is_found_by_its_whole_command_line_and_waited_for() {
-        let mut cat = Command::new("cat")
-            .arg("-")
-            .arg("/dev/null")
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let pid = Pid::from_child(&cat);
-        let found = || find(b"cat\0-\0/dev/null\0");
-        // Until it has become what it is to be.
-        while found().is_none() && cat.try_wait().unwrap().is_none() {
+    /// Until it has become what it is to be.
+    fn started(command: &mut Command) -> Child {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let comm = format!("/proc/{}/comm", child.id());
+        while fs::read_to_string(&comm).is_ok_and(|name| name != "cat\n")
+            && child.try_wait().unwrap().is_none()
+        {
             std::thread::yield_now();
         }
-        assert_eq!(found(), Some(pid));
-        assert_eq!(find(b"cat\0-\0/dev/nul\0"), None);
+        child
+    }
+
+    #[test]
+    fn a_process_is_found_by_the_mark_that_it_was_given_and_waited_for() {
+        let mut cat = started(Command::new("cat").env(VARIABLE, "/at/1"));
+        let pid = Pid::from_child(&cat);
+        let mark = |path: &str| format!("{VARIABLE}={path}").into_bytes();
+        assert_eq!(find("cat", &mark("/at/1")), Some(pid));
+        assert_eq!(find("cat", &mark("/at/12")), None);
+        assert_eq!(find("cat", &mark("/at/")), None);
+        assert_eq!(find("rmdir", &mark("/at/1")), None);
         let trouble = wait_for(pid, Duration::from_millis(1)).unwrap_err();
         assert!(
             trouble.stuck && trouble.detail.contains("earlier try"),
@@ -125,5 +153,17 @@ mod tests {
         drop(cat.stdin.take());
         wait_for(pid, Duration::from_secs(60)).unwrap();
         cat.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_of_another_user_is_not_ours_whatever_it_has() {
+        if !geteuid().is_root() {
+            println!("skipped: only root can start one as another user");
+            return;
+        }
+        let mut theirs = started(Command::new("cat").env(VARIABLE, "/at/2").uid(65_534));
+        assert_eq!(find("cat", format!("{VARIABLE}=/at/2").as_bytes()), None);
+        drop(theirs.stdin.take());
+        theirs.wait().unwrap();
     }
 }

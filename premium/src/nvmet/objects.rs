@@ -48,6 +48,8 @@ pub(super) trait Objects {
     fn exists(&self, path: &str) -> Result<bool, Trouble>;
     fn read(&self, path: &str) -> Result<String, Trouble>;
     fn write(&self, path: &str, value: &str) -> Result<(), Trouble>;
+    /// Nobody but root may open it from now on.
+    fn make_private(&self, path: &str) -> Result<(), Trouble>;
     fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble>;
     /// The value appears in no error.
     fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble>;
@@ -72,6 +74,10 @@ impl Objects for Tree {
 
     fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
         Ok(Tree::write(self, path, value)?)
+    }
+
+    fn make_private(&self, path: &str) -> Result<(), Trouble> {
+        Ok(Tree::set_mode(self, path, 0o600)?)
     }
 
     fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {

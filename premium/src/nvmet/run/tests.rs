@@ -1,5 +1,6 @@
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -99,6 +100,10 @@ impl Objects for Fake {
         Objects::read(&self.tree, path)
     }
 
+    fn make_private(&self, path: &str) -> Result<(), Trouble> {
+        Objects::make_private(&self.tree, path)
+    }
+
     fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {
         Objects::holds_secret(&self.tree, path, value)
     }
@@ -109,6 +114,8 @@ impl Objects for Fake {
     }
 
     fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
+        let mode = fs::metadata(self.at(path)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{path}");
         self.check(path)?;
         Objects::write_secret(&self.tree, path, value)
     }
@@ -118,7 +125,9 @@ impl Objects for Fake {
         Objects::mkdir(&self.tree, path)?;
         let (files, directories) = attributes(path);
         for name in files {
-            fs::write(self.at(path).join(name), "0\n").unwrap();
+            let at = self.at(path).join(name);
+            fs::write(&at, "0\n").unwrap();
+            fs::set_permissions(&at, fs::Permissions::from_mode(0o644)).unwrap();
         }
         for name in directories {
             fs::create_dir(self.at(path).join(name)).unwrap();
