@@ -12,6 +12,7 @@ use crate::{
     hands::{Hands, Io, Served},
     limit::{Allowance, Rate},
     replay::{Mark, Seen, WINDOW, mark},
+    room::Taken,
     sessions::{Hello, Session, Sessions},
     space::{Job, Space},
 };
@@ -81,6 +82,11 @@ impl Desk {
             }
         };
         Some(served)
+    }
+
+    /// Closes the sessions in which a block has been half-sent for too long.
+    pub fn tidy(&mut self, now: Duration) {
+        self.sessions.close_half_sent(now);
     }
 
     /// A request that was under way is over.
@@ -158,7 +164,8 @@ impl Desk {
             Seen::Fresh if !has_room || !self.requests.take(asked.now) => Err(DataStatus::Busy),
             Seen::Fresh => {
                 let is_write = matches!(job, Job::Write(_));
-                let served = session.perform(job, asked, space, hands, payload);
+                let room = session.parts.room_for(&job, space.share())?;
+                let served = session.perform((job, room), asked, space, hands, payload);
                 if served.is_none() && is_write {
                     session.writes += 1;
                     self.writes += 1;
@@ -211,14 +218,14 @@ impl Session {
     /// Has it done, once all its parts are there. `None`: it is under way.
     fn perform(
         &mut self,
-        job: Job<'_>,
+        (job, room): (Job<'_>, Option<Taken>),
         asked: Asked<'_>,
         space: &impl Space,
         hands: &mut impl Hands,
         payload: &mut [u8],
     ) -> Option<Served> {
         let checked = job.check(&asked.frame.header, space);
-        match checked.and_then(|()| self.parts.gather(job)) {
+        match checked.and_then(|()| self.parts.gather(job, asked.now, room)) {
             Err(status) => Some(Err(status)),
             Ok(None) => Some(Ok(0)),
             Ok(Some(job)) => hands.take(job, payload),

@@ -19,6 +19,7 @@ mod keys;
 mod limit;
 mod parts;
 mod replay;
+mod room;
 #[cfg(feature = "server")]
 mod server;
 mod sessions;
@@ -39,6 +40,7 @@ pub use engine::{
 pub use hands::Io;
 pub use keys::Keys;
 pub use limit::{Rate, Sources};
+pub use room::{Room, Share};
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub use server::Plain;

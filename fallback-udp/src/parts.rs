@@ -1,28 +1,35 @@
 //! Writes in parts: what came of blocks that are not whole yet.
 //!
-//! The window bounds it: each part used a counter, and what is behind the window is dropped.
+//! The window bounds it for a session: each part used a counter, and what is behind the window is dropped. The room
+//! that there is for them bounds it for a lease, a tenant and a node.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+use core::time::Duration;
 
 use fabricbios_wire::{DataStatus, Part};
 
 use crate::{
     replay::Window,
+    room::{Share, Taken},
     space::{Job, Writing},
 };
 
-/// Of one session.
+/// Of one session, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Parts(Vec<Gathered>);
+pub(crate) struct Parts(Vec<HalfSent>);
 
-/// The parts of one write that came.
+/// A block of which some parts came.
 #[derive(Debug)]
-struct Gathered {
+struct HalfSent {
     /// Counter of the part with index 0: what the write is told by.
     first: u32,
     offset: u64,
     count: u16,
-    pieces: Vec<(u16, Box<[u8]>)>,
+    missing: u16,
+    /// When the first of them came.
+    since: Duration,
+    block: Box<[u8]>,
+    _room: Option<Taken>,
 }
 
 /// What a new part makes of its write.
@@ -37,23 +44,71 @@ pub(crate) enum Added {
 }
 
 impl Parts {
-    /// Takes a part whose counter was not used before.
-    pub(crate) fn add(&mut self, first: u32, offset: u64, part: Part, bytes: &[u8]) -> Added {
+    /// Room for the block that a job begins, if it does begin one. `Err`: there is none.
+    pub(crate) fn room_for(
+        &self,
+        job: &Job<'_>,
+        share: Option<&Arc<Share>>,
+    ) -> Result<Option<Taken>, DataStatus> {
+        let Job::Write(Writing {
+            bytes,
+            part: Some((part, first)),
+            ..
+        }) = job
+        else {
+            return Ok(None);
+        };
+        let is_begun = self.0.iter().any(|write| write.first == *first);
+        match share {
+            Some(share) if !is_begun => {
+                let room = share.take(bytes.len() * usize::from(part.count()));
+                room.map(Some).ok_or(DataStatus::Busy)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes a part whose counter was not used before. `room`: for its block, if that begins with it.
+    pub(crate) fn add(
+        &mut self,
+        (first, offset): (u32, u64),
+        part: Part,
+        bytes: &[u8],
+        (now, room): (Duration, Option<Taken>),
+    ) -> Added {
         let at = self.0.iter().position(|write| write.first == first);
-        let at = at.unwrap_or_else(|| self.begin(first, offset, part.count()));
+        let at = at.unwrap_or_else(|| {
+            self.0.push(HalfSent {
+                first,
+                offset,
+                count: part.count(),
+                missing: part.count(),
+                since: now,
+                block: vec![0; bytes.len() * usize::from(part.count())].into(),
+                _room: room,
+            });
+            self.0.len() - 1
+        });
         let write = &mut self.0[at];
         if (write.offset, write.count) != (offset, part.count()) {
             return Added::Disagrees;
         }
-        write.pieces.push((part.index(), bytes.into()));
-        if write.pieces.len() < usize::from(write.count) {
+        let from = bytes.len() * usize::from(part.index());
+        write.block[from..from + bytes.len()].copy_from_slice(bytes);
+        write.missing -= 1;
+        if write.missing > 0 {
             return Added::Waits;
         }
-        Added::Whole(self.0.swap_remove(at).whole())
+        Added::Whole(self.0.remove(at).block.into())
     }
 
     /// The job, or the write that it is the last missing part of; none: others are missing.
-    pub(crate) fn gather<'a>(&mut self, job: Job<'a>) -> Result<Option<Job<'a>>, DataStatus> {
+    pub(crate) fn gather<'a>(
+        &mut self,
+        job: Job<'a>,
+        now: Duration,
+        room: Option<Taken>,
+    ) -> Result<Option<Job<'a>>, DataStatus> {
         let Job::Write(Writing {
             offset,
             bytes,
@@ -62,7 +117,7 @@ impl Parts {
         else {
             return Ok(Some(job));
         };
-        match self.add(first, offset, part, &bytes) {
+        match self.add((first, offset), part, &bytes, (now, room)) {
             Added::Disagrees => Err(DataStatus::Invalid),
             Added::Waits => Ok(None),
             Added::Whole(block) => Ok(Some(Job::Write(Writing {
@@ -78,66 +133,80 @@ impl Parts {
         self.0.retain(|write| !window.is_behind(write.first));
     }
 
-    fn begin(&mut self, first: u32, offset: u64, count: u16) -> usize {
-        self.0.push(Gathered {
-            first,
-            offset,
-            count,
-            pieces: Vec::new(),
-        });
-        self.0.len() - 1
-    }
-}
-
-impl Gathered {
-    fn whole(mut self) -> Vec<u8> {
-        self.pieces.sort_unstable_by_key(|(index, _)| *index);
-        let pieces = self.pieces.iter();
-        pieces.flat_map(|(_, bytes)| bytes).copied().collect()
+    /// Since when the oldest of them has not been whole.
+    pub(crate) fn since(&self) -> Option<Duration> {
+        self.0.first().map(|write| write.since)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Room;
+
+    const START: Duration = Duration::from_secs(1000);
 
     fn part(index: u16, count: u16) -> Part {
         Part::new(index, count).unwrap()
     }
 
+    fn add(parts: &mut Parts, write: (u32, u64), part: Part, bytes: &[u8]) -> Added {
+        parts.add(write, part, bytes, (START, None))
+    }
+
     #[test]
     fn parts_in_any_order_make_the_block_in_its_order() {
-        let mut parts = Parts::default();
+        let parts = &mut Parts::default();
         for (index, bytes) in [(2, b"cc"), (0, b"aa"), (3, b"dd")] {
-            assert_eq!(parts.add(9, 5, part(index, 4), bytes), Added::Waits);
+            assert_eq!(add(parts, (9, 5), part(index, 4), bytes), Added::Waits);
         }
-        let other = parts.add(13, 5, part(0, 4), b"xx");
+        let other = add(parts, (13, 5), part(0, 4), b"xx");
         assert_eq!(other, Added::Waits, "another write");
-        let whole = parts.add(9, 5, part(1, 4), b"bb");
+        let whole = add(parts, (9, 5), part(1, 4), b"bb");
         assert_eq!(whole, Added::Whole(b"aabbccdd".to_vec()));
     }
 
     #[test]
     fn parts_of_one_write_agree() {
-        let mut parts = Parts::default();
-        assert_eq!(parts.add(1, 5, part(0, 2), b"a"), Added::Waits);
-        assert_eq!(parts.add(1, 6, part(1, 2), b"b"), Added::Disagrees);
-        assert_eq!(parts.add(1, 5, part(1, 4), b"b"), Added::Disagrees);
-        assert_eq!(
-            parts.add(1, 5, part(1, 2), b"b"),
-            Added::Whole(b"ab".to_vec())
-        );
+        let parts = &mut Parts::default();
+        assert_eq!(add(parts, (1, 5), part(0, 2), b"a"), Added::Waits);
+        assert_eq!(add(parts, (1, 6), part(1, 2), b"b"), Added::Disagrees);
+        assert_eq!(add(parts, (1, 5), part(1, 4), b"b"), Added::Disagrees);
+        let whole = add(parts, (1, 5), part(1, 2), b"b");
+        assert_eq!(whole, Added::Whole(b"ab".to_vec()));
     }
 
     #[test]
     fn what_falls_behind_the_window_is_dropped() {
-        let (mut parts, mut window) = (Parts::default(), Window::default());
-        assert_eq!(parts.add(1, 5, part(0, 2), b"a"), Added::Waits);
+        let (parts, mut window) = (&mut Parts::default(), Window::default());
+        assert_eq!(add(parts, (1, 5), part(0, 2), b"a"), Added::Waits);
         window.commit(128, [0; 8], Some(DataStatus::Ok));
         parts.keep_within(&window);
-        assert_eq!(parts.0.len(), 1);
+        assert_eq!(parts.since(), Some(START));
         window.commit(129, [0; 8], Some(DataStatus::Ok));
         parts.keep_within(&window);
-        assert!(parts.0.is_empty());
+        assert_eq!(parts.since(), None);
+    }
+
+    #[test]
+    fn only_the_part_that_begins_a_block_takes_room_and_the_block_gives_it_back() {
+        let share = Share::new(&Room::new(512 * 128), Arc::default());
+        let mut parts = Parts::default();
+        let job = |index: u16, first| {
+            Job::Write(Writing {
+                offset: 5,
+                bytes: [0; 256].as_slice().to_vec().into(),
+                part: Some((part(index, 2), first)),
+            })
+        };
+        let ask = |parts: &Parts, job: &Job<'_>| parts.room_for(job, Some(&share));
+        let room = ask(&parts, &job(1, 1)).unwrap();
+        assert!(parts.gather(job(1, 1), START, room).unwrap().is_none());
+        assert_eq!(ask(&parts, &job(0, 3)).unwrap_err(), DataStatus::Busy);
+        let room = ask(&parts, &job(0, 1)).unwrap();
+        assert!(room.is_none() && share.is_used());
+        assert!(parts.gather(job(0, 1), START, room).unwrap().is_some());
+        assert!(!share.is_used());
+        assert!(ask(&parts, &job(0, 3)).unwrap().is_some());
     }
 }

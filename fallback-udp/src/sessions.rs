@@ -14,6 +14,10 @@ const OPENED: usize = 4;
 /// After this long without a new request a session gives way.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// After this long without all its parts a block is given up, and its session with it: nothing else would
+/// tell a part that comes after that from the first one of its write.
+const HALF_SENT: Duration = Duration::from_secs(10);
+
 /// One program's use of a lease.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -104,6 +108,13 @@ impl Sessions {
         }
         self.used.push(self.opened.remove(at));
         Ok(())
+    }
+
+    /// Only used sessions have parts of blocks.
+    pub(crate) fn close_half_sent(&mut self, now: Duration) {
+        let is_in_time = |since| now.saturating_sub(since) < HALF_SENT;
+        self.used
+            .retain(|session| session.parts.since().is_none_or(is_in_time));
     }
 
     fn close(&mut self, number: u64) {

@@ -1,9 +1,11 @@
 //! What a lease gives access to, and what is asked of it.
 
-use alloc::borrow::Cow;
+use alloc::{borrow::Cow, sync::Arc};
 use core::ops::Range;
 
 use fabricbios_wire::{DATA_PAYLOAD_MAX, DataFrame, DataHeader, DataOp, DataStatus, Part};
+
+use crate::Share;
 
 /// The measures of what a lease gives access to. Counts from the start of the lease, in bytes for FBMU
 /// and in blocks for FBBU.
@@ -24,6 +26,11 @@ pub trait Space {
     /// Another number when writes that were not flushed may be lost; 0: not told.
     fn write_verifier(&self) -> u64 {
         0
+    }
+
+    /// What it has of the room for half-sent blocks; `None`: as much as sessions can have.
+    fn share(&self) -> Option<&Arc<Share>> {
+        None
     }
 }
 

@@ -20,7 +20,7 @@ use fabricbios_fallback_udp::{
     Refresh, transfer::Operation,
 };
 use fabricbios_lease::{BootTime, Tag};
-use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId};
+use fabricbios_wire::{Binding, DataStatus, Generation, LeaseId, ResourceId};
 use proxy::Proxy;
 use tempfile::TempDir;
 
@@ -35,10 +35,15 @@ struct Node {
     binding: Binding,
     generation: Generation,
     write_verifier: u64,
+    half_sent_max: usize,
 }
 
 impl Node {
     fn start() -> Self {
+        Self::with_room(FbbuConfig::HALF_SENT_MAX)
+    }
+
+    fn with_room(half_sent_max: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("blocks"), vec![0; BLOCKS * BLOCK]).unwrap();
         let mut node = Self {
@@ -48,6 +53,7 @@ impl Node {
             binding: Binding::default(),
             generation: Generation(1),
             write_verifier: 1,
+            half_sent_max,
         };
         node.serve();
         node
@@ -58,6 +64,7 @@ impl Node {
             listen: self.address,
             workers: Some(1),
             ops_per_second: 1_000_000,
+            half_sent_max: self.half_sent_max,
             write_verifier: self.write_verifier,
         };
         let backend = FbbuBackend::open(&config).unwrap();
@@ -68,7 +75,7 @@ impl Node {
             read_only: false,
         };
         self.address = backend.local_addr();
-        self.binding = backend.bind(self.tag(), &file).unwrap();
+        self.binding = backend.bind(self.tag(), "ann", &file).unwrap();
         backend.extend(self.tag(), BootTime(u64::MAX));
         self.backend = Some(backend);
     }
@@ -127,6 +134,17 @@ fn followed() -> (Arc<Mutex<Node>>, BlockClient) {
     (node, client)
 }
 
+/// A client behind a path that loses, repeats and reorders.
+fn far(node: &Node) -> (Proxy, BlockClient) {
+    let proxy = Proxy::start(node.address, 5);
+    let coordinates = Coordinates {
+        endpoint: proxy.endpoint(),
+        ..node.coordinates()
+    };
+    let client = BlockClient::connect(coordinates, short()).unwrap();
+    (proxy, client)
+}
+
 fn short() -> ClientOptions {
     ClientOptions {
         mtu_max: Some(1500),
@@ -175,18 +193,22 @@ fn whole_blocks_and_blocks_in_parts_reach_the_file() {
 #[test]
 fn everything_is_right_over_a_path_that_loses_repeats_and_reorders() {
     let node = Node::start();
-    let proxy = Proxy::start(node.address, 5);
-    let endpoint = proxy.endpoint();
-    let coordinates = Coordinates {
-        endpoint,
-        ..node.coordinates()
-    };
-    let mut client = BlockClient::connect(coordinates, short()).unwrap();
+    let (_proxy, mut client) = far(&node);
     write_and_read_all(&mut client, |_| ());
     assert!(node.disk() == all_blocks());
     let statistics = client.statistics();
     assert!(statistics.retried > 0);
     assert!(statistics.sent < 2 * statistics.answered, "{statistics:?}");
+}
+
+#[test]
+fn a_client_with_room_for_two_half_sent_blocks_waits_for_its_turn() {
+    let node = Node::with_room(2 * 128 * BLOCK);
+    let (_proxy, mut client) = far(&node);
+    write_and_read_all(&mut client, |_| ());
+    assert!(node.disk() == all_blocks());
+    let answered = node.backend.as_ref().unwrap().counters().tally().answered;
+    assert!(answered[DataStatus::Busy as usize] > 0);
 }
 
 #[test]

@@ -219,6 +219,7 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
         listen,
         workers: None,
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
+        half_sent_max: settings.fbbu_half_sent_max(),
         write_verifier: clock::boot_number(),
     };
     match FbbuBackend::open(&config) {

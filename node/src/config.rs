@@ -8,6 +8,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
+use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 use serde::Deserialize;
 
@@ -123,6 +124,13 @@ pub struct Settings {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub fbmu_ops_max: Option<u32>,
 
+    /// Most memory for blocks of which some parts have come over UDP and others not (a block of 4096 bytes takes
+    /// four datagrams where the MTU is 1500): of all leases; of those of one tenant an eighth, of one lease a
+    /// 128th. More are answered BUSY [default: 64MiB].
+    #[arg(long, value_name = "SIZE")]
+    #[serde(default, deserialize_with = "size")]
+    pub fbbu_half_sent_max: Option<Size>,
+
     /// RDMA device that serves memory leases: a name, `auto` or `none` [default: auto].
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
@@ -226,6 +234,14 @@ impl Settings {
             (None, _) if self.mem_file.is_some() => {
                 refuse("--mem-file without --mem-bytes SIZE: say how much of it to offer".into())
             }
+            _ if self
+                .fbbu_half_sent_max
+                .is_some_and(|it| it.0 < HALF_SENT_LEAST) =>
+            {
+                refuse(format!(
+                    "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
+                ))
+            }
             _ if has_double(&self.block_pool) => {
                 refuse("--block-pool names the same path twice".into())
             }
@@ -273,6 +289,7 @@ impl Settings {
             force: self.force,
             fbbu_listen: self.fbbu_listen.or(file.fbbu_listen),
             fbmu_listen: self.fbmu_listen.or(file.fbmu_listen),
+            fbbu_half_sent_max: self.fbbu_half_sent_max.or(file.fbbu_half_sent_max),
             fbmu_ops_max: self.fbmu_ops_max.or(file.fbmu_ops_max),
             rdma_device: self.rdma_device.or(file.rdma_device),
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
@@ -330,6 +347,17 @@ impl Settings {
         }
     }
 
+    /// Bytes for half-sent blocks.
+    #[must_use]
+    pub fn fbbu_half_sent_max(&self) -> usize {
+        let set = self
+            .fbbu_half_sent_max
+            .map(|Size(bytes)| usize::try_from(bytes));
+        set.map_or(FbbuConfig::HALF_SENT_MAX, |bytes| {
+            bytes.unwrap_or(usize::MAX)
+        })
+    }
+
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
     #[must_use]
     pub fn rdma_device(&self) -> Option<Option<String>> {
@@ -340,6 +368,9 @@ impl Settings {
         }
     }
 }
+
+/// A 128th of it is a block of the largest size.
+const HALF_SENT_LEAST: u64 = 128 * 4096;
 
 /// Granularity of memory.
 const PAGE_BYTES: u64 = 4096;

@@ -26,6 +26,8 @@ TERM_SECS = 10
 BLOCK = 4096
 COUNT = 256
 LOSS = "loss 2%"
+# Of half-sent blocks: of a lease 16, of a tenant 256.
+HALF_SENT_MAX, OF_LEASE, OF_TENANT = 8 * MIB, 16, 256
 
 
 def refusals(suite, node, pools):
@@ -208,6 +210,33 @@ def lossy_line():
         sh(f"ip link set lo mtu {mtu}")
 
 
+def loud_neighbour(suite):
+    """A tenant that sends halves of blocks and never the rest: what the node keeps of them is bounded, another tenant
+    writes in parts meanwhile, and what nobody finishes is given up."""
+    with BlockNode(loop_device(32, BLOCK), more=("--fbbu-half-sent-max", str(HALF_SENT_MAX))) as node, contextlib.ExitStack() as ends:
+        loud, alice = node.tenant("loud"), node.tenant("alice")
+        memory = lambda: int(sh(f"grep VmRSS /proc/{node.process.pid}/status").split()[1]) << 10
+        lease_of = lambda tenant: ends.enter_context(leased(tenant, OF_LEASE * BLOCK, transport="udp"))
+        clients = [ends.enter_context(Client(lease_of(loud))) for _ in range(OF_TENANT // OF_LEASE + 1)]
+        half = lambda client, n=0: client.frame(f.WRITE, 1, 1, b"half" * (BLOCK // 8), part(n, 2))
+        before = memory()
+        said = [[client.ask(half(client)).status for _ in range(OF_LEASE + 4)] for client in clients]
+        suite.equal("loud: of each lease, so many begun and others BUSY", [[f.OK] * OF_LEASE + [f.BUSY] * 4] * (len(clients) - 1), said[:-1])
+        suite.equal("loud: of the tenant no more", [f.BUSY] * (OF_LEASE + 4), said[-1])
+        suite.check("loud: the node's memory", memory() - before < HALF_SENT_MAX, f"less than {HALF_SENT_MAX} bytes more", memory() - before)
+        with Client(lease_of(alice)) as client:
+            for block in range(OF_LEASE):
+                client.write_in_parts(block, pattern(f"alice {block}", BLOCK), 4)
+            whole = b"".join(pattern(f"alice {block}", BLOCK) for block in range(OF_LEASE))
+            suite.check("beside it: another tenant writes in parts", client.read(0, OF_LEASE) == whole, "its bytes")
+        last = clients[-1]
+        until(lambda: last.ask(half(last)).status == f.OK, 30, "room for the loud tenant, whose halves nobody has finished")
+        suite.equal("given up: the other half is refused", f.TOO_OLD, clients[0].ask(half(clients[0], 1)).status)
+        clients[0].open()
+        suite.equal("given up: nothing was written", bytes(BLOCK), clients[0].read(1, 1))
+        suite.equal("loud: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+
+
 def main():
     """All sections on one node; the device has blocks of 4,096 bytes, which do not fit a datagram at an MTU of 1500."""
     ready()
@@ -216,6 +245,8 @@ def main():
         for section in (refusals, read_only, by_fabricctl, both, file_system, keepers):
             suite.section(section, suite, node, pools)
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        node.stop()
+        suite.section(loud_neighbour, suite)
 
 
 if __name__ == "__main__":

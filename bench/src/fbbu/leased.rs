@@ -28,6 +28,7 @@ impl Leased {
             listen: ([127, 0, 0, 1], 0).into(),
             workers: Some(1),
             ops_per_second: u32::MAX,
+            half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
         })?;
         let tag = Tag {
@@ -42,7 +43,7 @@ impl Leased {
             read_only: false,
         };
         let binding = backend
-            .bind(tag, &file)
+            .bind(tag, "bench", &file)
             .map_err(|error| anyhow!("{error:?}"))?;
         backend.extend(tag, BootTime(u64::MAX));
         let coordinates = Coordinates {

@@ -44,6 +44,7 @@ impl Blocks {
             listen: "127.0.0.1:0".parse().unwrap(),
             workers: Some(1),
             ops_per_second: 1 << 20,
+            half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
         })
         .unwrap();
@@ -58,7 +59,7 @@ impl Blocks {
             block_bytes: u32::try_from(BLOCK).unwrap(),
             read_only,
         };
-        let binding = backend.bind(tag, &file).unwrap();
+        let binding = backend.bind(tag, "ann", &file).unwrap();
         backend.extend(tag, BootTime(u64::MAX));
         let info = LeaseInfo {
             resource_type: ResourceType::Block,

@@ -54,7 +54,7 @@ impl Disk {
             read_only: false,
         };
         let backend = self.backend.lock().unwrap();
-        let binding = backend.bind(tag(generation), &file).unwrap();
+        let binding = backend.bind(tag(generation), "ann", &file).unwrap();
         backend.extend(tag(generation), BootTime(u64::MAX));
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
@@ -87,6 +87,7 @@ fn serving(write_verifier: u64) -> FbbuBackend {
         listen: "127.0.0.1:0".parse().unwrap(),
         workers: Some(1),
         ops_per_second: 1_000_000,
+        half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier,
     };
     FbbuBackend::open(&config).unwrap()

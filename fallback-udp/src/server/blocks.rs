@@ -17,7 +17,7 @@ use super::{
     block_file::{self, BlockFile},
     entry::{Content, Entry},
 };
-use crate::{Io, Space};
+use crate::{Io, Share, Space};
 
 /// Under way at most, so that a lease whose storage is stuck uses up nobody else's memory or threads.
 const IOS_AT_MOST: u32 = 128;
@@ -34,6 +34,7 @@ pub(super) struct Blocks {
     unit_bytes: u32,
     is_read_only: bool,
     write_verifier: u64,
+    share: Arc<Share>,
     /// None: closed.
     file: Mutex<Option<Arc<File>>>,
     ios: AtomicU32,
@@ -52,7 +53,11 @@ pub(super) struct UnderWay {
 }
 
 impl Blocks {
-    pub(super) fn open(file: &BlockFile, write_verifier: u64) -> Result<Self, StepError> {
+    pub(super) fn open(
+        file: &BlockFile,
+        write_verifier: u64,
+        share: Arc<Share>,
+    ) -> Result<Self, StepError> {
         let opened = block_file::open(file);
         let opened = opened.map_err(|why| {
             let path = file.path.display();
@@ -64,6 +69,7 @@ impl Blocks {
             unit_bytes: file.block_bytes,
             is_read_only: file.read_only,
             write_verifier,
+            share,
             file: Mutex::new(Some(Arc::new(opened))),
             ios: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
@@ -139,6 +145,10 @@ impl Space for Blocks {
     fn write_verifier(&self) -> u64 {
         self.write_verifier
     }
+
+    fn share(&self) -> Option<&Arc<Share>> {
+        Some(&self.share)
+    }
 }
 
 impl Content for Blocks {
@@ -182,7 +192,7 @@ mod tests {
     use fabricbios_wire::{DpKey, Generation, LeaseId, ResourceId};
 
     use super::*;
-    use crate::{DataKey, Keys, Rate};
+    use crate::{DataKey, Keys, Rate, Room};
 
     /// One block, of storage that is called stuck after no time at all.
     fn entry(path: &std::path::Path) -> Arc<Entry<Blocks>> {
@@ -194,7 +204,7 @@ mod tests {
         };
         let blocks = Blocks {
             patience: Duration::from_millis(1),
-            ..Blocks::open(&file, 1).unwrap()
+            ..Blocks::open(&file, 1, Share::new(&Room::new(0), Arc::default())).unwrap()
         };
         let tag = Tag {
             lease_id: LeaseId(1),

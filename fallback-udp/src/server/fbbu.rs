@@ -3,15 +3,22 @@
 //! Without io_uring there is no FBBU: threads that wait for storage one by one would let a few leases whose
 //! storage is stuck hold up all others.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicUsize},
+};
 
 use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
 use fabricbios_wire::Binding;
 
 use super::{
     backend::usual_workers, block_file::BlockFile, block_server::BlockServer, blocks::Blocks,
-    counters::Counters, road::Road, socket, worker::Workers,
+    counters::Counters, road::Road, socket, tidying::Tidying, worker::Workers,
 };
+use crate::{Room, Share};
 
 /// Of sockets and threads, for people.
 const NAME: &str = "FBBU";
@@ -25,9 +32,16 @@ pub struct FbbuConfig {
     pub workers: Option<usize>,
     /// Most new requests a second of one lease.
     pub ops_per_second: u32,
+    /// Most bytes that half-sent blocks keep, of all leases: see [`Room`].
+    pub half_sent_max: usize,
     /// Another number for each run of this machine, not 0: so clients notice that a power cut may have
     /// taken what they had not flushed. The daemon's own end takes nothing, so it changes nothing here.
     pub write_verifier: u64,
+}
+
+impl FbbuConfig {
+    /// Enough for a thousand clients that write blocks in parts as fast as they can.
+    pub const HALF_SENT_MAX: usize = 64 << 20;
 }
 
 /// The serving half of FBBU. As [`fabricbios_lease::Backend`], but that it owns no resource: whoever
@@ -36,6 +50,10 @@ pub struct FbbuConfig {
 pub struct FbbuBackend {
     road: Road<Blocks>,
     write_verifier: u64,
+    room: Arc<Room>,
+    /// Bytes that half-sent blocks of a tenant's leases keep, as long as it has leases.
+    tenants: Mutex<HashMap<String, Weak<AtomicUsize>>>,
+    _tidying: Tidying,
     counters: Arc<Counters>,
     workers: Workers,
 }
@@ -56,9 +74,13 @@ impl FbbuBackend {
         let (road, counters) = (Road::new(address, config.ops_per_second), Arc::default());
         let clerk = || BlockServer::new(&road.serving, &counters, hold.clone());
         let workers = Workers::start(NAME, sockets, clerk)?;
+        let room = Room::new(config.half_sent_max);
         Ok(Self {
+            _tidying: Tidying::start(&road.serving, &room)?,
             road,
             write_verifier: config.write_verifier,
+            room,
+            tenants: Mutex::default(),
             counters,
             workers,
         })
@@ -79,11 +101,23 @@ impl FbbuBackend {
 
     /// A new binding; whatever the lease still has of an older generation is cut first, and what of it is
     /// under way is waited for. Never opens access after a cut of the same or a newer generation has begun.
-    pub fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
+    pub fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError> {
         let slot = self.road.table.find_or_make(tag.lease_id);
         let slot = slot.ok_or(BindError::Cancelled)?;
-        let blocks = Blocks::open(file, self.write_verifier).map_err(BindError::Failed)?;
+        let share = Share::new(&self.room, self.tenant(tenant));
+        let blocks = Blocks::open(file, self.write_verifier, share).map_err(BindError::Failed)?;
         self.road.bind(&slot, tag, blocks)
+    }
+
+    fn tenant(&self, name: &str) -> Arc<AtomicUsize> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tenants.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        tenants.retain(|_, tenant| tenant.strong_count() > 0);
+        let new = Arc::default();
+        tenants.insert(name.to_owned(), Arc::downgrade(&new));
+        new
     }
 
     /// [`fabricbios_lease::Backend::extend`].

@@ -49,6 +49,14 @@ impl<C> Leases<C> {
         (entry.tag.generation <= tag.generation).then_some(entry)
     }
 
+    /// Has a look at every binding.
+    pub(super) fn for_each(&self, look: impl Fn(&Entry<C>)) {
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            shard.values().for_each(|entry| look(entry));
+        }
+    }
+
     /// Serves a binding; an older one of the lease is not known any more.
     pub(super) fn serve(&self, entry: Arc<Entry<C>>) {
         let lease = entry.tag.lease_id;

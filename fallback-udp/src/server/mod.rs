@@ -26,6 +26,7 @@ mod road;
 mod serving;
 mod socket;
 mod table;
+mod tidying;
 mod worker;
 
 pub use backend::{FbmuBackend, FbmuConfig};

@@ -1,6 +1,8 @@
 //! The same engine for FBBU: units, durability, storage that can only be read or fails.
 
-use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus};
+use std::time::Duration;
+
+use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, Part};
 
 use crate::world::{Back, LENGTH, World, nonce, seal};
 
@@ -71,6 +73,31 @@ fn a_read_only_lease_is_read_only() {
         DataStatus::Ok
     );
     assert_eq!(world.writes(), 0);
+}
+
+fn part(world: &World, session: u32, counter: u32, index: u16) -> Vec<u8> {
+    let reserved = Part::new(index, 2).unwrap().reserved();
+    let header = world.header(DataOp::Write, nonce(session, counter), 3, 1);
+    seal(DataHeader { reserved, ..header }, &[7; UNIT as usize / 2])
+}
+
+#[test]
+fn a_block_that_stays_half_sent_is_given_up_and_its_session_with_it() {
+    let world = world();
+    let (slow, stays) = (world.session(), world.session());
+    let tidy = || world.lease.desk.borrow_mut().tidy(world.now.get());
+    for session in [slow, stays] {
+        assert_eq!(world.status(&part(&world, session, 1, 0)), DataStatus::Ok);
+    }
+    world.pass(Duration::from_millis(9_999));
+    tidy();
+    assert_eq!(world.status(&part(&world, stays, 2, 1)), DataStatus::Ok);
+    world.pass(Duration::from_millis(1));
+    tidy();
+    assert_eq!(world.status(&part(&world, slow, 2, 1)), DataStatus::TooOld);
+    assert_eq!(world.status(&part(&world, slow, 1, 0)), DataStatus::TooOld);
+    assert_eq!(world.writes(), 1);
+    assert_eq!(world.status(&world.read(stays, 3, 3, 1)), DataStatus::Ok);
 }
 
 #[test]

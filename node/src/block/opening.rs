@@ -57,7 +57,8 @@ impl BlockBackend {
             block_bytes: volume.block_bytes,
             read_only,
         };
-        datagrams.bind(order.tag, &file)
+        let tenant = order.block.as_ref().map(|it| &*it.tenant);
+        datagrams.bind(order.tag, tenant.unwrap_or_default(), &file)
     }
 
     fn unpublish(&self, tag: Tag, error: BindError) -> BindError {

@@ -61,7 +61,7 @@ pub trait Exports: Send + Sync {
 /// [`FbbuBackend`].
 pub trait Datagrams: Send + Sync {
     /// [`FbbuBackend::bind`].
-    fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError>;
+    fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError>;
     /// [`FbbuBackend::extend`].
     fn extend(&self, tag: Tag, deadline: BootTime);
     /// [`FbbuBackend::fenced`].
@@ -133,10 +133,10 @@ impl Exports for Target {
 }
 
 impl Datagrams for FbbuBackend {
-    fn bind(&self, tag: Tag, file: &BlockFile) -> Result<Binding, BindError> {
+    fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError> {
         // It reads, too, on a thread of the daemon.
         answers::within_patience(&file.path).map_err(BindError::Stranded)?;
-        Self::bind(self, tag, file)
+        Self::bind(self, tag, tenant, file)
     }
     fn extend(&self, tag: Tag, deadline: BootTime) {
         Self::extend(self, tag, deadline);

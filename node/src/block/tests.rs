@@ -183,7 +183,7 @@ fn did(step: &str) -> Proof {
 }
 
 impl Datagrams for Part {
-    fn bind(&self, tag: Tag, _: &BlockFile) -> Result<Binding, BindError> {
+    fn bind(&self, tag: Tag, _: &str, _: &BlockFile) -> Result<Binding, BindError> {
         self.place.step("serve").map_err(BindError::Failed)?;
         self.place.put("entry", tag.lease_id);
         Ok(Binding {

@@ -52,6 +52,7 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
         listen: "127.0.0.1:0".parse().unwrap(),
         workers: Some(1),
         ops_per_second: 1_000_000,
+        half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: run,
     };
     let backend = FbbuBackend::open(&config).unwrap();
@@ -61,7 +62,7 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
         block_bytes: 4096,
         read_only,
     };
-    let binding = backend.bind(TAG, &file).unwrap();
+    let binding = backend.bind(TAG, "ann", &file).unwrap();
     backend.extend(TAG, BootTime(u64::MAX));
     let coordinates = Coordinates {
         lease_id: TAG.lease_id,

@@ -51,7 +51,7 @@ impl Disks {
         Self::with(config(), Some(Arc::new(event.into())))
     }
 
-    fn with(config: FbbuConfig, hold: Option<Arc<OwnedFd>>) -> Self {
+    pub(crate) fn with(config: FbbuConfig, hold: Option<Arc<OwnedFd>>) -> Self {
         Self {
             backend: FbbuBackend::open_held(&config, hold.clone()).unwrap(),
             directory: tempfile::tempdir().unwrap(),
@@ -80,11 +80,15 @@ impl Disks {
         }
     }
 
-    /// A lease that has a minute.
+    /// A lease of Ann's that has a minute.
     pub(crate) fn lease(&self, number: u128, file: &BlockFile) -> Binding {
-        let binding = self.backend.bind(tag(number, 1), file).unwrap();
+        self.lease_of("ann", number, file)
+    }
+
+    fn lease_of(&self, tenant: &str, number: u128, file: &BlockFile) -> Binding {
+        let bound = self.backend.bind(tag(number, 1), tenant, file);
         self.backend.extend(tag(number, 1), in_a_minute());
-        binding
+        bound.unwrap()
     }
 
     pub(crate) fn client(&self, number: u128, binding: &Binding) -> Client {
@@ -93,7 +97,13 @@ impl Disks {
 
     /// A client of a new lease, with a session.
     pub(crate) fn leased(&self, number: u128) -> Client {
-        let mut client = self.client(number, &self.lease(number, &self.file(number)));
+        self.leased_to("ann", number)
+    }
+
+    /// The same, of somebody else.
+    pub(crate) fn leased_to(&self, tenant: &str, number: u128) -> Client {
+        let binding = self.lease_of(tenant, number, &self.file(number));
+        let mut client = self.client(number, &binding);
         client.hello();
         client
     }
@@ -130,6 +140,7 @@ pub(crate) fn config() -> FbbuConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         workers: Some(1),
         ops_per_second: 1_000_000,
+        half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: 1,
     }
 }

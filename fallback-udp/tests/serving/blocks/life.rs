@@ -41,7 +41,7 @@ fn a_cut_proves_it_and_a_release_is_remembered() {
         block(1),
         "the bytes are another's to scrub"
     );
-    let again = disks.backend.bind(tag(1, 2), &disks.file(1));
+    let again = disks.backend.bind(tag(1, 2), "ann", &disks.file(1));
     assert!(matches!(again, Err(BindError::Cancelled)), "{again:?}");
 }
 
@@ -56,9 +56,9 @@ fn a_lease_that_nobody_knows_is_retired() {
 fn nothing_opens_after_a_cut_of_the_same_generation() {
     let disks = Disks::new();
     disks.cut(1);
-    let bound = disks.backend.bind(tag(1, 1), &disks.file(1));
+    let bound = disks.backend.bind(tag(1, 1), "ann", &disks.file(1));
     assert!(matches!(bound, Err(BindError::Cancelled)));
-    assert!(disks.backend.bind(tag(1, 2), &disks.file(1)).is_ok());
+    assert!(disks.backend.bind(tag(1, 2), "ann", &disks.file(1)).is_ok());
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_new_binding_has_a_new_key_and_keeps_the_blocks() {
     let mut client = disks.client(1, &disks.lease(1, &file));
     client.hello();
     assert_eq!(client.write(0, &block(1)), OK);
-    let binding = disks.backend.bind(tag(1, 2), &file).unwrap();
+    let binding = disks.backend.bind(tag(1, 2), "ann", &file).unwrap();
     disks.backend.extend(tag(1, 2), in_a_minute());
     client.set_key(&binding);
     client.hello();
@@ -113,7 +113,7 @@ fn a_file_that_cannot_be_served_is_refused_with_its_name() {
         (of(0, 4096), "whole blocks"),
     ];
     for (file, why) in refused {
-        let Err(BindError::Failed(error)) = disks.backend.bind(tag(1, 1), &file) else {
+        let Err(BindError::Failed(error)) = disks.backend.bind(tag(1, 1), "ann", &file) else {
             panic!("{file:?}");
         };
         let told = error.to_string();

@@ -1,11 +1,13 @@
 //! Blocks that do not fit a datagram.
 
+use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::{DataHeader, DataOp, DataStatus, Part};
 
-use super::fixture::{Disks, UNIT, block};
+use super::fixture::{Disks, UNIT, block, config};
 use crate::client::{Client, OK};
 
 const INVALID: u8 = DataStatus::Invalid as u8;
+const BUSY: u8 = DataStatus::Busy as u8;
 const COUNT: u16 = 4;
 const BYTES: usize = UNIT as usize / COUNT as usize;
 
@@ -93,6 +95,39 @@ fn a_late_part_of_a_write_that_was_dropped_is_not_taken_for_done() {
     assert_eq!(client.write(0, &block(1)), OK);
     assert_eq!(client.ask(&parts[3]).0, DataStatus::TooOld as u8);
     assert_eq!(disks.block(1, 7), block(0));
+}
+
+#[test]
+fn half_sent_blocks_have_their_bounds_and_leave_room_for_other_tenants() {
+    // A block for each lease, 16 for each tenant.
+    let config = FbbuConfig {
+        half_sent_max: 128 * UNIT as usize,
+        ..config()
+    };
+    let disks = Disks::with(config, None);
+    let begin = |client: &mut Client| {
+        let parts = parts(client, 7, &pattern());
+        (client.ask(&parts[2]).0, parts)
+    };
+    let mut leases: Vec<_> = (1..=17).map(|number| disks.leased(number)).collect();
+    let mut ann = leases.pop().unwrap();
+    let (first, rest) = begin(&mut leases[0]);
+    assert_eq!(first, OK);
+    assert_eq!(begin(&mut leases[0]).0, BUSY, "of one lease");
+    for client in &mut leases[1..] {
+        assert_eq!(begin(client).0, OK);
+    }
+    let (refused, parts) = begin(&mut ann);
+    assert_eq!(refused, BUSY, "of one tenant");
+    assert_eq!(begin(&mut disks.leased_to("bob", 20)).0, OK);
+    assert_eq!(ann.write(8, &block(8)), OK, "in one datagram");
+    for index in [0, 1, 3] {
+        assert_eq!(leases[0].ask(&rest[index]).0, OK, "what is begun goes on");
+    }
+    for part in parts {
+        assert_eq!(ann.ask(&part).0, OK, "the same again, where there is room");
+    }
+    assert_eq!(disks.block(17, 7), pattern());
 }
 
 #[test]

@@ -221,7 +221,7 @@ fn a_new_binding_waits_for_what_the_older_one_has_under_way() {
     let frame = client.write_frame(0, &block(1));
     disks.begin(&client, &frame);
     thread::scope(|threads| {
-        let bound = threads.spawn(|| disks.backend.bind(tag(1, 2), &file));
+        let bound = threads.spawn(|| disks.backend.bind(tag(1, 2), "ann", &file));
         // The older one ends first.
         while client.ping().status == OK {}
         assert!(!bound.is_finished());
@@ -243,7 +243,7 @@ fn a_bind_that_waits_for_the_storage_can_be_cut() {
     let frame = client.write_frame(0, &block(1));
     disks.begin(&client, &frame);
     thread::scope(|threads| {
-        let bound = threads.spawn(|| disks.backend.bind(tag(1, 2), &file));
+        let bound = threads.spawn(|| disks.backend.bind(tag(1, 2), "ann", &file));
         while client.ping().status == OK {}
         disks.backend.cut(tag(1, 2)).unwrap();
         disks.let_go();

@@ -1,0 +1,61 @@
+//! A thread that looks, once a second, for blocks that stay half-sent: nobody need ask for anything else for them
+//! to be given up.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use super::{blocks::Blocks, clock, serving::Serving};
+use crate::{Leased, Room, Space};
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// See the module; until dropped.
+#[derive(Debug)]
+pub(super) struct Tidying {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tidying {
+    pub(super) fn start(serving: &Arc<Serving<Blocks>>, room: &Arc<Room>) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let (serving, room) = (Arc::clone(serving), Arc::clone(room));
+        let body = move || {
+            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                if room.is_used() {
+                    tidy(&serving);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("fbbu-tidy".to_owned());
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread.spawn(body)?),
+        })
+    }
+}
+
+fn tidy(serving: &Serving<Blocks>) {
+    let now = clock::now();
+    serving.leases.for_each(|entry| {
+        if entry.space().share().is_some_and(|share| share.is_used()) {
+            entry.at_desk(|desk| desk.tidy(now));
+        }
+    });
+}
+
+impl Drop for Tidying {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|it| it.join().is_err()) {
+            tracing::error!("a thread of FBBU panicked");
+        }
+    }
+}
