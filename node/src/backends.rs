@@ -8,6 +8,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
+    descriptors,
     fair::Owner,
     healing::{self, Healing, Unfinished},
     inventory::Standing,
@@ -160,9 +161,11 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
         Order::Bind(order) => {
             let progress = || on_report(Report::BindProgress(order.tag));
             progress();
-            let prepared = backend.prepare(&order, &progress);
-            let bound = prepared.map_err(BindError::Failed);
-            Report::Bind(order.tag, bound.and_then(|()| backend.bind(&order)))
+            let bound = descriptors::for_a_grant()
+                .and_then(|granting| backend.prepare(&order, &progress).map(|()| granting))
+                .map_err(BindError::Failed)
+                .and_then(|_granting| backend.bind(&order));
+            Report::Bind(order.tag, bound)
         }
         Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
         Order::RetireKey(tag) => {

@@ -7,6 +7,7 @@ pub mod backends;
 pub mod block;
 pub mod clock;
 pub mod config;
+mod descriptors;
 pub mod desk;
 pub mod detect;
 pub mod driver;

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     block,
     config::Settings,
-    memory,
+    descriptors, memory,
     past::Past,
     ready,
     service::{Offered, Service},
@@ -23,6 +23,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let settings = settings.with_file()?;
     // Whatever is made from here on is for this user alone.
     umask(Mode::from_bits_truncate(0o077));
+    descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let past = Past::open(&settings)?;

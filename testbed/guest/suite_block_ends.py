@@ -4,6 +4,7 @@
 and nothing is accepted afterwards, while a neighbour on the same pool writes and verifies without an error. What a
 tenant wrote cannot be found by the next. Many leases that end together all end, and a node that cannot prove an end
 says so."""
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from block import ADDRESS6, MIB, TCP, TCP6, BlockNode, alloc, attached, director
 from block import on_time, put, ready, row_of, settled, sh, ways_to_end
 from block_refusals import refused
 from checks import Suite
+from fabric import UNREACHABLE
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
 
 TERM_SECS = 8
@@ -20,6 +22,8 @@ TERM_SECS = 8
 TOLD_SLACK_MS = 500
 POOL_MIB = 32
 CHUNK = 4 * MIB
+# File descriptors that are kept for the ends of leases, and that a grant may need (docs/operator.md).
+KEPT, OF_A_GRANT = 384, 16
 # So many end together; that many programs ask at a time.
 TOGETHER, ASKING = 16, 4
 
@@ -53,6 +57,30 @@ def _one(suite, name, lease, end, is_expiry):
     gone(nqn)
     print(f"   {name}: no device {(time.time() * 1000 - lost_at_ms) / 1000:.1f} s after the connection was lost", flush=True)
     refused(suite, f"{name}: the lease's own line", options_of(lease["binding"]["nvmeof"]["connect"]), nqn)
+
+
+def few_descriptors(suite, node, pools):
+    """A node that has only those file descriptors left which are kept for the ends of leases grants nothing, and ends
+    what it has granted, one in use, as it should."""
+    alice, process = node.tenant("alice"), node.process.pid
+    limit_to = lambda count: sh(f"prlimit --pid {process} --nofile={count}:{count}")
+    asked = [(pool, transport) for pool in pools.values() for transport in ("nvme-tcp", "nvme-tcp", "both", "udp")]
+    leases = [alloc(alice, pool=pool, transport=transport) for pool, transport in asked]
+    job = Fio(connect(leases[0])).started()
+    before = sh(f"prlimit --pid {process} --nofile --output HARD --noheadings")
+    limit_to(len(os.listdir(f"/proc/{process}/fd")) + KEPT + OF_A_GRANT - 1)
+    for transport in ("udp", "nvme-tcp"):
+        suite.refused(f"few descriptors: a grant over {transport}", lambda over=transport: alloc(alice, transport=over), UNREACHABLE, "Unavailable")
+    suite.check("few descriptors: the log says what to do", node.wait_for_line("no binding could be made", "LimitNOFILE="))
+    with ThreadPoolExecutor(ASKING) as asking:
+        suite.equal("few descriptors: every lease ends", ["freed"] * len(leases), [told["state"] for told in asking.map(alice.free, leases)])
+    suite.check("few descriptors: fio meets errors", failed(job.report()), "an error")
+    gone(nqn_of(leases[0]))
+    for pool in pools.values():
+        settled_all(node, pool)
+    limit_to(before)
+    with leased(alice, transport="udp"):
+        suite.equal("few descriptors: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 
 
 def leftovers(suite, node, pools):
@@ -134,7 +162,7 @@ def main():
     ready()
     pools = {"directory": directory_pool(POOL_MIB), "device": loop_device(POOL_MIB)}
     with Suite("block ends") as suite, BlockNode(*pools.values()) as node:
-        for section in (ends, leftovers):
+        for section in (ends, few_descriptors, leftovers):
             suite.section(section, suite, node, pools)
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.section(together, suite, node, pools)

@@ -1,0 +1,114 @@
+//! File descriptors: the system gives a process so many, a lease of blocks over UDP keeps one of them, and ends of
+//! leases need some for a moment, to look at the kernel's objects and to speak to the processes that they start.
+//!
+//! What is in use is counted by the kernel, so whoever has opened it. Connections of the control plane take none.
+
+use std::{
+    fs, io,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use anyhow::{Context, anyhow};
+use fabricbios_lease::StepError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// For cuts, proofs, releases and the journal: 64 cuts at once that each look at something, 16 releases at once in each of
+/// two pools, each with a process and its pipes, and again half of that.
+const KEPT: u64 = 384;
+
+/// What a grant may open at the same time: its file, a process that looks at a pool and its pipes.
+const OF_A_GRANT: u64 = 16;
+
+/// Grants and other bindings that are being made.
+static GRANTING: AtomicU64 = AtomicU64::new(0);
+
+/// One of them, until dropped.
+#[derive(Debug)]
+pub(crate) struct Granting(());
+
+/// Has as many as the system allows at most, and says how many those are. `Err`: too few for any lease.
+pub(crate) fn raise() -> anyhow::Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).context("raise the soft limit of file descriptors")?;
+    let room = check(used()?, limit(), 1);
+    room.map_err(|error| anyhow!("no lease could be granted: {error}"))?;
+    tracing::info!(
+        from = current,
+        to = maximum,
+        kept = KEPT,
+        "file descriptors"
+    );
+    Ok(())
+}
+
+/// Before a binding is made. `Err`: what is left is for the ends of leases.
+pub(crate) fn for_a_grant() -> Result<Granting, StepError> {
+    let granting = GRANTING.fetch_add(1, Ordering::Relaxed) + 1;
+    let guard = Granting(());
+    let used = used().map_err(|error| refused(format_args!("/proc/self/fd: {error}")))?;
+    check(used, limit(), granting).map(|()| guard)
+}
+
+fn check(used: u64, limit: u64, granting: u64) -> Result<(), StepError> {
+    if used + granting * OF_A_GRANT + KEPT <= limit {
+        return Ok(());
+    }
+    Err(refused(format_args!(
+        "{used} of {limit} file descriptors are in use, {granting} bindings that are being made may need {OF_A_GRANT} each, \
+         and {KEPT} are kept for the ends of leases: start the daemon with a higher hard limit (LimitNOFILE= of \
+         systemd, ulimit -Hn of a shell)"
+    )))
+}
+
+fn refused(detail: impl std::fmt::Display) -> StepError {
+    StepError::new("open another file", detail)
+}
+
+fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The kernel tells since Linux 6.2 (proc_pid_fd(5)); before, what it lists is counted.
+fn used() -> io::Result<u64> {
+    match fs::metadata("/proc/self/fd")?.len() {
+        0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),
+        told => Ok(told),
+    }
+}
+
+impl Drop for Granting {
+    fn drop(&mut self) {
+        GRANTING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn every_open_file_counts() {
+        let before = used().unwrap();
+        let files: Vec<File> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
+        assert!(used().unwrap() >= before + 100);
+        drop(files);
+    }
+
+    #[test]
+    fn grants_stop_before_what_ends_of_leases_need_and_say_what_to_do() {
+        check(624, 1024, 1).unwrap();
+        let error = check(625, 1024, 1).unwrap_err().to_string();
+        assert!(
+            error.contains("625 of 1024") && error.contains("LimitNOFILE="),
+            "{error}"
+        );
+        check(600, 1024, 2).unwrap();
+        check(609, 1024, 2).unwrap_err();
+    }
+}
