@@ -5,12 +5,7 @@ use std::time::Duration;
 use fabricbios_arena::ALIGN;
 use fabricbios_lease::{Extent, Farewell, StepError, Tag};
 
-use super::{
-    hardware::Hardware,
-    parts::Pair,
-    restrack::{self, Presence},
-    steps::Steps,
-};
+use super::{hardware::Hardware, parts::Pair, restrack, steps::Steps};
 
 /// Between making a queue pair and noting its number another lease's thread may need a moment.
 const LOOKS: u32 = 50;
@@ -40,10 +35,10 @@ impl Hardware {
         }
         for _ in 0..LOOKS {
             match restrack::queue_pair(self.device.index, self.device.port, number)? {
-                Presence::Gone => return Ok(()),
-                Presence::Present(Some(owner)) if owner != std::process::id() => return Ok(()),
-                Presence::Present(_) if self.numbers().contains(&number) => return Ok(()),
-                Presence::Present(_) => std::thread::sleep(BETWEEN_LOOKS),
+                None => return Ok(()),
+                Some(it) if !it.may_be_of(std::process::id()) => return Ok(()),
+                Some(_) if self.numbers().contains(&number) => return Ok(()),
+                Some(_) => std::thread::sleep(BETWEEN_LOOKS),
             }
         }
         let detail = format!("queue pair {number} was destroyed and the kernel still tracks it");
@@ -63,8 +58,8 @@ impl Hardware {
         self.dismantle(parts, tag, Farewell::None)
             .map_err(|(_, error)| error)?;
         match seen? {
-            Presence::Present(_) => Ok(()),
-            Presence::Gone => Err(self.error("restrack", tag, "does not see a live queue pair")),
+            Some(_) => Ok(()),
+            None => Err(self.error("restrack", tag, "does not see a live queue pair")),
         }
     }
 }

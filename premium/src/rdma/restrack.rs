@@ -6,6 +6,7 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     os::fd::{AsRawFd, OwnedFd},
+    path::Path,
 };
 
 use fabricbios_lease::StepError;
@@ -28,7 +29,11 @@ const ATTR_DEV_INDEX: u16 = 1;
 const ATTR_DEV_NAME: u16 = 2;
 const ATTR_PORT_INDEX: u16 = 3;
 const ATTR_RES_LQPN: u16 = 21;
+const ATTR_RES_RQPN: u16 = 22;
+const ATTR_RES_STATE: u16 = 27;
 const ATTR_RES_PID: u16 = 28;
+/// `enum ib_qp_state` of include/rdma/ib_verbs.h.
+const STATE_ERR: u8 = 6;
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
@@ -39,13 +44,24 @@ const HEADER_BYTES: usize = 16;
 /// The kernel answers from memory; this long means that it does not answer.
 const ANSWER_SECS: i64 = 5;
 
-/// What the kernel says about a queue pair number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// No queue pair has it.
-    Gone,
-    /// One has it; the process it belongs to, where the kernel says so.
-    Present(Option<u32>),
+/// What the kernel says about a queue pair, as far as it says anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// The thread that made it, as long as that lives.
+    pub maker: Option<u32>,
+    /// Number of the queue pair at the other end.
+    pub peer: Option<u32>,
+    /// Whether it is in ERR.
+    pub is_in_error: bool,
+}
+
+impl Tracked {
+    /// Whether it may be of that process: its maker is one of its threads, or has ended.
+    #[must_use]
+    pub fn may_be_of(&self, process: u32) -> bool {
+        let is_there = |maker| Path::new(&format!("/proc/{process}/task/{maker}")).exists();
+        self.maker.is_none_or(is_there)
+    }
 }
 
 /// The kernel's number of the device of that name.
@@ -63,8 +79,8 @@ pub fn device_index(name: &str) -> Result<u32, StepError> {
     }
 }
 
-/// Looks for queue pair `number` on a port of a device.
-pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Presence, StepError> {
+/// Looks for queue pair `number` on a port of a device; `None`: there is none.
+pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Option<Tracked>, StepError> {
     let failed =
         |errno: Errno| StepError::new("restrack", format_args!("queue pair {number}: {errno}"));
     let attributes = [
@@ -150,15 +166,19 @@ fn index_of(message: &[u8], name: &str) -> Result<Option<u32>, Errno> {
 
 /// `ENOENT` is the answer hoped for. `EAGAIN` is how the kernel says that the queue pair exists
 /// on no port yet, or on another one.
-fn parse(answer: &[u8]) -> Result<Presence, Errno> {
+fn parse(answer: &[u8]) -> Result<Option<Tracked>, Errno> {
     let kind = u16_at(answer, 4).ok_or(Errno::EBADMSG)?;
     if kind != NLMSG_ERROR {
         let attributes = answer.get(HEADER_BYTES..).unwrap_or(&[]);
-        return Ok(Presence::Present(number(attributes, ATTR_RES_PID)));
+        return Ok(Some(Tracked {
+            maker: number(attributes, ATTR_RES_PID),
+            peer: number(attributes, ATTR_RES_RQPN),
+            is_in_error: attribute(attributes, ATTR_RES_STATE) == Some(&[STATE_ERR]),
+        }));
     }
     match error_code(answer)? {
-        Errno::ENOENT => Ok(Presence::Gone),
-        Errno::EAGAIN => Ok(Presence::Present(None)),
+        Errno::ENOENT => Ok(None),
+        Errno::EAGAIN => Ok(Some(Tracked::default())),
         Errno::UnknownErrno => Err(Errno::EBADMSG),
         errno => Err(errno),
     }
@@ -223,21 +243,33 @@ mod tests {
 
     #[test]
     fn only_enoent_means_gone() {
-        assert_eq!(parse(&error(Errno::ENOENT)), Ok(Presence::Gone));
-        assert_eq!(parse(&error(Errno::EAGAIN)), Ok(Presence::Present(None)));
+        assert_eq!(parse(&error(Errno::ENOENT)), Ok(None));
+        assert_eq!(parse(&error(Errno::EAGAIN)), Ok(Some(Tracked::default())));
         assert_eq!(parse(&error(Errno::EINVAL)), Err(Errno::EINVAL));
         assert_eq!(parse(&error(Errno::EPERM)), Err(Errno::EPERM));
     }
 
     #[test]
-    fn an_answer_names_the_owner() {
+    fn an_answer_names_maker_peer_and_state() {
         let mut payload = Vec::new();
         payload.extend([9u16, 2].map(u16::to_ne_bytes).concat());
         payload.extend(b"rxe0\0\0\0\0");
-        payload.extend([8, ATTR_RES_PID].map(u16::to_ne_bytes).concat());
-        payload.extend(4711u32.to_ne_bytes());
-        let answer = message(GET_QUEUE_PAIR, &payload);
-        assert_eq!(parse(&answer), Ok(Presence::Present(Some(4711))));
+        for (attribute, value) in [(ATTR_RES_RQPN, 17u32), (ATTR_RES_PID, 4711)] {
+            payload.extend([8, attribute].map(u16::to_ne_bytes).concat());
+            payload.extend(value.to_ne_bytes());
+        }
+        for (state, is_in_error) in [(3, false), (STATE_ERR, true)] {
+            let mut payload = payload.clone();
+            payload.extend([5, ATTR_RES_STATE].map(u16::to_ne_bytes).concat());
+            payload.extend([state, 0, 0, 0]);
+            let tracked = Tracked {
+                maker: Some(4711),
+                peer: Some(17),
+                is_in_error,
+            };
+            let answer = message(GET_QUEUE_PAIR, &payload);
+            assert_eq!(parse(&answer), Ok(Some(tracked)));
+        }
     }
 
     #[test]
@@ -261,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn cut_off_answers_are_errors_or_unowned_and_never_gone() {
+    fn cut_off_answers_are_errors_or_say_less_and_never_gone() {
         for length in 0..HEADER_BYTES + 4 {
             let answer = &error(Errno::ENOENT)[..length];
-            assert_ne!(parse(answer), Ok(Presence::Gone), "{length} bytes");
+            assert_ne!(parse(answer), Ok(None), "{length} bytes");
         }
     }
 }

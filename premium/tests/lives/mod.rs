@@ -6,4 +6,5 @@ mod cutting;
 pub(crate) mod faults;
 mod keys;
 mod several;
+mod tracker;
 mod using;
