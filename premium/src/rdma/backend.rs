@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, Proof, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
+    StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
@@ -95,6 +96,7 @@ impl RdmaBackend {
         let mut hardware = Hardware::new(device, config.arena, shared);
         let tag = own_tag(config.resource_id);
         hardware.check_tracker(tag)?;
+        hardware.try_from_outside(tag)?;
         hardware.try_bounds(tag)?;
         Ok(RdmaOpened::Ready(Box::new(Self {
             hardware,
@@ -180,6 +182,13 @@ impl Backend for RdmaBackend {
 
     fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
         self.carry_out(order)
+    }
+
+    /// The device looks at no clock; the guard does.
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        if let Some(guard) = &self.hardware.guard {
+            guard.extend(tag.lease_id, deadline);
+        }
     }
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {

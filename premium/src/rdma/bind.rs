@@ -20,6 +20,7 @@ use super::{
 impl RdmaBackend {
     pub(super) fn carry_out(&self, order: &BindOrder) -> Result<Binding, BindError> {
         self.check_order(order).map_err(BindError::Refused)?;
+        self.check_guard(order.tag)?;
         let slot = self.claim(order)?;
         let parts = self.queue_pairs_for(&slot, order);
         let result = parts.and_then(|parts| self.establish(&slot, order, parts));

@@ -106,6 +106,7 @@ impl Hardware {
             number,
             proven_gone: false,
             psn,
+            peer: 0,
         });
         made.map_err(failed("modify_qp INIT"))
     }
@@ -163,10 +164,11 @@ impl Hardware {
             .iter()
             .filter_map(|peer| choose_mtu(port_bytes, peer.path_mtu));
         parts.mtu_bytes = wishes.min().unwrap_or(port_bytes);
-        for (pair, peer) in parts.pairs.iter().zip(peers) {
+        for (pair, peer) in parts.pairs.iter_mut().zip(peers) {
             if give_up() {
                 return Err(BindError::Cancelled);
             }
+            pair.peer = peer.qpn;
             self.connect_pair(pair, parts.mtu_bytes, tag, peer)?;
         }
         Ok(())

@@ -50,7 +50,16 @@ impl Hardware {
         farewell: Farewell,
     ) -> CutResult<Parts> {
         let mut steps = Steps::default();
-        match self.take_down(&mut parts, tag, farewell, &mut steps) {
+        if let Some(guard) = &self.guard {
+            guard.moves();
+            guard.has_done(tag.lease_id).inspect(|done| steps.add("before:", done));
+        }
+        let taken_down = self.take_down(&mut parts, tag, farewell, &mut steps);
+        if let Some(guard) = &self.guard {
+            let numbers = parts.pairs.iter().map(|pair| pair.number);
+            numbers.for_each(|number| guard.ends(tag.lease_id, number));
+        }
+        match taken_down {
             Ok(()) => Ok((
                 steps.into_proof(),
                 Some(parts).filter(|left| !left.is_empty()),

@@ -47,6 +47,7 @@ impl Hardware {
     /// Opens access for every queue pair with its newest key. The caller holds the slot's lock and
     /// has looked for a cut.
     pub(super) fn open_access(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        self.announce(parts, tag);
         match &self.shared {
             Shared::Windows { .. } => self.bind_newest(parts, tag)?,
             Shared::Regions => self.open_pairs(parts, tag)?,

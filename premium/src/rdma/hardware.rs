@@ -16,6 +16,7 @@ use fabricbios_wire::{Binding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair};
 use super::{
     device::Device,
     faults::Faults,
+    guard::Guard,
     keys::KeyHistory,
     memory,
     parts::{BindingParts, Pair},
@@ -37,6 +38,9 @@ pub(crate) struct Hardware {
     /// of a number that another lease has by now is no leak.
     numbers: Mutex<HashSet<u32>>,
     work: AtomicU64,
+    /// `enum rdma_driver_id`; 0 until it is known, which no device has.
+    pub(super) driver: u32,
+    pub(super) guard: Option<Arc<dyn Guard>>,
     pub(super) faults: Faults,
 }
 
@@ -49,6 +53,8 @@ impl Hardware {
             keys: Mutex::default(),
             numbers: Mutex::default(),
             work: AtomicU64::new(1),
+            driver: 0,
+            guard: None,
             faults: Faults::default(),
         }
     }

@@ -4,6 +4,7 @@
 //! `backend` takes the lease table's orders and `bind`, `rotate` and `release` carry them out; `life`
 //! says what may follow what for one lease; `connect` and `grant` make access and `cut` ends it with
 //! proof;
+//! `guard` tells somebody outside how to end access when this process does not;
 //! `request` is the asking half, for clients.
 //! `verbs` is the only place with unsafe code. Nothing here decides when a lease ends.
 
@@ -15,6 +16,7 @@ mod cut;
 mod device;
 mod faults;
 mod grant;
+mod guard;
 mod hardware;
 mod keys;
 mod life;
@@ -36,5 +38,6 @@ pub mod verbs;
 
 pub use backend::{RdmaBackend, RdmaConfig, RdmaInventory, RdmaOpened};
 pub use device::numa_node;
+pub use guard::{Guard, GuardedPair};
 pub use request::{RdmaRequester, RequestError};
 pub use strategy::Strategy;

@@ -44,6 +44,8 @@ pub(crate) struct Pair {
     /// Whether the kernel has confirmed that the queue pair is gone.
     pub(super) proven_gone: bool,
     pub(super) psn: u32,
+    /// Number of the queue pair at the other end; 0 until it is known.
+    pub(super) peer: u32,
 }
 
 impl BindingParts {

@@ -1,6 +1,9 @@
 //! The names, results and times of the steps of a cut: its proof.
 
-use std::{fmt, time::Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use fabricbios_lease::Proof;
 
@@ -20,6 +23,11 @@ impl Steps {
         let found = result.as_ref().err().map(describe).unwrap_or_default();
         self.0.add(name, started.elapsed(), found);
         result
+    }
+
+    /// What somebody else did.
+    pub(super) fn add(&mut self, step: &'static str, found: impl fmt::Display) {
+        self.0.add(step, Duration::ZERO, found);
     }
 
     /// A step that cannot fail, only find something or not.

@@ -8,7 +8,9 @@ use std::{
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
-use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_premium::rdma::{
+    Guard, RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy,
+};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
 
 pub(crate) mod child;
@@ -59,6 +61,11 @@ impl Lab {
             arena,
             _turn: turn,
         }
+    }
+
+    pub(crate) fn guarded_by(self, guard: Arc<dyn Guard>) -> Self {
+        let backend = self.backend.guarded_by(guard);
+        Self { backend, ..self }
     }
 
     /// Takes everything down; a test that gets here must have left nothing behind.

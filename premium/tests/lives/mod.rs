@@ -4,6 +4,7 @@ mod binding;
 mod crash;
 mod cutting;
 pub(crate) mod faults;
+mod guard;
 mod keys;
 mod several;
 mod tracker;

@@ -5,6 +5,7 @@
 //! [`managed`], whose process ends, is the exception.
 //! libibverbs is loaded when first called, so a host without it is an ordinary host.
 
+mod foreign;
 pub mod managed;
 mod memory;
 mod pair;
@@ -15,6 +16,7 @@ use std::{
     ffi::CStr,
     fmt,
     mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, RawFd},
     ptr::NonNull,
     sync::{Arc, Mutex},
 };
@@ -22,6 +24,7 @@ use std::{
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
+pub use foreign::fail_queue_pair;
 pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window};
 pub use pair::{Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote};
 pub use queue::{Completion, CompletionQueue, WorkError};
@@ -179,6 +182,12 @@ impl Context {
         Ok(())
     }
 
+    /// Number of the descriptor that orders go through.
+    pub fn descriptor(&self) -> RawFd {
+        // SAFETY: the context is open, and the library never changes the field.
+        unsafe { (*self.as_ptr()).cmd_fd }
+    }
+
     fn as_ptr(&self) -> *mut ffi::ibv_context {
         pointer(self.raw)
     }
@@ -201,6 +210,13 @@ fn device_limits(attr: &ffi::ibv_device_attr) -> DeviceLimits {
 impl fmt::Debug for DeviceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl AsFd for Context {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the library closes the descriptor with the context, which is borrowed for as long.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor()) }
     }
 }
 

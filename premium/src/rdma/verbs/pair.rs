@@ -111,6 +111,12 @@ impl QueuePair {
         self.number
     }
 
+    /// The kernel's handle of it, in this process.
+    pub fn handle(&self) -> u32 {
+        // SAFETY: the queue pair exists, and the library never changes the field.
+        unsafe { (*self.as_ptr()).handle }
+    }
+
     /// RESET to INIT: on a port, and as open as `rights` say.
     pub fn init(&self, port: u8, rights: Rights) -> Result<(), Errno> {
         use ffi::ibv_qp_attr_mask as mask;
