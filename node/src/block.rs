@@ -30,7 +30,13 @@ use fabricbios_lease::{Backend, LeaseTable, Offer};
 use fabricbios_premium::nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
 
-use crate::{clock, config::Settings, inventory::OfferedPool, past::Past, watchdog::Watchdog};
+use crate::{
+    clock,
+    config::Settings,
+    inventory::OfferedPool,
+    past::Past,
+    watchdog::{THIS_PROGRAM, Watchdog},
+};
 
 pub use backend::BlockBackend;
 use ledger::JournalLedger;
@@ -90,22 +96,14 @@ impl OfferedBlocks {
         }
     }
 
-    /// From here on leases that go on end on time even if this process does not live to see it.
-    ///
-    /// # Errors
-    ///
-    /// There is no watchdog: a node that cannot promise this does not start as if it could.
-    pub fn watch_over(&self, table: &LeaseTable) -> anyhow::Result<()> {
-        let Some(watchdog) = &self.backend.watchdog else {
-            return Ok(());
-        };
+    /// What is to end access when this process cannot, told of the leases that go on; `None`: nothing goes on then.
+    pub(crate) fn watched(&self, table: &LeaseTable) -> Option<&Watchdog> {
+        let watchdog = self.backend.watchdog.as_ref()?;
         for offer in self.offers() {
             let reachable = table.reachable(offer.resource_id);
             reachable.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
         }
-        watchdog
-            .begin()
-            .context("without its watchdog, leases over NVMe-oF would outlive a daemon that dies")
+        Some(watchdog)
     }
 }
 
@@ -129,6 +127,7 @@ pub fn open(
     settings: &Settings,
     node_id: NodeId,
     past: &Past,
+    watchdog: &Watchdog,
 ) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
     let pools = pools::open(settings, node_id, past)?;
     if pools.is_empty() {
@@ -145,10 +144,7 @@ pub fn open(
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
     }
-    let watchdog = match &roads.target {
-        Some(_) => Some(Watchdog::new(settings.state_dir(), node_id)?),
-        None => None,
-    };
+    let watchdog = roads.target.is_some().then(|| watchdog.clone());
     let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
     let mut backend = BlockBackend::new(
         Arc::new(JournalLedger::new(past.writer(), records.collect())),
@@ -188,11 +184,6 @@ fn credentials(settings: &Settings) -> PathBuf {
     settings.state_dir().join("nvme-hosts")
 }
 
-/// What the daemon starts for calls that may never return: itself, with other arguments.
-fn program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("find the daemon's own program")
-}
-
 fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Arc<Target>>> {
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
@@ -204,7 +195,7 @@ fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Ar
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
         credentials: credentials(settings),
         node_id,
-        asker: vec![program()?.into(), "ask-rdma".into()],
+        asker: vec![THIS_PROGRAM.into(), "ask-rdma".into()],
     };
     let target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     tracing::info!(roads = ?target.transports(), "block storage is leased over NVMe-oF");

@@ -16,6 +16,7 @@ use crate::{
     inventory::OfferedArena,
     past::Past,
     roads::{Guest, Roads},
+    watchdog::Watchdog,
 };
 
 /// Memory on offer.
@@ -30,6 +31,8 @@ pub struct OfferedMemory {
     pub used_before: Option<Arc<Arena>>,
     /// Whether they are those of this node's last run.
     pub is_known: bool,
+    /// What ends access over RDMA when this process cannot.
+    pub watchdog: Option<Watchdog>,
 }
 
 impl OfferedMemory {
@@ -51,6 +54,7 @@ impl OfferedMemory {
             backend,
             used_before: None,
             is_known: false,
+            watchdog: None,
         })
     }
 
@@ -127,6 +131,7 @@ pub fn open(
     settings: &Settings,
     node_id: NodeId,
     past: &Past,
+    watchdog: &Watchdog,
 ) -> anyhow::Result<(Option<OfferedMemory>, OpenRoads)> {
     let Some(bytes) = settings.mem_bytes else {
         tracing::info!("no memory is offered for lease; --mem-bytes SIZE offers some");
@@ -135,7 +140,7 @@ pub fn open(
     let resource_id = resource_id(&node_id, ResourceType::Mem, NAME);
     let arena = Arc::new(open_arena(settings, bytes.0)?);
     let roads = OpenRoads {
-        rdma: open_rdma(settings, &arena, resource_id)?,
+        rdma: open_rdma(settings, &arena, resource_id, watchdog)?,
         udp: open_udp(settings, &arena, resource_id)?,
     };
     let Some(backend) = roads.backend() else {
@@ -147,6 +152,7 @@ pub fn open(
     let offered = OfferedMemory {
         used_before,
         is_known,
+        watchdog: roads.rdma.is_some().then(|| watchdog.clone()),
         ..OfferedMemory::of(backend, roads.message_bytes_max())?
     };
     Ok((Some(offered), roads))
@@ -224,6 +230,7 @@ fn open_rdma(
     settings: &Settings,
     arena: &Arc<Arena>,
     resource_id: ResourceId,
+    watchdog: &Watchdog,
 ) -> anyhow::Result<Option<Arc<RdmaBackend>>> {
     let Some(device) = settings.rdma_device() else {
         tracing::info!("no memory is leased over RDMA on this node: --rdma-device none");
@@ -252,7 +259,9 @@ fn open_rdma(
         strategy = %facts.strategy,
         "memory is leased over RDMA"
     );
-    Ok(Some(Arc::from(backend)))
+    Ok(Some(Arc::new(
+        backend.guarded_by(Arc::new(watchdog.clone())),
+    )))
 }
 
 fn strategy(wanted: RdmaStrategy) -> Strategy {

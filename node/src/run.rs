@@ -16,6 +16,7 @@ use crate::{
     ready,
     service::{Offered, Service},
     state_dir,
+    watchdog::Watchdog,
 };
 
 /// Runs `control-server` until it is told to stop.
@@ -26,9 +27,10 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
+    let watchdog = Watchdog::new(settings.state_dir(), fabric.node_id())?;
     let past = Past::open(&settings)?;
-    let (memory, roads) = memory::open(&settings, fabric.node_id(), &past)?;
-    let (blocks, block_roads) = block::open(&settings, fabric.node_id(), &past)?;
+    let (memory, roads) = memory::open(&settings, fabric.node_id(), &past, &watchdog)?;
+    let (blocks, block_roads) = block::open(&settings, fabric.node_id(), &past, &watchdog)?;
     let offered = Offered { memory, blocks };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

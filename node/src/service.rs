@@ -175,11 +175,14 @@ fn prepare(
     let mut table = LeaseTable::new(policy(settings, &inventory));
     offered.list(&mut table);
     restore(&mut table, recovered, offered.memory_is_known())?;
+    if let Some(blocks) = &offered.blocks {
+        blocks.offer_anew(&mut table);
+    }
+    offered.watch_over(&table)?;
     if let Some(memory) = offered.memory {
         open_memory(memory, &table, &mut backends, &mut inventory)?;
     }
     if let Some(blocks) = offered.blocks {
-        blocks.offer_anew(&mut table);
         open_blocks(blocks, &mut table, &mut backends, &mut inventory)?;
     }
     Ok((table, backends, inventory))
@@ -194,6 +197,19 @@ impl Offered {
         if let Some(blocks) = &self.blocks {
             blocks.offer_known(table);
         }
+    }
+
+    /// From here on leases end on time even if this process does not live to see it, or does not run. A node that cannot
+    /// promise this does not start as if it could.
+    fn watch_over(&self, table: &LeaseTable) -> anyhow::Result<()> {
+        let blocks = self.blocks.as_ref().and_then(|it| it.watched(table));
+        let memory = self.memory.as_ref().and_then(|it| it.watchdog.as_ref());
+        let Some(watchdog) = blocks.or(memory) else {
+            return Ok(());
+        };
+        watchdog.begin().context(
+            "without its watchdog, leases over RDMA and NVMe-oF would outlive a daemon that dies or hangs",
+        )
     }
 
     /// Whether the memory is that of the last run.
@@ -222,7 +238,6 @@ fn open_blocks(
     backends: &mut Backends,
     inventory: &mut Inventory,
 ) -> anyhow::Result<()> {
-    blocks.watch_over(table)?;
     let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
     let known = blocks.offers().flat_map(holders);
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();

@@ -1,58 +1,78 @@
-//! The watchdog as a process. What it does to the kernel is shown in the lab (`suite_block_restart`).
+//! The watchdog as a process, and who keeps it. What it does to the kernel is shown in the lab (`suite_block_restart`,
+//! `suite_mem_stopped`).
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 use std::{
-    io::{BufRead, BufReader, Write},
-    os::unix::process::ExitStatusExt,
+    fs::OpenOptions,
+    io::{BufRead, BufReader, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::ExitStatusExt},
+    },
     path::Path,
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, Command},
+    thread,
 };
 
+use fabricbios_node::watchdog::Watchdog;
+use fabricbios_wire::NodeId;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 /// A lease of whose subsystem there is nothing, until long after the test.
 const FAR: &str = "until 0000000000000000000000000000000a 1 9000000000000000000";
 const PAST: &str = "until 0000000000000000000000000000000b 1 1";
 
-fn start(directory: &Path) -> (Child, ChildStdin) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_fabricbiosd"))
-        .arg("watchdog")
-        .arg("--lock")
-        .arg(directory.join("watchdog.lock"))
-        .args(["--node-id", &"ab".repeat(32)])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
+
+fn start(directory: &Path) -> (Child, UnixStream) {
+    let (ours, its) = UnixStream::pair().unwrap();
+    let lock = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(lock(directory))
+        .unwrap();
+    let child = Command::new(PROGRAM)
+        .args(["watchdog", "--node-id", &"ab".repeat(32)])
+        .stdin(OwnedFd::from(its))
+        .stdout(lock)
         .spawn()
         .unwrap();
-    let pipe = child.stdin.take().unwrap();
-    (child, pipe)
+    (child, ours)
 }
 
-fn begun(directory: &Path, words: &[&str]) -> (Child, ChildStdin) {
-    let (mut child, mut pipe) = start(directory);
+fn lock(directory: &Path) -> std::path::PathBuf {
+    directory.join("watchdog.lock")
+}
+
+fn begun(directory: &Path, words: &[&str]) -> (Child, UnixStream) {
+    let (child, mut socket) = start(directory);
     for word in words.iter().chain([&"begin"]) {
-        writeln!(pipe, "{word}").unwrap();
+        writeln!(socket, "{word}").unwrap();
     }
+    assert_eq!(answer(&socket), "watching\n");
+    (child, socket)
+}
+
+fn answer(socket: &UnixStream) -> String {
     let mut line = String::new();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    output.read_line(&mut line).unwrap();
-    assert_eq!(line, "watching\n");
-    (child, pipe)
+    BufReader::new(socket).read_line(&mut line).unwrap();
+    line
 }
 
 #[test]
 fn the_next_one_takes_the_place_of_one_whose_daemon_died() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut first, pipe) = begun(directory.path(), &[FAR]);
-    drop(pipe);
+    let (mut first, socket) = begun(directory.path(), &[FAR]);
+    drop(socket);
     assert!(first.try_wait().unwrap().is_none(), "it still has a lease");
-    let (mut second, pipe) = begun(directory.path(), &[FAR]);
+    let (mut second, socket) = begun(directory.path(), &[FAR]);
     assert_eq!(first.wait().unwrap().signal(), Some(9));
-    drop(pipe);
+    drop(socket);
     second.kill().unwrap();
     second.wait().unwrap();
 }
@@ -62,8 +82,8 @@ fn it_goes_when_its_daemon_is_gone_and_nothing_is_left_to_cut() {
     let directory = tempfile::tempdir().unwrap();
     let over = "over 0000000000000000000000000000000a 1";
     for words in [&[][..], &[PAST], &[FAR, over, PAST]] {
-        let (mut child, pipe) = begun(directory.path(), words);
-        drop(pipe);
+        let (mut child, socket) = begun(directory.path(), words);
+        drop(socket);
         assert!(child.wait().unwrap().success(), "{words:?}");
     }
 }
@@ -71,27 +91,108 @@ fn it_goes_when_its_daemon_is_gone_and_nothing_is_left_to_cut() {
 #[test]
 fn before_it_is_told_to_begin_it_takes_nobodys_place() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut first, first_pipe) = begun(directory.path(), &[FAR]);
-    let (mut second, pipe) = start(directory.path());
-    drop(pipe);
+    let (mut first, first_socket) = begun(directory.path(), &[FAR]);
+    let (mut second, socket) = start(directory.path());
+    drop(socket);
     assert!(second.wait().unwrap().success());
     assert!(first.try_wait().unwrap().is_none());
-    drop(first_pipe);
+    drop(first_socket);
     first.kill().unwrap();
     first.wait().unwrap();
 }
 
 #[test]
-fn what_stops_a_daemon_does_not_stop_it() {
+fn what_stops_a_daemon_does_not_stop_it_and_it_answers() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut child, pipe) = begun(directory.path(), &[]);
+    let (mut child, mut socket) = begun(directory.path(), &[]);
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         kill(pid, signal).unwrap();
     }
-    drop(pipe);
+    writeln!(socket, "ping").unwrap();
+    assert_eq!(answer(&socket), "well\n");
+    drop(socket);
     assert!(
         child.wait().unwrap().success(),
         "its own end, not a signal's"
     );
+}
+
+#[test]
+fn it_waits_for_no_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let (ours, its) = UnixStream::pair().unwrap();
+    // Nobody reads this one, as of a disk that does not answer.
+    let (_unread, log) = UnixStream::pair().unwrap();
+    let mut child = Command::new(PROGRAM)
+        .args(["watchdog", "--node-id", &"ab".repeat(32)])
+        .stdin(OwnedFd::from(its))
+        .stdout(tempfile::tempfile_in(&directory).unwrap())
+        .stderr(OwnedFd::from(log))
+        .spawn()
+        .unwrap();
+    let mut socket = ours;
+    writeln!(socket, "begin").unwrap();
+    assert_eq!(answer(&socket), "watching\n");
+    let senseless = "a word that is not understood ".repeat(100);
+    for _ in 0..1_000 {
+        writeln!(socket, "{senseless}").unwrap();
+    }
+    writeln!(socket, "ping").unwrap();
+    assert_eq!(answer(&socket), "well\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Kept by this process as by a daemon; the number of the one that has the lock.
+fn kept(directory: &Path) -> Watchdog {
+    let watchdog = Watchdog::running(PROGRAM, directory, NodeId([0xab; 32])).unwrap();
+    assert!(!watchdog.watches(), "it has not begun");
+    watchdog.begin().unwrap();
+    assert!(watchdog.watches());
+    watchdog
+}
+
+fn holder(directory: &Path) -> Pid {
+    let file = OpenOptions::new().append(true).open(lock(directory));
+    loop {
+        let held = fcntl_getlk(file.as_ref().unwrap(), &Flock::from(FlockType::WriteLock));
+        if let Some(pid) = held.unwrap().and_then(|lock| lock.pid) {
+            return Pid::from_raw(pid.as_raw_nonzero().get());
+        }
+        thread::yield_now();
+    }
+}
+
+/// Ends the one that is there; returns when another one is.
+fn replaced_after(watchdog: &Watchdog, directory: &Path, signal: Signal) {
+    let before = holder(directory);
+    kill(before, signal).unwrap();
+    while watchdog.watches() {
+        thread::yield_now();
+    }
+    while !watchdog.watches() {
+        thread::yield_now();
+    }
+    assert_ne!(holder(directory), before);
+}
+
+#[test]
+fn one_that_is_killed_again_and_again_and_one_that_is_stopped_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let watchdog = kept(directory.path());
+    replaced_after(&watchdog, directory.path(), Signal::SIGKILL);
+    replaced_after(&watchdog, directory.path(), Signal::SIGKILL);
+    replaced_after(&watchdog, directory.path(), Signal::SIGSTOP);
+}
+
+#[test]
+fn why_a_daemon_was_killed_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(lock(directory.path()), "the reason").unwrap();
+    Watchdog::running(PROGRAM, directory.path(), NodeId([0xab; 32])).unwrap();
+    let mut left = String::new();
+    let mut file = std::fs::File::open(lock(directory.path())).unwrap();
+    file.read_to_string(&mut left).unwrap();
+    assert_eq!(left, "");
 }

@@ -144,7 +144,22 @@ impl BlockBackend {
             .destroy(tag.lease_id, extent, progress)
     }
 
+    /// The kernel would serve a new lease without anybody who ends that in this process's stead.
+    fn check_watchdog(&self, order: &BindOrder, lease: &Lease) -> Result<(), BindError> {
+        let is_new = !order.adopts && lease.nvmeof.is_none();
+        let over_nvmeof = self.exports.is_some() && order.transport != Transport::Udp;
+        let watched = self.watchdog.as_ref().is_none_or(Watchdog::watches);
+        if watched || !is_new || !over_nvmeof {
+            return Ok(());
+        }
+        Err(BindError::Failed(StepError::new(
+            "reach the watchdog",
+            format_args!("{}: there is none; it is being started again", order.tag),
+        )))
+    }
+
     fn bind_known(&self, order: &BindOrder, lease: &mut Lease) -> Result<Binding, BindError> {
+        self.check_watchdog(order, lease)?;
         let id = order.tag.lease_id;
         let pool = self
             .pool(order.tag.resource_id)

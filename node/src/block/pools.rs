@@ -21,7 +21,9 @@ use super::{
     verdict::{Known, Pledge, Verdict, forgotten},
     withheld::Withheld,
 };
-use crate::{config::Settings, detect::resource_id, journal::Change, past::Past};
+use crate::{
+    config::Settings, detect::resource_id, journal::Change, past::Past, watchdog::THIS_PROGRAM,
+};
 
 /// A pool as it is on offer, or is not.
 pub(super) struct OpenPool {
@@ -67,7 +69,7 @@ pub(super) fn open(
         settings,
         node_id,
         known: &known,
-        program: super::program()?,
+        program: THIS_PROGRAM.into(),
     };
     let pools = taker.open_all()?;
     for record in left(&known, &pools).filter(|it| it.was_offered) {

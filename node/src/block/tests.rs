@@ -17,6 +17,7 @@ use fabricbios_premium::nvmet::Export;
 use fabricbios_wire::*;
 
 use super::{BlockBackend, Datagrams, Exports, Ledger, Volumes, parts::facts};
+use crate::watchdog::Watchdog;
 
 const POOL: ResourceId = ResourceId(7);
 const EXTENT: Extent = Extent {
@@ -226,6 +227,10 @@ fn nvmeof() -> NvmeofBinding {
 }
 
 fn world() -> (Arc<Place>, Arc<BlockBackend>) {
+    watched(None)
+}
+
+fn watched(by: Option<Watchdog>) -> (Arc<Place>, Arc<BlockBackend>) {
     let place = Arc::new(Place::default());
     let part = || {
         Arc::new(Part {
@@ -233,7 +238,7 @@ fn world() -> (Arc<Place>, Arc<BlockBackend>) {
             facts: facts(1),
         })
     };
-    let mut backend = BlockBackend::new(part(), Some(part()), Some(part()));
+    let mut backend = BlockBackend::new(part(), Some(part()), Some(part())).watched_by(by);
     backend.add(POOL, part());
     (place, Arc::new(backend))
 }
@@ -434,4 +439,28 @@ fn only_the_blocks_of_a_new_lease_are_made_clean() {
     })
     .unwrap();
     assert!(prepare(&order(tag(3, 1), Transport::Udp)).is_err());
+}
+
+#[test]
+fn without_a_watchdog_nothing_new_goes_over_nvmeof_and_what_is_there_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    // One that has not begun.
+    let watchdog = Watchdog::new(directory.path(), NodeId([1; 32])).unwrap();
+    let (place, backend) = watched(Some(watchdog));
+    for transport in [Transport::NvmeTcp, Transport::Both] {
+        let refused = backend.bind(&order(tag(1, 1), transport));
+        let Err(BindError::Failed(error)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(error.step, "reach the watchdog");
+        assert!(place.is_empty(), "nothing was made");
+    }
+    backend.bind(&order(tag(2, 1), Transport::Udp)).unwrap();
+    place.put("volume", LeaseId(3));
+    let of_before = BindOrder {
+        adopts: true,
+        ..order(tag(3, 1), Transport::Both)
+    };
+    backend.bind(&of_before).unwrap();
+    backend.bind(&order(tag(3, 2), Transport::Both)).unwrap();
 }

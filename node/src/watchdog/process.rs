@@ -1,11 +1,12 @@
 //! `fabricbiosd watchdog`: the process that the daemon leaves behind when it dies.
+//!
+//! Its standard input is a socket to the daemon, both ways; its standard output the file that one watchdog at a time has
+//! locked; its standard error the log. Once it has begun, nothing that a cut waits for is on a disk.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, BufRead, Write},
+    io::{self, BufRead},
     iter,
-    mem::ManuallyDrop,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     sync::{Arc, mpsc},
     thread,
@@ -14,20 +15,26 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use fabricbios_premium::nvmet::Shutter;
+use fabricbios_lease::{BootTime, StepError};
+use fabricbios_premium::{nvmet::Shutter, rdma::GuardedPair};
 use fabricbios_wire::{LeaseId, NodeId};
 use nix::sys::signal::SigSet;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{FlockOperation, fcntl_lock},
     io::Errno,
-    process::{
-        Flock, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pidfd_open, pidfd_send_signal,
-        setsid,
-    },
+    mm::{MlockAllFlags, mlockall},
+    process::setsid,
 };
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 
-use super::{WATCHING, watch::Watch, word::Word};
+use super::{
+    daemon::Daemon,
+    lock,
+    memory::{Memory, Reach},
+    report::Report,
+    stand_in::{self, StandIn},
+    watch::Watch,
+    word::Word,
+};
 use crate::{
     block::CONFIGFS,
     clock,
@@ -35,78 +42,48 @@ use crate::{
     workers::raise_priority,
 };
 
-/// How long a watchdog of an earlier run may take to be gone, once killed. One that is stuck in the kernel
-/// does nothing more when it comes back.
-const TAKE_OVER: Duration = Duration::from_secs(5);
+/// Lines of the log that wait for its disk; more are dropped and counted.
+const LINES_WAITING_MAX: usize = 1_024;
+
+/// How long a cut over RDMA may take altogether; then the device does not answer.
+const STUCK: Duration = Duration::from_secs(10);
 
 /// What the daemon gives it.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// One watchdog at a time has this file locked
-    #[arg(long)]
-    lock: PathBuf,
     /// Whose subsystems are cut
     #[arg(long)]
     node_id: NodeId,
 }
 
 /// What it hears.
-enum Heard {
+#[derive(Debug)]
+pub(super) enum Heard {
     Word(Word),
-    /// The daemon's end of the pipe is closed.
+    /// The daemon's end of the socket is closed.
     Orphaned,
+    /// The daemon's process has ended, and its queue pairs with it.
+    Ended,
+    /// These leases over RDMA are cut.
+    Cut(Vec<Reach>),
+    /// They are not.
+    NotCut(StepError),
 }
 
 /// Watches until the daemon is gone and every lease that it left has ended.
 #[must_use]
 pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
-    // Without a thread, which would take the signals that are not to end it.
-    tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(io::stderr)
-        .init();
-    match watch(arguments) {
+    // Before there is a thread that would take the signals.
+    let outlives = outlive_the_daemon();
+    let (_until_written, dropped) = log_to_stderr();
+    let outcome = outlives.and_then(|()| watch(arguments.node_id, &dropped));
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("watchdog: {error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn watch(arguments: &Arguments) -> anyhow::Result<()> {
-    outlive_the_daemon()?;
-    raise_priority();
-    let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
-    listen(sender)?;
-    let shutter = Arc::new(Shutter::new(Path::new(CONFIGFS), arguments.node_id));
-    let (unswept, sweeps) = mpsc::channel();
-    let sweeper = {
-        let shutter = Arc::clone(&shutter);
-        let sweep = move || sweep(&shutter, &sweeps);
-        let thread = thread::Builder::new().name("sweep".into());
-        thread.spawn(sweep).context("start a thread")?
-    };
-    let mut watch = Watch::default();
-    let mut lock = None;
-    while !watch.is_done() {
-        mailbox.wait(watch.next())?;
-        while let Some(heard) = mailbox.take_done() {
-            match heard {
-                Heard::Word(Word::Begin) => lock = Some(take_over(&arguments.lock)?),
-                Heard::Word(word) => watch.hear(word),
-                Heard::Orphaned if lock.is_none() => return Ok(()),
-                Heard::Orphaned => watch.orphan(),
-            }
-        }
-        // Before it is told to begin, another one does this.
-        if lock.is_some() {
-            shut_one(&mut watch, &shutter, &unswept);
-        }
-    }
-    drop(unswept);
-    sweeper.join().ok();
-    Ok(())
 }
 
 /// What ends the daemon, a terminal's Ctrl-C or a service manager's stop, must not end its watchdog first.
@@ -125,7 +102,98 @@ fn outlive_the_daemon() -> anyhow::Result<()> {
     }
 }
 
-fn listen(sender: Sender<Heard>) -> anyhow::Result<()> {
+/// On a thread of its own: the file may be on a disk that does not answer.
+fn log_to_stderr() -> (WorkerGuard, ErrorCounter) {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(LINES_WAITING_MAX)
+        .thread_name("log")
+        .finish(io::stderr());
+    let dropped = writer.error_counter();
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(writer)
+        .init();
+    (guard, dropped)
+}
+
+/// What is there now is read from its file once, and what comes later never was in one.
+fn stay_in_memory() {
+    let locked = mlockall(MlockAllFlags::CURRENT).and_then(|()| {
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+    });
+    if let Err(errno) = locked {
+        tracing::warn!(%errno, "watchdog: its memory is not locked, and may have to be read from a disk");
+    }
+}
+
+/// Everything that it does.
+struct Duty {
+    began: bool,
+    tried: bool,
+    blocks: Watch,
+    shutter: Arc<Shutter>,
+    unswept: mpsc::Sender<(LeaseId, Vec<u16>)>,
+    memory: Memory,
+    /// Of a daemon that is still there.
+    daemon: Option<(Daemon, StandIn)>,
+    /// Since when leases over RDMA are being cut.
+    cutting: Option<BootTime>,
+    report: Report,
+}
+
+fn watch(node_id: NodeId, dropped: &ErrorCounter) -> anyhow::Result<()> {
+    raise_priority();
+    let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
+    let report = Report::default();
+    let daemon = Daemon::parent()?;
+    listen(sender.clone(), daemon.clone())?;
+    let daemon = match daemon {
+        Some(daemon) => {
+            let stand_in = StandIn::start(daemon.clone(), report.clone(), sender)?;
+            Some((daemon, stand_in))
+        }
+        None => None,
+    };
+    let shutter = Arc::new(Shutter::new(Path::new(CONFIGFS), node_id));
+    let (unswept, sweeps) = mpsc::channel();
+    let sweeper = {
+        let shutter = Arc::clone(&shutter);
+        let sweep = move || sweep(&shutter, &sweeps);
+        let thread = thread::Builder::new().name("sweep".into());
+        thread.spawn(sweep).context("start a thread")?
+    };
+    stay_in_memory();
+    let mut duty = Duty {
+        began: false,
+        tried: false,
+        blocks: Watch::default(),
+        shutter,
+        unswept,
+        memory: Memory::default(),
+        daemon,
+        cutting: None,
+        report,
+    };
+    let mut told = 0;
+    while !duty.is_done() {
+        mailbox.wait(duty.next())?;
+        while let Some(heard) = mailbox.take_done() {
+            duty.hear(heard)?;
+        }
+        duty.cut_due();
+        let lines = dropped.dropped_lines();
+        if lines > told {
+            tracing::warn!(lines, "watchdog: lines of this log were dropped so far");
+            told = lines;
+        }
+    }
+    drop(duty);
+    sweeper.join().ok();
+    Ok(())
+}
+
+fn listen(sender: Sender<Heard>, daemon: Option<Daemon>) -> anyhow::Result<()> {
     let listen = move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
             match line.parse() {
@@ -137,6 +205,11 @@ fn listen(sender: Sender<Heard>) -> anyhow::Result<()> {
             };
         }
         sender.done(Heard::Orphaned);
+        let ended = daemon.map_or(Ok(()), |daemon| daemon.wait());
+        match ended {
+            Ok(()) => drop(sender.done(Heard::Ended)),
+            Err(error) => tracing::error!(%error, "watchdog: the daemon's end is not seen"),
+        }
     };
     thread::Builder::new()
         .name("listen".into())
@@ -145,24 +218,118 @@ fn listen(sender: Sender<Heard>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One at a time: what the daemon says meanwhile is heard before the next.
-fn shut_one(watch: &mut Watch, shutter: &Shutter, unswept: &mpsc::Sender<(LeaseId, Vec<u16>)>) {
-    let now = clock::now().boot;
-    let Some((lease, generation)) = watch.take_due(now) else {
-        return;
-    };
-    match shutter.shut(lease) {
-        Ok(ports) if ports.is_empty() => {}
-        Ok(ports) => {
-            tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
-            if watch.is_orphan() {
-                // The thread ends after this one.
-                unswept.send((lease, ports)).ok();
+impl Duty {
+    fn hear(&mut self, heard: Heard) -> anyhow::Result<()> {
+        match heard {
+            Heard::Word(Word::Begin) => {
+                lock::take_over()?;
+                self.began = true;
+                self.report.watching();
+            }
+            Heard::Word(Word::Ping) => self.report.well(),
+            Heard::Word(word) => {
+                if let Word::Opens(_, pair) = word {
+                    self.try_once(pair);
+                }
+                self.blocks.hear(word);
+                self.memory.hear(word, clock::now().boot);
+            }
+            Heard::Orphaned => self.blocks.orphan(),
+            Heard::Ended => self.memory.clear(),
+            Heard::Cut(leases) => {
+                self.cutting = None;
+                self.memory.cut(&leases);
+            }
+            Heard::NotCut(error) => {
+                self.cutting = None;
+                let pause = self.memory.not_cut(clock::now().boot);
+                tracing::error!(%error, ?pause, "watchdog: leases over RDMA are not cut; trying again");
             }
         }
-        Err(error) => {
-            tracing::error!(%lease, %error, "watchdog: not cut; trying again");
-            watch.try_again(now, lease, generation);
+        Ok(())
+    }
+
+    /// Whether it may look into the daemon is told while there is time.
+    fn try_once(&mut self, pair: GuardedPair) {
+        let (Some((daemon, _)), false) = (&self.daemon, self.tried) else {
+            return;
+        };
+        self.tried = true;
+        if let Err(error) = daemon.descriptor(pair.descriptor) {
+            tracing::warn!(%error, "watchdog: all that it could do with a daemon that hangs is to kill it");
+            self.report.refused(&error);
+        }
+    }
+
+    /// Nothing is left to do, and nothing will come. Before it is told to begin, another one does it.
+    fn is_done(&self) -> bool {
+        let nothing_left = self.blocks.is_done() && self.memory.is_empty();
+        nothing_left || (self.blocks.is_orphan() && !self.began)
+    }
+
+    fn next(&self) -> Option<BootTime> {
+        let memory = match self.cutting {
+            Some(since) => Some(since + STUCK),
+            None => self.memory.next(),
+        };
+        self.blocks.next().into_iter().chain(memory).min()
+    }
+
+    fn cut_due(&mut self) {
+        if self.began {
+            let now = clock::now().boot;
+            self.cut_memory(now);
+            self.cut_block(now);
+        }
+    }
+
+    /// One at a time: what the daemon says meanwhile is heard before the next.
+    fn cut_block(&mut self, now: BootTime) {
+        let Some(due) = self.blocks.take_due(now) else {
+            return;
+        };
+        let lease = due.lease;
+        match self.shutter.shut(lease) {
+            Ok(ports) if ports.is_empty() => {}
+            Ok(ports) => {
+                tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
+                if self.blocks.is_orphan() {
+                    // The thread ends after this one.
+                    self.unswept.send((lease, ports)).ok();
+                }
+            }
+            Err(error) => {
+                let times = due.failures + 1;
+                if times.is_power_of_two() {
+                    tracing::error!(%lease, %error, times, "watchdog: not cut; trying again");
+                }
+                self.blocks.try_again(now, due);
+            }
+        }
+    }
+
+    fn cut_memory(&mut self, now: BootTime) {
+        let Some((daemon, stand_in)) = &self.daemon else {
+            return;
+        };
+        match self.cutting {
+            None => {
+                let due = self.memory.due(now);
+                if !due.is_empty() {
+                    self.cutting = Some(now);
+                    stand_in.order(due);
+                }
+            }
+            Some(since) if now >= since + STUCK => {
+                self.cutting = Some(now);
+                let why = StepError::new("modify_qp ERR", "the device does not answer");
+                if !daemon.is_killed()
+                    && let Err(error) = stand_in::kill(daemon, &why)
+                {
+                    tracing::error!(%error, "watchdog: the daemon goes on");
+                }
+            }
+            Some(_) => {}
         }
     }
 }
@@ -176,74 +343,4 @@ fn sweep(shutter: &Shutter, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
             tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
         }
     }
-}
-
-/// Locks the file, ends the watchdog that has it, and says so.
-fn take_over(path: &Path) -> anyhow::Result<File> {
-    let open = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path);
-    let file = open.with_context(|| format!("open {}", path.display()))?;
-    while let Some(holder) = try_lock(&file)? {
-        let number = holder.as_raw_nonzero();
-        let ended = end(&file, holder);
-        if !ended.with_context(|| format!("end the earlier watchdog, {number}"))? {
-            tracing::error!(
-                "watchdog: the earlier one, {number}, is killed and stuck in the kernel; going on beside it"
-            );
-            lock_when_it_is_gone(&file)?;
-            break;
-        }
-    }
-    // A daemon that died meanwhile hears nothing.
-    let mut output = io::stdout();
-    writeln!(output, "{WATCHING}")
-        .and_then(|()| output.flush())
-        .ok();
-    Ok(file)
-}
-
-/// Who has it, if somebody else does. A lock of fcntl(2), because that one tells its holder.
-fn try_lock(file: &File) -> anyhow::Result<Option<Pid>> {
-    loop {
-        match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(None),
-            Err(Errno::ACCESS | Errno::AGAIN) => {}
-            Err(errno) => return Err(errno).context("lock it"),
-        }
-        let holder = fcntl_getlk(file, &Flock::from(FlockType::WriteLock));
-        // It may have been given back between the two.
-        if let Some(lock) = holder.context("ask who has it locked")? {
-            let pid = lock.pid.context("its holder is in another PID namespace");
-            return pid.map(Some);
-        }
-    }
-}
-
-/// The next watchdog finds this one by the lock.
-fn lock_when_it_is_gone(file: &File) -> anyhow::Result<()> {
-    // To close any descriptor of the file would give the lock back.
-    let file = ManuallyDrop::new(file.try_clone().context("copy a descriptor")?);
-    thread::Builder::new()
-        .name("lock".into())
-        .spawn(move || fcntl_lock(&*file, FlockOperation::LockExclusive))
-        .context("start a thread")?;
-    Ok(())
-}
-
-/// Kills the process that has the lock, and tells whether it is gone; whoever has got its number meanwhile is
-/// left alone.
-fn end(file: &File, holder: Pid) -> anyhow::Result<bool> {
-    let descriptor = match pidfd_open(holder, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(true),
-        opened => opened.context("open its descriptor")?,
-    };
-    if try_lock(file)? != Some(holder) {
-        return Ok(true);
-    }
-    pidfd_send_signal(&descriptor, Signal::KILL).context("kill it")?;
-    let mut gone = [PollFd::new(&descriptor, PollFlags::IN)];
-    Ok(poll(&mut gone, Some(&Timespec::try_from(TAKE_OVER)?))? > 0)
 }

@@ -1,4 +1,4 @@
-//! Which leases end when, and which of them the daemon should have cut by now.
+//! Which leases over NVMe-oF end when, and which of them the daemon should have cut by now.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use super::word::Word;
 
 /// How long after a deadline a daemon that lives may take for its own cut, which comes with a proof. It fences
 /// a lease that it could not cut by then.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Before another try of what failed.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -20,10 +20,26 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    leases: BTreeMap<LeaseId, (Generation, BootTime)>,
+    leases: BTreeMap<LeaseId, Known>,
     /// The same, the earliest first.
     ends: BTreeSet<(BootTime, LeaseId)>,
     is_orphan: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    generation: Generation,
+    end: BootTime,
+    failures: u32,
+}
+
+/// A lease that somebody should have cut by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) lease: LeaseId,
+    generation: Generation,
+    /// How often its cut has failed.
+    pub(super) failures: u32,
 }
 
 impl Watch {
@@ -31,7 +47,7 @@ impl Watch {
     pub(super) fn hear(&mut self, word: Word) {
         match word {
             Word::Until(lease, generation, deadline) if self.is_news(lease, generation) => {
-                self.set(lease, generation, deadline);
+                self.set(lease, generation, deadline, 0);
             }
             Word::Over(lease, generation) if self.is_news(lease, generation) => {
                 self.forget(lease);
@@ -55,19 +71,27 @@ impl Watch {
         Some(*end + self.patience())
     }
 
-    /// A lease that somebody should have cut by now; it is forgotten.
-    pub(super) fn take_due(&mut self, now: BootTime) -> Option<(LeaseId, Generation)> {
+    /// One that is due; it is forgotten.
+    pub(super) fn take_due(&mut self, now: BootTime) -> Option<Due> {
         let (end, lease) = *self.ends.first()?;
         if now < end + self.patience() {
             return None;
         }
-        let generation = self.forget(lease)?;
-        Some((lease, generation))
+        let Known {
+            generation,
+            failures,
+            ..
+        } = self.forget(lease)?;
+        Some(Due {
+            lease,
+            generation,
+            failures,
+        })
     }
 
     /// What could not be done now is tried once more, unless the daemon says something newer.
-    pub(super) fn try_again(&mut self, now: BootTime, lease: LeaseId, generation: Generation) {
-        self.set(lease, generation, now + AGAIN);
+    pub(super) fn try_again(&mut self, now: BootTime, due: Due) {
+        self.set(due.lease, due.generation, now + AGAIN, due.failures + 1);
     }
 
     /// Nothing is left to do, and nothing will come.
@@ -78,7 +102,7 @@ impl Watch {
     /// Everything that is known, to be said once more.
     pub(super) fn words(&self) -> impl Iterator<Item = Word> + '_ {
         let known = self.leases.iter();
-        known.map(|(lease, (generation, end))| Word::Until(*lease, *generation, *end))
+        known.map(|(lease, known)| Word::Until(*lease, known.generation, known.end))
     }
 
     fn patience(&self) -> Duration {
@@ -90,19 +114,24 @@ impl Watch {
 
     fn is_news(&self, lease: LeaseId, generation: Generation) -> bool {
         let known = self.leases.get(&lease);
-        known.is_none_or(|(known, _)| *known <= generation)
+        known.is_none_or(|known| known.generation <= generation)
     }
 
-    fn set(&mut self, lease: LeaseId, generation: Generation, end: BootTime) {
+    fn set(&mut self, lease: LeaseId, generation: Generation, end: BootTime, failures: u32) {
         self.forget(lease);
-        self.leases.insert(lease, (generation, end));
+        let known = Known {
+            generation,
+            end,
+            failures,
+        };
+        self.leases.insert(lease, known);
         self.ends.insert((end, lease));
     }
 
-    fn forget(&mut self, lease: LeaseId) -> Option<Generation> {
-        let (generation, end) = self.leases.remove(&lease)?;
-        self.ends.remove(&(end, lease));
-        Some(generation)
+    fn forget(&mut self, lease: LeaseId) -> Option<Known> {
+        let known = self.leases.remove(&lease)?;
+        self.ends.remove(&(known.end, lease));
+        Some(known)
     }
 }
 
@@ -121,6 +150,14 @@ mod tests {
         Word::Until(lease, Generation(generation), at(secs))
     }
 
+    fn due(lease: LeaseId, failures: u32) -> Option<Due> {
+        Some(Due {
+            lease,
+            generation: Generation(1),
+            failures,
+        })
+    }
+
     fn watching(words: &[Word]) -> Watch {
         let mut watch = Watch::default();
         words.iter().for_each(|word| watch.hear(*word));
@@ -132,10 +169,7 @@ mod tests {
         let mut watch = watching(&[until(A, 1, 10), until(B, 1, 5)]);
         assert_eq!(watch.next(), Some(at(5) + DAEMON_PATIENCE));
         assert_eq!(watch.take_due(at(5)), None);
-        assert_eq!(
-            watch.take_due(at(5) + DAEMON_PATIENCE),
-            Some((B, Generation(1)))
-        );
+        assert_eq!(watch.take_due(at(5) + DAEMON_PATIENCE), due(B, 0));
         assert_eq!(watch.take_due(at(5) + DAEMON_PATIENCE), None);
     }
 
@@ -146,7 +180,7 @@ mod tests {
         assert_eq!(watch.next(), Some(at(10)));
         assert_eq!(watch.take_due(at(9)), None);
         assert!(!watch.is_done());
-        assert_eq!(watch.take_due(at(10)), Some((A, Generation(1))));
+        assert_eq!(watch.take_due(at(10)), due(A, 0));
         assert!(watch.is_done());
     }
 
@@ -173,10 +207,10 @@ mod tests {
     fn what_failed_is_tried_again() {
         let mut watch = watching(&[until(A, 1, 10)]);
         watch.orphan();
-        assert_eq!(watch.take_due(at(10)), Some((A, Generation(1))));
-        watch.try_again(at(10), A, Generation(1));
+        assert_eq!(watch.take_due(at(10)), due(A, 0));
+        watch.try_again(at(10), due(A, 0).unwrap());
         assert_eq!(watch.take_due(at(10)), None);
-        assert_eq!(watch.take_due(at(10) + AGAIN), Some((A, Generation(1))));
+        assert_eq!(watch.take_due(at(10) + AGAIN), due(A, 1), "and counted");
     }
 
     #[test]

@@ -13,7 +13,9 @@ use std::{
 };
 
 use fabricbios_fallback_udp::ClientError;
-use fabricbios_node::{config::Settings, memory, past::Past, udp_listen::UdpListen};
+use fabricbios_node::{
+    config::Settings, memory, past::Past, udp_listen::UdpListen, watchdog::Watchdog,
+};
 use fabricbios_wire::*;
 use world::*;
 
@@ -134,7 +136,9 @@ async fn a_port_that_is_taken_is_told_with_its_flag() {
     };
     fs::create_dir(settings.state_dir()).expect("a directory");
     let past = Past::open(&settings).expect("a journal");
-    let error = memory::open(&settings, NodeId([1; 32]), &past).expect_err("taken");
+    let watchdog = Watchdog::new(directory.path(), NodeId([1; 32])).expect("a watchdog");
+    let opened = memory::open(&settings, NodeId([1; 32]), &past, &watchdog);
+    let error = opened.expect_err("taken");
     let error = format!("{error:#}");
     assert!(
         error.contains("--fbmu-listen") && error.contains(&address.to_string()),

@@ -16,6 +16,7 @@ use fabricbios_node::{
     past::Past,
     service::{Offered, Service},
     udp_listen::UdpListen,
+    watchdog::Watchdog,
 };
 use fabricbios_wire::*;
 
@@ -58,7 +59,9 @@ impl World {
         let directory = settings.state_dir().to_owned();
         let fabric = Fabric::open_or_create(&directory, SystemTime::now()).expect("a fabric");
         let past = Past::open(&settings).expect("a journal");
-        let (memory, roads) = memory::open(&settings, fabric.node_id(), &past).expect("memory");
+        let watchdog = Watchdog::new(&directory, fabric.node_id()).expect("a watchdog");
+        let opened = memory::open(&settings, fabric.node_id(), &past, &watchdog);
+        let (memory, roads) = opened.expect("memory");
         Self::serve(&settings, &fabric, past, memory, roads).await
     }
 

@@ -1,0 +1,288 @@
+//! The daemon as its watchdog sees it: a process that can be stopped, looked into, let go on and killed.
+//!
+//! Every call is about that process and none that has its number later.
+
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use fabricbios_lease::StepError;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::OFlags,
+    io::Errno,
+    process::{
+        Pid, PidfdFlags, PidfdGetfdFlags, Signal, getppid, pidfd_getfd, pidfd_open,
+        pidfd_send_signal,
+    },
+};
+
+/// `PIDFD_THREAD` of include/uapi/linux/pidfd.h, since Linux 6.9: the descriptor is of a thread.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+
+/// How long threads may take to stop. One that waits for a disk does not count.
+const STOP: Duration = Duration::from_secs(1);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// How long a killed process may take to be gone.
+const END: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Daemon {
+    process: Arc<OwnedFd>,
+    pid: Pid,
+}
+
+/// It does not run, until this is dropped; then it goes on, if it was this that stopped it.
+#[derive(Debug)]
+pub(super) struct Stopped<'a> {
+    daemon: &'a Daemon,
+    /// It was stopped before, and is nobody's here to let go on.
+    before: bool,
+}
+
+impl Daemon {
+    /// The process that started this one, unless it is gone already.
+    pub(super) fn parent() -> anyhow::Result<Option<Self>> {
+        let Some(pid) = getppid() else {
+            return Ok(None);
+        };
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(None),
+            opened => Arc::new(opened.context("open the daemon's process")?),
+        };
+        // While it is the parent its number is nobody else's.
+        Ok((getppid() == Some(pid)).then_some(Self { process, pid }))
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits for the end of all of its threads, and with them of its descriptors.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        while !self.is_gone(None)? {}
+        Ok(())
+    }
+
+    /// Whether it has ended, or does so within that time.
+    fn is_gone(&self, within: Option<Duration>) -> io::Result<bool> {
+        let within = within.and_then(|it| Timespec::try_from(it).ok());
+        match poll(
+            &mut [PollFd::new(&*self.process, PollFlags::IN)],
+            within.as_ref(),
+        ) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Waits until none of its threads runs. One that waits in the kernel, for a disk or a device, stops before it
+    /// runs again.
+    pub(super) fn stop(&self) -> Result<Stopped<'_>, StepError> {
+        let failed = |what: &str| StepError::new("stop the daemon", what);
+        let before = self.threads().any(|(_, state)| is_stopped(state)) && self.is_still();
+        if !before {
+            match pidfd_send_signal(&*self.process, Signal::STOP) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(failed(&errno.to_string())),
+            }
+        }
+        let stopped = Stopped {
+            daemon: self,
+            before,
+        };
+        let until = Instant::now() + STOP;
+        while !self.is_still() {
+            if Instant::now() > until {
+                return Err(failed("SIGSTOP does not stop it"));
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        Ok(stopped)
+    }
+
+    fn is_still(&self) -> bool {
+        let mut threads = self.threads();
+        threads.all(|(_, state)| is_stopped(state) || matches!(state, 'D' | 'Z' | 'X'))
+    }
+
+    /// Its threads and their states, as in proc_pid_stat(5).
+    fn threads(&self) -> impl Iterator<Item = (Pid, char)> {
+        let tasks = format!("/proc/{}/task", self.number());
+        let entries = fs::read_dir(&tasks).into_iter().flatten().flatten();
+        entries.filter_map(move |entry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name before the state may be anything.
+            let (_, behind_name) = stat.rsplit_once(") ")?;
+            Some((Pid::from_raw(number)?, behind_name.chars().next()?))
+        })
+    }
+
+    /// Whether somebody has killed it: what is left of it waits in the kernel and never runs again.
+    pub(super) fn is_killed(&self) -> bool {
+        self.threads()
+            .any(|(thread, state)| thread == self.pid && matches!(state, 'Z' | 'X'))
+    }
+
+    /// A duplicate of one of its descriptors. A process whose first thread has ended has them as long as another one lives.
+    pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd, StepError> {
+        let none = PidfdGetfdFlags::empty();
+        let mut refused = match pidfd_getfd(&*self.process, number, none) {
+            Ok(descriptor) => return Ok(descriptor),
+            Err(errno) => errno,
+        };
+        if refused == Errno::SRCH || refused == Errno::BADF {
+            for (thread, _) in self.threads() {
+                match self.descriptor_of(thread, number) {
+                    Ok(Some(descriptor)) => return Ok(descriptor),
+                    Ok(None) => {}
+                    Err(errno) => refused = errno,
+                }
+            }
+        }
+        let hint = match refused {
+            Errno::PERM => " (it takes CAP_SYS_PTRACE, and no kernel.yama.ptrace_scope of 3)",
+            Errno::INVAL => " (of a process that is killed it takes Linux 6.9)",
+            _ => "",
+        };
+        let what = format_args!("descriptor {number} of the daemon: {refused}{hint}");
+        Err(StepError::new("pidfd_getfd", what))
+    }
+
+    fn descriptor_of(&self, thread: Pid, number: i32) -> Result<Option<OwnedFd>, Errno> {
+        let thread = match pidfd_open(thread, PIDFD_THREAD) {
+            Err(Errno::SRCH) => return Ok(None),
+            opened => opened?,
+        };
+        // As long as the process is there, numbers below its own were its threads'.
+        if self.is_gone(Some(Duration::ZERO)).unwrap_or(true) {
+            return Ok(None);
+        }
+        match pidfd_getfd(&thread, number, PidfdGetfdFlags::empty()) {
+            Err(Errno::SRCH | Errno::BADF) => Ok(None),
+            got => got.map(Some),
+        }
+    }
+
+    /// Ends it; `false`: a thread of it waits in the kernel, and so it is not gone yet.
+    pub(super) fn kill(&self) -> io::Result<bool> {
+        match pidfd_send_signal(&*self.process, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        self.is_gone(Some(END))
+    }
+}
+
+fn is_stopped(state: char) -> bool {
+    matches!(state, 'T' | 't')
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        if !self.before
+            && let Err(errno) = pidfd_send_signal(&*self.daemon.process, Signal::CONT)
+        {
+            tracing::warn!(%errno, "watchdog: the daemon does not go on");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Read, Write},
+        os::fd::AsRawFd,
+        process::{Child, Command, Stdio},
+    };
+
+    use super::*;
+
+    /// A process that says what it is told.
+    fn cat() -> (Child, Daemon) {
+        let mut cat = Command::new("cat");
+        let child = cat.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = child.spawn().unwrap();
+        let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        let process = Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        (child, Daemon { process, pid })
+    }
+
+    fn says_what_it_is_told(child: &mut Child) {
+        child.stdin.as_mut().unwrap().write_all(b"word\n").unwrap();
+        let mut line = String::new();
+        let output = child.stdout.as_mut().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "word\n");
+    }
+
+    #[test]
+    fn what_the_watchdog_stopped_goes_on_and_what_somebody_else_stopped_does_not() {
+        let (mut child, daemon) = cat();
+        says_what_it_is_told(&mut child);
+        let stopped = daemon.stop().unwrap();
+        assert!(daemon.threads().all(|(_, state)| state == 'T'));
+        // Another one, which did not stop it, changes nothing.
+        drop(daemon.stop().unwrap());
+        assert!(daemon.threads().all(|(_, state)| state == 'T'));
+        drop(stopped);
+        says_what_it_is_told(&mut child);
+        assert!(daemon.kill().unwrap());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_descriptor_of_a_stopped_process_is_duplicated() {
+        let (mut child, daemon) = cat();
+        let stopped = daemon.stop().unwrap();
+        let duplicate = daemon.descriptor(1);
+        // Where the system refuses that to anybody, it says so.
+        if let Err(refused) = &duplicate {
+            assert!(
+                refused.detail.contains("Operation not permitted"),
+                "{refused}"
+            );
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return;
+        }
+        fs::File::from(duplicate.unwrap())
+            .write_all(b"more")
+            .unwrap();
+        assert!(daemon.descriptor(99).is_err());
+        drop(stopped);
+        drop(child.stdin.take());
+        let mut said = String::new();
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert_eq!(said, "more");
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_killed_process_has_no_descriptors_and_nobody_takes_its_number_for_it() {
+        let (mut child, daemon) = cat();
+        let number = child.stdin.as_ref().unwrap().as_raw_fd();
+        assert!(!daemon.is_killed());
+        assert!(daemon.kill().unwrap());
+        assert!(daemon.is_killed(), "nobody has waited for it yet");
+        assert!(daemon.descriptor(number).is_err());
+        daemon.wait().unwrap();
+        child.wait().unwrap();
+        assert!(daemon.kill().unwrap() && daemon.descriptor(0).is_err());
+    }
+}

@@ -1,0 +1,270 @@
+#!/usr/bin/python3
+# lab: one-vm timeout=900 disk=64M
+"""A daemon that is stopped, or dead and not gone, ends no lease over RDMA: its watchdog does, lease by lease, each at its own
+deadline, and lets everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why."""
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+
+from block import run, sh
+from checks import Suite, give_back, lab_device, leased, skip
+from fabric import Node, Refused, program, resources
+from nvme_host import until
+from rdma_client import ENDS, now_ms
+from writer import Writer
+
+LEASE_BYTES = 65536
+# The daemon has the first two seconds after a deadline, the watchdog as many from there on an emulated processor.
+WATCHDOG_MS, LATE_MS = 2000, 5000
+DISK = "fabricbios-state"
+# include/uapi/linux/ptrace.h, and __WALL of include/uapi/linux/wait.h.
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+# Watchdogs that ended soon, after which the next one is not started for 8 s.
+SOON_OVER = 4
+
+
+def stopped(suite, device, strategy):
+    """SIGSTOP under the writers of three leases: two run out meanwhile, one does not."""
+    empty = resources()
+    with Node("--rdma-strategy", strategy) as node, contextlib.ExitStack() as stack:
+        alice, bob = node.tenant("alice"), node.tenant("bob")
+        first, second, witness = [stack.enter_context(Writer()) for _ in range(3)]
+        if strategy == "region":
+            # Also by one that was started in the place of another.
+            end_watchdog(node)
+        leases = [alice.alloc(LEASE_BYTES, 10, first.peer), bob.alloc(LEASE_BYTES, 15, second.peer)]
+        going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
+        for writer, lease in zip((first, second, witness), (*leases, going_on)):
+            suite.check(f"{strategy}: a writer writes", writer.start(lease))
+        node.process.send_signal(signal.SIGSTOP)
+        stopped_at_ms = now_ms()
+        for name, lease, writer in zip(("first", "second"), leases, (first, second)):
+            ended_by_watchdog(suite, f"{strategy}, {name} lease", lease, writer.report())
+            suite.equal(f"{strategy}, {name} lease: the daemon is as it was", "T", state_of(node.process.pid))
+        node.process.send_signal(signal.SIGCONT)
+        for name, tenant, lease in zip(("first", "second"), (alice, bob), leases):
+            tenant.wait_until(lease, "expired")
+            proof = node.wait_for_line(lease["lease_id"], "the watchdog had put its queue pairs in ERR", "destroy_qp ok")
+            suite.check(f"{strategy}, {name} lease: the daemon proves its end, and who began it", proof, "a proof")
+        suite.equal(f"{strategy}: nothing is fenced", [], fences(node))
+        with leased(alice, device) as (_, client):
+            suite.equal(f"{strategy}: the next lease can be used", "success", client.write(0, b"next").status)
+        before_ms = now_ms()
+        bob.free(going_on)
+        end = witness.report()
+        print(f"   stopped for {(before_ms - stopped_at_ms) / 1000:.0f} s; the neighbour wrote {end['writes']} times", flush=True)
+        suite.check(f"{strategy}: their neighbour wrote on until its lease was freed", end["failed_at_ms"] >= before_ms, before_ms, end)
+        suite.equal(f"{strategy}: SIGTERM", 0, node.stop())
+    suite.equal(f"{strategy}: nothing is left on the device", without_contexts(empty), without_contexts(resources()))
+
+
+def ended_by_watchdog(suite, name, lease, report):
+    """Two seconds after the deadline, and then soon."""
+    late_ms = report["failed_at_ms"] - lease["expires_at_unix_ms"]
+    print(f"   {name}: {report['writes']} writes, last success {report['last_ok_at_ms'] - lease['expires_at_unix_ms']:+.0f} ms and "
+          f"first failure {late_ms:+.0f} ms from the deadline, {report['status']}", flush=True)
+    suite.check(f"{name}: access ends", report["status"] in ENDS, sorted(ENDS), report["status"])
+    suite.check(f"{name}: 2 to 5 s after its deadline", WATCHDOG_MS <= late_ms < LATE_MS, f"{WATCHDOG_MS} to {LATE_MS} ms", late_ms)
+
+
+def wedged(suite, device):
+    """The daemon runs, but for its driver, which a debugger holds: it is stopped for the cut alone."""
+    del device
+    with Node() as node, Writer() as writer, Writer() as neighbour:
+        alice = node.tenant("alice")
+        lease, other = alice.alloc(LEASE_BYTES, 8, writer.peer), alice.alloc(LEASE_BYTES, 600, neighbour.peer)
+        for its, one in ((writer, lease), (neighbour, other)):
+            its.start(one)
+        with held(thread_of(node.process.pid, "driver")):
+            ended_by_watchdog(suite, "wedged", lease, writer.report())
+            until(lambda: state_of(node.process.pid) == "S", 10, "the daemon to go on")
+            suite.equal("wedged: the rest of the daemon answers", 0, alice.run("ping").returncode)
+        alice.wait_until(lease, "expired")
+        proof = node.wait_for_line(lease["lease_id"], "the watchdog had put its queue pairs in ERR", "destroy_qp ok")
+        suite.check("wedged: the daemon proves its end, and who began it", proof, "a proof")
+        before_ms = now_ms()
+        alice.free(other)
+        suite.check("wedged: its neighbour wrote on", neighbour.report()["failed_at_ms"] >= before_ms, before_ms)
+        suite.equal("wedged: nothing is fenced", [], fences(node))
+
+
+def thread_of(pid, name):
+    """The number of the thread of that name."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return next(int(task.name) for task in tasks if (task / "comm").read_text(encoding="utf-8").strip() == name)
+
+
+@contextlib.contextmanager
+def held(thread):
+    """The thread does not run: ptrace(2), as of a debugger."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        if libc.ptrace(request, thread, None, None):
+            raise OSError(ctypes.get_errno(), "ptrace")
+    os.waitpid(thread, WALL)
+    yield
+    libc.ptrace(PTRACE_DETACH, thread, None, None)
+
+
+def refused(suite, device):
+    """A watchdog that may not look into the daemon kills it, and the next start says why."""
+    del device
+    with Node(within=("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")) as node:
+        alice = node.tenant("alice")
+        with Writer() as writer, Writer() as neighbour:
+            lease = alice.alloc(LEASE_BYTES, 8, writer.peer)
+            other = alice.alloc(LEASE_BYTES, 600, neighbour.peer)
+            for its, one in ((writer, lease), (neighbour, other)):
+                its.start(one)
+            suite.check("may not: it is told at once", node.wait_for_line("should this daemon hang, its watchdog kills it"), "a warning")
+            node.process.send_signal(signal.SIGSTOP)
+            ended_by_watchdog(suite, "may not", lease, writer.report())
+            suite.check("may not: its neighbours end with it", neighbour.report()["status"] in ENDS, sorted(ENDS))
+        suite.equal("may not: the daemon is killed", -signal.SIGKILL, node.process.wait(10))
+        node.start()
+        said = node.wait_for_line("the run before was ended", "the watchdog killed the daemon", "pidfd_getfd", "CAP_SYS_PTRACE")
+        suite.check("may not: the next start says why", said, "the reason")
+        suite.equal("may not: the lease is over", "REVOKED", alice.query(lease)["status"])
+
+
+def frozen(suite, device):
+    """The state disk does not answer, and SIGKILL leaves a process that waits for it, with its queue pairs."""
+    del device
+    with state_disk() as directory, Node(state_dir=directory) as node:
+        alice = node.tenant("alice")
+        with Writer() as writer, Writer() as neighbour:
+            lease = alice.alloc(LEASE_BYTES, 12, writer.peer)
+            other = alice.alloc(LEASE_BYTES, 16, neighbour.peer)
+            for its, one in ((writer, lease), (neighbour, other)):
+                its.start(one)
+            sh(f"dmsetup suspend --noflush --nolockfs {DISK}")
+            asking = subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, "lease", "alloc", "mem",
+                                       "--bytes", "4KiB", "--secs", "60"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            until(lambda: "D" in states_of_threads(node.process.pid), 20, "a thread that waits for the disk")
+            node.process.kill()
+            until(lambda: state_of(node.process.pid) == "Z", 10, "the daemon's death")
+            suite.check("frozen disk: the daemon is dead and not gone", "D" in states_of_threads(node.process.pid), "a thread in D")
+            ended_by_watchdog(suite, "frozen disk", lease, writer.report())
+            suite.check("frozen disk: it is still not gone", "D" in states_of_threads(node.process.pid), "a thread in D")
+            ended_by_watchdog(suite, "frozen disk, neighbour", other, neighbour.report())
+            sh(f"dmsetup resume {DISK}")
+            asking.kill()
+            asking.wait()
+        suite.equal("frozen disk: the daemon is gone with it", -signal.SIGKILL, node.process.wait(30))
+        node.start()
+        suite.equal("frozen disk: the next start tells the end", "REVOKED", alice.query(lease)["status"])
+        suite.equal("frozen disk: nothing is fenced", [], fences(node))
+
+
+def replaced(suite, device):
+    """A watchdog that is stopped does not answer: another one takes its place. Until there is one, no lease is granted
+    over RDMA, and what runs goes on."""
+    with Node() as node:
+        alice = node.tenant("alice")
+        with leased(alice, device) as (_, client):
+            before = watchdog(node)
+            end_watchdog(node, signal.SIGSTOP)
+            suite.check("a watchdog that is stopped is replaced", not os.path.exists(f"/proc/{before}"), "it is gone")
+            for _ in range(SOON_OVER - 1):
+                end_watchdog(node)
+            os.kill(watchdog(node), signal.SIGKILL)
+            until(lambda: not watchdog(node), 10, "the watchdog's end")
+            suite.refused("without a watchdog: no lease over RDMA", lambda: alice.alloc(LEASE_BYTES, 60), None, "Unavailable", "watchdog")
+            suite.equal("without a watchdog: a lease over UDP", "ACTIVE", alice.alloc(LEASE_BYTES, 60, None, 0, "--transport", "udp")["status"])
+            suite.equal("without a watchdog: what runs goes on", "success", client.write(0, b"on").status)
+            suite.check("all of this without a watchdog", not watchdog(node), "none")
+            suite.check("it is started again", until(lambda: granted(alice), 30, "a watchdog and grants"), "grants")
+
+
+def granted(tenant):
+    """Whether a lease over RDMA is granted now."""
+    try:
+        give_back(tenant, tenant.alloc(LEASE_BYTES, 60, None, 0, "--transport", "rdma"))
+        return True
+    except Refused:
+        return False
+
+
+def watchdog(node):
+    """The process, or None."""
+    found = run("pgrep", "--parent", node.process.pid, "--full", "[e]xe watchdog").stdout.split()
+    return int(found[0]) if found else None
+
+
+def end_watchdog(node, by=signal.SIGKILL):
+    """Another one comes, and is told everything."""
+    before = watchdog(node)
+    os.kill(before, by)
+    until(lambda: watchdog(node) not in (None, before), 20, "another watchdog")
+    until(lambda: granted(node.tenant("alice")), 20, "grants")
+
+
+def state_of(pid):
+    """As in proc_pid_stat(5)."""
+    return _state(pathlib.Path(f"/proc/{pid}/stat"))
+
+
+def states_of_threads(pid):
+    """The same, of all of its threads."""
+    return [_state(path) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+
+
+def _state(path):
+    try:
+        return path.read_text(encoding="utf-8").rsplit(") ", 1)[1][0]
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def state_disk():
+    """A file system on a device that can be suspended."""
+    sectors = int(sh("blockdev --getsz /dev/vda"))
+    sh(f"echo 0 {sectors} linear /dev/vda 0 | dmsetup create {DISK} && dmsetup mknodes")
+    directory = tempfile.mkdtemp(prefix="state-")
+    sh(f"mkfs.ext4 -q /dev/mapper/{DISK} && mount /dev/mapper/{DISK} {directory}")
+    try:
+        yield pathlib.Path(directory) / "state"
+    finally:
+        sh(f"dmsetup resume {DISK}; umount {directory} && dmsetup remove {DISK}")
+
+
+def fences(node):
+    """What is fenced now."""
+    return node.operator.ask("fence", "list")["fences"]
+
+
+def without_contexts(counts):
+    """What the kernel counts, but for opened devices."""
+    return {kind: count for kind, count in counts.items() if kind != "ctx"}
+
+
+def main():
+    """Each section on a node of its own."""
+    device = lab_device()
+    for module in ("dm-mod", "ext4"):
+        if run("modprobe", module).returncode:
+            skip(f"kernel module {module}")
+    with Suite("mem of a stopped daemon") as suite:
+        suite.section(windows, suite, device)
+        suite.section(regions, suite, device)
+        for section in (wedged, refused, frozen, replaced):
+            suite.section(section, suite, device)
+
+
+def windows(suite, device):
+    """Leases as windows."""
+    stopped(suite, device, "window")
+
+
+def regions(suite, device):
+    """Leases as regions."""
+    stopped(suite, device, "region")
+
+
+if __name__ == "__main__":
+    main()
