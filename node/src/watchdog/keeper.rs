@@ -29,7 +29,7 @@ use super::{
     watch::Watch,
     word::Word,
 };
-use crate::clock;
+use crate::{clock, lanes};
 
 /// How long one may leave its words unread.
 const LISTENS: Duration = Duration::from_secs(5);
@@ -63,6 +63,7 @@ pub(super) struct Process {
 
 impl Keeper {
     pub(super) fn keep(mut self, events: &Receiver<Event>) {
+        lanes::hurry();
         let mut tick = Instant::now();
         loop {
             let now = Instant::now();
@@ -98,6 +99,9 @@ impl Keeper {
                 Answer::Watches => {
                     self.pace.watches(Instant::now());
                     self.shared.watches.store(true, Ordering::SeqCst);
+                    if self.waiting.is_none() {
+                        tracing::info!("another watchdog watches");
+                    }
                     self.tell(Ok(()));
                 }
                 Answer::IsWell => self.pace.answered(),

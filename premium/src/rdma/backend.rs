@@ -184,9 +184,10 @@ impl Backend for RdmaBackend {
         self.carry_out(order)
     }
 
-    /// The device looks at no clock; the guard does.
+    /// The device looks at no clock; the guard does. Leases over another road are none of its.
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        if let Some(guard) = &self.hardware.guard {
+        if let (Some(guard), Known::Slot(_)) = (&self.hardware.guard, self.table.find(tag.lease_id))
+        {
             guard.extend(tag.lease_id, deadline);
         }
     }

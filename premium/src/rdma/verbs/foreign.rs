@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`, whose structure has 24 bytes.
+/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`, whose structure has 24 bytes; so on x86-64 and AArch64.
 const VERBS: libc::c_ulong = 3 << 30 | 24 << 16 | 0x1b << 8 | 1;
 const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;
