@@ -29,7 +29,7 @@ use super::{
     watch::Watch,
     word::Word,
 };
-use crate::{clock, lanes};
+use crate::{clock, workers::raise_priority};
 
 /// How long one may leave its words unread.
 const LISTENS: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub(super) struct Process {
 
 impl Keeper {
     pub(super) fn keep(mut self, events: &Receiver<Event>) {
-        lanes::hurry();
+        raise_priority();
         let mut tick = Instant::now();
         loop {
             let now = Instant::now();
