@@ -2,17 +2,17 @@
 //!
 //! Whatever comes in which order: the storage is asked for whole blocks of the lease only, for one WRITE
 //! at most once, for nothing without a valid key, room or time left, and what it brings after the end is
-//! told nobody.
+//! told nobody. Half-sent blocks never have more room than there is, and leave none taken.
 #![no_main]
 
 mod lease;
 mod script;
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use fabricbios_fallback_udp::{
-    Asked, Begin, DataKey, Io, Keys, Opened, Pending, Reply, ReplyBuffer, Space, StoreFailed,
-    begin, crc32c, finish, open, unauthenticated,
+    Asked, Begin, DataKey, Io, Keys, Leased, Opened, Pending, Reply, ReplyBuffer, Room, Share,
+    Space, StoreFailed, begin, crc32c, finish, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATA_OVERHEAD, DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService,
@@ -26,7 +26,10 @@ const LEASE: LeaseId = LeaseId(7);
 const UNITS: u64 = 256;
 const UNIT_BYTES: u32 = 512;
 
-struct Blocks;
+/// A lease with room for so many half-sent blocks.
+const HALF_SENT: usize = 2;
+
+struct Blocks(Arc<Share>);
 
 impl Space for Blocks {
     fn units(&self) -> u64 {
@@ -36,10 +39,15 @@ impl Space for Blocks {
     fn unit_bytes(&self) -> u32 {
         UNIT_BYTES
     }
+
+    fn share(&self) -> Option<&Arc<Share>> {
+        Some(&self.0)
+    }
 }
 
 struct World {
     lease: Lease<Blocks>,
+    share: Arc<Share>,
     key: DataKey,
     keys: Keys,
     now: Duration,
@@ -59,13 +67,20 @@ fuzz_target!(|bytes: &[u8]| {
     while !world.waiting.is_empty() {
         world.finish(0, true);
     }
+    let share = world.share.clone();
+    drop(world);
+    assert!(!share.is_used(), "room that nobody gives back");
 });
 
 impl World {
     fn new() -> Self {
         let key = DataKey::new(&DpKey([0; 32]));
+        // A lease has a 128th of it.
+        let room = Room::new(128 * HALF_SENT * UNIT_BYTES as usize);
+        let share = Share::new(&room, Arc::default());
         Self {
-            lease: Lease::new(Blocks),
+            lease: Lease::new(Blocks(share.clone())),
+            share,
             keys: Keys::new(key.clone()),
             key,
             now: Duration::ZERO,
@@ -80,7 +95,10 @@ impl World {
             0..=6 => self.send_request(script),
             7 => self.send_again(script),
             8..=10 => self.finish(script.small() as usize, step < 240),
-            11 => self.now += Duration::from_millis(script.number()),
+            11 => {
+                self.now += Duration::from_millis(script.number());
+                self.lease.at_desk(|desk| desk.tidy(self.now));
+            }
             12 => self.deliver(&script.rest(usize::from(step)), true),
             13 => self.rotate(script),
             14 => self.lease.deadline = self.now + Duration::from_millis(script.number()),

@@ -12,8 +12,11 @@ use tracing_subscriber::{
 pub fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
     let field =
         |to: &mut format::Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
-            if field.name() != "message" {
-                write!(to, "{}=", field.name())?;
+            match field.name() {
+                "message" => {}
+                // Said already, of a line that came from the `log` crate.
+                name if name.starts_with("log.") => return Ok(()),
+                name => write!(to, "{name}=")?,
             }
             write!(Escaped(to), "{value:?}")
         };
