@@ -30,15 +30,18 @@ FORM = ["flat", "structured"]
 ROLE = ["tenant", "operator"]
 LEASE_STATUS = ["active", "expired", "revoked"]
 PHASE = ["binding", "active", "grace", "expired", "revoked", "freed", "fenced"]
+CAUSE = ["expired", "freed", "revoked", "node_stopped", "node_restarted", "key_not_retired", "binding_failed",
+         "displaced"]
 STRATEGY = ["window", "region"]
 OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0901, 0x0908), 0x0910,
-              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B06)}
+              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B06), *range(0x0C01, 0x0C04)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
+PROOF_STEPS_MAX = 64
 NVMEOF_TRANSPORT = {1: "rdma", 3: "tcp"}
 NQN = re.compile(r"nqn\.[0-9]{4}-(0[1-9]|1[0-2])\.[A-Za-z0-9][-A-Za-z0-9._:+=@]*", re.ASCII)
 SECRET = re.compile(r"DHHC-1:0[0-3]:[A-Za-z0-9+/=]+:", re.ASCII)
@@ -309,7 +312,7 @@ def read_lease(r):
         out.append((key, r.u(8)))
     area = r.area()
     need(area.must(0x0101, 16).hex() == lease_id, "InvalidIntent")
-    return out + read_binding(area) + read_echo(area)
+    return out + read_binding(area) + read_echo(area) + read_end(area)
 
 
 def read_binding(area):
@@ -371,6 +374,28 @@ def read_echo(area):
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
     out += read_flags(area)
     return [(f"effective.{key}", value) for key, value in out]
+
+
+def short_text(data, limit):
+    need(len(data) <= limit, "InvalidIntent")
+    return quoted(utf8(data, "InvalidIntent"))
+
+
+def read_end(area):
+    tenant, end = area.one(0x0C01), area.one(0x0C02)
+    out = present([("tenant", None if tenant is None else short_text(tenant, 64))])
+    if end is None:
+        return out
+    need(len(end) >= 9 and end[8] < len(CAUSE), "InvalidIntent")
+    out += [("end.at_unix_ms", number(end[:8])), ("end.cause", CAUSE[end[8]])]
+    out += present([("end.by", short_text(end[9:], 64) if end[9:] else None)])
+    return out + numbered("end.proof", map(read_step, area.several(0x0C03, PROOF_STEPS_MAX)))
+
+
+def read_step(value):
+    need(len(value) >= 5 and value[4] <= min(len(value) - 5, 64), "InvalidIntent")
+    name, found = value[5:5 + value[4]], value[5 + value[4]:]
+    return [("step", short_text(name, 64)), ("took_us", number(value[:4])), ("found", short_text(found, 256))]
 
 
 def read_identity(r):
@@ -587,7 +612,7 @@ def make_lease(v):
     for key in ("capacity", "granted_at_unix_ms", "expires_at_unix_ms", "renewable_at_unix_ms",
                 "grace_ends_unix_ms", "remaining_ms"):
         out += be(v[key], 8)
-    return out + counted(tlv(0x0101, bytes.fromhex(v["lease_id"])) + make_binding(v) + make_echo(v))
+    return out + counted(tlv(0x0101, bytes.fromhex(v["lease_id"])) + make_binding(v) + make_echo(v) + make_end(v))
 
 
 def make_binding(v):
@@ -633,6 +658,21 @@ def make_echo(values):
         if key in v:
             out += tlv(tag, bytes([words.index(v[key])]))
     return out + (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"") + make_flags(v)
+
+
+def make_end(v):
+    out = tlv(0x0C01, text_bytes(v["tenant"])) if "tenant" in v else b""
+    end = below(v, "end.")
+    if not end:
+        return out
+    by = text_bytes(end["by"]) if "by" in end else b""
+    out += tlv(0x0C02, be(end["at_unix_ms"], 8) + bytes([CAUSE.index(end["cause"])]) + by)
+    return out + b"".join(map(make_step, items(end, "proof")))
+
+
+def make_step(v):
+    name = text_bytes(v["step"])
+    return tlv(0x0C03, be(v["took_us"], 4) + bytes([len(name)]) + name + text_bytes(v["found"]))
 
 
 def make_flat(v):

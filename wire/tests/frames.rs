@@ -160,7 +160,7 @@ fn long_texts_of_a_node_are_cut_at_a_character() {
 }
 
 #[test]
-fn the_largest_pages_fit_a_frame() {
+fn the_largest_answers_fit_a_frame() {
     let binding = Binding {
         nvmeof: None,
         dp_key: Some(DpKey([1; 32])),
@@ -197,6 +197,11 @@ fn the_largest_pages_fit_a_frame() {
             ],
         }),
     };
+    let step = ProofStep {
+        step: "s".repeat(PROOF_STEP_BYTES_MAX),
+        took_us: 1,
+        found: "f".repeat(PROOF_FOUND_BYTES_MAX),
+    };
     let lease = LeaseInfo {
         lease_id: LeaseId(1),
         resource_id: ResourceId(1),
@@ -215,13 +220,24 @@ fn the_largest_pages_fit_a_frame() {
             gpu_exclusivity: Some(GpuExclusivityClass::Shared),
             transport: Some(Transport::Both),
             rotate_on_renew: true,
-            read_only: false,
-            mutual_auth: false,
+            read_only: true,
+            mutual_auth: true,
         },
         binding,
-        tenant: None,
-        end: None,
+        tenant: Some("t".repeat(TENANT_BYTES_MAX)),
+        end: Some(Box::new(LeaseEnd {
+            at_unix_ms: 1,
+            cause: EndCause::Revoked,
+            by: Some("o".repeat(TENANT_BYTES_MAX)),
+            proof: vec![step; PROOF_STEPS_MAX],
+        })),
     };
+    // Lists have neither keys nor proofs.
+    let mut listed = LeaseInfo {
+        binding: Binding::default(),
+        ..lease.clone()
+    };
+    listed.end.iter_mut().for_each(|end| end.proof.clear());
     let fence = Fence {
         resource_id: ResourceId(1),
         resource_type: ResourceType::Mem,
@@ -230,10 +246,11 @@ fn the_largest_pages_fit_a_frame() {
         reason: "r".repeat(FENCE_REASON_BYTES_MAX),
     };
     let page = LeasePage {
-        leases: vec![lease; LEASES_PER_PAGE_MAX],
+        leases: vec![listed; LEASES_PER_PAGE_MAX],
         next: Some(LeaseId(1)),
     };
     for (message, reply) in [
+        (MessageType::LeaseQuery, Reply::Lease(lease)),
         (MessageType::LeaseList, Reply::Leases(page)),
         (
             MessageType::FenceList,

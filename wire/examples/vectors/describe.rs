@@ -261,6 +261,28 @@ fn lease(out: &mut Lines, p: &str, it: &LeaseInfo) {
     );
     binding(out, p, &it.binding);
     effective(out, &format!("{p}effective."), &it.effective);
+    if let Some(tenant) = &it.tenant {
+        lines!(out, p, "tenant" = format!("{tenant:?}"));
+    }
+    if let Some(it) = &it.end {
+        end(out, &format!("{p}end."), it);
+    }
+}
+
+fn end(out: &mut Lines, p: &str, it: &LeaseEnd) {
+    lines!(out, p, "at_unix_ms" = it.at_unix_ms, "cause" = it.cause);
+    if let Some(by) = &it.by {
+        lines!(out, p, "by" = format!("{by:?}"));
+    }
+    for (n, step) in it.proof.iter().enumerate() {
+        lines!(
+            out,
+            format!("{p}proof.{n}."),
+            "step" = format!("{:?}", step.step),
+            "took_us" = step.took_us,
+            "found" = format!("{:?}", step.found),
+        );
+    }
 }
 
 fn binding(out: &mut Lines, p: &str, it: &Binding) {

@@ -274,6 +274,35 @@ pub(crate) fn full_lease() -> LeaseInfo {
     }
 }
 
+/// A lease that an operator took back, as operators are told of it.
+pub(crate) fn revoked_lease() -> LeaseInfo {
+    let step = |step: &str, took_us, found: &str| ProofStep {
+        step: step.to_owned(),
+        took_us,
+        found: found.to_owned(),
+    };
+    LeaseInfo {
+        status: LeaseStatus::Revoked,
+        phase: LeasePhase::Revoked,
+        renewable_at_unix_ms: 0,
+        grace_ends_unix_ms: 0,
+        remaining_ms: 0,
+        tenant: Some("team-a".to_owned()),
+        end: Some(Box::new(LeaseEnd {
+            at_unix_ms: 1_800_000_031_006,
+            cause: EndCause::Revoked,
+            by: Some("anna".to_owned()),
+            proof: vec![
+                step("dealloc_mw", 312, ""),
+                step("destroy_qp", 4_097, "EBUSY, é: asked again"),
+                step("restrack", 0x0001_0203, ""),
+                step("FBMU PING under its key", 0, "NO_LEASE"),
+            ],
+        })),
+        ..lease(Binding::default())
+    }
+}
+
 pub(crate) fn entry(resource_type: ResourceType, flags: u16) -> FlatEntry {
     let low = u128::from(resource_type.code());
     FlatEntry {

@@ -79,6 +79,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let about = "a lease of block storage with every part: three addresses, both secrets, both roads";
     answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
     lease_lives(c);
+    lease_ends(c);
     let last = LeaseId(samples::LEASE.0 + 1);
     let freed = LeaseInfo {
         lease_id: last,
@@ -89,6 +90,19 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         next: Some(last),
     };
     answer(c, "lease_list", "LEASE_LIST, more to come", M::LeaseList, Reply::Leases(page));
+    let mut revoked = samples::revoked_lease();
+    revoked.end.iter_mut().for_each(|end| end.proof.clear());
+    let alive = LeaseInfo {
+        lease_id: last,
+        tenant: Some("team-é".to_owned()),
+        ..samples::lease(Binding::default())
+    };
+    let page = LeasePage {
+        leases: vec![revoked, alive],
+        next: None,
+    };
+    let about = "LEASE_LIST of an operator: whose each is, how it ended, no proofs";
+    answer(c, "lease_list_operator", about, M::LeaseList, Reply::Leases(page));
     let none = Reply::Leases(LeasePage::default());
     answer(c, "lease_list_empty", "LEASE_LIST, no leases", M::LeaseList, none);
     for outcome in RevokeOutcome::ALL {
@@ -139,6 +153,63 @@ fn lease_lives(c: &mut Vec<Case>) {
         let name = format!("lease_phase_{phase}");
         answer(c, &name, "LEASE_QUERY", MessageType::LeaseQuery, Reply::Lease(lease));
     }
+}
+
+/// What is told of an end, and to whom.
+#[rustfmt::skip] // One case a line.
+fn lease_ends(c: &mut Vec<Case>) {
+    let query = MessageType::LeaseQuery;
+    let revoked = samples::revoked_lease();
+    let about = "an operator's LEASE_QUERY of a lease that was revoked: whose it was, by whom, the proof";
+    answer(c, "lease_end_operator", about, query, Reply::Lease(revoked.clone()));
+    let of = |change: fn(&mut LeaseEnd)| {
+        let mut lease = LeaseInfo { tenant: None, ..revoked.clone() };
+        lease.end.iter_mut().for_each(|end| {
+            end.by = None;
+            change(end);
+        });
+        lease
+    };
+    let about = "the same to its tenant: neither its own name nor the operator's";
+    answer(c, "lease_end_tenant", about, query, Reply::Lease(of(|_| ())));
+    for cause in EndCause::ALL {
+        let mut lease = of(|end| end.proof.clear());
+        lease.end.iter_mut().for_each(|end| end.cause = *cause);
+        answer(c, &format!("lease_end_{cause}"), "LEASE_QUERY", query, Reply::Lease(lease));
+    }
+    let longest = of(|end| {
+        let step = ProofStep {
+            step: "s".repeat(PROOF_STEP_BYTES_MAX),
+            took_us: u32::MAX,
+            found: "f".repeat(PROOF_FOUND_BYTES_MAX),
+        };
+        end.proof = vec![step; PROOF_STEPS_MAX];
+    });
+    let about = "the longest proof that there can be";
+    answer(c, "lease_end_longest_proof", about, query, Reply::Lease(longest));
+    steps_without_an_end(c);
+}
+
+/// An encoder writes no such thing.
+fn steps_without_an_end(c: &mut Vec<Case>) {
+    let asked = asked(MessageType::LeaseQuery);
+    let plain = samples::rdma_lease();
+    let whole = encode_answer(&asked, &Ok(Reply::Lease(plain.clone())));
+    let (fixed, area) = whole[HEADER_LEN..].split_at(2 + 88);
+    let steps = [tlv(0x0C03, b"\0\0\0\x01\x04stepfound"), tlv(0x0C03, &[1])].concat();
+    let area = [&area[4..], &steps].concat();
+    let length = u32::try_from(area.len()).unwrap_or(u32::MAX).to_be_bytes();
+    c.push(Case {
+        name: "answer_lease_steps_without_end".to_owned(),
+        kind: Kind::Answer(asked),
+        about: "0x0C03 without 0x0C02 is skipped, also where it is none".to_owned(),
+        bytes: frame(
+            REPLY,
+            MessageType::LeaseQuery as u16,
+            &[fixed, &length, &area].concat(),
+        ),
+        expect: Expect::Accepted(describe::answer(&Ok(Reply::Lease(plain)))),
+    });
 }
 
 pub(crate) fn refusals(c: &mut Vec<Case>) {

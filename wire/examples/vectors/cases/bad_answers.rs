@@ -102,6 +102,7 @@ pub(crate) fn bad_answers(c: &mut Vec<Case>) {
     let odd = refusal(&[&class[..], &tlv(0x0A02, &[b'x'; 1_025])].concat());
     add("refusal_text_long", "1,025 bytes", odd, InvalidIntent);
     bad_nvmeof(c);
+    bad_ends(c);
     bad_lists(c);
 }
 
@@ -159,6 +160,43 @@ fn bad_nvmeof(c: &mut Vec<Case>) {
         let value = tlv(0x0309, &bytes.to_be_bytes());
         block(&format!("block_bytes_{bytes}"), "no size of a block", 0x0309, &value);
     }
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_ends(c: &mut Vec<Case>) {
+    let kind = Kind::Answer(asked(MessageType::LeaseQuery));
+    let mut lease = samples::revoked_lease();
+    lease.end.iter_mut().for_each(|end| end.proof.truncate(1));
+    let mut add = |name: &str, about: &str, tag: u16, instead: &[u8]| {
+        let bytes = damaged_lease(lease.clone(), tag, instead);
+        bad(c, &format!("bad_answer_end_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
+    };
+    let tenant = |text: &[u8]| tlv(0x0C01, text);
+    add("tenant_65", "one byte too many", 0x0C01, &tenant(&[b'a'; 65]));
+    add("tenant_not_utf8", "0xff", 0x0C01, &tenant(b"team-\xff"));
+    add("tenant_twice", "the tag again", 0x0C01, &tenant(b"team-a").repeat(2));
+    let end = |cause: u8, by: &[u8]| tlv(0x0C02, &[&[0; 8][..], &[cause], by].concat());
+    add("length_8", "no cause", 0x0C02, &tlv(0x0C02, &[0; 8]));
+    for cause in [8, 0x7F, 0xFF] {
+        add(&format!("cause_{cause:02x}"), "an unknown cause", 0x0C02, &end(cause, b""));
+    }
+    add("by_65", "one byte too many", 0x0C02, &end(2, &[b'a'; 65]));
+    add("by_not_utf8", "half a character", 0x0C02, &end(2, &[0xC3]));
+    add("twice", "the tag again", 0x0C02, &end(2, b"anna").repeat(2));
+    let step = |length: u8, rest: &[u8]| tlv(0x0C03, &[&[0, 0, 0, 9, length][..], rest].concat());
+    add("steps_65", "one more than 64", 0x0C03, &step(4, b"step").repeat(65));
+    let mut bad_step = |name: &str, about: &str, instead: &[u8]| {
+        add(&format!("step_{name}"), about, 0x0C03, instead);
+    };
+    bad_step("length_4", "no length of the name", &tlv(0x0C03, &[0; 4]));
+    bad_step("name_overruns", "a name of 5 bytes, of which 4 are there", &step(5, b"step"));
+    bad_step("name_65", "a name one byte too long", &step(65, &[b's'; 65]));
+    bad_step("name_not_utf8", "0xff", &step(4, b"ste\xfffound"));
+    bad_step("name_splits", "the name ends within a character", &step(1, "é".as_bytes()));
+    bad_step("found_257", "one byte too many", &step(4, &[b's'; 261]));
+    bad_step("found_not_utf8", "0xff", &step(4, b"stepfoun\xff"));
+    bad_step("second", "the second one is none", &[step(0, b""), tlv(0x0C03, &[0])].concat());
+    bad_step("truncated", "a length that runs out of the area", &step(4, b"step")[..10]);
 }
 
 #[rustfmt::skip] // One case a line.
