@@ -254,7 +254,7 @@ impl Lease {
                 Binding::default()
             },
             tenant: None,
-            end: self.end.clone().filter(|end| end.at_unix_ms != 0),
+            end: told_end(self.end.as_deref()),
         }
     }
 
@@ -382,7 +382,16 @@ impl Ended {
             effective: self.effective,
             binding: Binding::default(),
             tenant: None,
-            end: self.end.clone(),
+            end: told_end(self.end.as_deref()),
         }
     }
+}
+
+/// An end that is certain, as the holder is told of it: which operator took the lease back is for operators.
+fn told_end(end: Option<&LeaseEnd>) -> Option<Box<LeaseEnd>> {
+    let end = end.filter(|end| end.at_unix_ms != 0)?;
+    Some(Box::new(LeaseEnd {
+        by: None,
+        ..end.clone()
+    }))
 }

@@ -3,19 +3,16 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::Bound;
 
-use fabricbios_wire::{LeaseId, LeasePage, Reply, Role};
+use fabricbios_wire::{LEASES_PER_PAGE_MAX, LeaseId, LeasePage, Reply, Role};
 
 use crate::{Asked, LeaseTable, Now};
-
-/// Leases in one page: about half of a message's 64 KiB.
-const PAGE_LEASES: usize = 128;
 
 impl LeaseTable {
     /// The caller's leases, or everybody's for an operator, with ids above `after`. Looks at a page
     /// of the living and a page of the ended at most, however many there are.
     pub(crate) fn list(&self, now: Now, asked: &Asked, after: LeaseId, ended: bool) -> Reply {
         let above = (Bound::Excluded(after), Bound::Unbounded);
-        let page = PAGE_LEASES + 1;
+        let page = LEASES_PER_PAGE_MAX + 1;
         let tenant = self.tenants.get(&asked.tenant);
         let of = |ids: &BTreeSet<LeaseId>| ids.range(above).copied().take(page).collect();
         let (mut ids, over): (Vec<LeaseId>, Vec<LeaseId>) = match (asked.role, tenant) {
@@ -38,8 +35,8 @@ impl LeaseTable {
             ids.extend(over);
         }
         ids.sort_unstable();
-        let more = ids.len() > PAGE_LEASES;
-        ids.truncate(PAGE_LEASES);
+        let more = ids.len() > LEASES_PER_PAGE_MAX;
+        ids.truncate(LEASES_PER_PAGE_MAX);
         let told = |id: &LeaseId| {
             let mut info = self.told(now, asked.role, false, *id)?;
             if let Some(end) = &mut info.end {

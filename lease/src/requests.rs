@@ -272,17 +272,15 @@ impl LeaseTable {
         id: LeaseId,
     ) -> Option<LeaseInfo> {
         let live = self.leases.get(&id);
-        let live = live.map(|lease| (&lease.tenant, lease.info(now, with_keys)));
-        let ended = || {
-            self.ended
-                .get(&id)
-                .map(|ended| (&ended.tenant, ended.info(id)))
-        };
-        let (tenant, mut info) = live.or_else(ended)?;
+        let live = live.map(|it| (&it.tenant, &it.end, it.info(now, with_keys)));
+        let ended = || self.ended.get(&id);
+        let ended = || ended().map(|it| (&it.tenant, &it.end, it.info(id)));
+        let (tenant, end, mut info) = live.or_else(ended)?;
         if role == Role::Operator {
             info.tenant = Some(String::from(&**tenant));
-        } else if let Some(end) = &mut info.end {
-            end.by = None;
+            if let (Some(told), Some(end)) = (&mut info.end, end) {
+                told.by.clone_from(&end.by);
+            }
         }
         Some(info)
     }

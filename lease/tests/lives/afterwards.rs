@@ -59,6 +59,11 @@ fn of_one_that_was_revoked() {
     let freed = world.free(id);
     ends(&mut world);
     assert_eq!(world.lease(freed).phase, LeasePhase::Revoked);
+    let by = |info: &LeaseInfo| info.end.as_ref().unwrap().by.clone();
+    assert_eq!(by(world.lease(freed)), None, "that is for operators");
+    assert_eq!(by(&world.query(id)), None);
+    let told = world.operator(Request::LeaseQuery(id));
+    assert_eq!(by(world.lease(told)).as_deref(), Some("root"));
     let again = world.free(id);
     assert_eq!(world.refusal(again).error, LeaseError::Revoked);
     assert_eq!(refused_as(&mut world, id), [LeaseError::Revoked; 3]);

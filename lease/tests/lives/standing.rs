@@ -93,6 +93,52 @@ fn pages_of_a_list_follow_one_another_without_gap_or_repetition() {
     assert_eq!(seen, ids);
 }
 
+/// Names as long as they can be, and proofs that would not all fit.
+#[test]
+fn a_page_of_ended_leases_fits_a_frame_and_has_no_proofs() {
+    let mut world = World::new();
+    let (tenant, operator) = ("t".repeat(TENANT_BYTES_MAX), "o".repeat(TENANT_BYTES_MAX));
+    let mut proof = Proof::default();
+    for _ in 0..PROOF_STEPS_MAX {
+        proof.add("step", Duration::ZERO, "found");
+    }
+    for _ in 0..=LEASES_PER_PAGE_MAX {
+        world.ask_as(&tenant, Role::Tenant, alloc(PAGE, 10, 0));
+        let tag = world.bind_order().tag;
+        world.report(Report::Bind(tag, Ok(binding(7))));
+        let revoke = Request::LeaseRevoke(tag.lease_id);
+        world.ask_as(&operator, Role::Operator, revoke);
+        let cut = world.cut_order();
+        world.report(Report::Cut(cut, Ok(proof.clone())));
+        world.released();
+    }
+    let list = Request::LeaseList {
+        after: LeaseId(0),
+        ended: true,
+    };
+    let ticket = world.ask_as(&operator, Role::Operator, list);
+    let answer = world.answer(ticket).unwrap();
+    let Ok(Reply::Leases(page)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(page.leases.len(), LEASES_PER_PAGE_MAX);
+    for info in &page.leases {
+        let end = info.end.as_ref().unwrap();
+        assert_eq!(info.tenant.as_ref(), Some(&tenant));
+        assert_eq!((end.by.as_ref(), end.proof.len()), (Some(&operator), 0));
+    }
+    let asked = Header {
+        msg_type: MessageType::LeaseList as u16,
+        ..Header::default()
+    };
+    let frame = encode_answer(&asked, answer);
+    assert_eq!(decode_answer(&asked, &frame).as_ref(), Ok(answer));
+    let last = page.leases.last().unwrap().lease_id;
+    let ticket = world.operator(Request::LeaseQuery(last));
+    let proof = &world.lease(ticket).end.as_ref().unwrap().proof;
+    assert_eq!(proof.len(), PROOF_STEPS_MAX, "to who asks for one lease");
+}
+
 #[test]
 fn one_tenant_has_so_many_binds_on_their_way_and_no_more() {
     let policy = Policy {
