@@ -1,8 +1,8 @@
 //! The JSON of a lease. Its names are a contract; absent parts are left out.
 
 use fabricbios_wire::{
-    Binding, CpuIsolationClass, Effective, GpuExclusivityClass, LeaseInfo, LeaseStatus,
-    RdmaBinding, Transport,
+    Binding, CpuIsolationClass, Effective, GpuExclusivityClass, LeaseEnd, LeaseInfo, LeaseStatus,
+    ProofStep, RdmaBinding, Transport,
 };
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -27,6 +27,28 @@ pub(crate) struct LeaseJson<'a> {
     remaining_ms: u64,
     effective: EffectiveJson,
     binding: BindingJson<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    #[serde(flatten)]
+    end: Option<EndJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct EndJson<'a> {
+    ended_at_unix_ms: u64,
+    end_cause: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    proof: Vec<StepJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct StepJson<'a> {
+    step: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    found: &'a str,
+    took_us: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,6 +156,24 @@ impl<'a> From<&'a LeaseInfo> for LeaseJson<'a> {
             remaining_ms: info.remaining_ms,
             effective: (&info.effective).into(),
             binding: (&info.binding).into(),
+            tenant: info.tenant.as_deref(),
+            end: info.end.as_deref().map(EndJson::from),
+        }
+    }
+}
+
+impl<'a> From<&'a LeaseEnd> for EndJson<'a> {
+    fn from(end: &'a LeaseEnd) -> Self {
+        let step = |it: &'a ProofStep| StepJson {
+            step: &it.step,
+            found: &it.found,
+            took_us: it.took_us,
+        };
+        Self {
+            ended_at_unix_ms: end.at_unix_ms,
+            end_cause: end.cause.name(),
+            ended_by: end.by.as_deref(),
+            proof: end.proof.iter().map(step).collect(),
         }
     }
 }

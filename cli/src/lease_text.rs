@@ -1,10 +1,15 @@
 //! A lease for people. Keys and secrets are not shown: they are for programs, in the JSON.
 
 use fabricbios_wire::{
-    Effective, LeaseId, LeaseInfo, LeasePhase, NvmeofBinding, RdmaBinding, ResourceType,
+    Effective, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, NvmeofBinding, ProofStep, RdmaBinding,
+    ResourceType,
 };
 
-use crate::{gid, output, time_text};
+use crate::{
+    gid,
+    output::{self, one_line},
+    time_text,
+};
 
 /// All of it, a line per part.
 pub(crate) fn full(info: &LeaseInfo) -> String {
@@ -21,6 +26,13 @@ pub(crate) fn full(info: &LeaseInfo) -> String {
         row("capacity", info.resource_type.amount(info.capacity)),
         row("expires", expiry(info)),
     ];
+    if let Some(tenant) = &info.tenant {
+        rows.insert(1, row("tenant", one_line(tenant)));
+    }
+    if let Some(end) = &info.end {
+        rows.push(row("ended", time_text::utc(end.at_unix_ms)));
+        rows.push(row("cause", cause(end)));
+    }
     if info.renewable_at_unix_ms != 0 {
         rows.push(row(
             "renewable",
@@ -35,7 +47,36 @@ pub(crate) fn full(info: &LeaseInfo) -> String {
     }
     rows.push(row("enforced", effective(&info.effective)));
     binding(info, &mut rows);
-    output::table(&rows)
+    let steps = info.end.as_ref().map_or(&[][..], |end| &end.proof);
+    output::table(&rows) + &proof(steps)
+}
+
+fn cause(end: &LeaseEnd) -> String {
+    match &end.by {
+        Some(by) => format!("{}, by operator {}", end.cause, one_line(by)),
+        None => end.cause.to_string(),
+    }
+}
+
+/// What the cut did and was answered, a line each.
+fn proof(steps: &[ProofStep]) -> String {
+    if steps.is_empty() {
+        return String::new();
+    }
+    let headings = ["STEP OF THE CUT", "MS", "FOUND"].map(str::to_owned);
+    let step = |it: &ProofStep| {
+        vec![
+            one_line(&it.step),
+            format!("{:.2}", f64::from(it.took_us) / 1e3),
+            if it.found.is_empty() {
+                "ok".to_owned()
+            } else {
+                one_line(&it.found)
+            },
+        ]
+    };
+    let rows = std::iter::once(headings.to_vec()).chain(steps.iter().map(step));
+    "\n".to_owned() + &output::table(&rows.collect::<Vec<_>>())
 }
 
 /// As [`full`], and what its keys of before are still good for.
@@ -50,23 +91,56 @@ pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
     full(info) + &output::table(&[row("keys", old.to_owned())])
 }
 
-/// One line of a list.
-pub(crate) fn short(info: &LeaseInfo) -> Vec<String> {
-    vec![
-        info.lease_id.to_string(),
-        info.phase.to_string(),
-        info.resource_type.to_string(),
-        info.resource_type.amount(info.capacity),
-        expiry(info),
-        info.resource_id.to_string(),
-    ]
+/// A column of [`list`]: its heading, whether it is shown, and what it says of a lease.
+type Column = (&'static str, bool, fn(&LeaseInfo) -> String);
+
+/// A line for each lease, of 120 columns at most. TENANT and CAUSE are there where they are told, and RESOURCE where
+/// neither is: there is no room for all of them.
+pub(crate) fn list(leases: &[LeaseInfo]) -> String {
+    let tenants = leases.iter().any(|info| info.tenant.is_some());
+    let causes = leases.iter().any(|info| info.end.is_some());
+    let columns: [Column; 8] = [
+        ("LEASE", true, |info| info.lease_id.to_string()),
+        ("TENANT", tenants, short_tenant),
+        ("STATE", true, |info| info.phase.to_string()),
+        ("TYPE", true, |info| info.resource_type.to_string()),
+        ("CAPACITY", true, |info| {
+            info.resource_type.amount(info.capacity)
+        }),
+        ("END", true, end),
+        ("CAUSE", causes, |info| {
+            let end = info.end.as_ref();
+            end.map(|end| end.cause.to_string()).unwrap_or_default()
+        }),
+        ("RESOURCE", !tenants && !causes, |info| {
+            info.resource_id.to_string()
+        }),
+    ];
+    let shown = || columns.iter().filter(|(_, shown, _)| *shown);
+    let headings = shown().map(|(heading, ..)| (*heading).to_owned()).collect();
+    let line = |info| shown().map(|(.., cell)| cell(info)).collect();
+    let rows = std::iter::once(headings).chain(leases.iter().map(line));
+    output::table(&rows.collect::<Vec<_>>())
 }
 
-/// The headings of [`short`].
-pub(crate) fn headings() -> Vec<String> {
-    ["LEASE", "STATE", "TYPE", "CAPACITY", "EXPIRES", "RESOURCE"]
-        .map(str::to_owned)
-        .to_vec()
+/// At most 18 characters.
+fn short_tenant(info: &LeaseInfo) -> String {
+    let name = one_line(info.tenant.as_deref().unwrap_or_default());
+    match name.char_indices().nth(18) {
+        None => name,
+        Some(_) => name.chars().take(17).chain(['…']).collect(),
+    }
+}
+
+/// In how long, or since when.
+fn end(info: &LeaseInfo) -> String {
+    match (info.phase, &info.end) {
+        (LeasePhase::Binding | LeasePhase::Active, _) => {
+            format!("in {}", time_text::span(info.remaining_ms))
+        }
+        (_, Some(end)) => time_text::utc(end.at_unix_ms),
+        _ => time_text::utc(info.expires_at_unix_ms),
+    }
 }
 
 fn expiry(info: &LeaseInfo) -> String {

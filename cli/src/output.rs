@@ -43,6 +43,11 @@ impl Output {
     }
 }
 
+/// A node's words as one line; they cannot write anywhere on the terminal.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// Columns, left-aligned, two spaces between them.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use super::resource;
 use crate::{
     args,
     failure::Failure,
-    output::{Output, table},
+    output::{Output, one_line, table},
     time_text,
 };
 
@@ -65,7 +65,7 @@ fn columns(fence: &Fence) -> Vec<String> {
         fence.resource_type.to_string(),
         time_text::utc(fence.since_unix_ms),
         fence.lease_id.to_string(),
-        fence.reason.replace(char::is_control, " "),
+        one_line(&fence.reason),
     ]
 }
 

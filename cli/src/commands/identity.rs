@@ -16,7 +16,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::{
     args,
     failure::Failure,
-    output::{Output, table},
+    output::{Output, one_line, table},
 };
 
 const DAY_SECS: u32 = 86_400;
@@ -65,8 +65,7 @@ fn show(node: &Node, output: Output) -> Result<(), Failure> {
         endpoint: endpoint.to_string(),
         tenant,
         role: role.name(),
-        // The node's words, on somebody's terminal.
-        version: version.replace(char::is_control, " "),
+        version: one_line(&version),
     };
     output.print(&json, || {
         let row = |what: &str, value: &dyn ToString| vec![what.to_owned(), value.to_string()];

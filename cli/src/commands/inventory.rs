@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     failure::Failure,
-    output::{Output, table},
+    output::{Output, one_line, table},
 };
 
 #[derive(Serialize)]
@@ -277,7 +277,7 @@ fn columns(resource: &ResourceJson) -> Vec<String> {
     vec![
         resource.resource_id.clone(),
         resource.resource_type.clone(),
-        dash(name.replace(char::is_control, " ")),
+        dash(one_line(&name)),
         found(resource, resource.capacity),
         found(resource, resource.available),
         dash(resource.transports.join(",")),

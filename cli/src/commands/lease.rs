@@ -12,7 +12,7 @@ use crate::{
     failure::{Exit, Failure},
     lease_json::LeaseJson,
     lease_text,
-    output::{Output, table},
+    output::Output,
 };
 
 pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Failure> {
@@ -138,12 +138,7 @@ fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
         if leases.is_empty() {
             return "no leases".to_owned();
         }
-        let rows = std::iter::once(lease_text::headings());
-        table(
-            &rows
-                .chain(leases.iter().map(lease_text::short))
-                .collect::<Vec<_>>(),
-        )
+        lease_text::list(&leases)
     })
 }
 

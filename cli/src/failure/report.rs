@@ -9,7 +9,7 @@ use fabricbios_wire::RefusalClass;
 use serde::{Deserialize, Serialize};
 
 use super::{Exit, Failure};
-use crate::output::Output;
+use crate::output::{Output, one_line};
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -61,8 +61,7 @@ impl Failure {
             class,
             ..
         } = self;
-        // A node's message is one line; whatever came, it stays one.
-        let message = message.replace(char::is_control, " ");
+        let message = one_line(message);
         match self.exit {
             // What is wrong with the arguments has been said already.
             Exit::Usage => format!("fabricctl: {message}"),

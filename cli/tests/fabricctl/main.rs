@@ -11,6 +11,7 @@ mod block;
 mod blocks;
 #[path = "../../../client/tests/common/mod.rs"]
 mod common;
+mod ended;
 mod fail;
 mod identity;
 mod mem;
