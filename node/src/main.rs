@@ -3,6 +3,8 @@
 use std::{
     io::{self, IsTerminal},
     process::ExitCode,
+    thread,
+    time::Duration,
 };
 
 use clap::Parser;
@@ -10,11 +12,14 @@ use fabricbios_node::{
     config::{Cli, Command, Settings},
     log_format, run, watchdog,
 };
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// Lines of the log that wait for a reader; more are dropped. Some seconds of a busy node.
 const LINES_WAITING_MAX: usize = 16_384;
+
+/// Between two looks whether some were.
+const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     match Cli::parse().command {
@@ -48,11 +53,33 @@ fn log_to_stderr() -> WorkerGuard {
         .buffered_lines_limit(LINES_WAITING_MAX)
         .thread_name("log")
         .finish(io::stderr());
+    let dropped = writer.error_counter();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .fmt_fields(log_format::fields())
         .with_writer(writer)
         .init();
+    let tell = thread::Builder::new().name("log drops".into());
+    if let Err(error) = tell.spawn(move || tell_drops(&dropped)) {
+        tracing::error!(%error, "cannot start a thread: lines of the log that are dropped are not told");
+    }
     guard
+}
+
+/// Says how many lines were dropped since it was said last. The proof of a cut is not lost with its line: LEASE_QUERY
+/// tells it.
+fn tell_drops(dropped: &ErrorCounter) {
+    let mut told = 0;
+    loop {
+        thread::sleep(DROPS_TOLD_EVERY);
+        let now = dropped.dropped_lines();
+        if now > told {
+            tracing::error!(
+                lines = now - told,
+                "lines of the log were dropped: it is not read as fast as it is written"
+            );
+            told = now;
+        }
+    }
 }
