@@ -11,6 +11,7 @@
 
 mod answers;
 mod daemon;
+mod duty;
 mod keeper;
 mod lock;
 mod memory;

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 
-from block import run, sh
+from block import MIB, run, sh
 from checks import Suite, give_back, lab_device, leased, skip
 from fabric import Node, Refused, program, resources
 from nvme_host import until
@@ -36,7 +36,7 @@ def stopped(suite, device, strategy):
         if strategy == "region":
             # Also by one that was started in the place of another.
             end_watchdog(node)
-        leases = [alice.alloc(LEASE_BYTES, 10, first.peer), bob.alloc(LEASE_BYTES, 15, second.peer)]
+        leases = [alice.alloc(LEASE_BYTES, 9, first.peer), bob.alloc(LEASE_BYTES, 12, second.peer)]
         going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
         for writer, lease in zip((first, second, witness), (*leases, going_on)):
             suite.check(f"{strategy}: a writer writes", writer.start(lease))
@@ -167,6 +167,7 @@ def replaced(suite, device):
         alice = node.tenant("alice")
         with leased(alice, device) as (_, client):
             before = watchdog(node)
+            suite.check("a watchdog's memory is locked", locked_bytes(before) > MIB, "its program and more")
             end_watchdog(node, signal.SIGSTOP)
             suite.check("a watchdog that is stopped is replaced", not os.path.exists(f"/proc/{before}"), "it is gone")
             for _ in range(SOON_OVER - 1):
@@ -201,6 +202,12 @@ def end_watchdog(node, by=signal.SIGKILL):
     os.kill(before, by)
     until(lambda: watchdog(node) not in (None, before), 20, "another watchdog")
     until(lambda: granted(node.tenant("alice")), 20, "grants")
+
+
+def locked_bytes(pid):
+    """What of the process's memory stays."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmLck:"))) * 1024
 
 
 def state_of(pid):
