@@ -202,7 +202,7 @@ impl LeaseTable {
         };
         let waiting = core::mem::take(&mut lease.waiting);
         if lease.state != State::Grace {
-            lease.end_is_certain(now);
+            lease.end_is_certain(now, now.boot);
         }
         let info = lease.info(now, false);
         let over = lease.over();

@@ -35,7 +35,7 @@ impl LeaseTable {
         if lease.end.is_none() {
             lease.ends(EndCause::BindingFailed, None);
         }
-        lease.end_is_certain(now);
+        lease.end_is_certain(now, now.boot);
         lease.fenced_by_release = event == Event::ReleaseFailed;
         lease.fault = Some(reason.clone().into());
         lease.binding = None;

@@ -193,10 +193,10 @@ impl Lease {
         }));
     }
 
-    /// From now on its end is certain.
-    pub(crate) fn end_is_certain(&mut self, now: Now) {
+    /// Its end is certain since that time.
+    pub(crate) fn end_is_certain(&mut self, now: Now, since: BootTime) {
         if let Some(end) = self.end.as_mut().filter(|end| end.at_unix_ms == 0) {
-            end.at_unix_ms = now.unix_ms;
+            end.at_unix_ms = now.unix_ms_at(since);
         }
     }
 

@@ -116,6 +116,9 @@ impl LeaseTable {
         if let Some(end) = &mut lease.end {
             end.proof = proof.into_steps();
         }
+        if !keep {
+            lease.end_is_certain(now, done);
+        }
         self.cut_is_over(now, tag.lease_id);
         self.note(note);
         self.tell_ended(now, tag.lease_id);

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::{
     backends::Backends,
     clock, endpoint,
-    fair::Owner,
+    fair::{FairQueue, Owner},
     inventory::{Inventory, Standing},
     journal::{Change, CommitError, Journal, Seq},
     log_note,
@@ -74,6 +74,7 @@ const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
 const REPORTS_A_TURN: usize = 64;
 const TIMERS_A_TURN: usize = 64;
 const REQUESTS_A_TURN: usize = 16;
+const RELEASED_A_TURN: usize = 64;
 
 /// How often it is looked whether everything is settled or drained, while there is more to do.
 const LOOK: Duration = Duration::from_millis(10);
@@ -81,6 +82,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Who waits for an answer.
 #[derive(Debug)]
 struct Asker {
+    tenant: Arc<str>,
     reached: Option<IpAddr>,
     reply: oneshot::Sender<Answer>,
 }
@@ -92,7 +94,7 @@ enum Held {
     Answer(Ticket, Answer, After),
     /// A release or reset: after a crash the journal must not say that a lease lives whose bytes are
     /// scrubbed. Cuts wait for nothing.
-    Order(Owner, Order),
+    Order(Order),
 }
 
 /// See the module.
@@ -110,7 +112,9 @@ pub struct Driver {
     submitted: Seq,
     durable: Seq,
     /// What waits for the disk, in order of submission.
-    held: VecDeque<(Seq, Held)>,
+    held: VecDeque<(Seq, Owner, Held)>,
+    /// What waited for changes that are durable by now. One commit can have those of many thousands of leases.
+    released: FairQueue<Held>,
     /// Why the journal could not be written at the last try.
     unwritable: Option<CommitError>,
     draining: Option<BootTime>,
@@ -143,6 +147,7 @@ impl Driver {
             submitted: Seq(0),
             durable: Seq(0),
             held: VecDeque::new(),
+            released: FairQueue::default(),
             unwritable: None,
             draining: None,
             fenced_before: BTreeSet::new(),
@@ -203,6 +208,7 @@ impl Driver {
             self.apply(input);
             self.perform();
         }
+        self.let_go();
         for _ in 0..REPORTS_A_TURN {
             let Some(input) = self.mailbox.take_report() else {
                 break;
@@ -225,7 +231,7 @@ impl Driver {
             self.apply(input);
         }
         self.perform();
-        Some(more_is_due || !self.mailbox.is_empty())
+        Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
     }
 
     fn next_wake(&self) -> Option<BootTime> {
@@ -257,7 +263,8 @@ impl Driver {
             let census = self.table.census();
             census.keys().all(|state| *state == State::Fenced)
         };
-        (self.held.is_empty() && fenced_alone()) || patience_ends <= clock::now().boot
+        let waits = !self.held.is_empty() || !self.released.is_empty();
+        (!waits && fenced_alone()) || patience_ends <= clock::now().boot
     }
 
     fn apply(&mut self, input: Input) {
@@ -268,7 +275,14 @@ impl Driver {
                 reached,
                 request,
                 reply,
-            } => self.asked(tenant, role, request, Asker { reached, reply }),
+            } => {
+                let asker = Asker {
+                    tenant: Arc::clone(&tenant),
+                    reached,
+                    reply,
+                };
+                self.asked(tenant, role, request, asker);
+            }
             Input::Report { at, report } => self.table.on_report(clock::now(), at, report),
             Input::Durable(Ok(seq)) => {
                 self.unwritable = None;
@@ -350,7 +364,7 @@ impl Driver {
                     order,
                     tenant,
                     after_journal: true,
-                } => held.push(Held::Order(tenant, order)),
+                } => held.push((tenant, Held::Order(order))),
                 Effect::Order { order, tenant, .. } => self.backends.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
@@ -363,28 +377,34 @@ impl Driver {
                     ticket,
                     answer,
                     after,
-                } => held.push(Held::Answer(ticket, answer, after)),
+                } => {
+                    let asker = self.askers.get(&ticket);
+                    let tenant = asker.map(|asker| Arc::clone(&asker.tenant));
+                    held.push((tenant, Held::Answer(ticket, answer, after)));
+                }
             }
         }
         if !self.batch.is_empty() {
             self.submitted = self.journal.submit(std::mem::take(&mut self.batch));
         }
         let seq = self.submitted;
-        self.held.extend(held.into_iter().map(|it| (seq, it)));
-        self.let_go();
+        self.held
+            .extend(held.into_iter().map(|(tenant, it)| (seq, tenant, it)));
+        let is_durable = |(seq, ..): &(Seq, Owner, Held)| *seq <= self.durable;
+        while self.held.front().is_some_and(is_durable)
+            && let Some((_, tenant, held)) = self.held.pop_front()
+        {
+            self.released.push(tenant, held);
+        }
     }
 
-    /// What was held for changes that are durable by now.
+    /// Tells and orders some of what waited for the disk.
     fn let_go(&mut self) {
-        while self
-            .held
-            .front()
-            .is_some_and(|(seq, ..)| *seq <= self.durable)
-        {
-            match self.held.pop_front() {
+        for _ in 0..RELEASED_A_TURN {
+            match self.released.pop_of(|_| true) {
                 Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
-                Some((_, Held::Order(tenant, order))) => self.backends.dispatch(tenant, order),
-                None => {}
+                Some((tenant, Held::Order(order))) => self.backends.dispatch(tenant, order),
+                None => return,
             }
         }
     }
@@ -396,11 +416,11 @@ impl Driver {
             tracing::error!(%error, waiting = self.held.len(), "the journal could not be written; trying again");
         }
         self.unwritable = Some(error.clone());
-        for (seq, held) in std::mem::take(&mut self.held) {
+        for (seq, tenant, held) in std::mem::take(&mut self.held) {
             let (ticket, answer, after) = match held {
                 Held::Answer(ticket, answer, after) => (ticket, answer, after),
                 order @ Held::Order(..) => {
-                    self.held.push_back((seq, order));
+                    self.held.push_back((seq, tenant, order));
                     continue;
                 }
             };

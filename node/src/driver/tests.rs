@@ -55,9 +55,13 @@ impl Scene {
     }
 
     fn ask(&mut self, request: Request) -> oneshot::Receiver<Answer> {
+        self.ask_as("alice", request)
+    }
+
+    fn ask_as(&mut self, tenant: &str, request: Request) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
         self.take(Input::Asked {
-            tenant: "alice".into(),
+            tenant: tenant.into(),
             role: Role::Tenant,
             reached: None,
             request,
@@ -69,6 +73,9 @@ impl Scene {
     fn take(&mut self, input: Input) {
         self.driver.apply(input);
         self.driver.perform();
+        while !self.driver.released.is_empty() {
+            self.driver.let_go();
+        }
     }
 
     /// Hands in what has come until `is_enough`; what is durable only if that is to be known.
@@ -84,7 +91,8 @@ impl Scene {
     }
 
     fn releases_held(&self) -> usize {
-        let is_release = |it: &&(Seq, Held)| matches!(it.1, Held::Order(_, Order::Release(..)));
+        let is_release =
+            |(_, _, held): &&(Seq, Owner, Held)| matches!(held, Held::Order(Order::Release(..)));
         self.driver.held.iter().filter(is_release).count()
     }
 }
@@ -154,6 +162,27 @@ fn a_cut_waits_for_nothing_and_a_release_for_the_disk() {
     scene.go_on(true, |driver| driver.table.census().is_empty());
     assert_eq!(scene.releases_held(), 0);
     assert_eq!(lease(freed).phase, LeasePhase::Freed);
+}
+
+#[test]
+fn of_what_one_commit_made_durable_a_turn_does_some_and_tenants_take_turns() {
+    let mut scene = Scene::new();
+    let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
+    let loud: Vec<_> = { 0..RELEASED_A_TURN + 1 }
+        .map(|_| scene.ask(Request::LeaseAlloc(wanted.clone())))
+        .collect();
+    let mut quiet = scene.ask_as("bob", Request::LeaseAlloc(wanted));
+    scene.go_on(false, |driver| driver.held.len() == loud.len() + 1);
+
+    let all = scene.driver.submitted;
+    scene.driver.apply(Input::Durable(Ok(all)));
+    scene.driver.perform();
+    scene.driver.let_go();
+    assert!(quiet.try_recv().is_ok());
+    let told = |mut answer: oneshot::Receiver<Answer>| answer.try_recv().is_ok();
+    let loud_told = loud.into_iter().map(told).filter(|told| *told).count();
+    assert_eq!(loud_told, RELEASED_A_TURN - 1);
+    assert_eq!(scene.driver.released.len(), 2);
 }
 
 #[test]
