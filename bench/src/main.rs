@@ -5,6 +5,10 @@
 //! and nothing fails for being slow.
 
 mod bare_file;
+mod churn;
+mod daemon;
+mod ends;
+mod etcd;
 mod fbbu;
 mod fbmu;
 mod fdatasync;
@@ -32,6 +36,10 @@ enum Bench {
     Fdatasync(fdatasync::Options),
     /// A durable grant against a bare QUIC round trip and as many fdatasyncs as a grant issues
     Grant(grant::Options),
+    /// Grants and frees, 64 at once, of one tenant and of eight, against etcd's leases
+    Churn(churn::Options),
+    /// How late a quiet tenant's leases end beside 100,000 ends in one second of a loud one
+    Ends(ends::Options),
     /// Memory over UDP against a bare echo, an echo with the same tags, and a bare stream
     Fbmu(fbmu::Options),
     /// Blocks over UDP against NBD on the same file
@@ -57,9 +65,11 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Every bench, by the name of its subcommand.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 8] = [
     "fdatasync",
     "grant",
+    "churn",
+    "ends",
     "lease-table",
     "fbmu",
     "fbbu-nbd",
@@ -75,6 +85,8 @@ impl Bench {
             Self::FbbuNbd(options) => fbbu::run(&options),
             Self::Strategy(options) => strategy::run(&options),
             Self::Grant(options) => grant::run(&options),
+            Self::Churn(options) => churn::run(&options),
+            Self::Ends(options) => ends::run(&options),
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     requirements::ensure(layout, &[Need::Build], arguments.boot.consent(), &say)?;
     let mut report = Report::default();
+    // Some benches start the daemon. Optimised: these compare what it adds with what others do.
+    cargo::run(cargo::build_programs(layout, Profile::Release)?)?;
     let start = Instant::now();
     let host = cargo::run(cargo(
         layout,
@@ -33,8 +35,6 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     );
     let benches = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "bench_")?;
     if !benches.is_empty() {
-        // Optimised: these compare what the daemon adds with what the kernel does alone.
-        cargo::run(cargo::build_programs(layout, Profile::Release)?)?;
         let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
         for bench in benches {
             println!("\n== lab:{}", bench.name);

@@ -1,0 +1,145 @@
+//! A daemon as users run it: a process of its own, asked over loopback, its processor time read from /proc.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use fabricbios_client::{Identity, Node};
+use fabricbios_kernfs::Tree;
+use fabricbios_wire::{IssueRequest, Reply, Request, Role};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, SysconfVar, sysconf},
+};
+
+/// Validity of the identities of tenants, seconds.
+const IDENTITY_SECS: u32 = 24 * 3600;
+
+/// A program that runs until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn();
+        Ok(Self(child.with_context(|| format!("start {program}"))?))
+    }
+
+    /// What the processor did for the program and for the processes that it started, so far.
+    pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let ticks_a_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")?;
+        let ticks = ticks(self.0.id())?;
+        Ok(Duration::from_secs_f64(
+            ticks as f64 / ticks_a_second as f64,
+        ))
+    }
+}
+
+/// Clock ticks in user and kernel mode of a process and its descendants; proc_pid_stat(5), fields 14 and 15.
+fn ticks(pid: u32) -> anyhow::Result<u64> {
+    let proc = Tree::new("/proc");
+    let stat = proc.read(format!("{pid}/stat"))?;
+    let (_name, after) = stat.rsplit_once(')').context("a stat without a name")?;
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let own = |index: usize| -> anyhow::Result<u64> { Ok(fields[index].parse()?) };
+    let mut sum = own(11)? + own(12)?;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            sum += ticks(child.parse()?)?;
+        }
+    }
+    Ok(sum)
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.0.id()).map(Pid::from_raw);
+        let ended = pid.map(|pid| kill(pid, Signal::SIGTERM));
+        if matches!(ended, Ok(Ok(()))) {
+            drop(self.0.wait());
+        }
+    }
+}
+
+/// A daemon that leases memory over UDP, and its operator.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) running: Running,
+    pub(crate) operator: Node,
+    address: String,
+    state_dir: PathBuf,
+}
+
+impl Daemon {
+    /// `fabricbiosd` of the directory where this program lies, with its state in `place`. Arguments are in
+    /// one string.
+    pub(crate) fn start(place: &Path, arguments: &str) -> anyhow::Result<Self> {
+        let beside = std::env::current_exe()?.with_file_name("fabricbiosd");
+        if !beside.is_file() {
+            bail!(
+                "{} is not there: cargo build --release -p fabricbios-node",
+                beside.display()
+            );
+        }
+        let state_dir = place.join("state");
+        let log = fs::File::create(place.join("log"))?;
+        let mut command = Command::new(beside);
+        command
+            .arg("control-server")
+            .arg("--state-dir")
+            .arg(&state_dir);
+        command.args(["--listen=127.0.0.1:0", "--fbmu-listen=127.0.0.1:0"]);
+        command.args(["--fbbu-listen=none", "--rdma-device=none"]);
+        command.args(arguments.split_whitespace());
+        command.stdout(Stdio::piped()).stderr(log);
+        let mut running = Running::start(&mut command)?;
+        let stdout = running.0.stdout.take().context("a daemon without output")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let address = line.split_once("listen=").map(|(_, rest)| rest.trim());
+        let Some(address) = address else {
+            let log = fs::read_to_string(place.join("log"))?;
+            bail!("fabricbiosd is not ready: {log}");
+        };
+        let identity = Identity::load(state_dir.join("admin.identity"))?;
+        Ok(Self {
+            operator: Node::connect_blocking(address, &identity)?,
+            address: address.to_owned(),
+            running,
+            state_dir,
+        })
+    }
+
+    /// A new tenant's connection.
+    pub(crate) fn tenant(&self, name: &str) -> anyhow::Result<Node> {
+        let key = rcgen::KeyPair::generate()?;
+        let request = rcgen::CertificateParams::default().serialize_request(&key)?;
+        let reply = self
+            .operator
+            .call_blocking(Request::IdentityIssue(IssueRequest {
+                tenant: name.to_owned(),
+                role: Role::Tenant,
+                valid_secs: IDENTITY_SECS,
+                csr_der: request.der().to_vec(),
+            }))?;
+        let Reply::Issued {
+            certificate_pem,
+            ca_pem,
+        } = reply
+        else {
+            return Err(self.operator.unexpected("an identity", &reply).into());
+        };
+        let path = self.state_dir.join(format!("{name}.identity"));
+        let pem = format!("{certificate_pem}{}{ca_pem}", key.serialize_pem());
+        fs::write(&path, pem)?;
+        let identity = Identity::load(path)?;
+        Ok(Node::connect_blocking(&self.address, &identity)?)
+    }
+}

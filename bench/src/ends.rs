@@ -1,0 +1,266 @@
+//! A loud tenant's leases end by the ten thousand in one second, and a quiet tenant's among them: how late each
+//! access of the quiet one was cut, seen by a client that reads until it is refused, against the same with
+//! nobody beside. The quotas of tenants are lifted: this is what is left when they do not help.
+//!
+//! This is a load run as well: it fails when a lease of the quiet tenant was later than `--late-ms`, or any
+//! lease was fenced.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use clap::Args;
+use fabricbios_client::Node;
+use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
+use fabricbios_wire::{
+    LeaseAllocRequest, LeaseId, LeaseInfo, LeasePhase, Reply, Request, ResourceType,
+};
+
+use crate::{churn::at_once, daemon::Daemon, report::Spread};
+
+const LEASE_BYTES: u64 = 4096;
+/// Between two ends of the quiet tenant.
+const STEP: Duration = Duration::from_millis(20);
+/// A reader begins this long before the deadline.
+const BEFORE: Duration = Duration::from_millis(100);
+/// The quiet tenant's leases end from this long before the loud one's second on.
+const LEAD: Duration = Duration::from_millis(500);
+
+/// Term of the quiet tenant's leases: longer than granting them all takes.
+const QUIET_SECS: u32 = 25;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Leases of the loud tenant
+    #[arg(long, default_value_t = 100_000)]
+    leases: u32,
+    /// Leases of the quiet tenant; one ends every 20 ms, from half a second before the others on
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    quiet: u32,
+    /// How long the loud tenant may take to get its leases, seconds
+    #[arg(long, default_value_t = 75, value_parser = clap::value_parser!(u32).range(30..=3000))]
+    secs: u32,
+    /// The run fails when a lease of the quiet tenant ended later than this
+    #[arg(long, default_value_t = 20)]
+    late_ms: u64,
+    /// Where the state lies
+    #[arg(long, default_value = "target", value_name = "DIRECTORY")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let place = tempfile::tempdir_in(&options.dir)
+        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    // 64 more, for the grants meanwhile: what was freed can be leased again a moment later.
+    let memory = u64::from(options.leases + options.quiet + 64) * LEASE_BYTES;
+    let arguments = format!(
+        "--mem-bytes={memory} --leases-per-tenant-max={} --requests-per-tenant-max=0",
+        options.leases
+    );
+    let daemon = Daemon::start(place.path(), &arguments)?;
+    let [quiet, loud] = [daemon.tenant("quiet")?, daemon.tenant("loud")?];
+
+    let alone = watch(
+        &quiet,
+        options.quiet,
+        Instant::now() + Duration::from_secs(u64::from(QUIET_SECS) + 1),
+    )?;
+    print!("quiet, nobody beside:\n{alone}");
+
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(options.secs.into());
+    at_once(&runtime, options.leases, |_| grant(loud.clone(), end))?;
+    println!(
+        "{} leases of the loud tenant in {:.1} s; they end in one second",
+        options.leases,
+        begin.elapsed().as_secs_f64()
+    );
+    let beside = watch(&quiet, options.quiet, end - Duration::from_secs(1) - LEAD)?;
+    print!("quiet, beside the loud:\n{beside}");
+    let fenced = all_ended(&daemon.operator)?;
+    let (worst, bound) = (beside.worst(), options.late_ms);
+    if worst > bound as f64 || fenced > 0 {
+        bail!("a lease of the quiet tenant ended {worst} ms late, {fenced} leases are fenced");
+    }
+    println!("none of the quiet tenant's was later than {bound} ms, and none is fenced");
+    Ok(())
+}
+
+/// What was seen of the quiet tenant's leases.
+struct Watched {
+    /// Answer to the last read that was served, after the deadline; milliseconds, negative before it.
+    served: Vec<f64>,
+    /// End that the node tells, after the deadline; milliseconds.
+    told: Vec<f64>,
+    /// A grant and its free, asked for meanwhile.
+    requests: Vec<Duration>,
+}
+
+impl Watched {
+    /// Milliseconds.
+    fn worst(&self) -> f64 {
+        let all = self.served.iter().chain(&self.told);
+        all.copied().fold(f64::MIN, f64::max)
+    }
+}
+
+impl fmt::Display for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let served = Spread::of(self.served.iter().copied());
+        let told = Spread::of(self.told.iter().copied());
+        let requests = Spread::of_times(&self.requests);
+        let rows = [
+            ("last read that was served, ms after the deadline", served),
+            ("end as the node tells it, ms after the deadline", told),
+            ("grant and free meanwhile, µs", requests),
+        ];
+        rows.iter().try_for_each(|(name, spread)| match spread {
+            Some(spread) => writeln!(f, "  {name}: {spread}"),
+            None => writeln!(f, "  {name}: none"),
+        })
+    }
+}
+
+/// Grants `count` leases so that the first ends at `first_end` and each other one a step later, and reads each
+/// until it is refused.
+fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched> {
+    let first_grant = first_end.checked_sub(Duration::from_secs(QUIET_SECS.into()));
+    let first_grant = first_grant.filter(|at| *at > Instant::now());
+    let first_grant =
+        first_grant.context("no time is left for the quiet tenant; give more --secs")?;
+    let mut leases = Vec::new();
+    for number in 0..count {
+        sleep_until(first_grant + STEP * number);
+        leases.push(node.alloc_blocking(request(QUIET_SECS))?);
+    }
+    thread::scope(|scope| {
+        let readers: Vec<_> = { leases.iter() }
+            .map(|lease| scope.spawn(|| last_served(lease)))
+            .collect();
+        let mut requests = Vec::new();
+        sleep_until(first_end);
+        while readers.iter().any(|reader| !reader.is_finished()) {
+            let start = Instant::now();
+            let lease = node.alloc_blocking(request(QUIET_SECS))?;
+            node.call_blocking(Request::LeaseFree(lease.lease_id))?;
+            requests.push(start.elapsed());
+            thread::sleep(STEP);
+        }
+        let mut watched = Watched {
+            served: Vec::new(),
+            told: Vec::new(),
+            requests,
+        };
+        for (lease, reader) in leases.iter().zip(readers) {
+            let served = reader.join();
+            watched
+                .served
+                .push(served.map_err(|_panic| anyhow!("a reader panicked"))??);
+            let reply = node.call_blocking(Request::LeaseQuery(lease.lease_id))?;
+            let Reply::Lease(info) = reply else {
+                return Err(node.unexpected("a lease", &reply).into());
+            };
+            ensure!(
+                info.phase == LeasePhase::Expired,
+                "{}: {}",
+                info.lease_id,
+                info.phase
+            );
+            watched.told.push(late_ms(&info)?);
+        }
+        Ok(watched)
+    })
+}
+
+/// Reads from shortly before the deadline on; when the answer to the last read that was served came, in
+/// milliseconds after the deadline.
+fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
+    let coordinates = Coordinates {
+        lease_id: lease.lease_id,
+        dp_key: lease.binding.dp_key.clone().context("no key")?,
+        endpoint: lease.binding.udp_endpoint.context("no endpoint")?.into(),
+    };
+    let deadline = UNIX_EPOCH + Duration::from_millis(lease.expires_at_unix_ms);
+    let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
+    thread::sleep((deadline - BEFORE).duration_since(SystemTime::now())?);
+    let mut served = None;
+    loop {
+        match client.read(0, &mut [0; 64], &mut |_| ()) {
+            Ok(()) => served = Some(SystemTime::now()),
+            Err(ClientError::NoLease { .. }) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let served = served.context("no read was served before the deadline")?;
+    Ok(match served.duration_since(deadline) {
+        Ok(late) => late.as_secs_f64() * 1e3,
+        Err(early) => -early.duration().as_secs_f64() * 1e3,
+    })
+}
+
+/// A lease that ends within the second before `end`.
+async fn grant(node: Node, end: Instant) -> anyhow::Result<()> {
+    let left = end.saturating_duration_since(Instant::now()).as_secs();
+    let secs = u32::try_from(left)?;
+    ensure!(
+        secs > QUIET_SECS + 2,
+        "the leases are not granted yet; give more --secs"
+    );
+    node.alloc(request(secs)).await?;
+    Ok(())
+}
+
+fn request(secs: u32) -> LeaseAllocRequest {
+    LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, secs)
+}
+
+/// How late a lease that is over ended, as the node tells it.
+fn late_ms(info: &LeaseInfo) -> anyhow::Result<f64> {
+    let end = info.end.as_ref().context("an end that is not told")?;
+    Ok(end.at_unix_ms as f64 - info.expires_at_unix_ms as f64)
+}
+
+fn sleep_until(at: Instant) {
+    thread::sleep(at.saturating_duration_since(Instant::now()));
+}
+
+/// Waits until no lease lives, and prints how late those of the loud tenant ended; how many are fenced.
+fn all_ended(operator: &Node) -> anyhow::Result<usize> {
+    while !list(operator, false)?.is_empty() {
+        thread::sleep(STEP);
+    }
+    let ended = list(operator, true)?;
+    let loud = ended
+        .iter()
+        .filter(|lease| lease.tenant.as_deref() == Some("loud"));
+    let late: Vec<f64> = loud.map(late_ms).collect::<anyhow::Result<_>>()?;
+    if let Some(spread) = Spread::of(late) {
+        println!("loud:\n  end as the node tells it, ms after the deadline: {spread}");
+    }
+    let fenced = ended
+        .iter()
+        .filter(|lease| lease.phase == LeasePhase::Fenced);
+    Ok(fenced.count())
+}
+
+fn list(operator: &Node, ended: bool) -> anyhow::Result<Vec<LeaseInfo>> {
+    let mut leases = Vec::new();
+    let mut after = Some(LeaseId(0));
+    while let Some(id) = after {
+        let reply = operator.call_blocking(Request::LeaseList { after: id, ended })?;
+        let Reply::Leases(page) = reply else {
+            return Err(operator.unexpected("leases", &reply).into());
+        };
+        leases.extend(page.leases);
+        after = page.next;
+    }
+    Ok(leases)
+}
