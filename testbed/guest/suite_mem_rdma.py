@@ -160,6 +160,17 @@ def overlapping_rotation(suite, alice, lease, client):
     suite.equal("overlap over: the old key is dead", REMOTE_ACCESS_ERROR, client.read(0, 4, rkey=old).status)
 
 
+def proved(suite, name, lease, answer):
+    """The holder is told when and why the lease ended, and the steps of its cut in their order."""
+    suite.equal(f"{name}: the cause", answer["state"], answer.get("end_cause"))
+    suite.check(f"{name}: the time", lease["granted_at_unix_ms"] <= answer.get("ended_at_unix_ms", 0) <= now_ms(), "since the grant", answer)
+    steps = [step["step"] for step in answer.get("proof", [])]
+    key = {"window": "dealloc_mw", "region": "dereg_mr"}[lease["binding"]["rdma"]["strategy"]]
+    suite.check(f"{name}: the proof names the steps of the cut", {key, "destroy_qp", "restrack"} <= set(steps), f"{key}, …", steps)
+    suite.check(f"{name}: asked last whether it is gone", steps.index("destroy_qp") < steps.index("restrack"), "in that order", steps)
+    suite.check(f"{name}: whoever ended it is for operators to know", not {"tenant", "ended_by"} & set(answer), "neither", answer)
+
+
 def ends(suite, node, _device):
     """Free, expiry and revocation, each under a writer that does not stop."""
     bob, operator = node.tenant("bob"), node.operator
@@ -174,6 +185,11 @@ def ends(suite, node, _device):
             suite.ended(name, writer.report(), told_at_ms)
         answer = bob.query(lease)
         suite.equal(f"{name}: query", (state, status), (answer["state"], answer["status"]))
+        proved(suite, name, lease, answer)
+        told = {key: operator.query(lease).get(key) for key in ("tenant", "end_cause", "ended_by", "proof")}
+        suite.equal(f"{name}: an operator is told more", {
+            "tenant": "bob", "end_cause": state, "ended_by": "admin" if name == "revoke" else None,
+            "proof": answer["proof"]}, told)
         code = "Revoked" if state == "revoked" else ("Expired", "NotFound")
         suite.refused(f"{name}: no renewal", lambda: bob.renew(lease), NOT_FOUND, code)
         suite.refused(f"{name}: no new queue pair", lambda: bob.bind(lease, "qpn=17,gid=::ffff:10.77.0.1,psn=1"), NOT_FOUND, code)
