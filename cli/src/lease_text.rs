@@ -13,6 +13,10 @@ use crate::{
 
 /// All of it, a line per part.
 pub(crate) fn full(info: &LeaseInfo) -> String {
+    lines(info, None)
+}
+
+fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
     let mut rows = vec![
         row("lease", info.lease_id.to_string()),
         row(
@@ -47,6 +51,7 @@ pub(crate) fn full(info: &LeaseInfo) -> String {
     }
     rows.push(row("enforced", effective(&info.effective)));
     binding(info, &mut rows);
+    rows.extend(last);
     let steps = info.end.as_ref().map_or(&[][..], |end| &end.proof);
     output::table(&rows) + &proof(steps)
 }
@@ -88,7 +93,7 @@ pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
         (false, 0) => "new; those before open nothing any more",
         (false, _) => "new; those before go on working for the time that was asked for",
     };
-    full(info) + &output::table(&[row("keys", old.to_owned())])
+    lines(info, Some(row("keys", old.to_owned())))
 }
 
 /// A column of [`list`]: its heading, whether it is shown, and what it says of a lease.

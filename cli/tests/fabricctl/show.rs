@@ -194,6 +194,17 @@ fn every_time_in_the_help_has_its_unit() {
 }
 
 #[test]
+fn what_a_rotation_did_stands_in_the_columns_of_the_lease() {
+    let node = FakeNode::start(granting());
+    let told = text_of(&node, &format!("lease rotate {LEASE_TEXT}"));
+    let column = |name: &str| {
+        let line = told.lines().find(|line| line.starts_with(name)).unwrap();
+        line.len() - line[name.len()..].trim_start().len()
+    };
+    assert_eq!(column("keys"), column("state"), "{told}");
+}
+
+#[test]
 fn help_is_help_and_what_is_not_for_people_is_not_in_it() {
     let node = FakeNode::start(granting());
     let help = text_of(&node, "--help");
