@@ -67,19 +67,19 @@ fn log_to_stderr() -> WorkerGuard {
     guard
 }
 
-/// Says how many lines were dropped since it was said last. The proof of a cut is not lost with its line: LEASE_QUERY
-/// tells it.
+/// Says how many lines were dropped since the start, when there are more. Such a line can be dropped too: then the
+/// number has grown and is said again. The proof of a cut is not lost with its line: LEASE_QUERY tells it.
 fn tell_drops(dropped: &ErrorCounter) {
     let mut told = 0;
     loop {
         thread::sleep(DROPS_TOLD_EVERY);
-        let now = dropped.dropped_lines();
-        if now > told {
+        let dropped = dropped.dropped_lines();
+        if dropped > told {
+            told = dropped;
             tracing::error!(
-                lines = now - told,
-                "lines of the log were dropped: it is not read as fast as it is written"
+                dropped,
+                "lines of the log were dropped since the start: it is not read as fast as it is written"
             );
-            told = now;
         }
     }
 }
