@@ -1,13 +1,14 @@
 //! What to ask a lease for.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, time::Duration};
 
 use fabricbios_wire::{
     HostId, KvCacheIntent, LeaseAllocRequest, Nqn, RdmaPeer, ResourceId, Transport,
 };
 
 use crate::{
-    Blocks, Error, Identity, Kind, Lease, Memory, Node, Transfers, lease::Care, runtime::wait,
+    Blocks, Error, Identity, Kind, Lease, Memory, Node, Transfers, lease::Care, patience::PATIENCE,
+    runtime::wait,
 };
 
 /// Term of a lease unless told otherwise.
@@ -31,6 +32,7 @@ pub struct Builder<K: Kind> {
     identity: Option<Identity>,
     auto_renew: bool,
     transfers: Transfers,
+    patience: Duration,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -56,6 +58,7 @@ impl<K: Kind> Builder<K> {
             identity: None,
             auto_renew: true,
             transfers: Transfers::default(),
+            patience: PATIENCE,
             kind: PhantomData,
         }
     }
@@ -108,6 +111,13 @@ impl<K: Kind> Builder<K> {
         self
     }
 
+    /// For how long a request is asked again while the node is busy for a moment: this one, a connection for it, and
+    /// those of the lease ([`Lease::set_patience`]). 10 seconds unless told otherwise; zero for once.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Which node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
     pub fn node(mut self, address: impl Into<String>) -> Self {
         self.node = NodeChoice::Address(address.into());
@@ -140,9 +150,10 @@ impl<K: Kind> Builder<K> {
             identity,
             auto_renew,
             transfers,
+            patience,
             kind: _,
         } = self;
-        let node = connected(node, identity).await?;
+        let node = chosen(node, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.rdma_peers.is_empty());
         let info = node.alloc(request).await?;
         let care = match auto_renew {
@@ -203,12 +214,12 @@ impl BlockBuilder {
     }
 }
 
-async fn connected(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {
+fn chosen(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {
     let address = match choice {
         NodeChoice::Connected(node) => return Ok(node),
         NodeChoice::Address(address) => address,
         NodeChoice::Default => Node::default_address(),
     };
     let identity = identity.map_or_else(Identity::from_env, Ok)?;
-    Node::connect(&address, &identity).await
+    Node::undialled(&address, &identity)
 }

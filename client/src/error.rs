@@ -1,6 +1,6 @@
 //! What can go wrong between a caller and its lease, and whose turn it is then.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use fabricbios_wire::{LeaseError, LeaseId, Refusal};
 
@@ -115,6 +115,26 @@ impl Error {
             Self::Refused(refusal) => Some(refusal),
             _ => None,
         }
+    }
+
+    /// Whether the request was sent and only its answer is missing.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        matches!(self, Self::Unreachable { may_have_happened, .. } if *may_have_happened)
+    }
+
+    /// The last error of several tries.
+    pub(crate) fn after(mut self, tries: u32, waited: Duration) -> Self {
+        if let (
+            2..,
+            Self::Refused(Refusal { message: text, .. }) | Self::Unreachable { why: text, .. },
+        ) = (tries, &mut self)
+        {
+            text.push_str(&format!(
+                " (asked {tries} times in {:.1} s)",
+                waited.as_secs_f64()
+            ));
+        }
+        self
     }
 
     /// Whether the node has said of a lease that nothing can be done with it any more.

@@ -71,7 +71,7 @@ impl<K: Kind> Lease<K> {
     }
 
     /// A lease that was granted before, to this program or another one of the same tenant. It is not
-    /// renewed by itself, and dropping it changes nothing.
+    /// renewed by itself, and dropping it changes nothing. It is as [patient](Node::patient) as `node`.
     pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         let info = node.lease(Request::LeaseQuery(lease_id)).await?;
         check_kind::<K>(&info)?;
@@ -117,6 +117,12 @@ impl<K: Kind> Lease<K> {
         self.shared.health()
     }
 
+    /// For how long requests of this lease are asked again from now on, see [`Node::patient`]; renewals by itself have
+    /// a schedule of their own.
+    pub fn set_patience(&self, patience: Duration) {
+        self.shared.set_patience(patience);
+    }
+
     /// Another term from now; the node allows it in the last fifth of the current one.
     pub async fn renew_async(&self) -> Result<LeaseInfo, Error> {
         self.ask(self.shared.renewal()).await
@@ -156,10 +162,8 @@ impl<K: Kind> Lease<K> {
     pub async fn free_async(mut self) -> Result<LeaseInfo, Error> {
         self.stop_renewing();
         self.may_be_dropped = true;
-        self.shared
-            .node
-            .lease(Request::LeaseFree(self.lease_id()))
-            .await
+        let node = self.shared.patient_node();
+        node.lease(Request::LeaseFree(self.lease_id())).await
     }
 
     /// Gives the lease back, blocking.
@@ -171,7 +175,7 @@ impl<K: Kind> Lease<K> {
         if !matches!(request, Request::LeaseQuery(_)) {
             self.shared.check_not_lost()?;
         }
-        let info = self.shared.node.lease(request).await?;
+        let info = self.shared.patient_node().lease(request).await?;
         self.shared.told(info.clone());
         Ok(info)
     }

@@ -33,6 +33,12 @@
 //! [`MemLease::write`]. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md` and
 //! `docs/spec/data-plane-over-udp.md`.
 //!
+//! A node that is busy for a moment says so ([`Error::Refused`], transient, ResourceBusy or Unavailable), as it does to a
+//! tenant that asks too much at once or has too many connections; one that starts again loses its connections. Builders and
+//! their leases then ask again for up to 10 seconds, or as long as [`Builder::patience`] and [`Lease::set_patience`] say, and
+//! not beyond the end of the lease; a [`Node`] asks once unless it was made [patient](Node::patient), which says what is
+//! asked again.
+//!
 //! Block storage is asked for with [`BlockBuilder`]. [`connect_line`] makes it a device of the kernel
 //! over NVMe-oF; [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
 //!
@@ -50,6 +56,7 @@ mod kind;
 mod lease;
 mod link;
 mod node;
+mod patience;
 mod renewal;
 mod runtime;
 mod shared;

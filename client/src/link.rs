@@ -22,6 +22,7 @@ use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 use crate::{
     Error, Identity,
     dial::{Connected, Dialler, Undialled},
+    patience::{is_momentary, patiently},
 };
 
 /// How long a goodbye may hold up its caller.
@@ -75,9 +76,21 @@ impl Link {
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Asks, and again for up to `patience` while the node is busy, or lost after it had answered before: it may be
+    /// starting again. A request that the lost node may have carried out is repeated only if that is harmless.
+    pub(crate) async fn call(&self, request: &Request, patience: Duration) -> Result<Reply, Error> {
+        let comes_back = |error: &Error| {
+            matches!(error, Error::Unreachable { .. })
+                && self.remote().is_some()
+                && (!error.may_have_happened() || is_idempotent(request))
+        };
+        let may_repeat = |error: &Error| is_momentary(error) || comes_back(error);
+        patiently(patience, may_repeat, || self.call_once(request)).await
+    }
+
     /// Asks once; once more on a new connection if the old one was gone and asking twice is
     /// harmless.
-    pub(crate) async fn call(&self, request: &Request) -> Result<Reply, Error> {
+    async fn call_once(&self, request: &Request) -> Result<Reply, Error> {
         let (connection, fresh) = self.connection().await?;
         let lost = match self.ask(&connection, request).await {
             Ok(answer) => return answer,
@@ -93,9 +106,11 @@ impl Link {
             .unwrap_or_else(|lost| Err(self.explain(lost)))
     }
 
-    /// Connects unless connected.
-    pub(crate) async fn connect(&self) -> Result<(), Error> {
-        self.connection().await.map(drop)
+    /// Connects unless connected, and again for up to `patience` while the node has no room for a connection.
+    pub(crate) async fn connect(&self, patience: Duration) -> Result<(), Error> {
+        patiently(patience, is_momentary, || self.connection())
+            .await
+            .map(drop)
     }
 
     /// Says goodbye; the next call connects again.

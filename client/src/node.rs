@@ -1,6 +1,6 @@
 //! A node, as callers see it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use fabricbios_wire::{
     Effective, GpuExclusivityClass, LeaseAllocRequest, LeaseId, LeaseInfo, Reply, Request,
@@ -16,20 +16,61 @@ use crate::{
 /// A connection to a node's control plane. Cheap to clone; clones share the connection, which is
 /// made again by itself when the node has been restarted.
 #[derive(Clone, Debug)]
-pub struct Node(Arc<Link>);
+pub struct Node {
+    link: Arc<Link>,
+    pub(crate) patience: Duration,
+}
 
 impl Node {
     /// Connects.
     pub async fn connect(node: &str, identity: &Identity) -> Result<Self, Error> {
-        let link = Arc::new(Link::new(node, identity)?);
-        let dialling = Arc::clone(&link);
-        run(async move { dialling.connect().await }).await?;
-        Ok(Self(link))
+        Self::connect_patiently(node, identity, Duration::ZERO).await
+    }
+
+    /// Connects, and again for up to `patience` if the node has too many connections for a moment. What is asked
+    /// of it is asked as [`Node::patient`] says.
+    pub async fn connect_patiently(
+        node: &str,
+        identity: &Identity,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let node = Self::undialled(node, identity)?.patient(patience);
+        let link = Arc::clone(&node.link);
+        run(async move { link.connect(patience).await }).await?;
+        Ok(node)
+    }
+
+    /// Connects when it is asked something.
+    pub(crate) fn undialled(node: &str, identity: &Identity) -> Result<Self, Error> {
+        Ok(Self {
+            link: Arc::new(Link::new(node, identity)?),
+            patience: Duration::ZERO,
+        })
     }
 
     /// Connects, blocking.
     pub fn connect_blocking(node: &str, identity: &Identity) -> Result<Self, Error> {
         wait(Self::connect(node, identity))
+    }
+
+    /// Connects, blocking; see [`Node::connect_patiently`].
+    pub fn connect_patiently_blocking(
+        node: &str,
+        identity: &Identity,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        wait(Self::connect_patiently(node, identity, patience))
+    }
+
+    /// The same connection, over which is asked again for up to `patience`, with pauses from 10 ms to 1 s, what the node
+    /// refuses as transient with ResourceBusy or Unavailable, and what was lost with the connection, unless the node may
+    /// have carried it out and doing it twice is not the same as once: LEASE_ALLOC, LEASE_RENEW and LEASE_ROTATE.
+    /// [`Node::connect`] makes one that asks once.
+    pub fn patient(&self, patience: Duration) -> Self {
+        Self {
+            patience,
+            ..self.clone()
+        }
     }
 
     /// FABRICBIOS_NODE, or the node on this machine.
@@ -42,19 +83,19 @@ impl Node {
 
     /// As it was given.
     pub fn address(&self) -> &str {
-        self.0.node()
+        self.link.node()
     }
 
     /// What that resolved to.
     pub fn remote(&self) -> Option<SocketAddr> {
-        self.0.remote()
+        self.link.remote()
     }
 
     /// Asks. A request that was lost on a connection that had died before is repeated once when
     /// that is harmless.
     pub async fn call(&self, request: Request) -> Result<Reply, Error> {
-        let link = Arc::clone(&self.0);
-        run(async move { link.call(&request).await }).await
+        let (link, patience) = (Arc::clone(&self.link), self.patience);
+        run(async move { link.call(&request, patience).await }).await
     }
 
     /// Asks, blocking.
@@ -96,7 +137,7 @@ impl Node {
 
     /// Says goodbye, so that the node need not wait for silence. The next call connects again.
     pub async fn close(&self) {
-        let link = Arc::clone(&self.0);
+        let link = Arc::clone(&self.link);
         let closing = run(async move {
             link.close().await;
             Ok(())

@@ -38,15 +38,24 @@ async fn renew(shared: &Shared) -> Result<(), Error> {
             }
             Err(error) => error,
         };
-        let chance_left = shared.remaining() + shared.grace();
-        if is_final(&error) || chance_left.is_zero() {
+        let with_grace = shared.left_with_grace();
+        if is_final(&error) || with_grace.is_zero() {
             return Err(error);
         }
         tracing::debug!(lease_id = %shared.lease_id, "renewal failed, trying again: {error}");
         shared.set_health(Health::Retrying(error));
-        sleep(pause.min(chance_left / 4)).await;
+        sleep(soon_enough(pause, shared.remaining(), with_grace)).await;
         pause = (pause * 2).min(BACK_OFF_MAX);
     }
+}
+
+/// So that there are tries left before access ends, or, where it has ended, the contents go.
+fn soon_enough(pause: Duration, remaining: Duration, with_grace: Duration) -> Duration {
+    let left = match remaining {
+        Duration::ZERO => with_grace,
+        access => access,
+    };
+    pause.min(left / 4)
 }
 
 /// Until 85 % ± 5 % of the term are over. `window` is the last fifth of it.
@@ -94,6 +103,14 @@ mod tests {
             wait_for(LeaseId(0), Duration::from_secs(20), Duration::from_secs(5)),
             Duration::ZERO
         );
+    }
+
+    #[test]
+    fn a_long_grace_time_does_not_make_a_renewal_miss_the_end_of_access() {
+        let (ms, hour) = (Duration::from_millis, Duration::from_secs(3_600));
+        assert_eq!(soon_enough(ms(50), ms(1_000), hour), ms(50));
+        assert_eq!(soon_enough(ms(800), ms(1_000), hour), ms(250));
+        assert_eq!(soon_enough(ms(800), ms(0), ms(2_000)), ms(500));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
 /// What handle and renewal both know.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// Asks once.
     pub(crate) node: Node,
     pub(crate) lease_id: LeaseId,
     pub(crate) lease_secs: u32,
@@ -39,6 +40,7 @@ struct State {
     told_at: Instant,
     health: Health,
     transfers: Transfers,
+    patience: Duration,
     road: Option<Road>,
 }
 
@@ -50,10 +52,11 @@ impl Shared {
             told_at: Instant::now(),
             health: Health::Good,
             transfers: Transfers::default(),
+            patience: node.patience,
             road: None,
         };
         Arc::new_cyclic(|me| Self {
-            node,
+            node: node.patient(Duration::ZERO),
             lease_id,
             lease_secs,
             me: me.clone(),
@@ -84,6 +87,16 @@ impl Shared {
 
     pub(crate) fn set_transfers(&self, transfers: Transfers) {
         self.state().transfers = transfers;
+    }
+
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        self.state().patience = patience;
+    }
+
+    /// The node, for requests that somebody waits for; not beyond the end of the lease.
+    pub(crate) fn patient_node(&self) -> Node {
+        let left = self.left_with_grace();
+        self.node.patient(self.state().patience.min(left))
     }
 
     pub(crate) fn road(&self) -> Option<Road> {
@@ -153,14 +166,15 @@ impl Shared {
         }
     }
 
-    /// How long the contents are kept after access has ended.
-    pub(crate) fn grace(&self) -> Duration {
+    /// Until the contents go, as far as is known: at most that much.
+    pub(crate) fn left_with_grace(&self) -> Duration {
         let state = self.state();
-        let grace = state
-            .info
+        let info = &state.info;
+        let grace = info
             .grace_ends_unix_ms
-            .saturating_sub(state.info.expires_at_unix_ms);
-        Duration::from_millis(grace)
+            .saturating_sub(info.expires_at_unix_ms);
+        let left = Duration::from_millis(info.remaining_ms.saturating_add(grace));
+        left.saturating_sub(state.told_at.elapsed())
     }
 
     /// A panic elsewhere leaves the last answer, which is still the last answer.

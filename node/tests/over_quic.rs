@@ -17,13 +17,16 @@ use fabricbios_node::{
 };
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
+use tokio::task::JoinHandle;
 
 const ARENA: ResourceId = ResourceId(0xa);
+const ARENA_BYTES: u64 = 8 << 20;
 
 /// A running node, its fake hardware, and its operator.
 struct World {
     memory: Arc<FakeMemory>,
     service: Service,
+    identity: Identity,
     operator: Node,
 }
 
@@ -49,20 +52,41 @@ impl World {
     }
 
     async fn with(settings: &Settings) -> Self {
-        let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
+        let memory = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
         let offered = OfferedMemory::of(memory.clone(), 1 << 30).expect("an offer");
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
         let service = Service::start(settings, &fabric, only(offered)).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
-        let address = service.local_addr().to_string();
-        let operator = Node::connect(&address, &identity)
-            .await
-            .expect("a connection");
+        let operator = connect(&service, &identity).await;
         Self {
             memory,
             service,
+            identity,
             operator,
+        }
+    }
+
+    /// Waits until so many leases wait for their binding.
+    async fn until_binding(&self, count: usize) {
+        loop {
+            let (mut binding, mut after) = (0, Some(LeaseId(0)));
+            while let Some(from) = after {
+                let list = Request::LeaseList {
+                    after: from,
+                    ended: false,
+                };
+                let Ok(Reply::Leases(page)) = self.operator.call(list).await else {
+                    panic!("no list")
+                };
+                let is_binding = |info: &&LeaseInfo| info.phase == LeasePhase::Binding;
+                binding += page.leases.iter().filter(is_binding).count();
+                after = page.next;
+            }
+            if binding == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -114,6 +138,19 @@ impl World {
         self.service.stopped().await.expect("halted");
         self.service.close().await;
     }
+}
+
+async fn connect(service: &Service, identity: &Identity) -> Node {
+    let address = service.local_addr().to_string();
+    Node::connect(&address, identity)
+        .await
+        .expect("a connection")
+}
+
+/// Asks for a page, in the background.
+fn one_page(node: &Node) -> JoinHandle<Result<LeaseInfo, Error>> {
+    let node = node.clone();
+    tokio::spawn(async move { node.alloc(request(4096, 60, 0)).await })
 }
 
 fn over(phase: LeasePhase) -> bool {
@@ -192,12 +229,7 @@ async fn cuts_do_not_queue_behind_binds() {
     let world = World::start(directory.path()).await;
     let info = world.alloc(4096, 60, 0).await.expect("granted");
     world.memory.hold(Step::Bind);
-    let stuck: Vec<_> = (0..32)
-        .map(|_| {
-            let node = world.operator.clone();
-            tokio::spawn(async move { node.alloc(request(4096, 60, 0)).await })
-        })
-        .collect();
+    let stuck: Vec<_> = (0..32).map(|_| one_page(&world.operator)).collect();
     let memory = world.memory.clone();
     tokio::task::spawn_blocking(move || memory.wait_for(Step::Bind, 33))
         .await
@@ -211,6 +243,45 @@ async fn cuts_do_not_queue_behind_binds() {
     world.memory.let_go(Step::Bind);
     for bind in stuck {
         bind.await.expect("no panic").expect("granted in the end");
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn many_allocations_of_one_tenant_wait_for_their_turn_and_none_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    world.memory.hold(Step::Bind);
+    let asked: Vec<_> = (0..100).map(|_| one_page(&world.operator)).collect();
+    world.until_binding(100).await;
+    world.memory.let_go(Step::Bind);
+    for granted in asked {
+        granted.await.expect("no panic").expect("granted");
+    }
+    world.stop().await;
+}
+
+/// 1,100 of one tenant, of which 1,024 may wait at the node; a connection has 128 requests at once.
+#[tokio::test]
+async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    world.memory.hold(Step::Bind);
+    let mut asked = Vec::new();
+    for _ in 0..11 {
+        let connection = connect(&world.service, &world.identity).await;
+        let patient = connection.patient(Duration::from_secs(120));
+        asked.extend((0..100).map(|_| one_page(&patient)));
+    }
+    world.until_binding(1_024).await;
+    let refused = refusal(world.alloc(4096, 60, 0).await);
+    assert_eq!(
+        (refused.error, refused.class),
+        (LeaseError::ResourceBusy, RefusalClass::Transient)
+    );
+    world.memory.let_go(Step::Bind);
+    for granted in asked {
+        granted.await.expect("no panic").expect("granted");
     }
     world.stop().await;
 }
@@ -340,7 +411,7 @@ async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
     let refused = refusal(world.operator.alloc(wanted).await);
     assert_eq!(refused.error, LeaseError::InvalidArgs);
     world
-        .alloc(1 << 20, 60, 0)
+        .alloc(ARENA_BYTES, 60, 0)
         .await
         .expect("all of the arena is there");
     world.stop().await;

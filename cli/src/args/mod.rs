@@ -47,6 +47,11 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, in
+    /// seconds; 0: not at all
+    #[arg(long, global = true, env = "FABRICBIOS_PATIENCE_SECS", value_name = "SECS",
+          default_value_t = 10, value_parser = values::number::<0, 3_600>)]
+    pub(crate) patience_secs: u32,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -17,7 +17,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::MetadataExt,
     path::Path,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use fabricbios_client::{Identity, Node};
@@ -39,6 +39,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     let Args {
         node,
         identity,
+        patience_secs,
         command,
         ..
     } = args;
@@ -57,7 +58,8 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     if !output.json {
         warn_of_readers(&path);
     }
-    let node = Node::connect_blocking(&node, &identity)?;
+    let patience = Duration::from_secs(patience_secs.into());
+    let node = Node::connect_patiently_blocking(&node, &identity, patience)?;
     let topic = Topic::from(&command);
     let done = dispatch(&node, &path, command, output).map_err(|failure| failure.advised(topic));
     node.close_blocking();

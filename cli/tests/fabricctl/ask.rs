@@ -1,16 +1,18 @@
 //! What the node is asked.
 
+use std::mem;
+
 use fabricbios_wire::{
     CpuIsolationClass, Fence, Generation, GpuExclusivityClass, KvCacheIntent, KvCacheTier,
-    LeaseAllocRequest, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request, ResourceType,
-    RevokeOutcome, Transport,
+    LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, LeaseStatus, RefusalClass, Reply,
+    Request, ResourceType, RevokeOutcome, Transport,
 };
 use serde_json::{Value, json};
 
 use crate::{
     LEASE_TEXT, RESOURCE_TEXT,
-    common::{FakeNode, LEASE, RESOURCE, lease, rdma},
-    granting, json_of, run, saying, text_of,
+    common::{FakeNode, LEASE, RESOURCE, lease, rdma, refuse},
+    fails, granting, json_of, run, saying, text_of,
 };
 
 #[test]
@@ -74,6 +76,29 @@ fn every_alloc_asks_for_what_its_flags_say() {
         gpu.gpu_exclusivity,
         Some(GpuExclusivityClass::DeviceExclusive)
     );
+}
+
+#[test]
+fn commands_wait_for_a_node_that_is_busy_and_say_nothing_of_it() {
+    let busy_once = || {
+        let mut asked = false;
+        FakeNode::start(
+            move |request: &Request| match mem::replace(&mut asked, true) {
+                false => refuse(LeaseError::ResourceBusy, RefusalClass::Transient, "later"),
+                true => granting()(request),
+            },
+        )
+    };
+    let bind = format!("lease bind {LEASE_TEXT} --rdma-peer qpn=1,gid=::1,psn=2");
+    let free = format!("lease free {LEASE_TEXT}");
+    for line in ["lease alloc mem --bytes 1MiB --secs 60", &bind, &free] {
+        let node = busy_once();
+        assert_eq!(json_of(&node, line)["lease_id"], LEASE_TEXT);
+        assert_eq!(node.asked().len(), 2, "{line}");
+        let (status, object) = fails(&busy_once(), &format!("{line} --patience-secs 0"));
+        let code = json!("ResourceBusy");
+        assert_eq!((status, &object["reason"]["code"]), (3, &code), "{line}");
+    }
 }
 
 #[test]

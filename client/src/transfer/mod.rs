@@ -223,7 +223,10 @@ impl Shared {
 
     /// Asks the node how the lease is, and keeps the answer.
     fn ask_blocking(&self) -> Result<LeaseInfo, Error> {
-        let info = wait(self.node.lease(Request::LeaseQuery(self.lease_id)))?;
+        let info = wait(
+            self.patient_node()
+                .lease(Request::LeaseQuery(self.lease_id)),
+        )?;
         self.told(info.clone());
         Ok(info)
     }

@@ -111,7 +111,7 @@ impl Drop for Connection {
 
 /// A bind that fails has cut what was before: the keys that are known are dead then.
 fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
-    let bound = wait(shared.node.lease(Request::LeaseBind {
+    let bound = wait(shared.patient_node().lease(Request::LeaseBind {
         lease_id: shared.lease_id,
         peers: vec![peer],
     }));

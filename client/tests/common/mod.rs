@@ -78,7 +78,7 @@ impl FakeNode {
         node
     }
 
-    fn serve(&mut self) {
+    pub(crate) fn serve(&mut self) {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

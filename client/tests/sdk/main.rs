@@ -11,6 +11,7 @@ mod common;
 mod delayed;
 mod leases;
 mod nodes;
+mod patience;
 mod renewals;
 mod transfers;
 

@@ -1,6 +1,6 @@
 //! Nodes that come back, and identities that do not do.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_wire::Request;
@@ -24,7 +24,9 @@ fn a_restarted_node_is_found_again_for_what_may_be_asked_twice() {
 #[test]
 fn a_grant_is_never_asked_for_twice() {
     let mut node = FakeNode::start(obliging());
-    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let client = Node::connect_blocking(&node.addr(), &admin(&node))
+        .unwrap()
+        .patient(Duration::from_secs(60));
     client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
     node.crash_and_restart();
     let rotate = Request::LeaseRotate {
