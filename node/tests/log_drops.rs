@@ -4,10 +4,12 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use fabricbios_client::{Identity, Node};
-use fabricbios_wire::{EndCause, LeaseAllocRequest, Request, ResourceType, Transport};
+use fabricbios_wire::{EndCause, LeaseAllocRequest, LeaseId, Request, ResourceType, Transport};
+use tokio::time::timeout;
 
 /// Enough that their lines, some twenty each at this level, fill the queue of the log.
 const PINGS: u64 = 3_000;
@@ -62,20 +64,22 @@ async fn lines_that_are_dropped_are_counted_and_the_proof_of_a_cut_is_not_lost_w
     assert_eq!(end.cause, EndCause::Freed);
     assert!(!end.proof.is_empty());
 
-    let mut dropped = None;
+    let told = tokio::task::spawn_blocking(move || dropped(log, lease));
+    let dropped = timeout(Duration::from_secs(60), told).await;
+    assert!(dropped.expect("told").expect("no panic") > 0);
+}
+
+/// What the log says of dropped lines; the `cut` of the lease must not come before.
+fn dropped(log: impl BufRead, lease: LeaseId) -> u64 {
+    let lease = lease.to_string();
     for line in log.lines() {
         let line = line.expect("a line");
-        let is_cut = line.contains(" cut ") && line.contains(&lease.to_string());
+        let is_cut = line.contains(" cut ") && line.contains(&lease);
         assert!(!is_cut, "the queue was not full: {line}");
-        if let Some((_, told)) = line.split_once("lines of the log were dropped") {
-            dropped = Some(told.to_owned());
-            break;
+        if line.contains("lines of the log were dropped") {
+            let (_, count) = line.split_once("dropped=").expect("a number");
+            return count.trim().parse().expect("a number");
         }
     }
-    let dropped = dropped.expect("told");
-    let (_, count) = dropped.split_once("dropped=").expect("a number");
-    assert!(
-        count.trim().parse::<u64>().expect("a number") > 0,
-        "{count}"
-    );
+    panic!("the daemon is gone");
 }
