@@ -66,8 +66,8 @@ pub enum Farewell {
     Brief,
 }
 
-/// Make a lease's access real. Whatever binding of an older generation the lease still has is cut
-/// first, by the rules of [`Backend::cut`].
+/// Make a lease's access real. Whatever binding of an older generation the lease still has goes on until the new
+/// one is connected. Then it is cut, by the rules of [`Backend::cut`], and only then does the new one open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindOrder {
     /// Which binding.
@@ -125,7 +125,8 @@ impl fmt::Display for StepError {
 
 impl core::error::Error for StepError {}
 
-/// Why there is no new binding.
+/// Why there is no new binding. Unless the word is `Lost` or `Stranded`, the one before, with all its keys, is as it
+/// was, and later orders name it by the newer generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindError {
     /// The request cannot be met and nothing was left behind: the client's fault (a GID that does
@@ -135,8 +136,21 @@ pub enum BindError {
     Failed(StepError),
     /// A cut came first; nothing was left behind.
     Cancelled,
+    /// The node could not, after the binding before had been cut: nothing is bound, and nothing was left behind.
+    Lost(StepError),
     /// Something was left behind that could not be undone: the resource gets fenced.
     Stranded(StepError),
+}
+
+impl BindError {
+    /// The same, when the binding before has been cut.
+    #[must_use]
+    pub fn lost(self) -> Self {
+        match self {
+            Self::Refused(error) | Self::Failed(error) => Self::Lost(error),
+            other => other,
+        }
+    }
 }
 
 /// What a backend offers, from the truth of the kernel.

@@ -8,7 +8,7 @@ use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalCl
 use crate::{
     After, BindError, Change, Event, LeaseTable, Note, Now, Order, State, Tag,
     config::BIND_AGAIN_WITHIN,
-    lease::{Lease, Waiting, whole_secs},
+    lease::{Lease, OldKey, Waiting, whole_secs},
 };
 
 impl LeaseTable {
@@ -41,6 +41,8 @@ impl LeaseTable {
             return;
         }
         lease.binding = Some(Box::new(binding));
+        lease.bound = lease.generation;
+        lease.older_is_gone();
         lease.bound_before = false;
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
@@ -104,8 +106,12 @@ impl LeaseTable {
         if !lease.step(Event::NotBound) {
             return;
         }
-        // The old binding was cut before the new one was tried.
-        lease.binding = None;
+        if matches!(error, BindError::Lost(_)) {
+            lease.binding = None;
+            lease.older_is_gone();
+        } else if let Some(peers) = lease.peers_before.take() {
+            lease.peers = peers;
+        }
         if matches!(error, BindError::Failed(_)) {
             lease.try_again(now);
         }
@@ -125,16 +131,23 @@ impl LeaseTable {
             return;
         };
         let mut refusal = bind_refusal(tag.lease_id, error);
-        if lease.granted() && lease.binding.is_none() {
-            let by = lease.asks_for_a_key_by();
-            let goes_on = alloc::format!("; the lease goes on without a key: {by} gives it one");
+        if lease.granted() {
+            let goes_on = match lease.binding {
+                Some(_) => String::from("; what was bound before goes on"),
+                None => alloc::format!(
+                    "; the lease goes on without a key: {} gives it one",
+                    lease.asks_for_a_key_by()
+                ),
+            };
             refusal.message.push_str(&goes_on);
         }
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
         self.tell_without(now, tag.lease_id, &refusal);
         let lease_id = Some(tag.lease_id);
-        if let BindError::Failed(error) | BindError::Stranded(error) = error {
+        if let BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) =
+            error
+        {
             self.note(Note::NotBound {
                 lease_id: tag.lease_id,
                 error: error.clone(),
@@ -184,6 +197,15 @@ impl LeaseTable {
 }
 
 impl Lease {
+    /// The binding before was cut, and its keys with it.
+    fn older_is_gone(&mut self) {
+        self.peers_before = None;
+        self.old_key = match self.old_key {
+            Some(OldKey::Retiring { .. } | OldKey::Gone) => Some(OldKey::Gone),
+            Some(OldKey::Until(_)) | None => None,
+        };
+    }
+
     /// Of a lease of an earlier run nobody is there who asked for the binding and could ask again; what was
     /// not ready, an address or a disk after a boot, may be so a little later.
     fn try_again(&mut self, now: Now) {
@@ -204,7 +226,7 @@ fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
             RefusalClass::Permanent,
             alloc::format!("{error}"),
         ),
-        BindError::Failed(error) | BindError::Stranded(error) => (
+        BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => (
             LeaseError::Unavailable,
             RefusalClass::Transient,
             alloc::format!(

@@ -176,7 +176,7 @@ impl LeaseTable {
         lease.since = now.boot;
         (lease.cut_ordered, lease.cut_moved) = (true, None);
         // The cut ends every key.
-        lease.old_key = None;
+        (lease.binding, lease.old_key, lease.peers_before) = (None, None, None);
         if lease.state == State::Releasing {
             self.tell_ended(now, id);
             self.start_release(now, id);
@@ -228,7 +228,6 @@ impl LeaseTable {
         };
         lease.since = now.boot;
         lease.release_began = false;
-        lease.binding = None;
         if lease.outstanding.is_none() {
             let order = Order::Release(lease.tag(), lease.extent);
             self.order(order);

@@ -1,6 +1,6 @@
 //! New bindings and new keys: who gets which when, and what a lease without one is told.
 
-use alloc::{boxed::Box, format};
+use alloc::{boxed::Box, format, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer};
@@ -36,10 +36,16 @@ impl LeaseTable {
         check_peers(peers)?;
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
+        if matches!(lease.old_key, Some(OldKey::Retiring { .. } | OldKey::Gone)) {
+            // The order that ends it names the binding of now.
+            return Err(busy(format!(
+                "lease {id}: the key before is being ended; ask again"
+            )));
+        }
         if !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
-        lease.peers = peers.to_vec();
+        lease.asks_for(peers.to_vec());
         self.bind_again(now, Waiting::Rebind(asked.ticket), id)
     }
 
@@ -50,7 +56,7 @@ impl LeaseTable {
         Ok(None)
     }
 
-    /// A new generation towards the peers on record. The state is `Rebinding` already.
+    /// A new generation towards the peers on record. What was before goes on meanwhile. The state is `Rebinding` already.
     pub(crate) fn bind_anew(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -58,9 +64,6 @@ impl LeaseTable {
         lease.generation = lease.generation.next();
         lease.since = now.boot;
         lease.bind_again_at = None;
-        lease.old_key = None;
-        // What was before is cut first: nobody is told of it any more.
-        lease.binding = None;
         lease.outstanding = Some(Outstanding::Bind);
         lease.patience_over = false;
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
@@ -106,7 +109,7 @@ impl LeaseTable {
         let tag = lease.tag();
         if !lease.has_key() {
             // Who asks so has no queue pair to name; the one before may be why there is no key.
-            lease.peers.clear();
+            lease.asks_for(Vec::new());
             return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
         }
         self.rotate_now(
@@ -188,11 +191,20 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(tag, "key retired", &expected) else {
             return;
         };
+        if lease.old_key == Some(OldKey::Gone) {
+            lease.old_key = None;
+            return;
+        }
         if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
             self.note(Note::Stale(tag, "key retired"));
             return;
         }
         match outcome {
+            Ok(_) if lease.outstanding == Some(Outstanding::Bind) => {
+                // Whose binding it is, the one before or the new one, the bind will tell.
+                lease.old_key = None;
+                self.arm(tag.lease_id);
+            }
             Ok(binding) => {
                 lease.old_key = None;
                 lease.binding = Some(Box::new(binding));
@@ -212,6 +224,11 @@ impl LeaseTable {
 }
 
 impl Lease {
+    /// Of the next binding.
+    fn asks_for(&mut self, peers: Vec<RdmaPeer>) {
+        self.peers_before = Some(core::mem::replace(&mut self.peers, peers));
+    }
+
     /// Over whatever road.
     pub(crate) fn has_key(&self) -> bool {
         self.binding.as_deref().is_some_and(|binding| {

@@ -36,6 +36,8 @@ pub(crate) enum OldKey {
     Until(BootTime),
     /// It is being retired; a failure to do so by then ends the lease.
     Retiring { by: BootTime },
+    /// It ended with its binding; the order to retire it is still on its way.
+    Gone,
 }
 
 /// What has been ordered and not reported yet.
@@ -73,7 +75,12 @@ pub(crate) struct Lease {
     /// Of a lease of blocks: what was asked for, as it is enforced.
     pub(crate) block: Option<Box<BlockTerms>>,
     pub(crate) peers: Vec<RdmaPeer>,
+    /// While other ones are being connected: those that the binding in use is for.
+    pub(crate) peers_before: Option<Vec<RdmaPeer>>,
+    /// What works, while another one is being made, too.
     pub(crate) binding: Option<Box<Binding>>,
+    /// Of that.
+    pub(crate) bound: Generation,
     pub(crate) old_key: Option<OldKey>,
     /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not
     /// released: an order that still waits for its thread must not find them with somebody else.
@@ -226,7 +233,10 @@ impl Lease {
             resource_type: self.kind,
             status: status_of(phase),
             phase,
-            generation: self.generation,
+            generation: match self.binding {
+                Some(_) => self.bound,
+                None => self.generation,
+            },
             capacity: self.extent.length,
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,

@@ -14,7 +14,7 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{EndCause, LeaseEnd, LeaseId, LeasePhase, ResourceId};
+use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId};
 
 use crate::{
     BootTime, Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note,
@@ -301,7 +301,9 @@ impl Lease {
             effective: record.effective,
             block: record.block.clone(),
             peers: Vec::new(),
+            peers_before: None,
             binding: None,
+            bound: Generation(0),
             old_key: None,
             outstanding: None,
             patience_over: false,

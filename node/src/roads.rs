@@ -71,7 +71,11 @@ impl Roads {
         };
         let rdma = match self.rdma.bind(&over(Transport::Rdma)) {
             Ok(binding) => binding,
-            Err(error) => return Err(self.close_udp(order.tag, named(error, "RDMA"))),
+            Err(error) if is_gone(&error) => {
+                return Err(self.close_udp(order.tag, named(error, "RDMA")));
+            }
+            // An earlier binding goes on over both.
+            Err(error) => return Err(named(error, "RDMA")),
         };
         match self.udp.bind(&over(Transport::Udp)) {
             Ok(udp) => Ok(merged(rdma.rdma, udp)),
@@ -84,18 +88,22 @@ impl Roads {
         if !self.lock().contains_key(&tag.lease_id) {
             return error;
         }
-        stranded_unless(self.udp.cut(tag, Farewell::None).map(drop), error)
+        let closed = self.udp.cut(tag, Farewell::None).map(drop);
+        stranded_unless(closed, error.lost())
     }
 
-    /// What was just bound over RDMA goes; so do its claims to the bytes where nothing is in them yet.
+    /// What was just bound over RDMA goes, and what is open over UDP since before; so do its claims to the bytes where
+    /// nothing is in them yet.
     fn close_rdma(&self, order: &BindOrder, error: BindError) -> BindError {
         let is_new = !self.lock().contains_key(&order.tag.lease_id);
-        let closed = self.rdma.cut(order.tag, Farewell::None);
-        let closed = closed.and_then(|_proof| match is_new {
-            true => self.rdma.release(order.tag, order.extent, &|| ()),
-            false => Ok(()),
-        });
-        stranded_unless(closed, error)
+        let closed = self.rdma.cut(order.tag, Farewell::None).map(drop);
+        match is_new {
+            true => {
+                let release = || self.rdma.release(order.tag, order.extent, &|| ());
+                stranded_unless(closed.and_then(|()| release()), error)
+            }
+            false => self.close_udp(order.tag, stranded_unless(closed, error)),
+        }
     }
 
     /// Notes where the lease has keys now. One that never had a binding is not noted: nothing would
@@ -106,8 +114,8 @@ impl Roads {
             (Ok(binding), _) => {
                 known.insert(order.tag.lease_id, Keys::of(order, binding));
             }
-            (Err(_), Some(keys)) => *keys = Keys::Neither,
-            (Err(_), None) => {}
+            (Err(error), Some(keys)) if is_gone(error) => *keys = Keys::Neither,
+            (Err(_), _) => {}
         }
     }
 
@@ -143,6 +151,11 @@ fn merged(rdma: Option<RdmaBinding>, udp: Binding) -> Binding {
     Binding { rdma, ..udp }
 }
 
+/// Whether an earlier binding is no more.
+fn is_gone(error: &BindError) -> bool {
+    matches!(error, BindError::Lost(_) | BindError::Stranded(_))
+}
+
 /// Says which of the two roads it was.
 fn named(error: BindError, road: &str) -> BindError {
     let named =
@@ -150,6 +163,7 @@ fn named(error: BindError, road: &str) -> BindError {
     match error {
         BindError::Refused(error) => BindError::Refused(named(error)),
         BindError::Failed(error) => BindError::Failed(named(error)),
+        BindError::Lost(error) => BindError::Lost(named(error)),
         BindError::Stranded(error) => BindError::Stranded(named(error)),
         BindError::Cancelled => BindError::Cancelled,
     }

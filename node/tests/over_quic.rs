@@ -418,6 +418,35 @@ async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
 }
 
 #[tokio::test]
+async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    let lease_id = info.lease_id;
+    let bind = |qpn| {
+        world.operator.lease(Request::LeaseBind {
+            lease_id,
+            peers: vec![peer(qpn)],
+        })
+    };
+    let refused = refusal(bind(UNREACHABLE_QPN).await);
+    assert_eq!(refused.error, LeaseError::InvalidArgs, "{refused}");
+    world.memory.fail(Step::Bind, true);
+    let failed = refusal(bind(18).await);
+    assert_eq!(failed.error, LeaseError::Unavailable, "{failed}");
+    world.memory.fail(Step::Bind, false);
+    let told = world.lease(Request::LeaseQuery(lease_id)).await;
+    assert_eq!(
+        (&told.binding, told.generation),
+        (&info.binding, info.generation)
+    );
+    assert!(world.memory.opens(rkey(&info)));
+    let bound = bind(18).await.expect("bound");
+    assert!(world.memory.opens(rkey(&bound)) && !world.memory.opens(rkey(&info)));
+    world.stop().await;
+}
+
+#[tokio::test]
 async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
     let directory = tempfile::tempdir().expect("a directory");
     // Lists this machine's processors at least.

@@ -65,7 +65,8 @@ impl<C: Content> Road<C> {
             };
             drop(life);
             let quiet = older.content.wait_until_quiet(&|| ());
-            quiet.map_err(|why| failed(tag, &format!("of the older binding {why}")))?;
+            // Which is cut by then.
+            quiet.map_err(|why| failed(tag, &format!("of the older binding {why}")).lost())?;
         }
     }
 

@@ -42,37 +42,144 @@ fn a_bind_that_leaves_nothing_behind_refuses_and_forgets() {
 }
 
 #[test]
-fn a_second_bind_re_arms_and_a_failed_one_leaves_the_lease_without_access() {
+fn a_second_bind_re_arms_and_what_was_bound_goes_on_until_then() {
     let mut world = World::new();
     let tag = world.granted(1, 10, 0);
-    let ticket = world.ask(Request::LeaseBind {
-        lease_id: tag.lease_id,
-        peers: vec![peer()],
-    });
+    let before = world.query(tag.lease_id);
+    let ticket = world.rebind(tag.lease_id);
     let order = world.bind_order();
     assert_eq!(order.tag.generation, tag.generation.next());
-    let busy = world.ask(Request::LeaseBind {
-        lease_id: tag.lease_id,
-        peers: vec![peer()],
-    });
+    assert_eq!(world.query(tag.lease_id), before);
+    let busy = world.rebind(tag.lease_id);
     assert_eq!(world.refusal(busy).error, LeaseError::ResourceBusy);
-    world.report(Report::Bind(
-        order.tag,
-        Err(BindError::Refused(failed("modify_qp RTR"))),
-    ));
-    assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
+    world.report(Report::Bind(order.tag, Ok(binding(9))));
+    assert_eq!(world.lease(ticket).generation, order.tag.generation);
+    let after = world.query(tag.lease_id);
+    assert_eq!(after.binding.rdma.unwrap().rkey, Some(9));
+}
+
+#[test]
+fn a_second_bind_that_fails_leaves_what_was_bound_as_it_was() {
+    for error in [
+        BindError::Refused(failed("modify_qp RTR")),
+        BindError::Failed(failed("create_qp")),
+        BindError::Cancelled,
+    ] {
+        let mut world = World::new();
+        let tag = world.granted(1, 10, 5);
+        let before = world.query(tag.lease_id);
+        let elsewhere = RdmaPeer { qpn: 99, ..peer() };
+        let ticket = world.ask(Request::LeaseBind {
+            lease_id: tag.lease_id,
+            peers: vec![elsewhere],
+        });
+        let order = world.bind_order();
+        assert_eq!(order.peers, [elsewhere]);
+        world.report(Report::Bind(order.tag, Err(error)));
+        let refusal = world.refusal(ticket);
+        assert!(refusal.message.contains("goes on"), "{refusal:?}");
+        assert_eq!(world.query(tag.lease_id), before);
+        assert_eq!(world.orders, [], "nothing is cut");
+        world.pass_ms(10_000);
+        let cut = world.cut_order();
+        assert_eq!(cut, order.tag, "the deadline is where it was");
+        world.cut_ok(cut);
+        world.renew(tag.lease_id);
+        assert_eq!(
+            world.bind_order().peers,
+            [peer()],
+            "the queue pair on record"
+        );
+    }
+}
+
+#[test]
+fn a_second_bind_that_fails_when_what_was_before_is_cut_leaves_the_lease_without_access() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    let ticket = world.rebind(tag.lease_id);
+    let order = world.bind_order();
+    let lost = BindError::Lost(failed("bind_mw"));
+    world.report(Report::Bind(order.tag, Err(lost)));
+    let refusal = world.refusal(ticket);
+    assert!(
+        refusal.message.contains("without a key: LEASE_BIND"),
+        "{refusal:?}"
+    );
     let info = world.query(tag.lease_id);
     assert_eq!(
-        (info.phase, info.binding),
-        (LeasePhase::Active, Binding::default())
+        (info.phase, info.binding, info.generation),
+        (LeasePhase::Active, Binding::default(), order.tag.generation)
     );
-    world.ask(Request::LeaseBind {
-        lease_id: tag.lease_id,
-        peers: vec![peer()],
-    });
+    world.rebind(tag.lease_id);
     let order = world.bind_order();
     world.report(Report::Bind(order.tag, Ok(binding(9))));
     assert_eq!(world.query(tag.lease_id).generation, Generation(3));
+}
+
+/// A key before, whose overlap ends while another binding is being connected.
+fn overlap_ends_while_binding() -> (World, Tag) {
+    let mut world = World::new();
+    let tag = world.granted(1, 100, 0);
+    world.rotate(tag.lease_id, 500);
+    world.orders.clear();
+    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+    world.rebind(tag.lease_id);
+    let bind = world.bind_order().tag;
+    let previous = |world: &mut World| world.query(tag.lease_id).binding.rdma.unwrap().previous;
+    assert_eq!(previous(&mut world).unwrap().rkey, 7);
+    world.pass_ms(500);
+    assert_eq!(world.order(), Order::RetireKey(bind));
+    assert_eq!(previous(&mut world), None);
+    (world, bind)
+}
+
+#[test]
+fn a_key_before_dies_on_time_while_another_binding_is_connected() {
+    let (mut world, bind) = overlap_ends_while_binding();
+    // Of whichever binding the backend had by then.
+    world.report(Report::RetireKey(bind, Ok(binding(9))));
+    let error = BindError::Refused(failed("modify_qp RTR"));
+    world.report(Report::Bind(bind, Err(error)));
+    let rdma = world.query(bind.lease_id).binding.rdma.unwrap();
+    assert_eq!((rdma.rkey, rdma.previous), (Some(8), None));
+
+    let (mut world, bind) = overlap_ends_while_binding();
+    world.report(Report::RetireKey(bind, Err(failed("dealloc_mw"))));
+    assert_eq!(world.cut_order(), bind, "it takes the lease with it");
+}
+
+#[test]
+fn a_key_before_dies_with_its_binding_and_the_order_to_end_it_ends_no_other_key() {
+    let (mut world, bind) = overlap_ends_while_binding();
+    world.report(Report::Bind(bind, Ok(binding(9))));
+    for ticket in [world.rotate(bind.lease_id, 0), world.rebind(bind.lease_id)] {
+        assert_eq!(world.refusal(ticket).error, LeaseError::ResourceBusy);
+    }
+    world.pass_ms(60_000);
+    assert_eq!(world.orders, [], "nobody waits for it");
+    world.report(Report::RetireKey(bind, Err(failed("it is gone"))));
+    let rdma = world.query(bind.lease_id).binding.rdma.unwrap();
+    assert_eq!((rdma.rkey, rdma.previous), (Some(9), None));
+    world.rotate(bind.lease_id, 0);
+    assert_eq!(world.order(), Order::Rotate(bind));
+}
+
+#[test]
+fn what_is_bound_while_a_key_is_being_ended_waits_for_that() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    world.rotate(tag.lease_id, 500);
+    world.orders.clear();
+    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+    world.pass_ms(500);
+    assert_eq!(world.order(), Order::RetireKey(tag));
+    let busy = world.rebind(tag.lease_id);
+    assert_eq!(world.refusal(busy).error, LeaseError::ResourceBusy);
+    assert_eq!(world.refusal(busy).class, RefusalClass::Transient);
+    world.report(Report::RetireKey(tag, Ok(binding(8))));
+    world.rebind(tag.lease_id);
+    assert_eq!(world.bind_order().tag.generation, tag.generation.next());
 }
 
 /// The order to bind may still wait for a thread when the cut has long been proved. The bytes must

@@ -118,7 +118,11 @@ fn a_new_queue_pair_is_a_new_binding_on_both_roads_and_none_on_udp() {
     let second = world.bind_order().tag;
     assert_eq!(second.generation, both.generation.next());
     let told = world.query(both.lease_id);
-    assert_eq!(told.binding, Binding::default(), "the old key is cut");
+    assert_eq!(
+        told.binding.dp_key,
+        Some(DpKey([7; 32])),
+        "it goes on until then"
+    );
     world.report(Report::Bind(second, Ok(binding_over(Transport::Both, 8))));
     assert_eq!(dp_key(world.lease(ticket)), Some(&DpKey([8; 32])));
     let udp = world.granted_over(Transport::Udp, 10, 0);

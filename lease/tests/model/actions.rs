@@ -36,6 +36,8 @@ pub(crate) enum Outcome {
     Failed,
     Refused,
     Cancelled,
+    /// Did not work, nothing left behind, and what was bound before is gone.
+    Lost,
     /// Did not work, something left behind.
     Stranded,
     /// Not done, but moving.
@@ -224,6 +226,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         2 => Just(Outcome::Failed),
         1 => Just(Outcome::Refused),
         2 => Just(Outcome::Cancelled),
+        1 => Just(Outcome::Lost),
         2 => Just(Outcome::Stranded),
         2 => Just(Outcome::Moving),
     ]

@@ -122,7 +122,7 @@ impl Pair {
         for (info, lease) in told.iter().zip(&expected) {
             assert_eq!((info.phase, info.status), (lease.phase(), lease.status()));
             assert_eq!(info.remaining_ms, lease.remaining_ms(now), "{lease:?}");
-            assert_eq!(info.generation, lease.generation());
+            assert_eq!(info.generation, lease.told_generation(), "{lease:?}");
             assert_eq!(info.effective, lease.effective(), "{lease:?}");
             assert_eq!(info.expires_at_unix_ms, lease.expires_ms, "{lease:?}");
             assert_eq!(info.capacity, lease.extent.length);
@@ -134,6 +134,7 @@ impl Pair {
             let Ok(Reply::Lease(holders)) = holders else {
                 panic!("{holders:?}");
             };
+            self.seen.invariant_what_is_told_works(&holders);
             let rdma = holders.binding.rdma.clone();
             let previous = rdma.as_ref().and_then(|rdma| rdma.previous);
             let (keys, old) = lease.told();

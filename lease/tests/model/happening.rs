@@ -47,12 +47,26 @@ impl Pair {
     }
 
     pub(super) fn report(&mut self, report: Report) {
+        let before = self.holders_view(&report);
         self.table
             .on_report(self.now, self.now.boot, report.clone());
         let effects = self.effects();
         self.seen.report(&report);
         self.oracle.report(&report);
         self.compare(effects);
+        let after = self.holders_view(&report);
+        invariant_a_binding_that_fails_takes_nothing(&report, before, after);
+    }
+
+    /// What its holder is told of the lease that this is about.
+    fn holders_view(&mut self, report: &Report) -> Option<LeaseInfo> {
+        let its = |lease: &&oracle::Held| Some(lease.id) == report.lease_id();
+        let (id, tenant) = { self.oracle.leases.iter().find(its) }
+            .map(|lease| (lease.id, lease.tenant.clone()))?;
+        match self.look(&tenant, Asker::Holder, Request::LeaseQuery(id)) {
+            Ok(Reply::Lease(info)) => Some(info),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(super) fn report_open(&mut self, which: usize, outcome: Outcome) {
@@ -233,9 +247,12 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
     let fine = matches!(outcome, Outcome::Fine);
     let error = || StepError::new("step", "on purpose");
     let done = || if fine { Ok(()) } else { Err(error()) };
+    // A key that cannot be made takes nothing away.
+    let rotates = matches!(order, Order::Rotate(_));
     let bound = |binding: Binding| match outcome {
         Outcome::Fine | Outcome::Moving => Ok(binding),
-        Outcome::Failed => Err(BindError::Failed(error())),
+        Outcome::Lost if !rotates => Err(BindError::Lost(error())),
+        Outcome::Failed | Outcome::Lost => Err(BindError::Failed(error())),
         Outcome::Refused => Err(BindError::Refused(error())),
         Outcome::Cancelled => Err(BindError::Cancelled),
         Outcome::Stranded => Err(BindError::Stranded(error())),

@@ -33,6 +33,8 @@ impl Journal {
 pub(crate) struct Seen {
     /// Newest generation named by an order.
     newest: BTreeMap<LeaseId, Generation>,
+    /// The binding that works, as its backend said.
+    works: BTreeMap<LeaseId, Generation>,
     /// Bindings whose cut was reported as proved.
     proved: BTreeSet<(LeaseId, Generation)>,
     extents: BTreeMap<LeaseId, (ResourceId, Extent)>,
@@ -55,9 +57,25 @@ impl Seen {
     }
 
     pub(crate) fn report(&mut self, report: &Report) {
-        if let Report::Cut(tag, Ok(_)) = report {
-            self.proved.insert((tag.lease_id, tag.generation));
+        match report {
+            Report::Bind(tag, Ok(_)) => drop(self.works.insert(tag.lease_id, tag.generation)),
+            Report::Bind(tag, Err(BindError::Lost(_))) => drop(self.works.remove(&tag.lease_id)),
+            Report::Cut(tag, Ok(_)) => {
+                self.works.remove(&tag.lease_id);
+                self.proved.insert((tag.lease_id, tag.generation));
+            }
+            _ => {}
         }
+    }
+
+    /// Nobody is told of a binding that is gone, nor of one that is not there yet.
+    pub(crate) fn invariant_what_is_told_works(&self, info: &LeaseInfo) {
+        let told = info.binding != Binding::default();
+        let works = self.works.get(&info.lease_id);
+        assert!(
+            !told || works == Some(&info.generation),
+            "{info:?}: {works:?}"
+        );
     }
 
     /// `open`: what was ordered before and has not been reported yet.
@@ -128,12 +146,10 @@ impl Seen {
         let Some(&(generation, until)) = self.prolonged.get(&info.lease_id) else {
             panic!("the road knows nothing of {info:?}");
         };
-        let told = (info.generation, info.remaining_ms);
-        assert_eq!(
-            (generation, (until.0 - now.0) / 1_000_000),
-            told,
-            "{info:?}"
-        );
+        // A newer binding may be on its way, or have come to nothing.
+        assert!(info.generation <= generation, "{info:?}");
+        let left_ms = (until.0 - now.0) / 1_000_000;
+        assert_eq!(left_ms, info.remaining_ms, "{info:?}");
     }
 
     /// The process is gone, and what only it knew. Its end has cut whatever it had bound, except what
@@ -146,6 +162,7 @@ impl Seen {
         let newest = self.newest.iter().filter(|(id, _)| ended(id));
         self.proved
             .extend(newest.map(|(&id, &generation)| (id, generation)));
+        self.works.clear();
         self.asked
             .retain(|ticket, _| self.answered.contains(ticket));
     }
@@ -259,6 +276,22 @@ impl Seen {
             .keys()
             .filter(|ticket| !self.answered.contains(ticket));
         assert_eq!(open.count(), 0, "somebody still waits");
+    }
+}
+
+/// Who has a binding keeps it, with its keys, until another one works in its place.
+pub(crate) fn invariant_a_binding_that_fails_takes_nothing(
+    report: &Report,
+    before: Option<LeaseInfo>,
+    after: Option<LeaseInfo>,
+) {
+    let Report::Bind(_, Err(error)) = report else {
+        return;
+    };
+    let takes = matches!(error, BindError::Lost(_) | BindError::Stranded(_));
+    let bound = before.filter(|info| info.binding != Binding::default());
+    if let Some(before) = bound.filter(|_| !takes) {
+        assert_eq!(Some(before), after, "{error:?}");
     }
 }
 

@@ -30,9 +30,9 @@ use asking::peers;
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 use invariants::{
-    Journal, Seen, invariant_bytes_have_one_holder, invariant_few_farewells,
-    invariant_nobody_is_displaced, invariant_nothing_revives, invariant_permanent_means_never,
-    invariant_the_deadline_is_ahead,
+    Journal, Seen, invariant_a_binding_that_fails_takes_nothing, invariant_bytes_have_one_holder,
+    invariant_few_farewells, invariant_nobody_is_displaced, invariant_nothing_revives,
+    invariant_permanent_means_never, invariant_the_deadline_is_ahead,
 };
 use oracle::{Keys, Limits, Oracle, Said};
 use proptest::prelude::*;

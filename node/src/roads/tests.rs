@@ -263,21 +263,42 @@ fn a_first_binding_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn a_later_binding_that_fails_is_closed_and_its_bytes_stay() {
+fn a_later_binding_whose_peer_cannot_be_reached_leaves_both_roads_as_they_were() {
+    for failure in [
+        BindError::Refused(error()),
+        BindError::Failed(error()),
+        BindError::Cancelled,
+    ] {
+        let scene = Scene::bound();
+        scene.rdma.fail("bind", failure.clone());
+        let outcome = scene.roads.bind(&order(2, Transport::Both)).unwrap_err();
+        let same = std::mem::discriminant(&outcome) == std::mem::discriminant(&failure);
+        assert!(same, "{outcome:?}");
+        assert_eq!(scene.asked(), ["rdma bind"]);
+        scene.roads.rotate(tag(2)).unwrap();
+        assert_eq!(scene.asked(), ["rdma rotate", "udp rotate"]);
+    }
+}
+
+#[test]
+fn a_later_binding_that_fails_after_the_one_before_was_cut_is_closed_and_its_bytes_stay() {
     let scene = Scene::bound();
-    scene.rdma.fail("bind", BindError::Refused(error()));
-    assert!(scene.roads.bind(&order(2, Transport::Both)).is_err());
+    scene.rdma.fail("bind", BindError::Lost(error()));
+    let outcome = scene.roads.bind(&order(2, Transport::Both));
+    assert!(matches!(outcome, Err(BindError::Lost(_))), "{outcome:?}");
     assert_eq!(scene.asked(), ["rdma bind", "udp cut"]);
 
     let scene = Scene::bound();
     scene.udp.fail("bind", BindError::Failed(error()));
-    assert!(scene.roads.bind(&order(2, Transport::Both)).is_err());
-    assert_eq!(scene.asked(), ["rdma bind", "udp bind", "rdma cut"]);
+    let outcome = scene.roads.bind(&order(2, Transport::Both));
+    assert!(matches!(outcome, Err(BindError::Lost(_))), "{outcome:?}");
+    let asked = ["rdma bind", "udp bind", "rdma cut", "udp cut"];
+    assert_eq!(scene.asked(), asked);
 }
 
 #[test]
 fn what_cannot_be_closed_again_is_stranded() {
-    for (bind_fails, cut_fails) in [("udp", "rdma"), ("rdma", "udp")] {
+    for (bind_fails, cut_fails) in [("udp", "rdma"), ("udp", "udp"), ("rdma", "udp")] {
         let scene = Scene::bound();
         let road = |name| {
             if name == "udp" {
@@ -286,7 +307,7 @@ fn what_cannot_be_closed_again_is_stranded() {
                 &scene.rdma
             }
         };
-        road(bind_fails).fail("bind", BindError::Refused(error()));
+        road(bind_fails).fail("bind", BindError::Lost(error()));
         road(cut_fails).fail("cut", BindError::Failed(error()));
         let outcome = scene.roads.bind(&order(2, Transport::Both));
         assert!(

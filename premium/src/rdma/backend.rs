@@ -123,7 +123,8 @@ impl RdmaBackend {
         }
     }
 
-    /// Makes the next of each of these steps fail: `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's
+    /// Makes the next of each of these steps fail: `create_qp`, `modify_qp RTR`, `modify_qp RTS`, `alloc_mw`, `bind_mw`,
+    /// `modify_qp access`; `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's
     /// own region), `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired.
     #[cfg(feature = "fault-injection")]
     #[doc(hidden)]

@@ -2,10 +2,12 @@
 //!
 //! The kernel may take seconds over a peer's address. That happens without any lock; a cut that
 //! comes meanwhile only leaves a mark, which is looked at again under the lock before access opens.
+//! A binding in use goes on meanwhile, and whatever fails takes nothing from it. When the new one is connected the older
+//! one is cut, with proof, and only then the new one opens: no two of a lease are open at any time.
 
 use std::sync::Arc;
 
-use fabricbios_lease::{BindError, BindOrder, Farewell, StepError, Tag};
+use fabricbios_lease::{Backend, BindError, BindOrder, Farewell, StepError, Tag};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
@@ -17,13 +19,23 @@ use super::{
     table::Known,
 };
 
+/// What a lease has when a bind begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// A queue pair in INIT, which is the one to connect.
+    Prepared,
+    /// A binding of its own, which stays until its successor is connected.
+    InUse,
+}
+
 impl RdmaBackend {
     pub(super) fn carry_out(&self, order: &BindOrder) -> Result<Binding, BindError> {
         self.check_order(order).map_err(BindError::Refused)?;
         self.check_guard(order.tag)?;
         let slot = self.claim(order)?;
-        let parts = self.queue_pairs_for(&slot, order);
-        let result = parts.and_then(|parts| self.establish(&slot, order, parts));
+        let made = self.queue_pairs_for(&slot, order);
+        let result = made.and_then(|(parts, before)| self.establish(&slot, order, parts, before));
         if result.is_err() {
             self.forget_if_nothing(&slot, order);
         }
@@ -63,20 +75,27 @@ impl RdmaBackend {
         Ok(slot)
     }
 
-    /// Until the slot is Connecting and this thread owns queue pairs in INIT.
-    fn queue_pairs_for(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
+    /// Until this thread owns queue pairs in INIT: those of the slot, which is Connecting then, or others beside it.
+    fn queue_pairs_for(
+        &self,
+        slot: &Slot<Parts>,
+        order: &BindOrder,
+    ) -> Result<(Parts, Before), BindError> {
         let tag = order.tag;
         loop {
             match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
-                BindStep::Fresh => return self.fresh(slot, order),
-                BindStep::Connect(parts) if parts.extent == order.extent => return Ok(parts),
+                BindStep::Fresh => return self.fresh(slot, order, Before::Nothing),
+                BindStep::Beside => return self.fresh(slot, order, Before::InUse),
+                BindStep::Connect(parts) if parts.extent == order.extent => {
+                    return Ok((parts, Before::Prepared));
+                }
                 BindStep::Connect(parts) => {
                     let why = self.failed(tag, "it was prepared for other bytes");
-                    return Err(self.undo(slot, parts, tag, why));
+                    return Err(self.undo(slot, parts, tag, why).lost());
                 }
-                BindStep::CutFirst(parts) => {
-                    let cut = slot.finish_cut(self.hardware.dismantle(parts, tag, Farewell::None));
-                    cut.map_err(BindError::Stranded)?;
+                BindStep::Tidy(leftovers) => {
+                    let tidied = self.tidy(slot, leftovers, tag);
+                    tidied.map_err(BindError::Failed)?;
                 }
                 BindStep::Cancelled => return Err(BindError::Cancelled),
                 BindStep::Stranded(error) => return Err(BindError::Stranded(error)),
@@ -86,10 +105,19 @@ impl RdmaBackend {
         }
     }
 
-    fn fresh(&self, slot: &Slot<Parts>, order: &BindOrder) -> Result<Parts, BindError> {
-        self.hardware
-            .prepare(order.tag, order.extent, order.peers.len().max(1))
-            .map_err(|(parts, error)| self.undo(slot, parts, order.tag, BindError::Failed(error)))
+    fn fresh(
+        &self,
+        slot: &Slot<Parts>,
+        order: &BindOrder,
+        before: Before,
+    ) -> Result<(Parts, Before), BindError> {
+        let count = order.peers.len().max(1);
+        match self.hardware.prepare(order.tag, order.extent, count) {
+            Ok(parts) => Ok((parts, before)),
+            Err((parts, error)) => {
+                Err(self.give_up(slot, order.tag, parts, before, BindError::Failed(error)))
+            }
+        }
     }
 
     /// From queue pairs in INIT to what the order asks for.
@@ -98,17 +126,22 @@ impl RdmaBackend {
         slot: &Slot<Parts>,
         order: &BindOrder,
         mut parts: Parts,
+        before: Before,
     ) -> Result<Binding, BindError> {
+        let tag = order.tag;
         let connected = self.connect(slot, order, &mut parts);
+        let ready = connected.and_then(|()| self.make_way(slot, tag, before));
+        if let Err(why) = ready {
+            return Err(self.give_up(slot, tag, parts, before, why));
+        }
         let mut life = slot.lock();
+        if life.is_cut(tag.generation) {
+            drop(life);
+            return Err(self.give_up(slot, tag, parts, before, BindError::Cancelled));
+        }
         // From here to the end of the bind a cut waits for the lock: microseconds, at most
         // BIND_LIMIT when the device has died.
-        let opened = match connected {
-            _ if life.is_cancelled() => Err(BindError::Cancelled),
-            Ok(()) => self.open_access(order, &mut parts),
-            Err(why) => Err(why),
-        };
-        match opened {
+        match self.open_access(order, &mut parts) {
             Ok(binding) => {
                 settle(&mut life, order, parts);
                 drop(life);
@@ -118,10 +151,75 @@ impl RdmaBackend {
             Err(why) => {
                 // A cut that comes now waits for this thread to take everything down.
                 life.state = State::Cutting;
+                life.changing = false;
                 drop(life);
-                Err(self.undo(slot, parts, order.tag, why))
+                let why = self.undo(slot, parts, tag, why);
+                Err(match before {
+                    Before::Nothing => why,
+                    Before::Prepared | Before::InUse => why.lost(),
+                })
             }
         }
+    }
+
+    /// Ends the binding before, now that the next one is connected. Nothing opens before that is proved.
+    fn make_way(&self, slot: &Slot<Parts>, tag: Tag, before: Before) -> Result<(), BindError> {
+        if before != Before::InUse {
+            return Ok(());
+        }
+        let older = Tag {
+            generation: slot.lock().generation,
+            ..tag
+        };
+        let proof = self
+            .cut(older, Farewell::None)
+            .map_err(BindError::Stranded)?;
+        tracing::debug!(lease = %older, %proof, "cut: another binding takes its place");
+        Ok(())
+    }
+
+    /// Takes down what was never opened. What was there before stays as it was, unless a cut has come.
+    fn give_up(
+        &self,
+        slot: &Slot<Parts>,
+        tag: Tag,
+        parts: Parts,
+        before: Before,
+        why: BindError,
+    ) -> BindError {
+        match before {
+            Before::InUse => {
+                self.tidy(slot, vec![parts], tag).unwrap_or_default();
+                why
+            }
+            Before::Prepared if why != BindError::Cancelled => self.put_back(slot, tag, parts, why),
+            Before::Prepared | Before::Nothing => {
+                slot.set(State::Cutting);
+                self.undo(slot, parts, tag, why)
+            }
+        }
+    }
+
+    /// The queue pair that was told before stays, if it is still as it was; those beside it go.
+    fn put_back(
+        &self,
+        slot: &Slot<Parts>,
+        tag: Tag,
+        mut parts: Parts,
+        why: BindError,
+    ) -> BindError {
+        let added = parts.split_off_added();
+        self.tidy(slot, vec![added], tag).unwrap_or_default();
+        let mut life = slot.lock();
+        if parts.is_prepared() && !life.is_cut(tag.generation) {
+            life.state = State::Prepared(parts);
+            drop(life);
+            slot.wake();
+            return why;
+        }
+        life.state = State::Cutting;
+        drop(life);
+        self.undo(slot, parts, tag, why).lost()
     }
 
     /// Brings the queue pairs up towards their peers, if there are any, and makes their windows.
@@ -139,9 +237,9 @@ impl RdmaBackend {
         added.map_err(BindError::Failed)?;
         let permit = self
             .bring_ups
-            .acquire(|| slot.is_cancelled())
+            .acquire(|| slot.is_cut(tag.generation))
             .ok_or(BindError::Cancelled)?;
-        let give_up = || slot.is_cancelled();
+        let give_up = || slot.is_cut(tag.generation);
         self.hardware.bring_up(parts, tag, peers, give_up)?;
         drop(permit);
         let windows = self.hardware.new_windows(peers.len(), tag);
@@ -149,6 +247,8 @@ impl RdmaBackend {
         for (pair, window) in parts.pairs.iter_mut().zip(windows) {
             pair.windows.push(window);
         }
+        // Before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
+        self.hardware.announce(parts, tag);
         Ok(())
     }
 
@@ -172,8 +272,12 @@ impl RdmaBackend {
     /// A bind that left nothing behind and that no cut knows of leaves no trace here either.
     fn forget_if_nothing(&self, slot: &Slot<Parts>, order: &BindOrder) {
         let mut life = slot.lock();
-        let nothing = matches!(life.state, State::Empty | State::Cut { leftover: None, .. });
-        if nothing && life.cut_through.is_none() && life.extent.is_none() {
+        let nothing = matches!(life.state, State::Empty | State::Cut(_));
+        if nothing
+            && life.leftovers.is_empty()
+            && life.cut_through.is_none()
+            && life.extent.is_none()
+        {
             life.state = State::Gone;
             drop(life);
             slot.wake();
@@ -188,6 +292,8 @@ impl RdmaBackend {
 
 fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
     life.extent = Some(order.extent);
+    life.generation = order.tag.generation;
+    life.changing = false;
     life.state = match order.peers.first() {
         Some(_) => State::Live(parts),
         None => State::Prepared(parts),

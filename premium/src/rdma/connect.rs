@@ -94,8 +94,9 @@ impl Hardware {
         let (Some(domain), Some(completions)) = (self.domain_of(parts), &parts.completions) else {
             return Err(failed("create_qp")(Errno::EINVAL));
         };
-        let queue_pair =
-            QueuePair::create(domain, completions, SIZES).map_err(failed("create_qp"))?;
+        let create = || QueuePair::create(domain, completions, SIZES);
+        let created = self.faults.or("create_qp", create);
+        let queue_pair = created.map_err(failed("create_qp"))?;
         let number = queue_pair.number();
         let made = queue_pair.init(self.device.port, self.first_rights());
         self.numbers().insert(number);
@@ -150,7 +151,8 @@ impl Hardware {
         }
     }
 
-    /// Every queue pair to RTS, towards its peer. May sit in the kernel for seconds, so it is called
+    /// Every queue pair to RTS, towards its peer, the first one last: one that was told before is as it was while another
+    /// one's peer can be at fault. May sit in the kernel for seconds, so it is called
     /// without any lock; `give_up` is asked before each.
     pub(super) fn bring_up(
         &self,
@@ -164,7 +166,7 @@ impl Hardware {
             .iter()
             .filter_map(|peer| choose_mtu(port_bytes, peer.path_mtu));
         parts.mtu_bytes = wishes.min().unwrap_or(port_bytes);
-        for (pair, peer) in parts.pairs.iter_mut().zip(peers) {
+        for (pair, peer) in parts.pairs.iter_mut().zip(peers).rev() {
             if give_up() {
                 return Err(BindError::Cancelled);
             }
@@ -187,12 +189,12 @@ impl Hardware {
             .queue_pair
             .as_ref()
             .ok_or_else(|| failed("modify_qp RTR", Errno::EINVAL))?;
-        queue_pair
-            .ready_to_receive(&connection)
-            .map_err(|errno| self.unreachable(tag, peer, errno))?;
-        queue_pair
-            .ready_to_send(&connection)
-            .map_err(|errno| failed("modify_qp RTS", errno))
+        let receive = || queue_pair.ready_to_receive(&connection);
+        let received = self.faults.or("modify_qp RTR", receive);
+        received.map_err(|errno| self.unreachable(tag, peer, errno))?;
+        let send = || queue_pair.ready_to_send(&connection);
+        let sent = self.faults.or("modify_qp RTS", send);
+        sent.map_err(|errno| failed("modify_qp RTS", errno))
     }
 
     fn connection(&self, pair: &Pair, mtu_bytes: u16, peer: &RdmaPeer) -> Connection {

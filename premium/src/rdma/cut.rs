@@ -52,9 +52,9 @@ impl Hardware {
         let mut steps = Steps::default();
         if let Some(guard) = &self.guard {
             guard.moves();
-            guard
-                .has_done(tag.lease_id)
-                .inspect(|done| steps.add("before:", done));
+            // Not about what was never open.
+            let done = parts.open.then(|| guard.has_done(tag.lease_id));
+            done.flatten().inspect(|done| steps.add("before:", done));
         }
         let taken_down = self.take_down(&mut parts, tag, farewell, &mut steps);
         if let Some(guard) = &self.guard {

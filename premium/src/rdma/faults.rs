@@ -1,10 +1,12 @@
-//! Steps that tests make fail, to see what follows when the kernel refuses one.
+//! Steps of binds and cuts that tests make fail, to see what follows when the kernel refuses one.
 //!
 //! No kernel can be talked into refusing at will. Without the feature `fault-injection` there is
 //! nothing here, and nothing can be made to fail.
 
 #[cfg(feature = "fault-injection")]
 use std::sync::{Mutex, PoisonError};
+
+use nix::errno::Errno;
 
 /// The steps to come that fail without being tried.
 #[derive(Debug, Default)]
@@ -14,6 +16,18 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// The step, unless it is to fail.
+    pub(crate) fn or<T>(
+        &self,
+        name: &str,
+        step: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match self.strike(name) {
+            true => Err(Errno::EIO),
+            false => step(),
+        }
+    }
+
     /// Whether the next such step is to fail; once per time it was planned.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn strike(&self, step: &str) -> bool {

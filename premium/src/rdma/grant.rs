@@ -33,7 +33,7 @@ impl Hardware {
         };
         let mut windows = Vec::new();
         for _ in 0..count {
-            match Window::alloc(domain) {
+            match self.faults.or("alloc_mw", || Window::alloc(domain)) {
                 Ok(window) => windows.push(window),
                 Err(errno) => {
                     dealloc_unbound(windows);
@@ -44,10 +44,9 @@ impl Hardware {
         Ok(windows)
     }
 
-    /// Opens access for every queue pair with its newest key. The caller holds the slot's lock and
+    /// Opens access for every queue pair with its newest key. The caller has told the guard, holds the slot's lock and
     /// has looked for a cut.
     pub(super) fn open_access(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
-        self.announce(parts, tag);
         match &self.shared {
             Shared::Windows { .. } => self.bind_newest(parts, tag)?,
             Shared::Regions => self.open_pairs(parts, tag)?,
@@ -62,9 +61,9 @@ impl Hardware {
             .iter()
             .filter_map(|pair| pair.queue_pair.as_ref());
         for queue_pair in pairs {
-            queue_pair
-                .open_to(self.rights())
-                .map_err(|errno| self.error("modify_qp access", tag, errno))?;
+            let open = || queue_pair.open_to(self.rights());
+            let opened = self.faults.or("modify_qp access", open);
+            opened.map_err(|errno| self.error("modify_qp access", tag, errno))?;
         }
         Ok(())
     }
@@ -108,9 +107,8 @@ impl Hardware {
     ) -> Result<(), WorkError> {
         let range = (memory::address(&self.arena, extent), extent.length);
         let id = self.next_work();
-        queue_pair
-            .post_bind(id, window, rkey, region, range, self.rights())
-            .map_err(WorkError::Post)?;
+        let post = || queue_pair.post_bind(id, window, rkey, region, range, self.rights());
+        self.faults.or("bind_mw", post).map_err(WorkError::Post)?;
         completions.wait(id, BIND_LIMIT)?;
         window.set_rkey(rkey);
         Ok(())

@@ -4,12 +4,15 @@
 //!            ┌──────────────── cut, bind again ───────────────┐
 //!            ▼                                                │
 //! Empty ─► Connecting ─► Prepared ─► Connecting ─► Live ─► Cutting ─► Cut ─► Releasing ─► Gone
-//!            │  cancelled: the binding thread undoes its own     │              │
-//!            └──────────────────────────► Cut                 Failed          Dirty
+//!            │  cancelled: the binding thread undoes its own  ▲  │              │
+//!            └──────────────────────────► Cut ─► Live ────────┘ Failed        Dirty
 //! ```
 //!
+//! A binding that takes the place of another one is connected beside it, then the older one is cut, and then the new
+//! one opens: Live ─► Cutting ─► Cut ─► Live.
+//!
 //! While a state holds objects (`P`), the lock guards them; in Connecting, Cutting and Releasing
-//! one thread has taken them out and works without the lock. A cut never waits for Connecting:
+//! one thread has taken them out and works without the lock. A cut never waits for a binding to be made:
 //! nothing can be reached before access opens, and that happens under the lock, after a look at
 //! `cut_through`. Pure: no verbs, no lock, no clock; `P` is anything.
 
@@ -19,14 +22,17 @@ use fabricbios_wire::Generation;
 /// What the lock guards.
 #[derive(Debug)]
 pub(crate) struct Life<P> {
-    /// Of the newest binding that was begun.
+    /// Of the binding that `state` is about.
     pub(crate) generation: Generation,
     /// Bindings up to this one must not open access any more.
     pub(crate) cut_through: Option<Generation>,
     pub(crate) extent: Option<Extent>,
-    /// A thread makes a further key, beside the state and without the lock. Cuts do not wait for it;
+    /// A thread makes a further key or the next binding, beside the state and without the lock. Cuts do not wait for it;
     /// what would miss or disturb its objects does.
     pub(crate) changing: bool,
+    /// What gives no access, because it is dead or never opened, and still takes up room. It goes before the next
+    /// binding or with the release.
+    pub(crate) leftovers: Vec<P>,
     pub(crate) state: State<P>,
 }
 
@@ -42,17 +48,14 @@ pub(crate) enum State<P> {
     Live(P),
     /// A thread is taking it down.
     Cutting,
-    /// Proven unreachable; `leftover` is dead but still takes up room.
-    Cut { proof: Proof, leftover: Option<P> },
+    /// Proven unreachable.
+    Cut(Proof),
     /// Could not be proven unreachable.
     Failed { remains: P, error: StepError },
     /// A thread is scrubbing.
     Releasing,
     /// Unreachable, but could not be scrubbed or tidied.
-    Dirty {
-        leftover: Option<P>,
-        error: StepError,
-    },
+    Dirty(StepError),
     /// Released; the slot is on its way out of the table.
     Gone,
 }
@@ -64,8 +67,10 @@ pub(crate) enum BindStep<P> {
     Fresh,
     /// Connect what was prepared; the state is Connecting.
     Connect(P),
-    /// Cut this, report with [`Slot::finish_cut`], ask again.
-    CutFirst(P),
+    /// Make everything beside what is there; `changing` says so until [`Slot::changed`].
+    Beside,
+    /// Take these away, report with [`Slot::changed`], ask again.
+    Tidy(Vec<P>),
     /// A cut came first.
     Cancelled,
     /// The order makes no sense now.
@@ -90,8 +95,8 @@ pub(crate) enum CutStep<P> {
 /// What a release has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseStep<P> {
-    /// Tidy the leftover and scrub; the state is Releasing.
-    Scrub(Option<P>),
+    /// Take these away and scrub; the state is Releasing.
+    Scrub(Vec<P>),
     /// Done before.
     Done,
     /// It is not cut.
@@ -104,26 +109,25 @@ pub(crate) enum ReleaseStep<P> {
 pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
 
 impl<P> Life<P> {
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cut_through
-            .is_some_and(|through| through >= self.generation)
+    /// Whether a binding of that generation must not open access any more.
+    pub(crate) fn is_cut(&self, generation: Generation) -> bool {
+        self.cut_through >= Some(generation)
     }
 
     pub(super) fn begin_bind(&mut self, generation: Generation, has_peer: bool) -> BindStep<P> {
         let newer = self.generation > generation && !matches!(self.state, State::Empty);
-        if newer
-            || self
-                .cut_through
-                .is_some_and(|through| through >= generation)
-        {
+        if newer || self.is_cut(generation) {
             return BindStep::Cancelled;
         }
         if self.changing {
             return BindStep::Wait;
         }
-        let same = self.generation == generation;
+        if !self.leftovers.is_empty() {
+            self.changing = true;
+            return BindStep::Tidy(std::mem::take(&mut self.leftovers));
+        }
         match std::mem::replace(&mut self.state, State::Cutting) {
-            State::Empty | State::Cut { leftover: None, .. } => {
+            State::Empty | State::Cut(_) => {
                 self.start(generation);
                 BindStep::Fresh
             }
@@ -131,25 +135,24 @@ impl<P> Life<P> {
                 self.start(generation);
                 BindStep::Connect(parts)
             }
-            State::Prepared(parts) | State::Live(parts) if !same => BindStep::CutFirst(parts),
-            State::Cut {
-                leftover: Some(parts),
-                ..
-            } => BindStep::CutFirst(parts),
-            other => self.cannot_bind(other, generation),
+            other => self.beside(other, generation),
         }
     }
 
     /// The states that a bind leaves as they are.
-    fn cannot_bind(&mut self, state: State<P>, generation: Generation) -> BindStep<P> {
+    fn beside(&mut self, state: State<P>, generation: Generation) -> BindStep<P> {
         let step = match &state {
+            State::Prepared(_) | State::Live(_) if self.generation < generation => {
+                self.changing = true;
+                BindStep::Beside
+            }
             State::Connecting if self.generation < generation => {
                 self.cut_through = self.cut_through.max(Some(self.generation));
                 BindStep::Wait
             }
             State::Cutting | State::Releasing => BindStep::Wait,
             State::Failed { error, .. } => BindStep::Stranded(error.clone()),
-            State::Dirty { error, .. } => BindStep::Refuse(format!("not clean: {error}")),
+            State::Dirty(error) => BindStep::Refuse(format!("not clean: {error}")),
             State::Gone => BindStep::Cancelled,
             _ => BindStep::Refuse(format!("generation {} is bound already", generation.0)),
         };
@@ -192,13 +195,14 @@ impl<P> Life<P> {
         }
         let refuse = |why: &str| ReleaseStep::Refuse(why.into());
         match std::mem::replace(&mut self.state, State::Releasing) {
-            State::Cut { leftover, .. } | State::Dirty { leftover, .. } => {
-                ReleaseStep::Scrub(leftover)
+            State::Cut(_) | State::Dirty(_) | State::Empty => {
+                ReleaseStep::Scrub(std::mem::take(&mut self.leftovers))
             }
-            State::Empty => ReleaseStep::Scrub(None),
             other => {
                 let step = match &other {
-                    State::Connecting if !self.is_cancelled() => refuse("it is being bound"),
+                    State::Connecting if !self.is_cut(self.generation) => {
+                        refuse("it is being bound")
+                    }
                     State::Connecting | State::Cutting | State::Releasing => ReleaseStep::Wait,
                     State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
                     State::Gone => ReleaseStep::Done,
@@ -213,7 +217,7 @@ impl<P> Life<P> {
 
 fn why_unreachable<P>(state: &State<P>) -> Proof {
     match state {
-        State::Cut { proof, .. } => proof.clone(),
+        State::Cut(proof) => proof.clone(),
         State::Connecting => Proof::nothing_to_cut("access is not open yet, and will not be"),
         State::Empty => Proof::nothing_to_cut("it was never bound"),
         _ => Proof::nothing_to_cut("it was cut before"),

@@ -62,6 +62,18 @@ impl BindingParts {
         })
     }
 
+    /// Takes out the queue pairs but for the first one.
+    pub(super) fn split_off_added(&mut self) -> Parts {
+        let mut added = Self::new(self.extent, self.mtu_bytes);
+        added.pairs = self.pairs.split_off(1.min(self.pairs.len()));
+        added
+    }
+
+    /// Whether its one queue pair waits for a peer.
+    pub(super) fn is_prepared(&self) -> bool {
+        matches!(&self.pairs[..], [pair] if pair.state() == Ok(QueuePairState::NotConnected))
+    }
+
     /// How many keys each queue pair has: two during a rotation.
     pub(super) fn keys(&self) -> usize {
         let windows = self.pairs.first().map_or(0, |pair| pair.windows.len());

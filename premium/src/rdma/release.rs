@@ -27,7 +27,7 @@ impl RdmaBackend {
         };
         let refuse = |why: String| Err(self.hardware.error("release", tag, why));
         match slot.begin_release(tag.generation) {
-            ReleaseStep::Scrub(leftover) => self.scrub(&slot, leftover, (tag, extent), progress),
+            ReleaseStep::Scrub(leftovers) => self.scrub(&slot, leftovers, (tag, extent), progress),
             ReleaseStep::Done => Ok(()),
             ReleaseStep::Refuse(why) => refuse(why),
             ReleaseStep::Wait => refuse("another order does not end".into()),
@@ -37,24 +37,16 @@ impl RdmaBackend {
     fn scrub(
         &self,
         slot: &Slot<Parts>,
-        leftover: Option<Parts>,
+        leftovers: Vec<Parts>,
         (tag, extent): (Tag, Extent),
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        let leftover = leftover.and_then(|parts| self.tidy(parts, tag));
-        let scrubbed = match &leftover {
-            Some(_) => Err(self
-                .hardware
-                .error("tidy up", tag, "verbs objects stay: see the log")),
-            None => self.check_same(slot, extent, tag),
-        };
-        let scrubbed =
-            scrubbed.and_then(|()| memory::scrub(&self.hardware.arena, extent, progress));
+        let tidied = self.tidy(slot, leftovers, tag);
+        let scrubbed = tidied
+            .and_then(|()| self.check_same(slot, extent, tag))
+            .and_then(|()| memory::scrub(&self.hardware.arena, extent, progress));
         match &scrubbed {
-            Err(error) => slot.set(State::Dirty {
-                leftover,
-                error: error.clone(),
-            }),
+            Err(error) => slot.set(State::Dirty(error.clone())),
             Ok(()) => {
                 slot.set(State::Gone);
                 self.table.released(tag.lease_id);
@@ -63,15 +55,29 @@ impl RdmaBackend {
         scrubbed
     }
 
-    /// Destroys what the cut left; what still stays comes back.
-    fn tidy(&self, parts: Parts, tag: Tag) -> Option<Parts> {
-        match self.hardware.dismantle(parts, tag, Farewell::None) {
+    /// Destroys what was left behind, after a change beside the state, too.
+    pub(super) fn tidy(
+        &self,
+        slot: &Slot<Parts>,
+        leftovers: Vec<Parts>,
+        tag: Tag,
+    ) -> Result<(), StepError> {
+        let tidy = |parts| match self.hardware.dismantle(parts, tag, Farewell::None) {
             Ok((_, leftover)) => leftover,
             Err((parts, error)) => {
-                tracing::warn!(%error, "leftover of a cut");
+                tracing::warn!(%error, "something was left behind");
                 Some(parts)
             }
-        }
+        };
+        let stay: Vec<Parts> = leftovers.into_iter().filter_map(tidy).collect();
+        let tidied = match stay.is_empty() {
+            true => Ok(()),
+            false => Err(self
+                .hardware
+                .error("tidy up", tag, "verbs objects stay: see the log")),
+        };
+        slot.changed(stay);
+        tidied
     }
 
     /// Scrubbing other bytes than were bound would leave the tenant's where they are.

@@ -94,7 +94,7 @@ impl RdmaBackend {
         (made, result): (Made, Result<(), StepError>),
         tag: Tag,
     ) -> Result<Binding, BindError> {
-        let cancelled = life.is_cancelled();
+        let cancelled = life.is_cut(tag.generation);
         let parts = match self.live(life, tag, "rotate") {
             Ok(parts) => parts,
             Err(error) => return Err(self.unused(made, tag, cancelled, error)),
@@ -150,7 +150,11 @@ impl RdmaBackend {
 
     pub(super) fn drop_old_key(&self, tag: Tag) -> Result<Binding, StepError> {
         let slot = self.bound_slot(tag, "retire key")?;
-        let mut life = slot.lock();
+        let mut life = slot.lock_settled()?;
+        if matches!(life.state, State::Cut(_)) {
+            // It died with its binding, whose place another one is taking.
+            return Ok(Binding::default());
+        }
         let parts = self.live(&mut life, tag, "retire key")?;
         self.hardware.retire_oldest(parts, tag)?;
         Ok(self.hardware.binding(parts))
@@ -163,7 +167,7 @@ impl RdmaBackend {
         tag: Tag,
         step: &str,
     ) -> Result<&'a mut Parts, StepError> {
-        let current = life.generation <= tag.generation && !life.is_cancelled();
+        let current = life.generation <= tag.generation && !life.is_cut(tag.generation);
         match &mut life.state {
             State::Live(parts) if current => Ok(parts),
             _ => Err(self.hardware.error(step, tag, "the lease has no key now")),

@@ -30,6 +30,7 @@ impl<P> Slot<P> {
             cut_through: None,
             extent: None,
             changing: false,
+            leftovers: Vec::new(),
             state: State::Empty,
         };
         Self {
@@ -82,7 +83,7 @@ impl<P> Slot<P> {
     }
 
     /// Begins a change that works beside the state, when no other one does and `check` says what it
-    /// is. Whoever ends it clears `changing` and wakes.
+    /// is. [`Slot::changed`] ends it.
     pub(crate) fn begin_change<T>(
         &self,
         check: impl Fn(&mut Life<P>) -> Result<T, StepError>,
@@ -96,14 +97,35 @@ impl<P> Slot<P> {
         begun.unwrap_or_else(|| Err(StepError::new("change", "an earlier one does not end")))
     }
 
+    /// A change beside the state is over, and left these behind.
+    pub(crate) fn changed(&self, leftovers: Vec<P>) {
+        let mut life = self.lock();
+        life.changing = false;
+        life.leftovers.extend(leftovers);
+        drop(life);
+        self.wake();
+    }
+
+    /// The lock, when no cut is under way.
+    pub(crate) fn lock_settled(&self) -> Result<MutexGuard<'_, Life<P>>, StepError> {
+        let until = Instant::now() + WAIT_LIMIT;
+        let life = self.lock();
+        let cutting = |life: &mut Life<P>| matches!(life.state, State::Cutting);
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(life, left, cutting);
+        let (life, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        match timeout.timed_out() {
+            true => Err(StepError::new("change", "a cut of the lease does not end")),
+            false => Ok(life),
+        }
+    }
+
     /// Records how a cut ended.
     pub(crate) fn finish_cut(&self, result: CutResult<P>) -> Result<Proof, StepError> {
         match result {
             Ok((proof, leftover)) => {
-                self.set(State::Cut {
-                    proof: proof.clone(),
-                    leftover,
-                });
+                self.lock().leftovers.extend(leftover);
+                self.set(State::Cut(proof.clone()));
                 Ok(proof)
             }
             Err((remains, error)) => {
@@ -116,9 +138,9 @@ impl<P> Slot<P> {
         }
     }
 
-    /// Whether a cut has come for the binding that is being made.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.lock().is_cancelled()
+    /// Whether a cut has come for the binding of that generation, which is being made.
+    pub(crate) fn is_cut(&self, generation: Generation) -> bool {
+        self.lock().is_cut(generation)
     }
 
     fn repeat<S>(
@@ -178,17 +200,52 @@ mod tests {
     }
 
     #[test]
-    fn an_older_binding_is_cut_before_a_new_one() {
+    fn a_new_binding_is_made_beside_the_older_one_which_stays_as_it_is() {
         let slot = live();
-        assert_eq!(slot.begin_bind(G2, true), BindStep::CutFirst("parts"));
+        assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
+        assert!(matches!(slot.lock().state, State::Live("parts")));
+        assert_eq!(slot.lock().generation, G1);
+        assert_eq!(slot.lock().begin_bind(Generation(3), true), BindStep::Wait);
+        slot.changed(Vec::new());
+        assert_eq!(slot.begin_bind(Generation(3), true), BindStep::Beside);
+    }
+
+    #[test]
+    fn a_cut_does_not_wait_for_a_binding_beside_and_ends_both() {
+        let slot = live();
+        assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
+        assert!(!slot.is_cut(G2));
+        assert_eq!(slot.begin_cut(G2), Ok(CutStep::Cut("parts")));
         slot.finish_cut(Ok((Proof::default(), None))).unwrap();
-        assert_eq!(slot.begin_bind(G2, true), BindStep::Fresh);
+        assert!(slot.is_cut(G2), "it must not open any more");
+        assert_eq!(slot.lock().begin_release(G2), ReleaseStep::Wait);
+        slot.changed(vec!["rest"]);
+        assert_eq!(slot.begin_release(G2), ReleaseStep::Scrub(vec!["rest"]));
+    }
+
+    #[test]
+    fn the_cut_of_the_older_binding_lets_the_one_beside_it_open() {
+        let slot = live();
+        assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
+        assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        assert!(!slot.is_cut(G2));
+    }
+
+    #[test]
+    fn what_an_earlier_bind_left_goes_before_the_next_one() {
+        let slot = live();
+        assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
+        slot.changed(vec!["rest"]);
+        let g3 = Generation(3);
+        assert_eq!(slot.begin_bind(g3, true), BindStep::Tidy(vec!["rest"]));
+        slot.changed(Vec::new());
+        assert_eq!(slot.begin_bind(g3, true), BindStep::Beside);
     }
 
     #[test]
     fn a_binding_that_could_not_be_cut_strands_the_next() {
         let slot = live();
-        assert_eq!(slot.begin_bind(G2, true), BindStep::CutFirst("parts"));
+        assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
         assert_eq!(slot.finish_cut(Err(("parts", error()))), Err(error()));
         assert_eq!(slot.begin_bind(G2, true), BindStep::Stranded(error()));
     }
@@ -209,16 +266,16 @@ mod tests {
         assert_eq!(slot.begin_bind(G1, true), BindStep::Cancelled);
         assert!(matches!(slot.begin_release(G1), ReleaseStep::Refuse(_)));
         assert!(matches!(slot.lock().state, State::Live("parts")));
-        assert!(!slot.is_cancelled());
+        assert!(!slot.is_cut(G2));
     }
 
     #[test]
     fn a_cut_during_connecting_does_not_wait_and_cancels() {
         let slot = TestSlot::new();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
-        assert!(!slot.is_cancelled());
+        assert!(!slot.is_cut(G1));
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
-        assert!(slot.is_cancelled());
+        assert!(slot.is_cut(G1));
     }
 
     #[test]
@@ -233,7 +290,7 @@ mod tests {
         std::thread::scope(|threads| {
             let release = threads.spawn(|| slot.begin_release(G1));
             slot.finish_cut(Ok((Proof::default(), None))).unwrap();
-            assert_eq!(release.join().unwrap(), ReleaseStep::Scrub(None));
+            assert_eq!(release.join().unwrap(), ReleaseStep::Scrub(Vec::new()));
         });
     }
 
@@ -242,7 +299,7 @@ mod tests {
         let slot = TestSlot::new();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
-        assert!(slot.is_cancelled());
+        assert!(slot.is_cut(G1));
     }
 
     #[test]
@@ -265,7 +322,7 @@ mod tests {
             slot.begin_cut(G1),
             Ok(CutStep::Unreachable(Proof::default()))
         );
-        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(Some("rest")));
+        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(vec!["rest"]));
         slot.set(State::Gone);
         assert_eq!(slot.begin_release(G1), ReleaseStep::Done);
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
@@ -279,8 +336,8 @@ mod tests {
         slot.finish_cut(Ok((Proof::default(), None))).unwrap();
         assert_eq!(slot.lock().begin_release(G1), ReleaseStep::Wait);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
-        slot.lock().changing = false;
-        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(None));
+        slot.changed(Vec::new());
+        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(Vec::new()));
     }
 
     #[test]

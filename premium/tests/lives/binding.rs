@@ -6,9 +6,12 @@ use std::sync::{
 };
 
 use fabricbios_lease::{Backend, BindError, Extent};
-use fabricbios_premium::rdma::RequestError;
+use fabricbios_premium::rdma::{RequestError, Strategy};
 
-use crate::lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, nobody, pages, tag};
+use crate::{
+    STRATEGY,
+    lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, nobody, pages, tag},
+};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -111,6 +114,149 @@ fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
         );
         cut_first
     })
+}
+
+/// Everything that a binding beside another one can fail at before that one ends.
+const BEFORE_THE_CUT: &[&[&str]] = &[
+    &["create_qp"],
+    &["modify_qp RTR"],
+    &["modify_qp RTS"],
+    // And what was made by then cannot be taken away yet.
+    &["modify_qp RTS", "destroy_qp"],
+];
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_binding_that_cannot_be_connected_takes_nothing_from_the_one_in_use() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut first, old) = lab.grant(1, pages(0, 1));
+    let mut second = client();
+    let in_use = kernel_objects();
+    let refused = lab.bind(tag(1, 2), pages(0, 1), Some(nobody()));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert_eq!(kernel_objects(), in_use);
+    let mut generation = 2;
+    for faults in BEFORE_THE_CUT {
+        generation += 1;
+        lab.backend.fail_next(faults);
+        let failed = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
+        let Err(BindError::Failed(error)) = failed else {
+            panic!("{faults:?}: {failed:?}");
+        };
+        assert_eq!(error.step, faults[0]);
+        let written = first.write(old.rkey.unwrap(), old.remote_addr, &[3; 8]);
+        assert_eq!(written, Ok(()), "{faults:?}");
+    }
+    generation += 1;
+    let new = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
+    let new = new.unwrap();
+    second.connect(&new).unwrap();
+    assert!(
+        first
+            .write(old.rkey.unwrap(), old.remote_addr, &[4; 8])
+            .is_err()
+    );
+    second
+        .write(new.rkey.unwrap(), new.remote_addr, &[5; 8])
+        .unwrap();
+    assert_eq!(lab.bytes(pages(0, 1))[..8], [5; 8]);
+    lab.cut_and_release(tag(1, generation), pages(0, 1));
+    first.close().unwrap();
+    second.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_binding_that_cannot_be_opened_says_that_the_one_before_is_gone() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut first, old) = lab.grant(1, pages(0, 1));
+    let second = client();
+    lab.backend.fail_next(&[OPENS]);
+    let lost = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    assert!(matches!(lost, Err(BindError::Lost(_))), "{lost:?}");
+    assert!(
+        first
+            .write(old.rkey.unwrap(), old.remote_addr, &[1])
+            .is_err()
+    );
+    let new = lab.bind(tag(1, 3), pages(0, 1), Some(second.peer()));
+    second.connect(&new.unwrap()).unwrap();
+    lab.cut_and_release(tag(1, 3), pages(0, 1));
+    first.close().unwrap();
+    second.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+/// The step that opens access.
+const OPENS: &str = match STRATEGY {
+    Strategy::Region => "modify_qp access",
+    _ => "bind_mw",
+};
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_ends_the_binding_in_use_and_waits_for_none_that_is_made_beside_it() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let cut_first = (1..=5).any(|lease| {
+        let (mut first, old) = lab.grant(lease, pages(0, 1));
+        let in_use = kernel_objects();
+        let finished = AtomicBool::new(false);
+        let cut_first = std::thread::scope(|threads| {
+            let stuck = threads.spawn(|| {
+                let result = lab.bind(tag(lease, 2), pages(0, 1), Some(nobody()));
+                finished.store(true, Ordering::SeqCst);
+                result
+            });
+            while kernel_objects() == in_use && !finished.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            lab.cut(tag(lease, 2));
+            let cut_first = !finished.load(Ordering::SeqCst);
+            let written = first.write(old.rkey.unwrap(), old.remote_addr, &[1]);
+            assert!(written.is_err(), "after the cut");
+            let result = stuck.join().unwrap();
+            assert!(
+                !cut_first || result == Err(BindError::Cancelled),
+                "{result:?}"
+            );
+            cut_first
+        });
+        let released = lab.backend.release(tag(lease, 2), pages(0, 1), &|| ());
+        released.unwrap();
+        first.close().unwrap();
+        cut_first
+    });
+    assert!(cut_first, "every bind had ended before its cut");
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_queue_pair_that_was_told_stays_when_its_peer_cannot_be_reached() {
+    let lab = Lab::open();
+    let prepared = lab.bind(tag(1, 1), pages(0, 1), None).unwrap();
+    let before = kernel_objects();
+    let refused = lab.bind(tag(1, 2), pages(0, 1), Some(nobody()));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert_eq!(kernel_objects(), before);
+    let mut client = client();
+    let bound = lab.bind(tag(1, 3), pages(0, 1), Some(client.peer()));
+    let bound = bound.unwrap();
+    assert_eq!((bound.qp_num, bound.psn), (prepared.qp_num, prepared.psn));
+    client.connect(&bound).unwrap();
+    client
+        .write(bound.rkey.unwrap(), bound.remote_addr, &[5; 8])
+        .unwrap();
+    lab.cut_and_release(tag(1, 3), pages(0, 1));
+    client.close().unwrap();
+    lab.close();
 }
 
 #[test]

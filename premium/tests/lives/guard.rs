@@ -84,6 +84,23 @@ fn every_queue_pair_is_told_before_its_keys_are_and_until_its_cut() {
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_lease_that_moves_to_another_queue_pair_is_never_without_one_that_is_told() {
+    let (lab, guard) = guarded();
+    let (first, old) = lab.grant(1, pages(0, 1));
+    guard.said.lock().unwrap().clear();
+    let second = client();
+    let rdma = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    let opens = format!("opens 1 {}", rdma.unwrap().qp_num);
+    let ends = format!("ends 1 {}", old.qp_num);
+    assert_eq!(*guard.said.lock().unwrap(), [&opens, "moves", &ends]);
+    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    first.close().unwrap();
+    second.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_queue_pair_is_shut_from_outside_alone_and_its_process_cuts_it_as_usual() {
     let (lab, guard) = guarded();
     let before = kernel_objects();

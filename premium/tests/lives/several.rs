@@ -170,6 +170,24 @@ fn one_that_fails_leaves_the_others_until_the_lease_is_bound_again() {
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_prepared_queue_pair_stays_when_the_peer_of_another_one_cannot_be_reached() {
+    let lab = Lab::open();
+    let prepared = lab.bind(tag(1, 1), pages(0, 2), None).unwrap();
+    let waiting = client();
+    let before = kernel_objects();
+    let refused = lab.backend.bind(&order(2, vec![waiting.peer(), nobody()]));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert_eq!(kernel_objects(), before);
+    let (mut clients, rdma) = grant(&lab, 3);
+    assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
+    write(&mut clients[0], &lanes(&rdma)[0], 1).unwrap();
+    lab.cut_and_release(tag(1, 3), pages(0, 2));
+    clients.push(waiting);
+    close(lab, clients);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_prepared_queue_pair_becomes_the_first_of_several() {
     let lab = Lab::open();
     let prepared = lab.bind(tag(1, 1), pages(0, 2), None).unwrap();

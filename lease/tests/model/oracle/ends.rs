@@ -155,6 +155,7 @@ impl Oracle {
         let hurried = self.draining || under_way >= FAREWELLS_AT_ONCE;
         let lease = &mut self.leases[at];
         lease.life = Life::BeingCut;
+        lease.unbind();
         lease.ending = phase;
         lease.since = self.boot;
         lease.cut_moved = None;
@@ -198,6 +199,7 @@ impl Oracle {
         }
         self.orders.push(Order::Fenced(tag));
         lease.life = Life::Fenced;
+        lease.unbind();
         if lease.ended_ms == 0 {
             lease.ended_ms = unix_ms;
         }

@@ -121,7 +121,7 @@ impl Said {
 enum Life {
     Asked,
     InUse,
-    /// A new binding is being made; what was before is being taken away.
+    /// A new binding is being made; what was before goes on.
     NewBinding,
     /// A new key is being made, or the old one is being ended before the new one is told.
     NewKey,
@@ -135,8 +135,15 @@ enum Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OldKey {
     None,
-    Works { rkey: Option<u32>, until: u64 },
-    Dying { by: u64 },
+    Works {
+        rkey: Option<u32>,
+        until: u64,
+    },
+    Dying {
+        by: u64,
+    },
+    /// With its binding, while its own end was on its way.
+    Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +171,12 @@ pub(crate) struct Held {
     pub(crate) extent: Extent,
     life: Life,
     generation: u32,
+    /// That of the binding that is told.
+    bound: Option<u32>,
     road: Transport,
     peers: Vec<RdmaPeer>,
+    /// Of the binding that goes on while another one is asked for.
+    peers_before: Option<Vec<RdmaPeer>>,
     rotate_on_renew: bool,
     /// Of blocks, as they are enforced.
     terms: Option<BlockTerms>,
@@ -291,15 +302,34 @@ impl Held {
         Generation(self.generation)
     }
 
+    pub(crate) fn told_generation(&self) -> Generation {
+        Generation(self.bound.unwrap_or(self.generation))
+    }
+
     /// The keys that the holder is told, and the rkey before with its end.
     pub(crate) fn told(&self) -> (Keys, Option<(u32, u64)>) {
         match (self.life, self.old) {
-            (Life::InUse | Life::NewKey, OldKey::Works { rkey, until }) => {
+            (Life::InUse | Life::NewBinding | Life::NewKey, OldKey::Works { rkey, until }) => {
                 (self.keys, rkey.map(|rkey| (rkey, until)))
             }
-            (Life::InUse | Life::NewKey, _) => (self.keys, None),
+            (Life::InUse | Life::NewBinding | Life::NewKey, _) => (self.keys, None),
             _ => (Keys::NONE, None),
         }
+    }
+
+    /// Whatever it was bound to, it is not any more.
+    fn unbind(&mut self) {
+        (self.keys, self.bound, self.old, self.peers_before) =
+            (Keys::NONE, None, OldKey::None, None);
+    }
+
+    /// The binding before is gone, and with it the key before.
+    fn older_is_gone(&mut self) {
+        self.peers_before = None;
+        self.old = match self.old {
+            OldKey::Dying { .. } | OldKey::Gone => OldKey::Gone,
+            OldKey::Works { .. } | OldKey::None => OldKey::None,
+        };
     }
 
     pub(crate) fn remaining_ms(&self, now: u64) -> u64 {

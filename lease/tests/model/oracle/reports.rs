@@ -93,6 +93,8 @@ impl Oracle {
         let lease = &mut self.leases[at];
         if lease.life != Life::NewKey {
             lease.bound_before = false;
+            lease.bound = Some(lease.generation);
+            lease.older_is_gone();
         }
         let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
         match lease.life {
@@ -139,6 +141,7 @@ impl Oracle {
 
     pub(super) fn not_bound(&mut self, at: usize, error: &BindError) {
         let (now, failed) = (self.boot, matches!(error, BindError::Failed(_)));
+        let lost = matches!(error, BindError::Lost(_));
         let error = match error {
             BindError::Refused(_) => LeaseError::InvalidArgs,
             BindError::Cancelled => LeaseError::Unavailable,
@@ -149,8 +152,13 @@ impl Oracle {
         match lease.life {
             Life::Asked => self.clean(at),
             Life::NewBinding => {
-                lease.keys = Keys::NONE;
                 lease.life = Life::InUse;
+                if lost {
+                    (lease.keys, lease.bound) = (Keys::NONE, None);
+                    lease.older_is_gone();
+                } else if let Some(peers) = lease.peers_before.take() {
+                    lease.peers = peers;
+                }
                 if failed && lease.bound_before {
                     let pause = (SEC << lease.in_vain.min(8)).min(64 * SEC);
                     lease.again_at = Some(now + pause);
@@ -182,15 +190,17 @@ impl Oracle {
     pub(super) fn retired(&mut self, tag: Tag, fine: bool) {
         let dying = |&at: &usize| {
             let lease = &self.leases[at];
-            matches!(lease.old, OldKey::Dying { .. })
-                && matches!(lease.life, Life::InUse | Life::NewKey)
+            matches!(lease.old, OldKey::Dying { .. } | OldKey::Gone)
+                && matches!(lease.life, Life::InUse | Life::NewBinding | Life::NewKey)
         };
         let Some(at) = self.at(tag).filter(dying) else {
             return;
         };
-        if fine {
+        if fine || self.leases[at].old == OldKey::Gone {
             self.leases[at].old = OldKey::None;
-            self.in_use(at);
+            if self.leases[at].life == Life::NewKey {
+                self.in_use(at);
+            }
         } else {
             self.cut(at, LeasePhase::Revoked);
         }

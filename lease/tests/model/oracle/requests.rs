@@ -108,8 +108,10 @@ impl Oracle {
             extent,
             life: Life::Asked,
             generation: 1,
+            bound: None,
             road: self.road(arena, wanted).unwrap(),
             peers: wanted.rdma_peers.clone(),
+            peers_before: None,
             rotate_on_renew: wanted.rotate_on_renew,
             terms: (wanted.resource_type == ResourceType::Block).then(|| BlockTerms {
                 read_only: wanted.block.read_only || self.arenas[arena].read_only,
@@ -268,14 +270,17 @@ impl Oracle {
         Ok(())
     }
 
+    fn ask_for_peers(&mut self, at: usize, peers: &[RdmaPeer]) {
+        let lease = &mut self.leases[at];
+        lease.peers_before = Some(std::mem::replace(&mut lease.peers, peers.to_vec()));
+    }
+
     pub(super) fn bind_again(&mut self, at: usize) {
         let lease = &mut self.leases[at];
         lease.generation += 1;
         lease.again_at = None;
         lease.life = Life::NewBinding;
         lease.since = self.boot;
-        lease.keys = Keys::NONE;
-        lease.old = OldKey::None;
         lease.on_its_way = OnItsWay::Bind;
         lease.patience_over = false;
         self.prolong(at);
@@ -306,15 +311,16 @@ impl Oracle {
                 return Err(LeaseError::InvalidArgs);
             }
             self.turn_to_bind(&lease.tenant)?;
-            match lease.life {
-                Life::InUse => Ok(at),
+            match (lease.life, lease.old) {
+                (Life::InUse, OldKey::None | OldKey::Works { .. }) => Ok(at),
+                (Life::InUse, OldKey::Dying { .. } | OldKey::Gone) => Err(LeaseError::ResourceBusy),
                 _ => Err(lease.unfit()),
             }
         };
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
             Ok(at) => {
-                self.leases[at].peers = peers.to_vec();
+                self.ask_for_peers(at, peers);
                 self.leases[at].waits.push((ticket, Waits::Rebind));
                 self.bind_again(at);
             }
@@ -342,7 +348,7 @@ impl Oracle {
             Err(error) => self.refuse(ticket, error),
             // Nothing to rotate, and no queue pair to bind to: a binding is what gives it a key.
             Ok(at) if self.leases[at].keys == Keys::NONE => {
-                self.leases[at].peers.clear();
+                self.ask_for_peers(at, &[]);
                 self.leases[at].waits.push((ticket, Waits::Rebind));
                 self.bind_again(at);
             }

@@ -21,6 +21,7 @@ impl Oracle {
             self.leases.push(lease);
             let at = self.leases.len() - 1;
             self.leases[at].waits.clear();
+            self.leases[at].unbind();
             self.leases[at].on_its_way = OnItsWay::Nothing;
             self.leases[at].release_ordered = false;
             self.leases[at].release_moves = false;
@@ -63,8 +64,6 @@ impl Oracle {
                 lease.life = Life::Kept;
                 lease.ending = LeasePhase::Expired;
                 lease.peers.clear();
-                lease.keys = Keys::NONE;
-                lease.old = OldKey::None;
                 if machine {
                     self.being_cut(at);
                 }
