@@ -435,7 +435,11 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
     let failed = refusal(bind(18).await);
     assert_eq!(failed.error, LeaseError::Unavailable, "{failed}");
     world.memory.fail(Step::Bind, false);
-    let told = world.lease(Request::LeaseQuery(lease_id)).await;
+    let told = world
+        .operator
+        .lease(Request::LeaseQuery(lease_id))
+        .await
+        .expect("told");
     assert_eq!(
         (&told.binding, told.generation),
         (&info.binding, info.generation)
