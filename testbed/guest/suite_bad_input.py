@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import identities
-from checks import Suite, lab_device, leased, rearm
+from checks import Suite, lab_device, leased
 from fabric import ADDRESS, NOT_FOUND, PORT, REFUSED, UNREACHABLE, USAGE, Fabric, Node, Refused, resources
 from rdma_client import Client, now_ms
 from writer import Writer
@@ -99,10 +99,22 @@ def strange_peers(suite, node, device):
         suite.refused("bind to an unroutable GID", lambda: alice.bind(lease, LOST), REFUSED)
         client.connect(alice.bind(lease, client.peer))
         suite.equal("bound properly afterwards", "success", client.write(0, b"x").status)
-        suite.refused("bind away to an unroutable GID", lambda: alice.bind(lease, LOST), REFUSED)
-        rearm(alice, lease, client)
-        suite.equal("and bound again", "success", client.write(0, b"x").status)
-        alice.free(lease)
+        told = lambda: [alice.query(lease)[key] for key in ("binding", "generation", "expires_at_unix_ms")]
+        before, wrote = told(), []
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(suite.refused, "bind away to an unroutable GID", lambda: alice.bind(lease, LOST), REFUSED,
+                               word=NOWHERE)
+            while not slow.done():
+                wrote.append(client.write(0, b"y").status)
+        suite.equal("the client that was bound writes on meanwhile", {"success"}, set(wrote))
+        suite.equal("and afterwards", "success", client.write(0, b"y").status)
+        suite.equal("and what is told is as it was", before, told())
+        with Client(device) as other:
+            other.connect(alice.bind(lease, other.peer))
+            suite.equal("bound to another client: that one writes", "success", other.write(0, b"x").status)
+            gone = client.write(0, b"x").status
+            suite.check("and the one before does not", gone != "success", "an error", gone)
+            alice.free(lease)
 
 
 def _try(tenant, peer):

@@ -109,7 +109,7 @@ impl Drop for Connection {
     }
 }
 
-/// A bind that fails has cut what was before: the keys that are known are dead then.
+/// A bind that fails, or whose answer is lost, may have cut what was before: who needs keys asks for them.
 fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
     let bound = wait(shared.patient_node().lease(Request::LeaseBind {
         lease_id: shared.lease_id,
