@@ -126,8 +126,15 @@ fn overlap_ends_while_binding() -> (World, Tag) {
     world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
     world.rebind(tag.lease_id);
     let bind = world.bind_order().tag;
-    let previous = |world: &mut World| world.query(tag.lease_id).binding.rdma.unwrap().previous;
-    assert_eq!(previous(&mut world).unwrap().rkey, 7);
+    let previous = |world: &mut World| {
+        world
+            .query(tag.lease_id)
+            .binding
+            .rdma
+            .expect("bound")
+            .previous
+    };
+    assert_eq!(previous(&mut world).expect("a key before").rkey, 7);
     world.pass_ms(500);
     assert_eq!(world.order(), Order::RetireKey(bind));
     assert_eq!(previous(&mut world), None);
