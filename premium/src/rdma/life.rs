@@ -4,8 +4,8 @@
 //!            ┌──────────────── cut, bind again ───────────────┐
 //!            ▼                                                │
 //! Empty ─► Connecting ─► Prepared ─► Connecting ─► Live ─► Cutting ─► Cut ─► Releasing ─► Gone
-//!            │  cancelled: the binding thread undoes its own  ▲  │              │
-//!            └──────────────────────────► Cut ─► Live ────────┘ Failed        Dirty
+//!            │  cancelled: the binding thread undoes its own     │              │
+//!            └──────────────────────────► Cut                 Failed          Dirty
 //! ```
 //!
 //! A binding that takes the place of another one is connected beside it, then the older one is cut, and then the new

@@ -121,6 +121,10 @@ const BEFORE_THE_CUT: &[&[&str]] = &[
     &["create_qp"],
     &["modify_qp RTR"],
     &["modify_qp RTS"],
+    match STRATEGY {
+        Strategy::Region => &["create_qp"],
+        _ => &["alloc_mw"],
+    },
     // And what was made by then cannot be taken away yet.
     &["modify_qp RTS", "destroy_qp"],
 ];
