@@ -129,7 +129,10 @@ impl RdmaBackend {
         before: Before,
     ) -> Result<Binding, BindError> {
         let tag = order.tag;
-        let connected = self.connect(slot, order, &mut parts);
+        let connected = match self.connect(slot, order, &mut parts) {
+            Err(_) if slot.is_cut(tag.generation) => Err(BindError::Cancelled),
+            connected => connected,
+        };
         let ready = connected.and_then(|()| self.make_way(slot, tag, before));
         if let Err(why) = ready {
             return Err(self.give_up(slot, tag, parts, before, why));

@@ -1,6 +1,6 @@
 //! Ending access, in the one order that neither stalls nor lies.
 //!
-//! 1. LOCAL_INV of every window, if its queue pair still works. The result only informs.
+//! 1. LOCAL_INV of every window that was bound, if its queue pair still works. The result only informs.
 //! 2. Dealloc every window, whatever 1 said: a queue pair destroyed with a bound window stalls
 //!    for most of a minute.
 //! 3. For a client that did not ask for its end: dereg of the lease's regions, and a moment in which
@@ -134,7 +134,11 @@ impl Hardware {
         steps: &mut Steps,
     ) -> bool {
         let mut all = pair.windows.is_empty() || pair.works();
-        for window in pair.windows.iter().filter(|_| pair.works()) {
+        for window in &pair.windows {
+            if !(window.was_bound() && pair.works()) {
+                all = false;
+                continue;
+            }
             let step = || self.invalidate(pair, completions, window, until);
             all &= steps.run("local_inv", step, WorkError::to_string).is_ok();
         }

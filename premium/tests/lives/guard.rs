@@ -115,7 +115,7 @@ fn a_queue_pair_is_shut_from_outside_alone_and_its_process_cuts_it_as_usual() {
     assert_eq!(written, Ok(()), "its neighbour");
     let proof = lab.cut(tag(1, 1));
     assert!(
-        proof.starts_with("somebody ended 1, ") && proof.contains("destroy_qp ok"),
+        proof.starts_with("before: somebody ended 1 ") && proof.contains("destroy_qp ok"),
         "{proof}"
     );
     assert_eq!(shut(pair), Ok(false), "it is gone");

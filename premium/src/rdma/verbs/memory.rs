@@ -48,6 +48,7 @@ pub struct Window {
     raw: Option<NonNull<ffi::ibv_mw>>,
     /// The key as the kernel knows it.
     rkey: u32,
+    was_bound: bool,
     domain: Arc<ProtectionDomain>,
 }
 
@@ -171,6 +172,7 @@ impl Window {
         Ok(Self {
             raw: Some(raw),
             rkey,
+            was_bound: false,
             domain: Arc::clone(domain),
         })
     }
@@ -180,9 +182,15 @@ impl Window {
         self.rkey
     }
 
+    /// Whether it ever was. The LOCAL_INV of one that was not makes soft-RoCE's kernel fault.
+    pub fn was_bound(&self) -> bool {
+        self.was_bound
+    }
+
     /// To be told after every successful bind: a bind that names a stale key kills the queue pair.
     pub fn set_rkey(&mut self, rkey: u32) {
         self.rkey = rkey;
+        self.was_bound = true;
         // SAFETY: the window exists and `&mut self` keeps other users of the field away.
         unsafe { (*self.as_ptr()).rkey = rkey }
     }
