@@ -133,7 +133,7 @@ impl Hardware {
         until: Instant,
         steps: &mut Steps,
     ) -> bool {
-        let mut all = pair.windows.is_empty() || pair.works();
+        let mut all = true;
         for window in &pair.windows {
             if !(window.was_bound() && pair.works()) {
                 all = false;
