@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What the suites of block storage share: modules, pools, a node that offers them, leases, bytes to be found again or
-never, and what all of it must leave behind."""
+never, and what all of it must leave behind. What is made here goes when the suite ends."""
+import atexit
 import contextlib
 import os
 import pathlib
@@ -36,6 +37,7 @@ def ready():
         sh("mount -t configfs configfs /sys/kernel/config")
     # nodad: an address that is still tentative cannot be bound to.
     run("ip", "address", "replace", f"{ADDRESS6}/64", "dev", "d0", "nodad")
+    atexit.register(run, "ip", "address", "del", f"{ADDRESS6}/64", "dev", "d0")
 
 
 def run(*words, **more):
@@ -55,14 +57,19 @@ def loop_device(mebibytes, sector_bytes=512):
     """A raw device over a sparse file in memory."""
     image = tempfile.NamedTemporaryFile(prefix="backing-", dir="/dev/shm", delete=False)
     image.truncate(mebibytes * MIB)
-    return sh(f"losetup --find --show --sector-size {sector_bytes} --direct-io=off {image.name}")
+    device = sh(f"losetup --find --show --sector-size {sector_bytes} --direct-io=off {image.name}")
+    atexit.register(os.unlink, image.name)
+    atexit.register(run, "losetup", "--detach", device)
+    return device
 
 
 def directory_pool(mebibytes=None):
     """A directory; of a file system of its own, in memory, if it is to have a size."""
     place = tempfile.mkdtemp(prefix="pool-", dir="/dev/shm")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     if mebibytes:
         sh(f"mount -t tmpfs -o mode=700,size={mebibytes}M pool {place}")
+        atexit.register(run, "umount", place)
     return place
 
 

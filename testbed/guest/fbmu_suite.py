@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What the suites of the data plane over UDP share: leases with a client on them, bytes that have to stay as
 they were, and a writer that goes on until it is refused."""
+import atexit
 import contextlib
 import subprocess
 import threading
@@ -34,9 +35,10 @@ def leased(tenant, length=LEASE_BYTES, secs=300, flags=0):
 
 
 def other_addresses():
-    """Makes this machine have ELSEWHERE too; needs root, as in a guest."""
+    """Makes this machine have ELSEWHERE too, until the suite ends; needs root, as in a guest."""
     for address in ELSEWHERE:
         subprocess.run(["ip", "address", "replace", f"{address}/32", "dev", "lo"], check=True)
+        atexit.register(subprocess.run, ["ip", "address", "del", f"{address}/32", "dev", "lo"], check=True)
     return ELSEWHERE
 
 

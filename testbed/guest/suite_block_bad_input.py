@@ -50,7 +50,7 @@ def refused_pool(suite, name, path, *words, more=()):
 
 def pools(suite):
     """Paths that are no pools, or not now."""
-    place = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
+    place = pathlib.Path(directory_pool())
     refused_pool(suite, "absent", place / "absent", "no such file", "make the directory")
     (place / "file").write_bytes(bytes(MIB))
     refused_pool(suite, "a regular file", place / "file", "neither a directory nor a block device", "losetup")
@@ -64,7 +64,7 @@ def pools(suite):
 
 def devices(suite):
     """Devices that somebody else has."""
-    mounted, place = loop_device(16), tempfile.mkdtemp(dir="/dev/shm")
+    mounted, place = loop_device(16), directory_pool()
     sh(f"mkfs.ext4 -q -F {mounted} && mount {mounted} {place}")
     refused_pool(suite, "a mounted device", mounted, f"mounted on {place}", "umount", more=("--force",))
     sh(f"umount {place}")
@@ -221,7 +221,7 @@ def kernel(suite):
 
 def links(suite):
     """What somebody else put into a pool's directory, before and in place of a lease's file."""
-    place, victim = pathlib.Path(directory_pool()), pathlib.Path(tempfile.mkdtemp(dir="/dev/shm")) / "victim"
+    place, victim = pathlib.Path(directory_pool()), pathlib.Path(directory_pool()) / "victim"
     victim.write_bytes(b"precious" * 512)
     (place / "symbolic").symlink_to(victim)
     os.link(victim, place / "hard")

@@ -4,6 +4,7 @@
 the bytes arrive, late ones undo nothing, and no datagram is longer than the path takes.
 
 The node lives in a network namespace of its own; a veth pair with netem at both ends joins it to this one."""
+import atexit
 import contextlib
 import hashlib
 import os
@@ -43,6 +44,8 @@ def network():
     steps("modprobe sch_netem", f"ip netns add {SPACE}", "ip link add n0 type veth peer name n1", f"ip link set n1 netns {SPACE}",
           f"ip addr add {HERE}/24 dev n0", f"ip -n {SPACE} addr add {THERE}/24 dev n1", f"ip -n {SPACE} link set lo up",
           "ip link set n0 up", f"ip -n {SPACE} link set n1 up")
+    # Its end of the pair goes with it.
+    atexit.register(steps, f"ip netns del {SPACE}")
 
 
 def path(mtu_here, mtu_there=None, trouble=TROUBLE):

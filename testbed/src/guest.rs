@@ -81,10 +81,13 @@ pub(crate) enum Ending {
 }
 
 /// A QEMU process; dropping it ends the process.
+#[derive(Debug)]
 pub(crate) struct Guest {
     child: Child,
     pump: Option<JoinHandle<Vec<u8>>>,
     nonce: String,
+    /// What it is doing, since when.
+    name: String,
     started: Instant,
     timeout: Option<Duration>,
     terminal: bool,
@@ -121,16 +124,23 @@ impl Guest {
             let echo = echo.clone();
             std::thread::spawn(move || pump(output, log, &echo))
         });
-        let nonce = directory.nonce().to_owned();
         Ok(Self {
             child,
             pump,
-            nonce,
+            nonce: directory.nonce().to_owned(),
+            name: directory.name().to_owned(),
             started: Instant::now(),
             timeout,
             terminal,
             directory,
         })
+    }
+
+    /// A guest that has begun does something else from now on, within this time.
+    pub(crate) fn goes_on(&mut self, name: &str, timeout: Option<Duration>) {
+        name.clone_into(&mut self.name);
+        self.started = Instant::now();
+        self.timeout = timeout;
     }
 
     /// Whether the run has ended by now.
@@ -182,7 +192,7 @@ impl Guest {
             };
             bail!(
                 "the guest of `{}` {why}\n{}",
-                self.directory.name(),
+                self.name,
                 self.last_words(&output)
             )
         });
@@ -221,7 +231,7 @@ impl Guest {
         (nonce == self.nonce).then(|| told.to_owned())
     }
 
-    fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.told().is_some()
     }
 

@@ -137,6 +137,17 @@ impl Job {
             .collect()
     }
 
+    /// The command as a script for a guest that has booted already.
+    pub(crate) fn session_script(&self) -> String {
+        let exports = self.environment.iter();
+        let exports = exports.map(|(name, value)| format!("export {name}={}\n", quote(value)));
+        format!(
+            "{}exec {}\n",
+            exports.collect::<String>(),
+            quote_all(&self.command)
+        )
+    }
+
     fn command_script(&self) -> String {
         let mut script = String::from(
             "set -E\ntrap 'echo \"lab: cannot set up the guest: $BASH_COMMAND\" >&2; exit 125' ERR\n",

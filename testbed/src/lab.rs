@@ -142,22 +142,43 @@ impl Lab {
     /// command's exit code is an error with the end of its console. One that did not come up, and so has begun
     /// nothing, is booted once more.
     pub fn run(&self, job: &Job) -> Result<Finished> {
-        let (ending, result) = self.run_once(job)?;
-        match (ending, result) {
-            (Ending::NotBooted, Err(error)) => {
-                eprintln!("{error:#}\nIt is booted once more.");
-                self.run_once(job)?.1
-            }
-            (_, result) => result,
-        }
-    }
-
-    fn run_once(&self, job: &Job) -> Result<(Ending, Result<Finished>)> {
-        let mut guest = self.start(job, None)?;
+        let mut guest = self.booted(job)?;
         let ending = guest.wait()?;
         let (result, directory) = guest.finish(&ending);
         directory.close(succeeded(&result))?;
-        Ok((ending, result))
+        result
+    }
+
+    /// One guest whose command has begun.
+    pub(crate) fn booted(&self, job: &Job) -> Result<Guest> {
+        let booted = match self.boot(job)? {
+            Err((Ending::NotBooted, error)) => {
+                eprintln!("{error:#}\nIt is booted once more.");
+                self.boot(job)?
+            }
+            booted => booted,
+        };
+        booted.map_err(|(_, error)| error)
+    }
+
+    fn boot(&self, job: &Job) -> Result<std::result::Result<Guest, (Ending, anyhow::Error)>> {
+        let mut guest = self.start(job, None)?;
+        while !guest.has_begun() {
+            let Some(ending) = guest
+                .poll()?
+                .filter(|ending| !matches!(ending, Ending::Code(_)))
+            else {
+                nap();
+                continue;
+            };
+            let (result, directory) = guest.finish(&ending);
+            directory.close(false)?;
+            let why = result
+                .err()
+                .context("the guest ended well without its command")?;
+            return Ok(Err((ending, why)));
+        }
+        Ok(Ok(guest))
     }
 
     /// Boots two guests with a link between them, `node` first, and waits for both commands. They

@@ -112,6 +112,12 @@ fn header(text: &str) -> Result<Wants> {
 }
 
 impl Wants {
+    /// Whether any guest will do that others have left as they found it.
+    #[must_use]
+    pub fn shares(&self) -> bool {
+        self.machines == Machines::One && self.disk_bytes.is_none() && self.boots == 1
+    }
+
     fn read(&mut self, word: &str) -> Result<()> {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let number = |text: &str| text.parse().with_context(|| format!("`{word}`"));

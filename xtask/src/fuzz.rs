@@ -6,13 +6,14 @@
 //! fuzz/corpus.
 
 use crate::cargo::{self, cargo};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Consent, Need};
 use fabricbios_testbed::{Layout, Outcome};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counters for edges and comparisons, as libFuzzer wants them.
 const COVERAGE: &str = "-Cpasses=sancov-module \
@@ -26,6 +27,7 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Of a target's run within `cargo xtask test`: long enough to go through the corpora and some way on.
 const TEST_SECS: u32 = 3;
+const FULL_SECS: u32 = 60;
 /// Longest input: long ones find little that short ones do not, and take long.
 const INPUT_BYTES_MAX: u32 = 2048;
 
@@ -53,69 +55,68 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     };
     requirements::ensure(layout, &[Need::Build], consent, &crate::lab::say)?;
     let all = targets(layout)?;
-    let names: Vec<&String> = all.iter().map(|target| &target.name).collect();
     for wanted in &arguments.targets {
         ensure!(
-            names.contains(&wanted),
-            "there is no target `{wanted}`; there are {names:?}"
+            all.contains(wanted),
+            "there is no target `{wanted}`; there are {all:?}"
         );
     }
-    let chosen =
-        |target: &&Target| arguments.targets.is_empty() || arguments.targets.contains(&target.name);
-    let chosen: Vec<&Target> = all.iter().filter(chosen).collect();
-    let fuzz = Fuzz::prepare(layout, &chosen)?;
+    let chosen = if arguments.targets.is_empty() {
+        &all
+    } else {
+        &arguments.targets
+    };
+    let fuzz = Fuzz::prepare(layout)?;
     for target in chosen {
-        fuzz.run(&target.name, arguments.secs)?;
+        fuzz.run(target, arguments.secs)?;
         if arguments.keep {
-            fuzz.keep(&target.name)?;
+            fuzz.keep(target)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask test`: every target that is quickly built, for a short time.
-pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
+/// The step of `cargo xtask test`: every target, two at a time.
+pub(crate) fn step(layout: &Layout, full: bool) -> Result<Outcome> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Outcome::Skipped(format!(
             "the fuzz targets are built for {TRIPLE} only"
         )));
     }
     let all = targets(layout)?;
-    let (others, chosen): (Vec<&Target>, Vec<&Target>) =
-        all.iter().partition(|target| target.needs_control);
-    ensure!(!chosen.is_empty(), "there is no fuzz target");
-    let fuzz = Fuzz::prepare(layout, &chosen)?;
-    for target in chosen {
-        fuzz.run(&target.name, TEST_SECS)?;
-    }
-    for target in others {
-        println!("by name only: {}", target.name);
-    }
+    ensure!(!all.is_empty(), "there is no fuzz target");
+    let fuzz = Fuzz::prepare(layout)?;
+    let secs = if full { FULL_SECS } else { TEST_SECS };
+    let next = AtomicUsize::new(0);
+    let turns = || -> Result<()> {
+        while let Some(target) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            fuzz.run(target, secs)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers = [scope.spawn(turns), scope.spawn(turns)];
+        workers.into_iter().try_for_each(|worker| {
+            worker
+                .join()
+                .map_err(|_panic| anyhow!("a thread that runs targets panicked"))?
+        })
+    })?;
     Ok(Outcome::Passed)
 }
 
-/// What is fuzzed.
-struct Target {
-    name: String,
-    /// Built with the control plane, which takes longer than all else.
-    needs_control: bool,
-}
-
-/// The targets, in the order of the manifest.
-fn targets(layout: &Layout) -> Result<Vec<Target>> {
+/// The names of what is fuzzed, in the order of the manifest.
+fn targets(layout: &Layout) -> Result<Vec<String>> {
     let manifest = layout.repository().join("fuzz/Cargo.toml");
     let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
     let binaries = text.split("[[bin]]").skip(1);
-    let target = |binary: &str| {
+    let name = |binary: &str| {
         let line = binary
             .lines()
             .find_map(|line| line.strip_prefix("name = "))?;
-        Some(Target {
-            name: line.trim_matches('"').to_owned(),
-            needs_control: binary.contains(r#"required-features = ["control"]"#),
-        })
+        Some(line.trim_matches('"').to_owned())
     };
-    Ok(binaries.filter_map(target).collect())
+    Ok(binaries.filter_map(name).collect())
 }
 
 /// Built targets, and where their inputs are.
@@ -125,7 +126,7 @@ struct Fuzz<'a> {
 }
 
 impl<'a> Fuzz<'a> {
-    fn prepare(layout: &'a Layout, targets: &[&Target]) -> Result<Self> {
+    fn prepare(layout: &'a Layout) -> Result<Self> {
         let work = layout.target().join("fuzz");
         let mut build = cargo(
             layout,
@@ -135,9 +136,6 @@ impl<'a> Fuzz<'a> {
             .current_dir(layout.repository().join("fuzz"))
             .env("CARGO_TARGET_DIR", &work)
             .env("RUSTFLAGS", COVERAGE);
-        if targets.iter().any(|target| target.needs_control) {
-            build.args(["--features", "control"]);
-        }
         cargo::run(build)?;
         let fuzz = Self { layout, work };
         fuzz.write_seeds()?;
@@ -160,8 +158,8 @@ impl<'a> Fuzz<'a> {
         Ok(())
     }
 
+    /// Runs a target and says how often it was executed.
     fn run(&self, target: &str, secs: u32) -> Result<()> {
-        println!("fuzzing {target} for {secs} s");
         let found = self.found(target);
         let crashes = self.work.join("crashes").join(target);
         fs::create_dir_all(&found)?;
@@ -170,7 +168,7 @@ impl<'a> Fuzz<'a> {
         command
             .arg(format!("-max_total_time={secs}"))
             .arg(format!("-max_len={INPUT_BYTES_MAX}"))
-            .args(["-timeout=10", "-print_final_stats=0", "-verbosity=0"])
+            .args(["-timeout=10", "-print_final_stats=1", "-verbosity=0"])
             .arg(format!("-artifact_prefix={}/", crashes.display()))
             .arg(&found)
             .args(self.inputs(target));
@@ -185,6 +183,10 @@ impl<'a> Fuzz<'a> {
                 String::from_utf8_lossy(&output.stderr)
             );
         }
+        let executions = executions(&String::from_utf8_lossy(&output.stderr))
+            .with_context(|| format!("{target} does not say how often it was executed"))?;
+        ensure!(executions > 0, "{target} was not executed");
+        println!("{target:16} {executions:>10} executions in {secs} s");
         Ok(())
     }
 
@@ -222,6 +224,17 @@ impl<'a> Fuzz<'a> {
     fn seeds(&self, target: &str) -> PathBuf {
         self.work.join("seeds").join(target)
     }
+}
+
+/// From libFuzzer's statistics at the end of a run.
+fn executions(told: &str) -> Option<u64> {
+    let value = |line: &str| {
+        line.strip_prefix("stat::number_of_executed_units:")?
+            .trim()
+            .parse()
+            .ok()
+    };
+    told.lines().find_map(value)
 }
 
 /// Which target a golden vector is an input of, and its bytes.
@@ -263,6 +276,13 @@ mod tests {
     }
 
     #[test]
+    fn how_often_a_target_ran_is_what_it_said_itself() {
+        let told = "INFO: seed corpus\nstat::number_of_executed_units: 5312\nstat::average_exec_per_sec: 1770\n";
+        assert_eq!(executions(told), Some(5312));
+        assert_eq!(executions("INFO: seed corpus\n"), None);
+    }
+
+    #[test]
     fn every_file_of_a_target_is_a_target() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let named = targets(&Layout::new(repository)).unwrap();
@@ -270,7 +290,7 @@ mod tests {
             let path = entry.unwrap().path();
             let stem = path.file_stem().unwrap().to_str().unwrap();
             assert!(
-                path.is_dir() || named.iter().any(|target| target.name == stem),
+                path.is_dir() || named.iter().any(|target| target == stem),
                 "{stem}"
             );
         }

@@ -5,8 +5,8 @@ use crate::lab::{BootArguments, say};
 use anyhow::{Context, Result, anyhow};
 use fabricbios_testbed::requirements::Need;
 use fabricbios_testbed::suite::{self, Machines, Suite};
-use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude};
-use std::cell::OnceCell;
+use fabricbios_testbed::{Disk, Finished, Job, Lab, Layout, Outcome, Prelude, Session};
+use std::cell::{OnceCell, RefCell};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,19 +18,16 @@ const RUST_TESTS: [RustTests; 3] = [
         package: "fabricbios-premium",
         directory: "premium/tests",
         prefix: "rxe",
-        prelude: Some(Prelude::SoftRoce),
     },
     RustTests {
         package: "fabricbios-premium",
         directory: "premium/tests",
         prefix: "nvmet",
-        prelude: Some(Prelude::SoftRoce),
     },
     RustTests {
         package: "fabricbios-pool",
         directory: "pool/tests",
         prefix: "pool_device",
-        prelude: None,
     },
 ];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -39,7 +36,6 @@ struct RustTests {
     package: &'static str,
     directory: &'static str,
     prefix: &'static str,
-    prelude: Option<Prelude>,
 }
 
 /// One file of Rust tests.
@@ -49,26 +45,46 @@ struct RustTest {
 }
 
 /// Every suite of this checkout.
-pub(crate) struct Suites {
-    programs: Vec<Suite>,
-    rust_tests: Vec<RustTest>,
+pub(crate) struct Suites(Vec<Kind>);
+
+enum Kind {
+    Program(Suite),
+    Rust(RustTest),
+}
+
+impl Kind {
+    fn shares(&self) -> bool {
+        match self {
+            Self::Program(suite) => suite.wants.shares(),
+            Self::Rust(_) => true,
+        }
+    }
 }
 
 impl Suites {
+    /// Those that share a guest come first, so that it is booted once.
     pub(crate) fn discover(layout: &Layout) -> Result<Self> {
         let programs = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "suite_")?;
-        Ok(Self {
-            programs,
-            rust_tests: rust_tests(layout)?,
-        })
+        let programs = programs.into_iter().map(Kind::Program);
+        let rust_tests = rust_tests(layout)?.into_iter().map(Kind::Rust);
+        let mut all: Vec<Kind> = programs.chain(rust_tests).collect();
+        all.sort_by_key(|kind| !kind.shares());
+        Ok(Self(all))
     }
 
     /// The name of each, and the machines that it runs in.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, Machines)> {
-        let programs = self.programs.iter();
-        let programs = programs.map(|suite| (suite.name.as_str(), suite.wants.machines));
-        let rust_tests = self.rust_tests.iter();
-        programs.chain(rust_tests.map(|test| (test.name.as_str(), Machines::One)))
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.0.iter().map(|kind| match kind {
+            Kind::Program(suite) if suite.wants.machines == Machines::Two => (
+                suite.name.as_str(),
+                "in two guests, soft-RoCE on the link between them",
+            ),
+            Kind::Program(suite) if !kind.shares() => {
+                (suite.name.as_str(), "in a guest of its own, with soft-RoCE")
+            }
+            Kind::Program(suite) => (suite.name.as_str(), "in a shared guest with soft-RoCE"),
+            Kind::Rust(test) => (test.name.as_str(), "in a shared guest with soft-RoCE"),
+        })
     }
 
     pub(crate) fn on<'a>(
@@ -83,6 +99,7 @@ impl Suites {
             boot,
             scope,
             lab: OnceCell::new(),
+            session: RefCell::new(None),
         }
     }
 }
@@ -122,24 +139,61 @@ pub(crate) struct Runner<'a> {
     boot: &'a BootArguments,
     scope: Scope,
     lab: OnceCell<std::result::Result<Lab, String>>,
+    /// The shared guest, while all went well in it.
+    session: RefCell<Option<Session>>,
 }
 
 impl Runner<'_> {
-    /// The suite at this place in [`Suites::all`].
-    pub(crate) fn run(&self, index: usize) -> Result<Outcome> {
+    /// The suite at this place in [`Suites::all`]; in full length, or in its short form.
+    pub(crate) fn run(&self, index: usize, full: bool) -> Result<Outcome> {
         let lab = self.lab()?;
-        match index.checked_sub(self.suites.programs.len()) {
-            None => run_program(
-                lab,
-                &self.suites.programs[index],
-                self.layout,
-                Profile::Debug,
-            ),
-            Some(place) => self.run_rust(lab, &self.suites.rust_tests[place]),
+        let kind = &self.suites.0[index];
+        let mut job = match kind {
+            Kind::Program(suite) => program_job(suite, self.layout, Profile::Debug),
+            Kind::Rust(test) => self.rust_job(test)?,
+        };
+        if full {
+            let full = ("FABRICBIOS_FULL".to_owned(), "1".to_owned());
+            job.environment.push(full);
+        }
+        match kind {
+            Kind::Program(suite) if !kind.shares() => {
+                self.end()?;
+                run_alone(lab, job, suite, self.layout)
+            }
+            Kind::Program(_) => self.run_shared(lab, &job, suite::outcome),
+            Kind::Rust(_) => self.run_shared(lab, &job, suite::rust_outcome),
         }
     }
 
-    fn run_rust(&self, lab: &Lab, test: &RustTest) -> Result<Outcome> {
+    fn run_shared(&self, lab: &Lab, job: &Job, judge: fn(&Finished) -> Outcome) -> Result<Outcome> {
+        let session = match self.session.take() {
+            Some(session) => session,
+            None => lab.session()?,
+        };
+        let (session, turn) = session.run(job)?;
+        let mut outcome = judge(&turn.finished);
+        if !turn.left.is_empty() && !matches!(outcome, Outcome::Failed(_)) {
+            outcome = Outcome::Failed(format!(
+                "the guest is not as it was:\n{}",
+                turn.left.join("\n")
+            ));
+        }
+        match outcome {
+            Outcome::Failed(_) => session.close(false)?,
+            _ => *self.session.borrow_mut() = Some(session),
+        }
+        Ok(outcome)
+    }
+
+    /// Ends the shared guest, if there is one.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.session
+            .take()
+            .map_or(Ok(()), |session| session.close(true))
+    }
+
+    fn rust_job(&self, test: &RustTest) -> Result<Job> {
         let RustTest { name, of } = test;
         let binary = cargo::test_binary(self.layout, self.scope, of.package, name)?
             .display()
@@ -148,10 +202,9 @@ impl Runner<'_> {
         // the devices of the guest.
         let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
         job.timeout = Some(RUST_TIMEOUT);
-        job.preludes.extend(of.prelude);
         job.environment
             .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
-        Ok(suite::rust_outcome(&lab.run(&job)?))
+        Ok(job)
     }
 
     fn lab(&self) -> Result<&Lab> {
@@ -168,27 +221,32 @@ impl Runner<'_> {
     }
 }
 
-/// Runs one program of testbed/guest in the machines that it wants.
-pub(crate) fn run_program(
-    lab: &Lab,
-    suite: &Suite,
-    layout: &Layout,
-    profile: Profile,
-) -> Result<Outcome> {
+/// One program of testbed/guest, without its machines.
+fn program_job(suite: &Suite, layout: &Layout, profile: Profile) -> Job {
     let path = suite.path.display().to_string();
     let mut job = Job::new(&suite.name, &[&path]);
     job.timeout = Some(suite.wants.timeout);
     let programs = profile.programs(layout).display().to_string();
     job.environment
         .push(("FABRICBIOS_BIN".to_owned(), programs));
-    match suite.wants.machines {
-        Machines::One => run_alone(lab, job, suite, layout),
-        Machines::Two => run_pair(lab, job),
-    }
+    job
+}
+
+/// Runs one program of testbed/guest in machines of its own.
+pub(crate) fn run_program(
+    lab: &Lab,
+    suite: &Suite,
+    layout: &Layout,
+    profile: Profile,
+) -> Result<Outcome> {
+    run_alone(lab, program_job(suite, layout, profile), suite, layout)
 }
 
 /// As often as the suite wants, each time in a fresh guest with the same disk, until a boot does not pass.
 fn run_alone(lab: &Lab, mut job: Job, suite: &Suite, layout: &Layout) -> Result<Outcome> {
+    if suite.wants.machines == Machines::Two {
+        return run_pair(lab, job);
+    }
     job.preludes.push(Prelude::SoftRoce);
     let size = suite.wants.disk_bytes;
     let disk = size.map(|bytes| Disk::create(layout, bytes)).transpose()?;

@@ -6,7 +6,6 @@ use crate::suites::Suites;
 use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
-use fabricbios_testbed::suite::Machines;
 use fabricbios_testbed::{Layout, Outcome, Report};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,9 +13,12 @@ use std::time::Instant;
 /// What `cargo xtask test` takes.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Only these steps; `lab` is all of the lab suites
+    /// Only these steps; `lab` is all of the lab suites. A suite that is named itself runs in full length
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
+    /// Everything in full length: fuzzing and the lab suites have a short form that is run otherwise
+    #[arg(long)]
+    full: bool,
     /// Show the steps and run none
     #[arg(long)]
     list: bool,
@@ -37,6 +39,7 @@ struct Step {
 
 enum Action {
     Host(fn(&Layout) -> Result<Outcome>),
+    Fuzz,
     Lab(usize),
 }
 
@@ -60,10 +63,12 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let mut report = Report::default();
     for step in chosen {
         println!("\n== {}: {}", step.name, step.about);
+        let full = arguments.full || arguments.only.contains(&step.name);
         let start = Instant::now();
         let outcome = match step.action {
             Action::Host(action) => action(layout),
-            Action::Lab(index) => lab.run(index),
+            Action::Fuzz => crate::fuzz::step(layout, full),
+            Action::Lab(index) => lab.run(index, full),
         };
         let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
@@ -71,9 +76,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         }
         report.record(&step.name, outcome, start.elapsed(), step.may_skip);
     }
-    if arguments.only.is_empty() {
-        println!("\nnot run; --only NAME does: {}", BY_NAME_ONLY.join(" "));
-    }
+    lab.end()?;
     Ok(conclude(&report))
 }
 
@@ -97,17 +100,6 @@ fn conclude(report: &Report) -> ExitCode {
     }
 }
 
-/// Suites that a run of everything leaves out, because it has to end well within 40 minutes on two cores:
-/// what they show is shown in part by others. `--only lab` runs them too.
-const BY_NAME_ONLY: [&str; 6] = [
-    "lab:suite_block_cycles",
-    "lab:suite_block_slow",
-    "lab:suite_mem_region",
-    "lab:rxe_region",
-    "lab:rxe_window",
-    "lab:nvmet",
-];
-
 fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
     let matches = |step: &Step, wanted: &str| {
         let family = step
@@ -123,7 +115,7 @@ fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
         }
     }
     let wanted = |step: &&Step| match only {
-        [] => !BY_NAME_ONLY.contains(&step.name.as_str()),
+        [] => true,
         names => names.iter().any(|name| matches(step, name)),
     };
     Ok(all.iter().filter(wanted).collect())
@@ -190,27 +182,20 @@ fn steps(suites: &Suites) -> Vec<Step> {
         &[Build],
         no_std,
     ));
-    steps.push(host(
-        "fuzz",
-        "parsers and sequences of operations, coverage-guided, for a short time",
-        &[Build],
-        crate::fuzz::step,
-    ));
-    steps.extend(
-        suites
-            .all()
-            .enumerate()
-            .map(|(index, (name, machines))| Step {
-                name: format!("lab:{name}"),
-                about: match machines {
-                    Machines::One => "in a guest with soft-RoCE",
-                    Machines::Two => "in two guests, soft-RoCE on the link between them",
-                },
-                may_skip: false,
-                needs: &[Guest, Build],
-                action: Action::Lab(index),
-            }),
-    );
+    steps.push(Step {
+        name: "fuzz".to_owned(),
+        about: "parsers and sequences of operations, coverage-guided, for some seconds",
+        may_skip: false,
+        needs: &[Build],
+        action: Action::Fuzz,
+    });
+    steps.extend(suites.all().enumerate().map(|(index, (name, about))| Step {
+        name: format!("lab:{name}"),
+        about,
+        may_skip: false,
+        needs: &[Guest, Build],
+        action: Action::Lab(index),
+    }));
     steps
 }
 
