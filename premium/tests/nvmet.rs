@@ -529,7 +529,13 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
     let lab = Lab::open();
     let volume = lab.volume("v1");
     let mut died = 0;
-    for step in STEPS {
+    // A shorter run takes some of them.
+    let stride = if std::env::var_os("FABRICBIOS_FULL").is_some() {
+        1
+    } else {
+        6
+    };
+    for step in STEPS.iter().step_by(stride) {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lives_one_life_as_a_child", "--include-ignored"])
             .env(CHILD, lab.place.path())

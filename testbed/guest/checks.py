@@ -3,6 +3,7 @@
 a count at the end; exit status 0 only if something was checked and nothing failed, 77 if something that
 it needs is missing."""
 import contextlib
+import os
 import sys
 import time
 import traceback
@@ -11,8 +12,14 @@ import fabric
 from fabric import Refused
 
 SKIPPED = 77
+FULL = bool(os.environ.get("FABRICBIOS_FULL"))
 # How late an emulated processor with other things to do may be; on hardware it is some milliseconds.
 LATE_LIMIT_MS = 2000
+
+
+def length(full, short):
+    """How long or how often. Where FABRICBIOS_FULL is not set a suite is shorter, and asserts the same."""
+    return full if FULL else short
 
 
 def skip(missing):

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=7200
 """Leases of blocks granted and freed, over and over, leave configfs, device-mapper and the pools as they were found.
-BLOCK_CYCLES says how often (20), BLOCK_CONNECT after how many a client connects to one of them (10)."""
+BLOCK_CYCLES says how often, BLOCK_CONNECT after how many a client connects to one of them."""
 import os
 
 from block import MIB, BlockNode, alloc, directory_pool, loop_device, nqn_of, pattern, put, get, ready, resources
 from block import same_traces, settled, traces
-from checks import Suite
+from checks import Suite, length
 from nvme_host import connect, disconnect
 
-CYCLES = int(os.environ.get("BLOCK_CYCLES", "20"))
-CONNECT = int(os.environ.get("BLOCK_CONNECT", "10"))
+CYCLES = int(os.environ.get("BLOCK_CYCLES", length("20", "6")))
+CONNECT = int(os.environ.get("BLOCK_CONNECT", length("10", "3")))
 
 
 def cycles(suite, node, pools):

@@ -13,11 +13,11 @@ import nvmet_tree
 from block import ADDRESS6, MIB, TCP, TCP6, BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, pattern
 from block import on_time, put, ready, row_of, settled, sh, ways_to_end
 from block_refusals import refused
-from checks import Suite
+from checks import Suite, length
 from fabric import UNREACHABLE
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
 
-TERM_SECS = 8
+TERM_SECS = length(8, 6)
 # The client's kernel sees its connection closed some time after the node's did it.
 TOLD_SLACK_MS = 500
 POOL_MIB = 32
@@ -32,9 +32,10 @@ def ends(suite, node, pools):
     """Each way on each pool."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     for kind, pool in pools.items():
+        ways = ways_to_end(node, bob, TERM_SECS)
         with attached(alice, pool=pool) as (_, path):
             neighbour = Fio(path).started()
-            for name, secs, end in ways_to_end(node, bob, TERM_SECS):
+            for name, secs, end in ways if kind == "device" else ways[length(0, 2):]:
                 _one(suite, f"{name}, {kind}", alloc(bob, secs=secs, pool=pool), end, name == "expiry")
             suite.check(f"{kind}: the neighbour goes on", neighbour.running(), "running")
             report = neighbour.stop()

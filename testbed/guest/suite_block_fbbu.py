@@ -15,14 +15,14 @@ import fbmu_frame as f
 import keeper
 from block import MIB, BlockNode, alloc, device_of, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
 from block import ready, run, sh, size_of
-from checks import Suite
+from checks import Suite, length
 from fabric import OTHER, program
 from fbbu_client import Client, part
 from fbmu_frame import Frame
 from fbmu_suite import Strangers
 from nvme_host import Fio, Watch, connect, failed, gone, until
 
-TERM_SECS = 10
+TERM_SECS = length(10, 7)
 BLOCK = 4096
 COUNT = 256
 LOSS = "loss 2%"

@@ -11,7 +11,7 @@ import fbmu_frame as f
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, leased, loop_device, pattern, put, ready
 from block import row_of, run, sh, size_of
-from checks import Suite, skip
+from checks import Suite, length, skip
 from fabric import REFUSED, UNREACHABLE
 from fbbu_client import Client
 from fbmu_suite import Strangers
@@ -20,7 +20,7 @@ from suite_block_stuck import kernel_name, slice_of
 
 O_DIRECT = 0o40000
 # A keeper lets go of the device 2 s before the end of a term.
-SHORT_SECS = 12
+SHORT_SECS = length(12, 8)
 UNDER_TEST = "pool-under-test"
 
 

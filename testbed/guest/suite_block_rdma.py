@@ -8,12 +8,13 @@ import keeper
 from block import ADDRESS, ADDRESS6, RDMA, RDMA_PORT, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
 from block import same_traces, settled, traces, ways_to_end
 from block_refusals import refused, strangers
-from checks import Suite, lab_device
+from checks import Suite, lab_device, length
 from fabric import program
 from nvme_host import CONTROLLERS, Fio, changed, connect, controllers, device, failed, gen_key, gone, options_of, text_of, verified
 from suite_block_ends import together
+from suite_block_restart import same_names
 
-TERM_SECS = 10
+TERM_SECS = length(10, 7)
 # Short enough for a keeper to look at the lease often.
 KEYS_SECS = 60
 OVER = "nvme-rdma"
@@ -73,7 +74,9 @@ def restarts(suite, node, pools):
         job = Fio(path).started()
         node.kill()
         node.start()
-        suite.equal("restart: the lease goes on", "active", alice.query(lease)["state"])
+        again = alice.query(lease)
+        suite.equal("restart: the lease goes on", "active", again["state"])
+        same_names(suite, "restart", lease, again)
         suite.equal("restart: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
     with leased(alice, secs=KEYS_SECS, pool=pools["device"], transport=OVER, more=("--mutual-auth",)) as lease:
         with device_of(alice, lease) as path:

@@ -18,19 +18,23 @@ import time
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, nqn_of, pattern, put
 from block import ready, resource_of, row_of, same_traces, settled, sh, size_of, traces
-from checks import Suite, give_back
+from checks import LATE_LIMIT_MS, Suite, give_back, length
 from fabric import program
 from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, failed, gone, until, verified
 
-TERM_SECS = 10
+TERM_SECS = length(10, 7)
+# The daemon has the first two seconds after a deadline, the watchdog comes next.
+STOPPED_LATE_MS = 5000
 STEP_SECS = 15
 SECRET = pattern("secret")
 # Those behind which something different is left each time.
-SOME_STEPS = ("link anchor", "link port", "unlink port", "remove namespace", "unmap volume")
+SOME_STEPS = length(("link anchor", "link port", "unlink port", "remove namespace", "unmap volume"), ("link port", "unmap volume"))
 # Nothing of a file is mapped.
 NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
+# Of a lease over NVMe-oF.
+NAMES = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid", "traddr", "trsvcid")
 
 
 def adopts(suite, node, pools):
@@ -44,14 +48,18 @@ def adopts(suite, node, pools):
             suite.check(f"{kind}: fio goes on without a daemon", job.running(), "running")
             node.start()
             again = alice.query(lease)
-            fields = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid", "traddr", "trsvcid")
-            same = [lease["binding"]["nvmeof"][f] == again["binding"]["nvmeof"][f] for f in fields]
-            suite.equal(f"{kind}: the same names and keys", [True] * len(fields), same)
+            same_names(suite, kind, lease, again)
             suite.check(f"{kind}: fio goes on", job.running(), "running")
             suite.equal(f"{kind}: without an error", 0, job.stop()["error"])
             disconnect(nqn_of(lease))
             path = connect(lease)
             suite.equal(f"{kind}: connected again by the old line", pattern("kept", 4096), get(path, 4096, 3 << 20))
+
+
+def same_names(suite, name, before, after):
+    """What opens the lease over NVMe-oF is as it was."""
+    names = [{field: lease["binding"]["nvmeof"][field] for field in NAMES} for lease in (before, after)]
+    suite.equal(f"{name}: the same names and keys", *names)
 
 
 def adopts_over_udp(suite, node, pools):
@@ -76,7 +84,9 @@ def adopts_both(suite, node, pools):
             client.write(at // client.unit, kept)
         node.kill()
         node.start()
-        with Client(alice.query(lease)) as client:
+        again = alice.query(lease)
+        same_names(suite, "both roads", lease, again)
+        with Client(again) as client:
             suite.equal("both roads: over UDP the bytes of before, with the key of now", kept,
                         client.read(at // client.unit, len(kept) // client.unit))
         suite.equal("both roads: fio goes on over the other, without an error", (True, 0), (job.running(), job.stop()["error"]))
@@ -104,21 +114,23 @@ def wedged(suite, node, pools):
         lease = alloc(alice, secs=TERM_SECS, pool=pools["device"])
         job = Fio(connect(lease)).started()
         node.process.send_signal(signal.SIGSTOP)
-        _ends_on_time(suite, "a stopped daemon", lease, job)
+        _ends_on_time(suite, "a stopped daemon", lease, job, STOPPED_LATE_MS)
         suite.equal("a stopped daemon: another lease goes on", 1, nvmet_tree.listed(nqn_of(other)))
         put(path, pattern("other"))
         node.process.send_signal(signal.SIGCONT)
         suite.equal("a stopped daemon that goes on: expired", "expired", alice.query(lease)["state"])
 
 
-def _ends_on_time(suite, name, lease, job):
+def _ends_on_time(suite, name, lease, job, late_limit_ms=LATE_LIMIT_MS):
     """Not before its deadline, and then soon."""
     def left():
         return lease["expires_at_unix_ms"] / 1000 - time.time()
     until(lambda: left() < 0.5, TERM_SECS + 5, "half a second before the deadline")
     suite.equal(f"{name}: half a second before the deadline it is linked", 1, nvmet_tree.listed(nqn_of(lease)))
     until(lambda: not nvmet_tree.listed(nqn_of(lease)), 10, "the end of the lease")
-    print(f"   {name}: unlinked {-left():.1f} s after the deadline", flush=True)
+    late_ms = -left() * 1000
+    print(f"   {name}: unlinked {late_ms:.0f} ms after the deadline", flush=True)
+    suite.check(f"{name}: cut at its deadline", 0 <= late_ms < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms)
     report = job.report()
     suite.check(f"{name}: fio meets errors", failed(report), "an error")
     gone(nqn_of(lease))

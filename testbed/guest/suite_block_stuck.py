@@ -5,11 +5,11 @@ cannot finish, naming the device, and everybody else's grants, cuts and I/O go o
 fence goes."""
 from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resource_of, row_of
 from block import settled, sh
-from checks import Suite
+from checks import FULL, Suite, length
 from fabric import Refused
 from nvme_host import Fio, Watch, connect, failed, gone, until, verified
 
-TERM_SECS = 12
+TERM_SECS = length(12, 8)
 
 
 def slice_of(lease):
@@ -40,7 +40,8 @@ def stuck(suite, node, pools, resumed_by):
             fence = until(lambda: fences(node), 60, "a fence")[0]
             suite.check("stuck: the fence names the device", kernel_name(name) in fence["reason"], kernel_name(name), fence["reason"])
             print(f"   stuck: {fence['reason']}", flush=True)
-            others(suite, node, pools, lease)
+            if resumed_by is heals or FULL:
+                others(suite, node, pools, lease)
             suite.check("stuck: the neighbour goes on", neighbour.running(), "running")
         finally:
             sh(f"dmsetup resume {name}")

@@ -10,13 +10,13 @@ import statistics
 import time
 
 import fbmu_frame as f
-from checks import Suite, programs
+from checks import Suite, length, programs
 from fabric import Node
 from fbmu_client import Client, Wire
 from fbmu_frame import Frame
 from fbmu_suite import ELSEWHERE, PATTERN, leased, other_addresses, unchanged
 
-READS, READ_BYTES = 200, 64
+READS, READ_BYTES = length(200, 100), 64
 # No promise of speed: with the noise on the same two emulated processors it is to stay usable.
 LONGEST_LIMIT_MS = 5000
 

@@ -15,7 +15,7 @@ import time
 
 import fabric
 import fbmu_frame as f
-from checks import Suite, give_back, programs, skip
+from checks import Suite, give_back, length, programs, skip
 from fabric import Node
 from fbmu_client import Client, Place, Wire
 from fbmu_suite import lease_of
@@ -25,8 +25,8 @@ WITHIN = ("ip", "netns", "exec", SPACE)
 TROUBLE = "loss 5% delay 2ms 1ms reorder 25% duplicate 2%"
 # Where one exchange in ten is lost, a window that each loss halves stays at some three requests, whatever the
 # machine: 64 MiB in pieces of 1,384 bytes would be some five minutes each way.
-BYTES_OF_MTU = {1500: 8 << 20, 9000: 64 << 20}
-BYTES = 64 << 20
+BYTES_OF_MTU = {1500: length(8, 2) << 20, 9000: length(64, 16) << 20}
+BYTES = length(64, 24) << 20
 TRANSFER_SECS = 300
 COUNTERS = ("FragCreates", "FragOKs", "ReasmReqds", "ReasmFails")
 

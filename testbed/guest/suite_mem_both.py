@@ -5,7 +5,7 @@ together when the lease ends."""
 import contextlib
 
 import fbmu_frame as f
-from checks import Suite, give_back, lab_device
+from checks import LATE_LIMIT_MS, Suite, give_back, lab_device, length
 from fabric import Node
 from fbmu_client import Client as UdpClient
 from fbmu_suite import PATTERN, Strangers, now_ms
@@ -14,7 +14,7 @@ from rdma_client import Client as RdmaClient
 from writer import Writer as RdmaWriter
 
 LEASE_BYTES = 65536
-TERM_SECS = 12
+TERM_SECS = length(12, 7)
 BOTH = ("--transport", "both")
 NO_LEASE = {"NO_LEASE"}
 
@@ -84,6 +84,7 @@ def ends(suite, node, _device):
                 suite.on_time(f"{name}, UDP", lease, udp)
             apart = abs(rdma["last_ok_at_ms"] - udp["last_ok_at_ms"])
             print(f"   {name}: the last successes of the two roads are {apart:.1f} ms apart", flush=True)
+            suite.check(f"{name}: both roads end together", apart < LATE_LIMIT_MS, f"within {LATE_LIMIT_MS} ms", apart)
 
 
 def grace(suite, node, device):

@@ -4,13 +4,13 @@
 answer about ended leases even after a restart."""
 import contextlib
 
-from checks import Suite, give_back, lab_device
+from checks import Suite, give_back, lab_device, length
 from fabric import NOT_FOUND, Node
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
 from writer import Writer
 
 LEASE_BYTES = 65536
-TERM_SECS, GRACE_SECS = 20, 120
+TERM_SECS, GRACE_SECS = length(20, 12), 120
 
 
 def writers(suite, node, device):

@@ -2,17 +2,18 @@
 # lab: one-vm timeout=1200
 """Leased memory over RDMA, from the client's side: it can be used, only as far as it was leased, and not
 after the lease has ended, however that came about. MEM_CYCLES says how many leases are granted and freed to see
-that nothing stays behind (30)."""
+that nothing stays behind."""
+import contextlib
 import os
 
-from checks import Suite, give_back, lab_device, leased, rearm
+from checks import Suite, lab_device, leased, length, rearm
 from fabric import NOT_FOUND, Node, Refused, resources
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
 from writer import Writer
 
 LEASE_BYTES = 65536
 ARENA_BYTES = 16 << 20
-CYCLES = int(os.environ.get("MEM_CYCLES", "30"))
+CYCLES = int(os.environ.get("MEM_CYCLES", length("30", "10")))
 # A queue pair destroyed before its window keeps the kernel for 51 s; an orderly cut takes milliseconds, and
 # an emulated processor some hundred times that.
 STALL_LIMIT_MS = 10_000
@@ -230,17 +231,17 @@ def zero_again(suite, node, device):
     with leased(node.tenant("alice"), device, ARENA_BYTES, buffer_bytes=step) as (_, client):
         written = {client.write(at, b"\xA5" * step).status for at in range(0, ARENA_BYTES, step)}
         suite.equal("the whole arena written", {"success"}, written)
-    with leased_when_released(node.tenant("bob"), device, step) as (_, client):
+    with contextlib.ExitStack() as stack:
+        _, client = leased_when_released(stack, node.tenant("bob"), device, step)
         clean = all(client.read(at, step).data == bytes(step) for at in range(0, ARENA_BYTES, step))
         suite.check("leased again, all of it is zero", clean, "16 MiB of zeros")
 
 
-def leased_when_released(tenant, device, buffer_bytes):
-    """The whole arena; tried again while the last lease's bytes are being scrubbed."""
+def leased_when_released(stack, tenant, device, buffer_bytes):
+    """The whole arena; tried again while the last lease's bytes are being scrubbed. The first that is granted is the one."""
     while True:
         try:
-            give_back(tenant, tenant.alloc(ARENA_BYTES, 300))
-            return leased(tenant, device, ARENA_BYTES, buffer_bytes=buffer_bytes)
+            return stack.enter_context(leased(tenant, device, ARENA_BYTES, buffer_bytes=buffer_bytes))
         except Refused as refusal:
             if refusal.reason_class != "transient":
                 raise

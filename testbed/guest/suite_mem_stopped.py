@@ -11,13 +11,14 @@ import subprocess
 import tempfile
 
 from block import MIB, run, sh
-from checks import Suite, give_back, lab_device, leased, skip
+from checks import Suite, give_back, lab_device, leased, length, skip
 from fabric import Node, Refused, program, resources
 from nvme_host import until
 from rdma_client import ENDS, now_ms
 from writer import Writer
 
 LEASE_BYTES = 65536
+TERM_SECS = length(9, 6)
 # The daemon has the first two seconds after a deadline, the watchdog as many from there on an emulated processor.
 WATCHDOG_MS, LATE_MS = 2000, 5000
 DISK = "fabricbios-state"
@@ -36,7 +37,7 @@ def stopped(suite, device, strategy):
         if strategy == "region":
             # Also by one that was started in the place of another.
             end_watchdog(node)
-        leases = [alice.alloc(LEASE_BYTES, 9, first.peer), bob.alloc(LEASE_BYTES, 12, second.peer)]
+        leases = [alice.alloc(LEASE_BYTES, TERM_SECS, first.peer), bob.alloc(LEASE_BYTES, TERM_SECS + 2, second.peer)]
         going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
         for writer, lease in zip((first, second, witness), (*leases, going_on)):
             suite.check(f"{strategy}: a writer writes", writer.start(lease))
@@ -76,7 +77,7 @@ def wedged(suite, device):
     del device
     with Node() as node, Writer() as writer, Writer() as neighbour:
         alice = node.tenant("alice")
-        lease, other = alice.alloc(LEASE_BYTES, 8, writer.peer), alice.alloc(LEASE_BYTES, 600, neighbour.peer)
+        lease, other = alice.alloc(LEASE_BYTES, TERM_SECS, writer.peer), alice.alloc(LEASE_BYTES, 600, neighbour.peer)
         for its, one in ((writer, lease), (neighbour, other)):
             its.start(one)
         with held(thread_of(node.process.pid, "driver")):
@@ -116,7 +117,7 @@ def refused(suite, device):
     with Node(within=("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")) as node:
         alice = node.tenant("alice")
         with Writer() as writer, Writer() as neighbour:
-            lease = alice.alloc(LEASE_BYTES, 8, writer.peer)
+            lease = alice.alloc(LEASE_BYTES, TERM_SECS, writer.peer)
             other = alice.alloc(LEASE_BYTES, 600, neighbour.peer)
             for its, one in ((writer, lease), (neighbour, other)):
                 its.start(one)
@@ -137,8 +138,8 @@ def frozen(suite, device):
     with state_disk() as directory, Node(state_dir=directory) as node:
         alice = node.tenant("alice")
         with Writer() as writer, Writer() as neighbour:
-            lease = alice.alloc(LEASE_BYTES, 12, writer.peer)
-            other = alice.alloc(LEASE_BYTES, 16, neighbour.peer)
+            lease = alice.alloc(LEASE_BYTES, TERM_SECS + 3, writer.peer)
+            other = alice.alloc(LEASE_BYTES, TERM_SECS + 6, neighbour.peer)
             for its, one in ((writer, lease), (neighbour, other)):
                 its.start(one)
             sh(f"dmsetup suspend --noflush --nolockfs {DISK}")

@@ -67,16 +67,14 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         &arguments.targets
     };
     let fuzz = Fuzz::prepare(layout)?;
-    for target in chosen {
-        fuzz.run(target, arguments.secs)?;
-        if arguments.keep {
-            fuzz.keep(target)?;
-        }
+    fuzz.run(chosen, arguments.secs)?;
+    if arguments.keep {
+        chosen.iter().try_for_each(|target| fuzz.keep(target))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask test`: every target, two at a time.
+/// The step of `cargo xtask test`: every target.
 pub(crate) fn step(layout: &Layout, full: bool) -> Result<Outcome> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Outcome::Skipped(format!(
@@ -86,22 +84,7 @@ pub(crate) fn step(layout: &Layout, full: bool) -> Result<Outcome> {
     let all = targets(layout)?;
     ensure!(!all.is_empty(), "there is no fuzz target");
     let fuzz = Fuzz::prepare(layout)?;
-    let secs = if full { FULL_SECS } else { TEST_SECS };
-    let next = AtomicUsize::new(0);
-    let turns = || -> Result<()> {
-        while let Some(target) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            fuzz.run(target, secs)?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers = [scope.spawn(turns), scope.spawn(turns)];
-        workers.into_iter().try_for_each(|worker| {
-            worker
-                .join()
-                .map_err(|_panic| anyhow!("a thread that runs targets panicked"))?
-        })
-    })?;
+    fuzz.run(&all, if full { FULL_SECS } else { TEST_SECS })?;
     Ok(Outcome::Passed)
 }
 
@@ -158,8 +141,26 @@ impl<'a> Fuzz<'a> {
         Ok(())
     }
 
-    /// Runs a target and says how often it was executed.
-    fn run(&self, target: &str, secs: u32) -> Result<()> {
+    /// Runs these targets, two at a time.
+    fn run(&self, targets: &[String], secs: u32) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let turns = || -> Result<()> {
+            while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.run_one(target, secs)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers = [scope.spawn(turns), scope.spawn(turns)];
+            workers.into_iter().try_for_each(|worker| {
+                let ended = worker.join();
+                ended.map_err(|_panic| anyhow!("a thread that runs targets panicked"))?
+            })
+        })
+    }
+
+    /// Says how often the target was executed.
+    fn run_one(&self, target: &str, secs: u32) -> Result<()> {
         let found = self.found(target);
         let crashes = self.work.join("crashes").join(target);
         fs::create_dir_all(&found)?;

@@ -192,6 +192,7 @@ fn a_grant_that_cannot_be_written_down_is_refused_and_leaves_nothing() {
     let mut first = scene.ask(Request::LeaseAlloc(all.clone()));
     // It is bound and waits for a disk that is full.
     scene.go_on(false, |driver| !driver.held.is_empty());
+    assert!(first.try_recv().is_err(), "told before it is durable");
     let full = || Input::Durable(Err(CommitError::new("No space left on device")));
     scene.take(full());
     let refusal = first.try_recv().unwrap().unwrap_err();
