@@ -86,7 +86,9 @@ def state():
     # A link-local address comes some seconds after its device.
     found |= {f"address {' '.join(words[1:4])}" for words in rows("ip", "-oneline", "address") if not words[3].startswith("fe80")}
     found |= {f"queueing {' '.join(words)}" for words in rows("tc", "qdisc", "show")}
-    found |= {f"rdma {' '.join(words[1:])}" for words in rows("rdma", "resource", "show")}
+    # Of completion queues the kernel keeps a pool for each device, until that goes.
+    for words in rows("rdma", "resource", "show"):
+        found |= {f"rdma {words[1]} {kind} {count}" for kind, count in zip(words[2::2], words[3::2]) if kind != "cq"}
     return found
 
 

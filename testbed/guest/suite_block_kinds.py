@@ -166,7 +166,7 @@ def broken(suite):
         suite.equal("moved away: nor written into it", [], os.listdir(place))
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.equal("SIGTERM", 0, node.stop())
-    sh(f"dmsetup remove {UNDER_TEST}")
+    sh(f"dmsetup remove {UNDER_TEST}; rmdir {moved}")
 
 
 def table(line):

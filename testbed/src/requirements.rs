@@ -261,7 +261,8 @@ fn supply(missing: &Missing, layout: &Layout, system: &System, say: &dyn Fn(&str
 fn cargo_install(layout: &Layout, tool: &str) -> Command {
     let mut command = Command::new("cargo");
     command
-        .args(["install", "--locked", "--root"])
+        // Unoptimised: what they do here takes seconds, and building them otherwise takes minutes.
+        .args(["install", "--locked", "--debug", "--root"])
         .arg(layout.tools())
         .arg(tool);
     command

@@ -33,6 +33,8 @@ pub struct Wants {
     pub disk_bytes: Option<u64>,
     /// How often the suite is run, each time in a guest that has just booted.
     pub boots: u32,
+    /// It leaves things behind by intent.
+    pub alone: bool,
 }
 
 /// One program that runs in the lab.
@@ -103,6 +105,7 @@ fn header(text: &str) -> Result<Wants> {
         timeout: TIMEOUT_DEFAULT,
         disk_bytes: None,
         boots: 1,
+        alone: false,
     };
     words.try_for_each(|word| wants.read(word))?;
     if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
@@ -115,7 +118,10 @@ impl Wants {
     /// Whether any guest will do that others have left as they found it.
     #[must_use]
     pub fn shares(&self) -> bool {
-        self.machines == Machines::One && self.disk_bytes.is_none() && self.boots == 1
+        self.machines == Machines::One
+            && self.disk_bytes.is_none()
+            && self.boots == 1
+            && !self.alone
     }
 
     fn read(&mut self, word: &str) -> Result<()> {
@@ -127,8 +133,9 @@ impl Wants {
                 let mebibytes = value.strip_suffix('M').context("disk=NUMBERM expected")?;
                 self.disk_bytes = Some(number(mebibytes)? << 20);
             }
+            "alone" => self.alone = true,
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
-            _ => bail!("`{word}`: timeout=SECONDS, disk=NUMBERM or boots=NUMBER expected"),
+            _ => bail!("`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER or alone expected"),
         }
         Ok(())
     }
@@ -178,8 +185,10 @@ mod tests {
             timeout: TIMEOUT_DEFAULT,
             disk_bytes: None,
             boots: 1,
+            alone: false,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
+        assert!(plain.shares());
         let text = "#!/usr/bin/python3\n# lab: two-vm timeout=60\n";
         let two = Wants {
             machines: Machines::Two,
@@ -187,6 +196,8 @@ mod tests {
             ..plain.clone()
         };
         assert_eq!(header(text).unwrap(), two);
+        let alone = header("# lab: one-vm alone\n").unwrap();
+        assert!(alone.alone && !alone.shares());
         let again = Wants {
             disk_bytes: Some(256 << 20),
             boots: 2,
