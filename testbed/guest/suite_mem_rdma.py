@@ -281,14 +281,17 @@ def killed(suite, node, _device):
     alice.free(lease)
 
 
-def main(strategy="auto"):
-    """All sections on one node that gives leases out so."""
+SECTIONS = (use, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, out_of_bounds, rotation, ends, other_tenants,
+            cut_after_fault, zero_again, cycles, killed)
+
+
+def main(strategy="auto", sections=SECTIONS):
+    """Sections on one node that gives leases out so."""
     device = lab_device()
     with Suite(f"mem over RDMA, strategy {strategy}") as suite:
         empty = resources()
         with Node("--rdma-strategy", strategy, mem_bytes=ARENA_BYTES) as node:
-            for section in (use, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, out_of_bounds, rotation, ends,
-                            other_tenants, cut_after_fault, zero_again, cycles, killed):
+            for section in sections:
                 suite.section(section, suite, node, device)
             suite.equal("SIGTERM: exit status", 0, node.stop())
         left = {kind: count for kind, count in resources().items() if kind != "ctx"}
