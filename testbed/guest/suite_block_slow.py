@@ -12,7 +12,7 @@ from suite_block_kinds import UNDER_TEST, table
 from suite_block_stuck import kernel_name
 
 # 16 MiB are made clean at a time, so it takes a delay for each.
-SLOW_MIB, SLOW_MS = length(176, 112), length(3000, 4500)
+SLOW_MIB, SLOW_MS = length(176, 128), 3000
 # A node's, for a grant in which nothing moves.
 PATIENCE_SECS = 30
 
