@@ -31,11 +31,8 @@ use fabricbios_premium::nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
 
 use crate::{
-    clock,
-    config::Settings,
-    inventory::OfferedPool,
-    past::Past,
-    watchdog::{THIS_PROGRAM, Watchdog},
+    clock, config::Settings, inventory::OfferedPool, left_behind::THIS_PROGRAM, past::Past,
+    watchdog::Watchdog,
 };
 
 pub use backend::BlockBackend;

@@ -16,6 +16,7 @@ pub mod fair;
 mod healing;
 pub mod inventory;
 pub mod journal;
+mod left_behind;
 pub mod log_format;
 mod log_note;
 pub mod mailbox;

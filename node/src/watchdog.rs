@@ -50,8 +50,7 @@ use pace::{Pace, START};
 use watch::Watch;
 use word::Word;
 
-/// The program that runs, also when its file has been replaced.
-pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
+use crate::left_behind::THIS_PROGRAM;
 
 /// Looked at when it is opened.
 const LOG_BYTES_MAX: u64 = 1 << 20;

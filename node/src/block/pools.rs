@@ -22,7 +22,7 @@ use super::{
     withheld::Withheld,
 };
 use crate::{
-    config::Settings, detect::resource_id, journal::Change, past::Past, watchdog::THIS_PROGRAM,
+    config::Settings, detect::resource_id, journal::Change, left_behind::THIS_PROGRAM, past::Past,
 };
 
 /// A pool as it is on offer, or is not.

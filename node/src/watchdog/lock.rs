@@ -10,13 +10,12 @@ use std::{
 
 use anyhow::Context;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, fcntl_lock},
     io::Errno,
-    process::{
-        Flock, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pidfd_open, pidfd_send_signal,
-    },
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
+
+use crate::left_behind::{ends_within, try_lock};
 
 /// How long a watchdog of an earlier run may take to be gone, once killed. One that is stuck in the kernel
 /// does nothing more when it comes back.
@@ -36,23 +35,6 @@ pub(super) fn take_over() -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Who has it, if somebody else does. A lock of fcntl(2), because that one tells its holder.
-fn try_lock(file: &Stdout) -> anyhow::Result<Option<Pid>> {
-    loop {
-        match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(None),
-            Err(Errno::ACCESS | Errno::AGAIN) => {}
-            Err(errno) => return Err(errno).context("lock it"),
-        }
-        let holder = fcntl_getlk(file, &Flock::from(FlockType::WriteLock));
-        // It may have been given back between the two.
-        if let Some(lock) = holder.context("ask who has it locked")? {
-            let pid = lock.pid.context("its holder is in another PID namespace")?;
-            return Ok(Some(pid));
-        }
-    }
 }
 
 /// The next watchdog finds this one by the lock.
@@ -75,6 +57,5 @@ fn end(file: &Stdout, holder: Pid) -> anyhow::Result<bool> {
         return Ok(true);
     }
     pidfd_send_signal(&descriptor, Signal::KILL).context("kill it")?;
-    let mut gone = [PollFd::new(&descriptor, PollFlags::IN)];
-    Ok(poll(&mut gone, Some(&Timespec::try_from(TAKE_OVER)?))? > 0)
+    ends_within(&descriptor, TAKE_OVER)
 }

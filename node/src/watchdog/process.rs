@@ -13,18 +13,14 @@ use anyhow::Context;
 use clap::Args;
 use fabricbios_lease::StepError;
 use fabricbios_wire::NodeId;
-use nix::sys::signal::SigSet;
-use rustix::{
-    io::Errno,
-    mm::{MlockAllFlags, mlockall},
-    process::setsid,
-};
+use rustix::mm::{MlockAllFlags, mlockall};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 
 use super::{
     daemon::Daemon, duty::Duty, memory::Reach, report::Report, stand_in::StandIn, word::Word,
 };
 use crate::{
+    left_behind::outlive_the_daemon,
     mailbox::{Mailbox, Sender},
     workers::raise_priority,
 };
@@ -67,22 +63,6 @@ pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
             tracing::error!("watchdog: {error:#}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// What ends the daemon, a terminal's Ctrl-C or a service manager's stop, must not end its watchdog first.
-fn outlive_the_daemon() -> anyhow::Result<()> {
-    SigSet::from_iter([
-        nix::sys::signal::SIGTERM,
-        nix::sys::signal::SIGINT,
-        nix::sys::signal::SIGHUP,
-    ])
-    .thread_block()
-    .context("block signals")?;
-    match setsid() {
-        // It leads a session already: that is as well.
-        Ok(_) | Err(Errno::PERM) => Ok(()),
-        Err(errno) => Err(errno).context("leave the daemon's session"),
     }
 }
 
