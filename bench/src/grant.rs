@@ -18,6 +18,7 @@ use fabricbios_control::Fabric;
 use fabricbios_node::{
     config::Settings,
     memory::OfferedMemory,
+    past::Past,
     service::{Offered, Service},
 };
 use fabricbios_testbed::fakes::FakeMemory;
@@ -86,6 +87,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
     let service = Service::start(
         &settings,
         &fabric,
+        Past::open(&settings)?,
         Offered {
             memory: Some(offered),
             blocks: None,

@@ -20,6 +20,7 @@ mod report;
 mod strategy;
 
 use clap::{Parser, Subcommand};
+use fabricbios_node::journal::{self, journal_main};
 
 /// Benchmarks of fabricBIOS.
 #[derive(Debug, Parser)]
@@ -48,6 +49,9 @@ enum Bench {
     Strategy(strategy::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
+    /// Write the journal: what a node of this program has a process for
+    #[command(hide = true)]
+    Journal(journal::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -87,6 +91,7 @@ impl Bench {
             Self::Grant(options) => grant::run(&options),
             Self::Churn(options) => churn::run(&options),
             Self::Ends(options) => ends::run(&options),
+            Self::Journal(arguments) => journal_main(&arguments),
         }
     }
 }

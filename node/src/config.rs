@@ -50,6 +50,9 @@ pub enum Command {
     /// Cut leases at their deadline when the daemon cannot: what it leaves behind when it dies.
     #[command(hide = true)]
     Watchdog(crate::watchdog::Arguments),
+    /// Write the journal: what the daemon has a process of its own for.
+    #[command(hide = true)]
+    Journal(crate::journal::Arguments),
 }
 
 /// Flags, each of which may also stand in the configuration file under the same name.

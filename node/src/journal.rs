@@ -1,8 +1,9 @@
 //! What the node must not forget: leases, fences, and how often it has started.
 //!
-//! One thread owns the file and writes groups: everything handed in while a commit runs goes into
-//! the next one, which is one redb transaction and durable when reported. Values are opaque bytes
-//! of the caller's making. Nothing here decides anything, and nothing that ends access waits for it.
+//! A process of its own has the file ([`process`]), so that a disk that does not answer holds up nothing of the daemon's.
+//! One thread hands it groups: everything handed in while a commit runs goes into the next one, which is one redb
+//! transaction and durable when reported. Values are opaque bytes of the caller's making. Nothing here decides anything,
+//! and nothing that ends access waits for it.
 //!
 //! Memory is bounded by what the caller holds: a later change of a lease or fence replaces the one
 //! that still waits, so at most one change per record does. [`Journal::has_room`] says when to stop
@@ -11,28 +12,39 @@
 mod contents;
 mod error;
 mod meter;
+mod process;
 mod queue;
+mod remote;
 mod store;
+mod talk;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
 pub use error::{CommitError, JournalError};
 pub use meter::JournalCounts;
+pub use process::{Arguments, journal_main};
 pub use queue::Writer;
 use queue::{Shared, Stop, Worker};
-use store::Store;
+use remote::{Remote, Scribe};
+use serde::{Deserialize, Serialize};
 
 /// Its name in the state directory.
 pub const FILE: &str = "journal.redb";
 
 /// Changes that may wait before [`Journal::has_room`] says no: some seconds of grants.
 pub const WAITING_MAX: usize = 65_536;
+
+/// How long a close may take: the last group, and closing the file.
+const CLOSES_WITHIN: Duration = Duration::from_secs(3);
 
 /// Names a submission; grows by one with each. Durable up to a number means all before it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,9 +118,10 @@ pub type OnCommit = Box<dyn Fn(Result<Seq, CommitError>) + Send>;
 /// The journal of a running node. Dropping it abandons what is not durable yet; [`Journal::close`]
 /// does not.
 pub struct Journal {
+    path: PathBuf,
     shared: Arc<Shared>,
-    counts: Arc<meter::Meter>,
-    thread: Option<JoinHandle<Result<(), CommitError>>>,
+    /// How the thread has ended. None: it was told to, and waited for.
+    ended: Option<Receiver<Result<(), CommitError>>>,
 }
 
 impl fmt::Debug for Journal {
@@ -120,39 +133,56 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or starts one where there is no file. Counts this start and
-    /// notes `boot_id` before it returns. A file that is empty or damaged is refused, never begun
-    /// anew: fences would be forgotten with it.
+    /// Opens the journal at `path` in a process of `program`, which has the subcommand `journal`, or starts a journal where
+    /// there is no file. Counts this start and notes `boot_id` before it returns. A file that is empty or damaged is refused, never
+    /// begun anew: fences would be forgotten with it. So is one that the process of an earlier daemon holds for longer than
+    /// some seconds.
     pub fn open(
+        program: impl Into<OsString>,
         path: &Path,
         boot_id: &str,
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
-        Self::open_metered(path, boot_id, on_commit, Arc::default())
+        Self::written_by(Scribe::Program(program.into()), path, boot_id, on_commit)
     }
 
-    fn open_metered(
+    /// The same, by a thread.
+    #[cfg(test)]
+    pub(crate) fn open_here(
         path: &Path,
         boot_id: &str,
         on_commit: OnCommit,
-        counts: Arc<meter::Meter>,
     ) -> Result<(Self, Recovered), JournalError> {
-        let (store, recovered) = Store::open(path, boot_id, Arc::clone(&counts))?;
-        let shared = Arc::new(Shared::default());
+        Self::written_by(Scribe::Thread(Arc::default()), path, boot_id, on_commit)
+    }
+
+    fn written_by(
+        scribe: Scribe,
+        path: &Path,
+        boot_id: &str,
+        on_commit: OnCommit,
+    ) -> Result<(Self, Recovered), JournalError> {
+        let shared = Arc::<Shared>::default();
+        let opened = Remote::open(scribe, path.to_owned(), boot_id, Arc::clone(&shared));
+        let (remote, recovered) = opened?;
         let worker = Worker {
-            store,
+            remote,
             shared: Arc::clone(&shared),
             on_commit,
         };
-        let thread = thread::Builder::new()
+        let (tell, ended) = channel();
+        thread::Builder::new()
             .name("journal".to_owned())
-            .spawn(move || worker.run())
+            // Nobody waits for its end where the process is ending.
+            .spawn(move || drop(tell.send(worker.run())))
             .map_err(|e| JournalError::io(path, "start the journal's thread", e))?;
+        let path = path.to_owned();
+        let ended = Some(ended);
         Ok((
             Self {
+                path,
                 shared,
-                counts,
-                thread: Some(thread),
+                ended,
             },
             recovered,
         ))
@@ -185,35 +215,43 @@ impl Journal {
     /// What was done to the disk so far.
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
-        self.counts.read()
+        self.shared.counts()
     }
 
-    /// Makes everything durable, then closes. An error: the changes since the last report are lost.
+    /// Makes everything durable, then closes, within some seconds. An error: changes since the last report may be lost.
     pub fn close(mut self) -> Result<(), CommitError> {
         self.stop(Stop::Flush)
     }
 
     fn stop(&mut self, how: Stop) -> Result<(), CommitError> {
         self.shared.stop(how);
-        let Some(thread) = self.thread.take() else {
+        let Some(ended) = self.ended.take() else {
             return Ok(());
         };
-        thread
-            .join()
-            .unwrap_or_else(|_panic| Err(CommitError::new("the thread has panicked")))
+        ended.recv_timeout(CLOSES_WITHIN).unwrap_or_else(|error| {
+            Err(match error {
+                RecvTimeoutError::Timeout => CommitError::new(format_args!(
+                    "process {} has not written and closed {} within {} s, the state disk does not answer, it seems: it \
+                     still holds the file, and ends by itself when it has written what it was given; until then no \
+                     daemon starts on it",
+                    self.shared.process(),
+                    self.path.display(),
+                    CLOSES_WITHIN.as_secs()
+                )),
+                RecvTimeoutError::Disconnected => CommitError::new("the thread has panicked"),
+            })
+        })
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if self.thread.is_some() {
-            // Nothing is flushed on this road, so there is no result that anybody could miss.
-            drop(self.stop(Stop::Abandon));
-        }
+        // Nothing is flushed on this road, so there is no result that anybody could miss.
+        drop(self.stop(Stop::Abandon));
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Key {
     Lease(u128),
     Fence(u128),

@@ -10,7 +10,7 @@ use std::{
 use clap::Parser;
 use fabricbios_node::{
     config::{Cli, Command, Settings},
-    log_format, run, watchdog,
+    journal, log_format, run, watchdog,
 };
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -27,6 +27,9 @@ fn main() -> ExitCode {
         Command::Wipe { arguments } => fabricbios_pool::wipe_main(&arguments),
         Command::AskRdma => fabricbios_premium::nvmet::ask_rdma_main(),
         Command::Watchdog(arguments) => watchdog::watchdog_main(&arguments),
+        Command::Journal(arguments) => {
+            journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
     }
 }
 

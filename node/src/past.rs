@@ -1,6 +1,6 @@
 //! What the node remembers of its earlier runs, opened before anything that it judges.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use anyhow::Context;
 
@@ -9,6 +9,7 @@ use crate::{
     config::Settings,
     driver::Input,
     journal::{self, Journal, Recovered, Writer},
+    left_behind::THIS_PROGRAM,
     mailbox::{Mailbox, Sender},
 };
 
@@ -25,13 +26,19 @@ impl Past {
     /// Opens the journal in the state directory of `settings`, which the caller has locked, and counts
     /// this start.
     pub fn open(settings: &Settings) -> anyhow::Result<Self> {
+        Self::running(THIS_PROGRAM, settings)
+    }
+
+    /// The same, where this process is none of the program's.
+    #[doc(hidden)]
+    pub fn running(program: impl Into<OsString>, settings: &Settings) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
         let path: PathBuf = settings.state_dir().join(journal::FILE);
         let told = driver.clone();
         let on_commit = Box::new(move |outcome| {
             told.done(Input::Durable(outcome));
         });
-        let (journal, recovered) = Journal::open(&path, &clock::boot_id(), on_commit)?;
+        let (journal, recovered) = Journal::open(program, &path, &clock::boot_id(), on_commit)?;
         Ok(Self {
             mailbox,
             driver,

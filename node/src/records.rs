@@ -157,7 +157,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(journal::FILE);
         fs::write(&path, unpacked.stdout).unwrap();
-        let (_journal, recovered) = Journal::open(&path, "boot", Box::new(|_| ())).unwrap();
+        let (_journal, recovered) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
         let mut leases: Vec<LeaseRecord> = { recovered.leases.iter() }
             .map(|(_, bytes)| decode(bytes).unwrap())
             .collect();

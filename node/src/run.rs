@@ -26,9 +26,10 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     umask(Mode::from_bits_truncate(0o077));
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
+    // Before this process touches the state disk: where that does not answer, it is this that says so.
+    let past = Past::open(&settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let watchdog = Watchdog::new(settings.state_dir(), fabric.node_id())?;
-    let past = Past::open(&settings)?;
     let (memory, roads) = memory::open(&settings, fabric.node_id(), &past, &watchdog)?;
     let (blocks, block_roads) = block::open(&settings, fabric.node_id(), &past, &watchdog)?;
     let offered = Offered { memory, blocks };
@@ -39,15 +40,15 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         .context("start the runtime of the control plane")?;
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mut service = Service::go_on(&settings, &fabric, past, offered)?;
+        let mut service = Service::start(&settings, &fabric, past, offered)?;
         service.settled().await;
         ready::announce(&settings, &fabric, service.local_addr());
-        let told_to = until_stopped(&mut signals, &mut service).await?;
+        let told_to = until_stopped(&mut signals, &mut service).await;
         match told_to {
-            Told::Drain(_) => service.close().await,
-            Told::StopAtOnce => service.halt(),
+            Ok(Told::StopAtOnce) => service.halt(),
+            Ok(Told::Drain(_)) | Err(_) => service.close().await,
         }
-        anyhow::Ok(told_to)
+        told_to
     });
     // What was told to stop at once leaves things as they are, to the next run.
     if !matches!(told_to, Ok(Told::StopAtOnce)) {

@@ -52,14 +52,9 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts on the state directory of `settings`, which the caller has locked, with what is on offer.
-    /// Must be called within a tokio runtime.
-    pub fn start(settings: &Settings, fabric: &Fabric, offered: Offered) -> anyhow::Result<Self> {
-        Self::go_on(settings, fabric, Past::open(settings)?, offered)
-    }
-
-    /// The same, where what is on offer was judged by what is remembered.
-    pub fn go_on(
+    /// Starts with what is remembered and what is on offer, which was judged by it, on the state directory of `settings`,
+    /// which the caller has locked. Must be called within a tokio runtime.
+    pub fn start(
         settings: &Settings,
         fabric: &Fabric,
         past: Past,

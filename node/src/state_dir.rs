@@ -30,12 +30,13 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
     }
     check(path, Uid::effective().as_raw())?;
     let lock_path = path.join("daemon.lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&lock_path)
+    // To make a file is to wait for a frozen file system, to open one is not.
+    let made = || {
+        let mut open = OpenOptions::new();
+        open.create(true).append(true).mode(0o600).open(&lock_path)
+    };
+    let file = File::open(&lock_path)
+        .or_else(|_absent| made())
         .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

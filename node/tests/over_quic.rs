@@ -13,6 +13,7 @@ use fabricbios_node::{
     clock,
     config::Settings,
     memory::OfferedMemory,
+    past::Past,
     service::{Offered, Service},
 };
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
@@ -56,7 +57,8 @@ impl World {
         let offered = OfferedMemory::of(memory.clone(), 1 << 30).expect("an offer");
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
-        let service = Service::start(settings, &fabric, only(offered)).expect("a node");
+        let past = Past::running(env!("CARGO_BIN_EXE_fabricbiosd"), settings).expect("a journal");
+        let service = Service::start(settings, &fabric, past, only(offered)).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let operator = connect(&service, &identity).await;
         Self {

@@ -29,7 +29,7 @@ impl Scene {
         let reports = tell.clone();
         let on_commit = Box::new(move |outcome| drop(tell.send(Input::Durable(outcome))));
         let path = directory.path().join("journal");
-        let (journal, _) = Journal::open(&path, "boot", on_commit).unwrap();
+        let (journal, _) = Journal::open_here(&path, "boot", on_commit).unwrap();
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let mut table = LeaseTable::new(Policy::default());
         table.offer(ResourceType::Mem, memory.probe().unwrap().remove(0));

@@ -11,6 +11,8 @@ pub enum JournalError {
     InUse {
         /// The journal.
         path: PathBuf,
+        /// Its number.
+        holder: i32,
     },
     /// What is in the file is not a whole journal.
     Damaged {
@@ -28,6 +30,8 @@ pub enum JournalError {
         /// The format of this program.
         known: u64,
     },
+    /// What the process that writes it said, or became.
+    Process(String),
     /// The system refused.
     Io {
         /// The journal.
@@ -72,10 +76,12 @@ impl JournalError {
 impl fmt::Display for JournalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse { path } => write!(
+            Self::InUse { path, holder } => write!(
                 f,
-                "journal {} is in use by another process: stop the other node daemon, or give this \
-                 one a state directory of its own",
+                "journal {} is still held by process {holder}, which a daemon that has ended left behind: it writes what \
+                 that daemon had given it, and the state disk does not answer, or the process is stopped \
+                 (/proc/{holder}/status). Have the disk answer (`fsfreeze --unfreeze`, `dmsetup resume`) or the process go \
+                 on (`kill -CONT {holder}`): it ends by itself. Then start again",
                 path.display()
             ),
             Self::Damaged { path, detail } => write!(
@@ -92,6 +98,7 @@ impl fmt::Display for JournalError {
                  version of the program that wrote it",
                 path.display()
             ),
+            Self::Process(what) => f.write_str(what),
             Self::Io { path, step, source } => {
                 write!(f, "journal {}: {step}: {source}", path.display())
             }

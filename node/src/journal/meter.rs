@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redb::{StorageBackend, backends::FileBackend};
+use serde::{Deserialize, Serialize};
 
-/// What was done to the disk since the journal was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was done to the disk by the process that writes the journal, up to its last commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalCounts {
     /// Durable groups.
     pub commits: u64,

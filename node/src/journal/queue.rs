@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::store::Store;
-use super::{Change, CommitError, Group, OnCommit, Seq, split};
+use super::remote::Remote;
+use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq, split};
 
 /// Pause after a failed commit, so that a full disk is not hammered.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -27,6 +27,9 @@ struct Queue {
     last_seq: u64,
     durable_seq: u64,
     stop: Stop,
+    counts: JournalCounts,
+    /// The number of the process that writes.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -59,6 +62,22 @@ impl Shared {
     /// Changes that wait.
     pub(super) fn waiting(&self) -> usize {
         self.lock().waiting.len()
+    }
+
+    pub(super) fn counts(&self) -> JournalCounts {
+        self.lock().counts
+    }
+
+    pub(super) fn set_counts(&self, counts: JournalCounts) {
+        self.lock().counts = counts;
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.lock().process
+    }
+
+    pub(super) fn set_process(&self, number: u32) {
+        self.lock().process = number;
     }
 
     pub(super) fn stop(&self, how: Stop) {
@@ -136,7 +155,7 @@ impl Writer {
 }
 
 pub(super) struct Worker {
-    pub(super) store: Store,
+    pub(super) remote: Remote,
     pub(super) shared: Arc<Shared>,
     pub(super) on_commit: OnCommit,
 }
@@ -144,7 +163,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn run(mut self) -> Result<(), CommitError> {
         while let Some((group, seq)) = self.shared.next_group() {
-            match self.store.commit(&group) {
+            match self.remote.commit(&group) {
                 Ok(number) => {
                     // Before anybody is told what the commit has in it.
                     if let Some(count) = self.shared.beside.get() {

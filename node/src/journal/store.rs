@@ -1,20 +1,30 @@
 //! The file: opened, checked, read once, and written one durable transaction at a time.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 use redb::{Builder, Database};
+use rustix::{
+    io::Errno,
+    process::{PidfdFlags, pidfd_open},
+};
 
 use super::contents::{self, Contents};
 use super::meter::{Meter, Metered};
-use super::{CommitError, Group, JournalError, Recovered};
+use super::{Group, JournalError, Recovered};
+use crate::left_behind::{ends_within, try_lock};
 
 /// redb would take a gibibyte. The journal is read once, so that a cache only helps its commits.
 const CACHE_BYTES: usize = 16 << 20;
+
+/// How long the process of a daemon that has ended may take to write what it has and be gone.
+const GOES_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Store {
     path: PathBuf,
@@ -55,37 +65,38 @@ impl Store {
         Ok((store, recovered))
     }
 
-    /// One transaction; `Ok` means that it is on the disk, and is its number. After an error the file is opened anew
-    /// at the next call, and may or may not hold the group: trying it again is right either way.
-    pub(super) fn commit(&mut self, group: &Group) -> Result<u64, CommitError> {
-        self.revive().map_err(CommitError::new)?;
-        let Some(database) = &self.database else {
-            return Err(CommitError::new("the journal is not open"));
-        };
-        let written = guarded(&self.path, "commit", || {
-            contents::write_group(database, group)
-        });
-        match written {
-            Ok(number) => {
-                self.meter.committed();
-                Ok(number)
-            }
-            Err(e) => {
-                self.database = None;
-                Err(CommitError::new(e))
-            }
-        }
+    /// Goes on in the place of a process that has ended; opens the file at the first commit.
+    pub(super) fn go_on(path: &Path, meter: Arc<Meter>) -> Result<Self, JournalError> {
+        // Nobody can say that none failed.
+        meter.note_failed_sync();
+        Ok(Self {
+            _lock: take_lock(path)?,
+            path: path.to_owned(),
+            meter,
+            database: None,
+        })
     }
 
-    fn revive(&mut self) -> Result<(), JournalError> {
-        if self.database.is_some() {
-            return Ok(());
-        }
+    /// One transaction; `Ok` means that it is on the disk, and is its number. After an error the file is opened anew
+    /// at the next call, and may or may not hold the group: trying it again is right either way.
+    pub(super) fn commit(&mut self, group: &Group) -> Result<u64, JournalError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => self.reopen()?,
+        };
+        let number = guarded(&self.path, "commit", || {
+            contents::write_group(&database, group)
+        })?;
+        self.database = Some(database);
+        self.meter.committed();
+        Ok(number)
+    }
+
+    fn reopen(&self) -> Result<Database, JournalError> {
         if self.meter.sync_failed() {
             self.rewrite()?;
         }
-        self.database = Some(open_checked(&self.path, &self.meter)?);
-        Ok(())
+        open_checked(&self.path, &self.meter)
     }
 
     /// After a failed sync the kernel may count pages as clean that never reached the disk, and a
@@ -110,21 +121,37 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// The lock is a file of its own, because the journal's file is sometimes replaced.
 fn take_lock(path: &Path) -> Result<File, JournalError> {
     let at = beside(path, ".lock");
-    let open = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&at);
-    let file = open.map_err(|e| JournalError::io(path, format!("open {}", at.display()), e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(JournalError::InUse {
-            path: path.to_owned(),
-        }),
-        Err(TryLockError::Error(e)) => {
-            Err(JournalError::io(path, format!("lock {}", at.display()), e))
+    let failed = |step, error| JournalError::io(path, format!("{step} {}", at.display()), error);
+    let file = open_lock(&at).map_err(|error| failed("open", error))?;
+    let patience_ends = Instant::now() + GOES_WITHIN;
+    loop {
+        let holder = try_lock(&file).map_err(|error| failed("lock", io::Error::other(error)))?;
+        let Some(holder) = holder else {
+            return Ok(file);
+        };
+        let left = patience_ends.saturating_duration_since(Instant::now());
+        let process = match pidfd_open(holder, PidfdFlags::empty()) {
+            // It has ended meanwhile.
+            Err(Errno::SRCH) => continue,
+            opened => opened.map_err(|error| failed("find the holder of", error.into()))?,
+        };
+        let ended = ends_within(&process, left);
+        if !ended.map_err(|error| failed("wait for the holder of", io::Error::other(error)))? {
+            return Err(JournalError::InUse {
+                path: path.to_owned(),
+                holder: holder.as_raw_nonzero().get(),
+            });
         }
+    }
+}
+
+/// To make a file is to wait for a frozen file system, to open one is not.
+fn open_lock(at: &Path) -> io::Result<File> {
+    let mut open = OpenOptions::new();
+    open.read(true).write(true).mode(0o600);
+    match open.open(at) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open.create(true).open(at),
+        opened => opened,
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::meter::Meter;
+use super::store::Store;
 use super::*;
 
 /// What a disk may do, and what was asked of it. A fault happens until it is taken away.
@@ -87,17 +89,29 @@ impl Scene {
     }
 
     fn refused(&self) -> JournalError {
-        open_at(&self.path(), channel().0).unwrap_err()
+        open_store(&self.path()).unwrap_err()
     }
 }
 
 fn open_at(path: &Path, tell: Sender<Report>) -> Result<(Journal, Recovered), JournalError> {
     // A test that has seen enough hangs up before the journal does.
-    Journal::open(
-        path,
-        "boot-1",
-        Box::new(move |report| drop(tell.send(report))),
-    )
+    let on_commit = Box::new(move |report| drop(tell.send(report)));
+    Journal::open_here(path, "boot-1", on_commit)
+}
+
+/// What is in the file, as its process sees it.
+fn open_store(path: &Path) -> Result<Recovered, JournalError> {
+    Store::open(path, "boot-1", Arc::default()).map(|(_store, recovered)| recovered)
+}
+
+/// With a disk that the test has in its hands.
+fn open_metered(path: &Path, tell: Sender<Report>, meter: &Arc<Meter>) -> Journal {
+    let (scribe, on_commit) = (Scribe::Thread(Arc::clone(meter)), move |report| {
+        drop(tell.send(report));
+    });
+    Journal::written_by(scribe, path, "b", Box::new(on_commit))
+        .unwrap()
+        .0
 }
 
 fn put(id: u128, value: &str) -> Change {
@@ -193,10 +207,8 @@ fn image(asked: &[Asked], mut reached: impl FnMut() -> bool) -> Vec<u8> {
 fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
     let scene = Scene::new();
     let (tell, reports) = channel();
-    let meter: Arc<meter::Meter> = Arc::default();
-    let on_commit = Box::new(move |report| drop(tell.send(report)));
-    let opened = Journal::open_metered(&scene.path(), "b", on_commit, Arc::clone(&meter));
-    let (journal, _) = opened.unwrap();
+    let meter = Arc::<Meter>::default();
+    let journal = open_metered(&scene.path(), tell, &meter);
     let mut reported = vec![meter.faults.asked().len()];
     for id in 1..=3 {
         // Both or none: the new lease and the end of the one before.
@@ -258,9 +270,9 @@ fn who_waits_for_a_write_goes_on_when_it_is_on_the_disk() {
 fn a_failed_group_never_replaces_what_came_during_it() {
     let shared = Arc::new(Shared::default());
     let journal = Journal {
+        path: PathBuf::new(),
         shared: Arc::clone(&shared),
-        counts: Arc::default(),
-        thread: None,
+        ended: None,
     };
     journal.submit(vec![put(1, "older"), put(2, "kept")]);
     let (failed, _) = shared.next_group().unwrap();
@@ -287,7 +299,7 @@ fn what_comes_during_a_commit_goes_into_one_group() {
             gate.recv().unwrap_or_default();
         }
     };
-    let (journal, _) = Journal::open(&scene.path(), "boot-1", Box::new(on_commit)).unwrap();
+    let (journal, _) = Journal::open_here(&scene.path(), "boot-1", Box::new(on_commit)).unwrap();
     assert_eq!(journal.submit(vec![put(0, "first")]), Seq(1));
     assert_eq!(at_report.recv().unwrap(), Ok(Seq(1)));
     let before = journal.counts();
@@ -301,18 +313,6 @@ fn what_comes_during_a_commit_goes_into_one_group() {
     assert_eq!(after.syncs - before.syncs, 2, "fdatasyncs of one group");
     journal.close().unwrap();
     assert_eq!(scene.open().1.leases.len(), 501);
-}
-
-#[test]
-fn a_second_daemon_is_refused_and_told_what_to_do() {
-    let scene = Scene::new();
-    let (journal, _first, _reports) = scene.open();
-    let refused = scene.refused();
-    assert!(matches!(refused, JournalError::InUse { .. }), "{refused}");
-    let text = refused.to_string();
-    assert!(text.contains(&scene.path().display().to_string()) && text.contains("state directory"));
-    drop(journal);
-    assert_eq!(scene.open().1.epoch, Epoch(2));
 }
 
 #[test]
@@ -388,8 +388,8 @@ fn damage_anywhere_is_found_or_harmless() {
         let mut damaged = whole.clone();
         damaged[at] ^= 0xFF;
         fs::write(scene.path(), &damaged).unwrap();
-        match open_at(&scene.path(), channel().0) {
-            Ok((_journal, recovered)) => assert_eq!(recovered.leases.len(), 200, "byte {at}"),
+        match open_store(&scene.path()) {
+            Ok(recovered) => assert_eq!(recovered.leases.len(), 200, "byte {at}"),
             Err(JournalError::Damaged { .. }) => found += 1,
             Err(other) => panic!("byte {at}: {other}"),
         }
@@ -416,8 +416,8 @@ fn after_a_crash_damage_never_brings_back_the_commit_before() {
         let mut damaged = whole.clone();
         damaged[at] ^= 1;
         fs::write(cut.path(), &damaged).unwrap();
-        match open_at(&cut.path(), channel().0) {
-            Ok((_journal, recovered)) => {
+        match open_store(&cut.path()) {
+            Ok(recovered) => {
                 assert_eq!(leases(&recovered), [(1, "one"), (2, "two")], "byte {at}");
             }
             Err(JournalError::Damaged { .. }) => found += 1,
@@ -437,7 +437,7 @@ fn a_file_of_something_else_or_of_another_format_is_refused() {
     .unwrap();
     assert!(matches!(scene.refused(), JournalError::Damaged { .. }));
     assert!(matches!(
-        open_at(Path::new("/proc/none/journal.redb"), channel().0),
+        open_store(Path::new("/proc/none/journal.redb")),
         Err(JournalError::Io { .. })
     ));
 }
@@ -465,10 +465,8 @@ fn survives_fault(set: impl Fn(&Faults, bool), said: &str) -> (u64, u64) {
     let scene = Scene::new();
     let inode = || fs::metadata(scene.path()).unwrap().ino();
     let (tell, reports) = channel();
-    let meter: Arc<meter::Meter> = Arc::default();
-    let on_commit = Box::new(move |report| drop(tell.send(report)));
-    let opened = Journal::open_metered(&scene.path(), "b", on_commit, Arc::clone(&meter));
-    let (journal, _) = opened.unwrap();
+    let meter = Arc::<Meter>::default();
+    let journal = open_metered(&scene.path(), tell, &meter);
     await_durable(
         &reports,
         journal.submit(vec![put(1, "old"), put(2, "stays")]),

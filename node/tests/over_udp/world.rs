@@ -23,6 +23,9 @@ use fabricbios_wire::*;
 pub(crate) const ARENA_BYTES: u64 = 1 << 20;
 pub(crate) const LEASE_BYTES: u64 = 64 << 10;
 
+/// The journal is written by a process of it.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
+
 /// How long a client waits where no answer is what is expected.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
@@ -58,7 +61,7 @@ impl World {
     pub(crate) async fn start(settings: Settings) -> Self {
         let directory = settings.state_dir().to_owned();
         let fabric = Fabric::open_or_create(&directory, SystemTime::now()).expect("a fabric");
-        let past = Past::open(&settings).expect("a journal");
+        let past = Past::running(PROGRAM, &settings).expect("a journal");
         let watchdog = Watchdog::new(&directory, fabric.node_id()).expect("a watchdog");
         let opened = memory::open(&settings, fabric.node_id(), &past, &watchdog);
         let (memory, roads) = opened.expect("memory");
@@ -72,7 +75,7 @@ impl World {
         memory: Option<OfferedMemory>,
         roads: OpenRoads,
     ) -> Self {
-        let service = Service::go_on(
+        let service = Service::start(
             settings,
             fabric,
             past,

@@ -1,0 +1,112 @@
+//! `fabricbiosd journal`: the process that writes the journal.
+//!
+//! A thread that waits for a disk cannot be ended, and the process that it belongs to neither: it would keep every port
+//! and every queue pair for as long as the disk does not answer. So what the journal does to a disk is this process's,
+//! which has nothing but its socket to the daemon, as standard input, and the journal. When the daemon is gone it writes
+//! the group that it has, and ends.
+
+use std::io::{self, stdin};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use fabricbios_wire::{LeaseId, ResourceId};
+use nix::sys::prctl::set_dumpable;
+
+use super::meter::Meter;
+use super::store::Store;
+use super::talk::{Talk, Word};
+use super::{Group, JournalError, Key, Recovered};
+use crate::left_behind::outlive_the_daemon;
+
+/// What the daemon gives it.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// The journal
+    #[arg(long)]
+    path: PathBuf,
+}
+
+/// Writes what the daemon says until the daemon is gone. Why it could not is told to the daemon.
+pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
+    outlive_the_daemon()?;
+    set_dumpable(false)?;
+    let socket = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
+    Ok(serve(Talk::over(socket)?, &arguments.path, Arc::default())?)
+}
+
+pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Result<()> {
+    let opened = match talk.hear()? {
+        Word::Begin(boot_id) => Store::open(path, &boot_id, Arc::clone(&meter))
+            .map(|(store, recovered)| (store, Some(recovered))),
+        Word::GoOn => Store::go_on(path, Arc::clone(&meter)).map(|store| (store, None)),
+        _ => return Err(unexpected()),
+    };
+    let mut store = tell_opened(&mut talk, opened)?;
+    let mut group = Group::new();
+    loop {
+        match talk.hear() {
+            Ok(Word::Record(key, value)) => drop(group.insert(key, value)),
+            Ok(Word::Commit) => {
+                talk.say(&match store.commit(&group) {
+                    Ok(number) => Word::Committed(number, meter.read()),
+                    Err(error) => Word::NotCommitted(error.to_string()),
+                })?;
+                talk.flush()?;
+                group.clear();
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Ok(_) => return Err(unexpected()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn tell_opened(
+    talk: &mut Talk,
+    opened: Result<(Store, Option<Recovered>), JournalError>,
+) -> io::Result<Store> {
+    let (store, recovered) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            talk.say(&Word::Refused(error.to_string()))?;
+            talk.flush()?;
+            return Err(io::Error::other(error));
+        }
+    };
+    match recovered {
+        Some(recovered) => tell(talk, recovered)?,
+        None => talk.say(&Word::GoesOn)?,
+    }
+    talk.flush()?;
+    Ok(store)
+}
+
+fn tell(talk: &mut Talk, recovered: Recovered) -> io::Result<()> {
+    let leases = recovered.leases.into_iter();
+    let fences = recovered.fences.into_iter();
+    let pools = recovered.pools.into_iter();
+    let records = leases
+        .map(|(LeaseId(id), value)| (Key::Lease(id), value))
+        .chain(fences.map(|(ResourceId(id), value)| (Key::Fence(id), value)))
+        .chain(pools.map(|(id, value)| (Key::Pool(id), value)));
+    for (key, value) in records {
+        talk.say(&Word::Record(key, Some(value)))?;
+    }
+    talk.say(&Word::Opened {
+        epoch: recovered.epoch.0,
+        commits: recovered.commits,
+        last_boot_id: recovered.last_boot_id,
+        written_unix_ms: recovered.written_unix_ms,
+    })
+}
+
+/// Said by a program that is not this one.
+pub(super) fn unexpected() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "a word that does not belong here",
+    )
+}
