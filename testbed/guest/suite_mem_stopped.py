@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900 disk=64M
-"""A daemon that is stopped, or dead and not gone, ends no lease over RDMA: its watchdog does, lease by lease, each at its own
-deadline, and lets everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why."""
+"""A daemon that is stopped ends no lease over RDMA: its watchdog does, lease by lease, each at its own deadline, and lets
+everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why. One whose state disk does
+not answer ends when it is told to."""
 import contextlib
 import ctypes
 import os
@@ -133,32 +134,58 @@ def refused(suite, device):
 
 
 def frozen(suite, device):
-    """The state disk does not answer, and SIGKILL leaves a process that waits for it, with its queue pairs."""
+    """The state disk does not answer: SIGTERM and SIGKILL end the daemon all the same, at once, with its ports and its
+    queue pairs. What waits for the disk is the process that writes the journal."""
     del device
+    empty = resources()
     with state_disk() as directory, Node(state_dir=directory) as node:
-        alice = node.tenant("alice")
-        with Writer() as writer, Writer() as neighbour:
-            lease = alice.alloc(LEASE_BYTES, TERM_SECS + 3, writer.peer)
-            other = alice.alloc(LEASE_BYTES, TERM_SECS + 6, neighbour.peer)
-            for its, one in ((writer, lease), (neighbour, other)):
-                its.start(one)
-            sh(f"dmsetup suspend --noflush --nolockfs {DISK}")
-            asking = subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, "lease", "alloc", "mem",
-                                       "--bytes", "4KiB", "--secs", "60"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            until(lambda: "D" in states_of_threads(node.process.pid), 20, "a thread that waits for the disk")
-            node.process.kill()
-            until(lambda: state_of(node.process.pid) == "Z", 10, "the daemon's death")
-            suite.check("frozen disk: the daemon is dead and not gone", "D" in states_of_threads(node.process.pid), "a thread in D")
-            ended_by_watchdog(suite, "frozen disk", lease, writer.report())
-            suite.check("frozen disk: it is still not gone", "D" in states_of_threads(node.process.pid), "a thread in D")
-            ended_by_watchdog(suite, "frozen disk, neighbour", other, neighbour.report())
+        # The device alone, under writes that the kernel keeps; and with the file system on it.
+        ways = ((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL), (signal.SIGTERM, "", 20, 1))
+        for told, how, within_secs, status in ways:
+            name = f"frozen disk, {told.name}"
+            alice = node.tenant("alice")
+            with Writer() as writer:
+                lease = alice.alloc(LEASE_BYTES, 600, writer.peer)
+                suite.check(f"{name}: a writer writes", writer.start(lease))
+                scribe = child(node, "journal")
+                its_own = ("socket:", "/dev/null", str(directory))
+                others = [at for at in opened_by(scribe) if not at.startswith(its_own)]
+                suite.equal(f"{name}: who writes the journal has nothing else open", [], others)
+                sh(f"dmsetup suspend {how} {DISK}")
+                asking = subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, "lease", "alloc", "mem",
+                                           "--bytes", "4KiB", "--secs", "60"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                until(lambda: state_of(scribe) == "D", 20, "a process that waits for the disk")
+                node.process.send_signal(told)
+                suite.equal(f"{name}: the daemon is gone", status, node.process.wait(within_secs))
+                suite.check(f"{name}: access ends with it", writer.report()["status"] in ENDS, sorted(ENDS))
+                suite.equal(f"{name}: who writes the journal still waits", "D", state_of(scribe))
+                asking.kill()
+                asking.wait()
+            # The writer's own are gone too.
+            suite.equal(f"{name}: nothing is left on the device", without_contexts(empty), without_contexts(resources()))
+            said = refused_start(node)
+            suite.check(f"{name}: a start is refused, and says because of whom", f"process {scribe}," in said and "dmsetup resume" in said,
+                        f"process {scribe}", said)
             sh(f"dmsetup resume {DISK}")
-            asking.kill()
-            asking.wait()
-        suite.equal("frozen disk: the daemon is gone with it", -signal.SIGKILL, node.process.wait(30))
+            node.start()
+            suite.equal(f"{name}: the next start tells the end", "REVOKED", alice.query(lease)["status"])
+            suite.equal(f"{name}: nothing is fenced", [], fences(node))
+
+
+def refused_start(node):
+    """What a daemon says that does not become READY."""
+    said = len(node.lines)
+    try:
         node.start()
-        suite.equal("frozen disk: the next start tells the end", "REVOKED", alice.query(lease)["status"])
-        suite.equal("frozen disk: nothing is fenced", [], fences(node))
+    except RuntimeError:
+        for reader in node.readers:
+            reader.join()
+    return "\n".join(node.lines[said:])
+
+
+def opened_by(pid):
+    """What its descriptors stand for."""
+    return [os.readlink(at) for at in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def replaced(suite, device):
@@ -193,7 +220,12 @@ def granted(tenant):
 
 def watchdog(node):
     """The process, or None."""
-    found = run("pgrep", "--parent", node.process.pid, "--full", "[e]xe watchdog").stdout.split()
+    return child(node, "watchdog")
+
+
+def child(node, kind):
+    """The daemon's process of that kind, or None."""
+    found = run("pgrep", "--parent", node.process.pid, "--full", f"[e]xe {kind}").stdout.split()
     return int(found[0]) if found else None
 
 
@@ -213,19 +245,7 @@ def locked_bytes(pid):
 
 def state_of(pid):
     """As in proc_pid_stat(5)."""
-    return _state(pathlib.Path(f"/proc/{pid}/stat"))
-
-
-def states_of_threads(pid):
-    """The same, of all of its threads."""
-    return [_state(path) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
-
-
-def _state(path):
-    try:
-        return path.read_text(encoding="utf-8").rsplit(") ", 1)[1][0]
-    except OSError:
-        return None
+    return pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(") ", 1)[1][0]
 
 
 @contextlib.contextmanager
