@@ -36,6 +36,22 @@ impl Drop for Daemon {
     }
 }
 
+/// A process that does nothing, until dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn stop(process: Pid) -> Self {
+        kill(process, Signal::SIGSTOP).unwrap();
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill(self.0, Signal::SIGCONT).unwrap();
+    }
+}
+
 impl Scene {
     fn new() -> Self {
         let free = || {
@@ -153,8 +169,7 @@ async fn ended_by(scene: &Scene, told: Signal) -> (ExitStatus, LeaseId) {
     let mut daemon = scene.start();
     let node = scene.operator().await;
     let lease = alloc(&node).await;
-    let holder = scribe(&daemon);
-    kill(holder, Signal::SIGSTOP).unwrap();
+    let Stopped(holder) = &Stopped::stop(scribe(&daemon));
     // Nobody is told of a lease that is not on the disk.
     let waits = tokio::spawn({
         let node = node.clone();
@@ -176,8 +191,7 @@ async fn ended_by(scene: &Scene, told: Signal) -> (ExitStatus, LeaseId) {
         let held = format!("process {holder} has not written and closed");
         assert!(log.contains(&held) && log.contains("journal.redb"), "{log}");
     }
-    scene.refused_because_of(holder);
-    kill(holder, Signal::SIGCONT).unwrap();
+    scene.refused_because_of(*holder);
     (status, lease)
 }
 
@@ -187,9 +201,10 @@ async fn sigterm_ends_a_daemon_whose_state_disk_does_not_answer() {
     let (status, lease) = ended_by(&scene, Signal::SIGTERM).await;
     assert_eq!(status.code(), Some(1));
     let _daemon = scene.start();
-    // What the disk did not take was told to nobody: the lease is as it was.
+    // It is not forgotten. That it was taken back may have been handed over or not; nobody was told.
     let phase = phase(&scene.operator().await, lease).await;
-    assert_eq!(phase, LeasePhase::Active);
+    let known = [LeasePhase::Active, LeasePhase::Revoked];
+    assert!(known.contains(&phase), "{phase:?}");
 }
 
 #[tokio::test]
