@@ -26,7 +26,9 @@ const LEASE_BYTES: u64 = 4096;
 /// Between two ends of the quiet tenant.
 const STEP: Duration = Duration::from_millis(20);
 /// A reader begins this long before the deadline.
-const BEFORE: Duration = Duration::from_millis(100);
+const BEFORE: Duration = Duration::from_millis(30);
+/// Of readers: a client of another machine would not wait for the processors of this one.
+const NICENESS: i32 = -20;
 /// The quiet tenant's leases end from this long before the loud one's second on.
 const LEAD: Duration = Duration::from_millis(500);
 
@@ -190,6 +192,8 @@ fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
     };
     let deadline = UNIX_EPOCH + Duration::from_millis(lease.expires_at_unix_ms);
     let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
+    // Without the privilege the reader measures how busy the machine is, too.
+    rustix::process::setpriority_process(None, NICENESS).ok();
     thread::sleep((deadline - BEFORE).duration_since(SystemTime::now())?);
     let mut served = None;
     loop {
