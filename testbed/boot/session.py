@@ -81,7 +81,9 @@ def state():
             found |= {str(entry) for entry in directory.iterdir()}
     # A device of no size is a loop or network device that nothing is behind, and waits for its next use.
     found |= {f"block device {device.name}" for device in pathlib.Path("/sys/block").iterdir() if text(device / "size") != "0"}
-    found |= {f"mount {line.split()[1]}" for line in text("/proc/mounts").splitlines() if not line.split()[1].startswith("/sys")}
+    # The first network namespace mounts the directory of them, and the last one leaves that.
+    places = (line.split()[1] for line in text("/proc/mounts").splitlines())
+    found |= {f"mount {place}" for place in places if place != "/run/netns" and not place.startswith("/sys")}
     found |= {f"huge pages {text('/proc/sys/vm/nr_hugepages')}"}
     # A link-local address comes some seconds after its device.
     found |= {f"address {' '.join(words[1:4])}" for words in rows("ip", "-oneline", "address") if not words[3].startswith("fe80")}
