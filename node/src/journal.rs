@@ -1,6 +1,6 @@
 //! What the node must not forget: leases, fences, and how often it has started.
 //!
-//! A process of its own has the file ([`process`]), so that a disk that does not answer holds up nothing of the daemon's.
+//! A process of its own has the file (`process.rs`), so that a disk that does not answer holds up nothing of the daemon's.
 //! One thread hands it groups: everything handed in while a commit runs goes into the next one, which is one redb
 //! transaction and durable when reported. Values are opaque bytes of the caller's making. Nothing here decides anything,
 //! and nothing that ends access waits for it.
