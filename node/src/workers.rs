@@ -24,10 +24,11 @@ const LINGER: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_millis(5);
 
 /// Threads that can do something at a time: some compute while others wait for the kernel.
-const FIRST_THREADS: usize = 4;
+const FIRST_THREADS: usize = 2;
 
-/// Before everything of the usual niceness, behind what the administrator wants first of all.
-const RAISED_NICENESS: i32 = -15;
+/// Before everything of the usual niceness, and not so far that threads of the data plane, which have that, wait
+/// for long behind the ends of many leases.
+const RAISED_NICENESS: i32 = -5;
 
 /// Threads of an urgent pool that stay.
 const KEPT_READY: usize = 2;
