@@ -81,6 +81,8 @@ def state():
             found |= {str(entry) for entry in directory.iterdir()}
     # A device of no size is a loop or network device that nothing is behind, and waits for its next use.
     found |= {f"block device {device.name}" for device in pathlib.Path("/sys/block").iterdir() if text(device / "size") != "0"}
+    # That outlives what is behind the device.
+    found |= {f"read-only {device.name}" for device in pathlib.Path("/sys/block").iterdir() if text(device / "ro") == "1"}
     # The first network namespace mounts the directory of them, and the last one leaves that.
     places = (line.split()[1] for line in text("/proc/mounts").splitlines())
     found |= {f"mount {place}" for place in places if place != "/run/netns" and not place.startswith("/sys")}

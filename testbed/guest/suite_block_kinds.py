@@ -2,6 +2,7 @@
 # lab: one-vm timeout=600
 """Pools of every kind, from outside: the inventory says what each is, a client's device and HELLO have the same blocks, a
 pool that cannot be written gives read-only leases, and one that breaks under a running daemon is degraded alone."""
+import atexit
 import contextlib
 import errno
 import os
@@ -199,6 +200,8 @@ def main():
     ready()
     fixed = loop_device(32)
     sh(f"blockdev --setro {fixed}")
+    # The next use of the loop device would find it so.
+    atexit.register(sh, f"blockdev --setrw {fixed}")
     pools = {"directory": (directory_pool(64), None, []), "device, 512": (loop_device(64), 512, []),
              "device, 4096": (loop_device(64, 4096), 4096, []), "read-only device": (fixed, 512, ["read-only"]),
              "removable device": (removable_disk(), 512, ["removable"])}
