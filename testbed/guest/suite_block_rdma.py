@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm timeout=600
+# lab: one-vm alone timeout=600
 """Blocks over NVMe/RDMA on soft-RoCE: the lease's own line connects, nobody else gets in, free and expiry end it
 under running I/O while a neighbour's goes on, and a daemon's death and other keys do not."""
 import subprocess

@@ -33,7 +33,7 @@ pub struct Wants {
     pub disk_bytes: Option<u64>,
     /// How often the suite is run, each time in a guest that has just booted.
     pub boots: u32,
-    /// It leaves things behind by intent.
+    /// It leaves things behind, by intent or by a fault of the kernel.
     pub alone: bool,
 }
 
