@@ -161,6 +161,26 @@ fn a_clock_that_cannot_be_believed_ends_the_lease() {
     }
 }
 
+/// Zeroing memory, opening pools, proving the ends of hundreds of leases: minutes, on a busy disk.
+#[test]
+fn a_start_that_takes_long_fences_nothing() {
+    let mut before = world();
+    let tag = before.granted_blocks(NvmeTcp, 10, 0);
+    let extent = extent(&before, tag);
+    let mut after = reboot(&before, 60, true);
+    assert_eq!(after.order(), Order::Cut(tag, Farewell::None));
+    let slow = Duration::from_secs(120);
+    after.now.boot = after.now.boot + slow;
+    after.table.on_start(after.now);
+    after.pass_ms(0);
+    assert_ne!(after.phase(tag.lease_id), LeasePhase::Fenced);
+    after.cut_ok(tag);
+    assert_eq!(after.release_order(), (tag, extent));
+    after.report(Report::Release(tag, Ok(())));
+    assert_eq!(after.phase(tag.lease_id), LeasePhase::Expired);
+    assert_eq!(after.available(), 16 * PAGE);
+}
+
 /// The node died again before the cut of what it had revoked, and the clock is right meanwhile.
 #[test]
 fn what_was_revoked_at_a_restart_stays_revoked() {
