@@ -185,9 +185,11 @@ impl LeaseTable {
 
 impl LeaseTable {
     /// A grant that could not be written down and was refused for that: nobody was told of the lease, and
-    /// nothing of it stays. It may be cut and released at once, since no record of it is durable.
+    /// nothing of it stays. It may be cut and released at once, since no record of it is durable. One that is fenced
+    /// by now keeps its record: its bytes are nobody's.
     pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
+        let holds = |lease: &&mut Lease| lease.state != State::Fenced;
+        let Some(lease) = self.leases.get_mut(&id).filter(holds) else {
             return;
         };
         lease.granted_at_unix_ms = 0;

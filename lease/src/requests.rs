@@ -35,6 +35,8 @@ impl LeaseTable {
             Err(refusal) => Err(self.refused(asked, refusal)),
         };
         let after = match asked.request {
+            // Nothing rests on a refusal.
+            _ if answer.is_err() => After::Nothing,
             Request::LeaseQuery(_) | Request::LeaseList { .. } | Request::FenceList => {
                 After::Nothing
             }

@@ -70,6 +70,9 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// made, and ends if it cannot be.
 const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
 
+/// Of who waits for the journal: after that it counts as one that cannot be written.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(9);
+
 /// Of each sort, done in one turn: none keeps the others waiting for longer than some milliseconds.
 const REPORTS_A_TURN: usize = 64;
 const TIMERS_A_TURN: usize = 64;
@@ -117,6 +120,8 @@ pub struct Driver {
     released: FairQueue<Held>,
     /// Why the journal could not be written at the last try.
     unwritable: Option<CommitError>,
+    /// Since when the journal has had something to write and has not said a word.
+    silent_since: Option<BootTime>,
     draining: Option<BootTime>,
     /// Leases that an earlier run could not cut, and told of.
     fenced_before: BTreeSet<LeaseId>,
@@ -149,6 +154,7 @@ impl Driver {
             held: VecDeque::new(),
             released: FairQueue::default(),
             unwritable: None,
+            silent_since: None,
             draining: None,
             fenced_before: BTreeSet::new(),
             next_look: BootTime(0),
@@ -231,7 +237,23 @@ impl Driver {
             self.apply(input);
         }
         self.perform();
+        self.mind_the_journal(now.boot);
         Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
+    }
+
+    /// A disk that does not answer is to who waits for it like one that is full.
+    fn mind_the_journal(&mut self, now: BootTime) {
+        if self.submitted == self.durable {
+            return;
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        if since + JOURNAL_PATIENCE <= now {
+            self.silent_since = Some(now);
+            let secs = JOURNAL_PATIENCE.as_secs();
+            let error = format_args!("its disk has not answered for {secs} s");
+            self.not_durable(&CommitError::new(error));
+            self.perform();
+        }
     }
 
     fn next_wake(&self) -> Option<BootTime> {
@@ -240,6 +262,7 @@ impl Driver {
             .into_iter()
             .chain(self.draining)
             .chain(self.settled.as_ref().map(|(_, latest)| *latest))
+            .chain(self.silent_since.map(|since| since + JOURNAL_PATIENCE))
             .min()
     }
 
@@ -284,11 +307,16 @@ impl Driver {
                 self.asked(tenant, role, request, asker);
             }
             Input::Report { at, report } => self.table.on_report(clock::now(), at, report),
-            Input::Durable(Ok(seq)) => {
-                self.unwritable = None;
-                self.durable = self.durable.max(seq);
+            Input::Durable(outcome) => {
+                self.silent_since = None;
+                match outcome {
+                    Ok(seq) => {
+                        self.unwritable = None;
+                        self.durable = self.durable.max(seq);
+                    }
+                    Err(error) => self.not_durable(&error),
+                }
             }
-            Input::Durable(Err(error)) => self.not_durable(&error),
             Input::Drain => {
                 let now = clock::now();
                 self.draining = Some(now.boot + DRAIN_PATIENCE);
@@ -470,7 +498,7 @@ fn unavailable(message: impl Into<String>) -> Refusal {
 fn unwritten(error: &CommitError) -> Refusal {
     unavailable(format!(
         "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
-         operator has made room"
+         operator has seen to the disk"
     ))
 }
 

@@ -37,6 +37,25 @@ fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
     }
 }
 
+/// The disk refuses the grant when the lease has ended already, and its cut has failed.
+#[test]
+fn a_grant_that_is_lost_takes_no_fenced_lease_off_the_record() {
+    let mut world = World::new();
+    let tag = world.granted(1, 10, 0);
+    world.pass_ms(10_000);
+    let cut = world.cut_order();
+    world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
+    world.table.on_grant_lost(world.now, tag.lease_id);
+    world.drain();
+    let record = world.journal.iter().rev().find_map(|change| match change {
+        Change::PutLease(record) => Some(Ok(record.lease_id)),
+        Change::RemoveLease(id) => Some(Err(*id)),
+        _ => None,
+    });
+    assert_eq!(record, Some(Ok(tag.lease_id)));
+    assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Fenced);
+}
+
 #[test]
 fn cuts_that_wait_for_each_other_are_not_overdue_while_one_of_them_moves_and_not_for_ever() {
     let mut world = World::new();

@@ -165,6 +165,29 @@ fn a_cut_waits_for_nothing_and_a_release_for_the_disk() {
 }
 
 #[test]
+fn a_grant_that_the_disk_does_not_answer_for_is_refused_and_leaves_nothing() {
+    let mut scene = Scene::new();
+    let all = LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 3600);
+    let mut first = scene.ask(Request::LeaseAlloc(all.clone()));
+    scene.go_on(false, |driver| !driver.held.is_empty());
+    let now = clock::now().boot;
+    scene.driver.mind_the_journal(now);
+    assert!(first.try_recv().is_err(), "it may be slow");
+    scene.driver.mind_the_journal(now + JOURNAL_PATIENCE);
+    let refusal = first.try_recv().unwrap().unwrap_err();
+    assert_eq!(refusal.error, LeaseError::Unavailable);
+    assert!(refusal.message.contains("has not answered"), "{refusal}");
+    scene.go_on(false, |driver| driver.table.census().is_empty());
+    let mut meanwhile = scene.ask(Request::LeaseAlloc(all.clone()));
+    let refusal = meanwhile.try_recv().unwrap().unwrap_err();
+    assert_eq!(refusal.error, LeaseError::Unavailable, "at once");
+    scene.go_on(true, |driver| driver.unwritable.is_none());
+    let granted = scene.ask(Request::LeaseAlloc(all));
+    scene.go_on(true, |driver| driver.askers.is_empty());
+    assert_eq!(lease(granted).phase, LeasePhase::Active);
+}
+
+#[test]
 fn of_what_one_commit_made_durable_a_turn_does_some_and_tenants_take_turns() {
     let mut scene = Scene::new();
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
