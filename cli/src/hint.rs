@@ -61,7 +61,7 @@ fn by_topic(topic: Topic, error: LeaseError) -> Option<&'static str> {
             "see `fabricctl inventory`"
         }
         E::InvalidIntent | E::InvalidArgs => return None,
-        E::CapacityExceeded => "ask for less, or see `fabricctl inventory`",
+        E::CapacityExceeded => "see `fabricctl inventory`",
         E::ResourceBusy => "try again later",
         E::NotFound => return where_to_look(topic),
         E::Expired | E::Revoked => "ask for a new lease",

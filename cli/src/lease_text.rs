@@ -91,7 +91,9 @@ pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
             "new; with those before nobody connects any more, and a connection that is open goes on"
         }
         (false, 0) => "new; those before open nothing any more",
-        (false, _) => "new; those before go on working for the time that was asked for",
+        (false, _) => {
+            "new; those before go on working for the time that was asked for, or until the term ends"
+        }
     };
     lines(info, Some(row("keys", old.to_owned())))
 }

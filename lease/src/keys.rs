@@ -90,9 +90,13 @@ impl LeaseTable {
                 "overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}"
             )));
         }
-        if lease.old_key.is_some() {
+        if let Some(old_key) = &lease.old_key {
+            let when = match old_key {
+                OldKey::Until(until) => format!("in {} ms", now.boot.until(*until).as_millis()),
+                _ => "when it has ended, in a moment".into(),
+            };
             return Err(busy(format!(
-                "lease {id}: the key before still works; rotate after it"
+                "lease {id}: the key before still works; rotate again {when}"
             )));
         }
         let by_bind_alone = lease.takes_peers() && !lease.takes_datagrams();
@@ -178,6 +182,7 @@ impl LeaseTable {
         if lease.step(Event::Bound) {
             self.settle(now, tag.lease_id);
         }
+        let overlap = now.boot.until(until);
         self.note(Note::Rotated { tag, overlap });
     }
 

@@ -56,7 +56,7 @@ impl LeaseTable {
         let max = self.policy.tenant_leases_max;
         if has >= max {
             return over_quota(format!(
-                "tenant {name} has {has} leases and may have {max} on this node: free some, or ask its operator"
+                "tenant {name} has {has} leases and may have {max} on this node (leases-per-tenant-max): wait until one ends, or ask its operator for more"
             ));
         }
         if self.leases.len() >= self.policy.leases_max {
@@ -88,8 +88,8 @@ impl LeaseTable {
             return Ok(());
         }
         over_quota(format!(
-            "capacity={wanted}; tenant {name} holds {holds} of {kind} and may hold {max} on this node: ask for less, \
-             free some, or ask its operator"
+            "capacity={wanted}; tenant {name} holds {holds} of {kind} and may hold {max} on this node \
+             ({kind}-per-tenant-max): ask for less, wait until one ends, or ask its operator for more"
         ))
     }
 

@@ -119,7 +119,9 @@ impl Service {
         let outcome = (&mut self.stopped).await;
         outcome
             .context("the driver's thread panicked")?
-            .context("the driver stopped")
+            .context(
+                "stopped before all was cut and written down; leases that were ended meanwhile may go on at the next start",
+            )
     }
 
     /// Says goodbye to the clients.

@@ -52,9 +52,11 @@ impl Store {
         let mut found = guarded(path, "read", || contents::read(&database))?;
         let last_boot_id = found.boot_id.replace(boot_id.to_owned());
         found.epoch += 1;
-        guarded(path, "count this start", || {
-            contents::write_start(&database, &found)
-        })?;
+        guarded(
+            path,
+            "write down this start (it takes some free space)",
+            || contents::write_start(&database, &found),
+        )?;
         let recovered = recovered(found, last_boot_id);
         let store = Self {
             path: path.to_owned(),
