@@ -8,12 +8,20 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_wire::Role;
+
+use crate::Principal;
+
+/// Operators have as much more as a bound divided by this. Who a peer is shows when its handshake is over: until then
+/// everybody may be an operator.
+const OPERATORS_PART: usize = 8;
+
 /// Bounds of the control plane. The defaults let a rack of clients work and one client not hurt.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections, handshakes included.
+    /// Connections, handshakes included. Operators have an eighth more, of this and of the next.
     pub connections_max: usize,
-    /// Of those from one IPv4 address or one IPv6 /64.
+    /// Of those from one IPv4 address or one IPv6 /64. One tenant has at most half of them.
     pub connections_per_source_max: usize,
     /// Of those with certificates of one tenant.
     pub connections_per_tenant_max: usize,
@@ -47,6 +55,8 @@ pub(crate) enum Full {
     Node,
     Source,
     Tenant,
+    /// One tenant has half of the places of the address.
+    TenantAtSource,
     /// Half of the places of the node or of the address are taken: from here on only for an address that was
     /// validated (RFC 9000 §8.1), since the source of a datagram can be forged.
     Unvalidated,
@@ -66,7 +76,8 @@ struct Counts {
     by_source: HashMap<IpAddr, usize>,
     /// Handshakes that anybody can have begun in the name of that address. They take no place of the others.
     unvalidated: HashMap<IpAddr, usize>,
-    by_tenant: HashMap<String, usize>,
+    by_tenant: HashMap<Principal, usize>,
+    by_tenant_and_source: HashMap<(Principal, IpAddr), usize>,
 }
 
 /// A connection's place; given back when dropped.
@@ -75,7 +86,7 @@ pub(crate) struct Place {
     admission: Arc<Admission>,
     source: IpAddr,
     is_validated: bool,
-    tenant: Option<String>,
+    peer: Option<Principal>,
 }
 
 impl Admission {
@@ -97,10 +108,10 @@ impl Admission {
         if !is_validated && counts.are_half(&self.limits, source) {
             return Err(Full::Unvalidated);
         }
-        if counts.all >= self.limits.connections_max {
+        if counts.all >= with_operators(self.limits.connections_max) {
             return Err(Full::Node);
         }
-        let max = self.limits.connections_per_source_max;
+        let max = with_operators(self.limits.connections_per_source_max);
         if !take(counts.of_sources(is_validated), source, max) {
             return Err(Full::Source);
         }
@@ -109,7 +120,7 @@ impl Admission {
             admission: Arc::clone(self),
             source,
             is_validated,
-            tenant: None,
+            peer: None,
         })
     }
 
@@ -136,31 +147,41 @@ impl Counts {
 }
 
 impl Place {
-    /// The handshake is over, which validates the address too.
-    pub(crate) fn validated(&mut self) -> Result<(), Full> {
-        let max = self.admission.limits.connections_per_source_max;
+    /// The handshake is over, which validates the address too and says who the peer is.
+    pub(crate) fn for_peer(&mut self, peer: &Principal) -> Result<(), Full> {
+        let limits = &self.admission.limits;
+        let source_max = limits.connections_per_source_max;
         let mut counts = self.admission.counts();
         if !self.is_validated {
+            let max = with_operators(source_max);
             if !take(&mut counts.by_source, self.source, max) {
                 return Err(Full::Source);
             }
             give_back(&mut counts.unvalidated, &self.source);
             self.is_validated = true;
         }
-        Ok(())
-    }
-
-    /// Counts the connection for `tenant` too.
-    pub(crate) fn for_tenant(&mut self, tenant: &str) -> Result<(), Full> {
-        let max = self.admission.limits.connections_per_tenant_max;
-        if !take(
-            &mut self.admission.counts().by_tenant,
-            tenant.to_owned(),
-            max,
-        ) {
+        let is_tenant = peer.role == Role::Tenant;
+        if is_tenant && counts.all > limits.connections_max {
+            return Err(Full::Node);
+        }
+        if is_tenant && counts.by_source.get(&self.source) > Some(&source_max) {
+            return Err(Full::Source);
+        }
+        let here = (peer.clone(), self.source);
+        let here_max = match peer.role {
+            Role::Tenant => source_max.div_ceil(2),
+            Role::Operator => usize::MAX,
+        };
+        if !take(&mut counts.by_tenant_and_source, here.clone(), here_max) {
+            return Err(Full::TenantAtSource);
+        }
+        let max = limits.connections_per_tenant_max;
+        if !take(&mut counts.by_tenant, peer.clone(), max) {
+            give_back(&mut counts.by_tenant_and_source, &here);
             return Err(Full::Tenant);
         }
-        self.tenant = Some(tenant.to_owned());
+        drop(counts);
+        self.peer = Some(peer.clone());
         Ok(())
     }
 }
@@ -170,10 +191,16 @@ impl Drop for Place {
         let mut counts = self.admission.counts();
         counts.all -= 1;
         give_back(counts.of_sources(self.is_validated), &self.source);
-        if let Some(tenant) = &self.tenant {
-            give_back(&mut counts.by_tenant, tenant);
+        if let Some(peer) = self.peer.take() {
+            give_back(&mut counts.by_tenant, &peer);
+            give_back(&mut counts.by_tenant_and_source, &(peer, self.source));
         }
     }
+}
+
+/// A bound and what operators have beyond it.
+fn with_operators(max: usize) -> usize {
+    max + max.div_ceil(OPERATORS_PART)
 }
 
 fn take<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, max: usize) -> bool {
@@ -217,30 +244,82 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn tenant(name: &str) -> Principal {
+        Principal {
+            tenant: name.into(),
+            role: Role::Tenant,
+        }
+    }
+
+    fn operator(name: &str) -> Principal {
+        Principal {
+            role: Role::Operator,
+            ..tenant(name)
+        }
+    }
+
+    /// A connection from a validated address whose handshake is over.
+    fn join(admission: &Arc<Admission>, from: &str, peer: &Principal) -> Result<Place, Full> {
+        let mut place = admission.admit(ip(from), true)?;
+        place.for_peer(peer).map(|()| place)
+    }
+
     #[test]
     fn each_bound_holds_and_places_come_back() {
-        let admission = admission(3, 2, 1);
-        let admit = |address| admission.admit(ip(address), true);
-        let mut one = admit("10.0.0.1").unwrap();
-        let mut two = admit("::ffff:10.0.0.1").unwrap();
-        assert_eq!(admit("10.0.0.1").unwrap_err(), Full::Source);
-        let three = admit("10.0.0.2").unwrap();
-        assert_eq!(admit("10.0.0.3").unwrap_err(), Full::Node);
-        one.for_tenant("blue").unwrap();
-        assert_eq!(two.for_tenant("blue").unwrap_err(), Full::Tenant);
-        drop((one, two, three));
+        let admission = admission(4, 2, 2);
+        let (blue, red) = (tenant("blue"), tenant("red"));
+        let mut all = vec![join(&admission, "10.0.0.1", &blue).unwrap()];
+        all.push(join(&admission, "::ffff:10.0.0.1", &red).unwrap());
+        let third = join(&admission, "10.0.0.1", &tenant("green"));
+        assert_eq!(third.unwrap_err(), Full::Source);
+        all.push(join(&admission, "10.0.0.2", &blue).unwrap());
+        let third = join(&admission, "10.0.0.3", &blue);
+        assert_eq!(third.unwrap_err(), Full::Tenant);
+        all.push(join(&admission, "10.0.0.3", &red).unwrap());
+        let fifth = join(&admission, "10.0.0.4", &tenant("green"));
+        assert_eq!(fifth.unwrap_err(), Full::Node);
+        drop(all);
         let counts = admission.counts();
         assert_eq!(counts.all, 0);
         assert!(counts.by_source.is_empty() && counts.by_tenant.is_empty());
+        assert!(counts.by_tenant_and_source.is_empty());
+    }
+
+    #[test]
+    fn a_tenant_leaves_half_of_an_address_to_the_others() {
+        let admission = admission(100, 8, 100);
+        let join = |from, name| join(&admission, from, &tenant(name));
+        let loud: Vec<Place> = (0..4).map(|_| join("10.0.0.1", "loud").unwrap()).collect();
+        assert_eq!(join("10.0.0.1", "loud").unwrap_err(), Full::TenantAtSource);
+        let _quiet: Vec<Place> = (0..4).map(|_| join("10.0.0.1", "quiet").unwrap()).collect();
+        join("10.0.0.2", "loud").unwrap();
+        drop(loud);
+        join("10.0.0.1", "loud").unwrap();
+    }
+
+    #[test]
+    fn operators_get_in_where_tenants_fill_the_address_or_the_node() {
+        for (all, source) in [(100, 8), (8, 100)] {
+            let admission = admission(all, source, 4);
+            let join = |peer: &Principal| join(&admission, "10.0.0.1", peer);
+            let full = ["a", "b"].map(|name| [(); 4].map(|()| join(&tenant(name)).unwrap()));
+            join(&tenant("c")).unwrap_err();
+            // A name that a tenant has too has no part in the tenant's bounds.
+            let one = join(&operator("a")).unwrap();
+            join(&operator("a")).unwrap_err();
+            drop(full);
+            let [_two, _three] = [(); 2].map(|()| join(&operator("a")).unwrap());
+            drop(one);
+        }
     }
 
     #[test]
     fn a_network_of_ipv6_addresses_is_one_source() {
         let admission = admission(9, 1, 1);
-        let admit = |address| admission.admit(ip(address), true);
-        let _place = admit("2001:db8::1").unwrap();
-        assert_eq!(admit("2001:db8::2").unwrap_err(), Full::Source);
-        admit("2001:db8:0:1::1").unwrap();
+        let join = |from, name| join(&admission, from, &tenant(name));
+        let _place = join("2001:db8::1", "blue").unwrap();
+        assert_eq!(join("2001:db8::2", "red").unwrap_err(), Full::Source);
+        join("2001:db8:0:1::1", "red").unwrap();
     }
 
     #[test]
@@ -249,13 +328,14 @@ mod tests {
         let begin = |validated| admission.admit(ip("10.0.0.1"), validated);
         let forged = [begin(false).unwrap(), begin(false).unwrap()];
         assert_eq!(begin(false).unwrap_err(), Full::Unvalidated);
-        let mut real: Vec<Place> = (0..4).map(|_| begin(true).unwrap()).collect();
+        let mut real: Vec<Place> = (0..5).map(|_| begin(true).unwrap()).collect();
         assert_eq!(begin(true).unwrap_err(), Full::Source);
         admission.admit(ip("10.0.0.2"), false).unwrap();
         real.pop();
         let [mut first, mut second] = forged;
-        first.validated().unwrap();
-        assert_eq!(second.validated().unwrap_err(), Full::Source);
+        first.for_peer(&operator("one")).unwrap();
+        let full = second.for_peer(&operator("two"));
+        assert_eq!(full.unwrap_err(), Full::Source);
         drop((first, second, real));
         let counts = admission.counts();
         assert!(counts.by_source.is_empty() && counts.unvalidated.is_empty());

@@ -195,6 +195,9 @@ fn why(full: Full) -> &'static str {
         Full::Node => "the node has too many connections",
         Full::Source => "this address has too many connections",
         Full::Tenant => "this tenant has too many connections",
+        Full::TenantAtSource => {
+            "this tenant has too many connections from this address: half of what it takes"
+        }
         Full::Unvalidated => "the address was not validated",
     }
 }
@@ -224,8 +227,7 @@ async fn handshake(
         .map_err(|e| format!("handshake: {e}"))?;
     let peer = peer_of(&connection).map_err(|e| hang_up(&connection, close::NOT_A_PRINCIPAL, e))?;
     place
-        .validated()
-        .and_then(|()| place.for_tenant(&peer.principal.tenant))
+        .for_peer(&peer.principal)
         .map_err(|full| hang_up(&connection, close::TOO_MANY, why(full).into()))?;
     Ok((connection, peer))
 }

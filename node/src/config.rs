@@ -151,11 +151,12 @@ pub struct Settings {
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
 
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
-    /// on, newcomers show first that their address is theirs (QUIC Retry) [default: 4096].
+    /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and
+    /// of the next [default: 4096].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: Option<u32>,
 
-    /// Of those from one IPv4 address or one IPv6 /64 [default: 512].
+    /// Of those from one IPv4 address or one IPv6 /64; one tenant has at most half of them [default: 512].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_per_source_max: Option<u32>,
 

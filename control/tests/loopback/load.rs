@@ -88,19 +88,40 @@ async fn too_many_connections_of_one_tenant_are_turned_away() {
 }
 
 #[tokio::test]
-async fn too_many_connections_from_one_address_are_turned_away() {
+async fn a_tenant_that_fills_its_address_shuts_out_neither_tenants_nor_operators() {
     let limits = Limits {
-        connections_per_source_max: 1,
+        connections_per_source_max: 4,
         ..Limits::default()
     };
     let world = World::start_with(Handler::Refuse, limits, 64).await;
-    let first = world.connect(&world.tenant("blue")).await;
-    let error = world
-        .try_call(Some(&world.tenant("red")), &Request::Ping(1))
-        .await
-        .unwrap_err();
-    assert!(error.contains("CONNECTION_REFUSED"), "{error}");
-    assert_eq!(first.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+    let (blue, red, green) = (
+        world.tenant("blue"),
+        world.tenant("red"),
+        world.tenant("green"),
+    );
+    let mut clients = Vec::new();
+    let mut serves = async |credentials| {
+        let client = world.connect(credentials).await;
+        assert_eq!(client.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
+        clients.push(client);
+    };
+    let refused = async |credentials, why: &str| {
+        let call = world.try_call(Some(credentials), &Request::Ping(1)).await;
+        let error = call.unwrap_err();
+        assert!(error.contains(why), "{error}");
+    };
+    serves(&blue).await;
+    serves(&blue).await;
+    refused(
+        &blue,
+        "this tenant has too many connections from this address",
+    )
+    .await;
+    serves(&red).await;
+    serves(&red).await;
+    refused(&green, "this address has too many connections").await;
+    serves(&world.admin()).await;
+    refused(&green, "CONNECTION_REFUSED").await;
 }
 
 #[tokio::test]
@@ -111,10 +132,11 @@ async fn who_begins_handshakes_in_anothers_name_locks_nobody_out() {
     };
     let world = World::start_with(Handler::Refuse, limits, 64).await;
     world.leave_handshakes_unfinished(40).await;
-    let tenant = world.tenant("blue");
     let mut clients = Vec::new();
-    for _ in 0..8 {
-        clients.push(world.connect(&tenant).await);
+    for tenant in [world.tenant("blue"), world.tenant("red")] {
+        for _ in 0..4 {
+            clients.push(world.connect(&tenant).await);
+        }
     }
     for client in clients {
         assert_eq!(client.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
@@ -179,5 +201,8 @@ async fn a_busy_node_asks_newcomers_to_prove_their_address_and_then_serves_them(
         .try_call(Some(&world.tenant("red")), &Request::Ping(1))
         .await
         .unwrap_err();
-    assert!(error.contains("CONNECTION_REFUSED"), "{error}");
+    assert!(
+        error.contains("the node has too many connections"),
+        "{error}"
+    );
 }
