@@ -14,7 +14,7 @@ use fabricbios_wire::{
 };
 use tokio::sync::mpsc;
 
-use crate::{driver::Input, mailbox::Sender};
+use crate::{driver::Input, mailbox::Sender, refusals};
 
 /// What the node says of itself, and who may be given an identity.
 #[derive(Debug)]
@@ -121,8 +121,9 @@ fn may_issue(principal: &Principal) -> Result<(), Refusal> {
 fn log_issue(principal: &Principal, tenant: &str, role: Role, issued: &Answer) {
     match issued {
         Ok(_) => tracing::info!(by = %principal.tenant, %tenant, ?role, "identity issued"),
-        Err(refusal) => {
+        Err(refusal) if refusals::gets_line(&principal.tenant) => {
             tracing::info!(by = %principal.tenant, %tenant, ?role, %refusal, "identity refused");
         }
+        Err(_) => {}
     }
 }

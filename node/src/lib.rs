@@ -26,6 +26,7 @@ pub mod nvmet_port;
 pub mod past;
 mod ready;
 mod records;
+mod refusals;
 pub mod roads;
 pub mod run;
 pub mod service;

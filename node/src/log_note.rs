@@ -3,7 +3,9 @@
 use fabricbios_lease::Note;
 use fabricbios_wire::{CpuIsolationClass, Effective, GpuExclusivityClass, LeaseError, Transport};
 
-/// Writes one line.
+use crate::refusals;
+
+/// Writes one line; of a tenant's refusals, of the first ones of a second.
 pub(crate) fn log(note: &Note) {
     match note {
         Note::Granted {
@@ -35,6 +37,9 @@ pub(crate) fn log(note: &Note) {
             lease_id,
             refusal,
         } => {
+            if !refusals::gets_line(tenant) {
+                return;
+            }
             let wanted = wanted.as_ref();
             tracing::info!(
                 %tenant,
