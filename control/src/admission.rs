@@ -78,6 +78,8 @@ struct Counts {
     unvalidated: HashMap<IpAddr, usize>,
     by_tenant: HashMap<Principal, usize>,
     by_tenant_and_source: HashMap<(Principal, IpAddr), usize>,
+    /// Requests that wait for the daemon to take them.
+    waiting: HashMap<Principal, usize>,
 }
 
 /// A connection's place; given back when dropped.
@@ -87,6 +89,13 @@ pub(crate) struct Place {
     source: IpAddr,
     is_validated: bool,
     peer: Option<Principal>,
+}
+
+/// A request's place among those that wait for the daemon; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    admission: Arc<Admission>,
+    peer: Principal,
 }
 
 impl Admission {
@@ -121,6 +130,14 @@ impl Admission {
             source,
             is_validated,
             peer: None,
+        })
+    }
+
+    /// A place for a request of `peer`, of which at most `max` wait.
+    pub(crate) fn wait(self: &Arc<Self>, peer: &Principal, max: usize) -> Option<Waiting> {
+        take(&mut self.counts().waiting, peer.clone(), max).then(|| Waiting {
+            admission: Arc::clone(self),
+            peer: peer.clone(),
         })
     }
 
@@ -195,6 +212,12 @@ impl Drop for Place {
             give_back(&mut counts.by_tenant, &peer);
             give_back(&mut counts.by_tenant_and_source, &(peer, self.source));
         }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        give_back(&mut self.admission.counts().waiting, &self.peer);
     }
 }
 

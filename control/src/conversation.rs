@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_wire::{Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
+use fabricbios_wire::{Answer, Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::{
     sync::{mpsc::error::TrySendError, oneshot},
@@ -56,29 +56,44 @@ impl Conversation {
     }
 
     async fn ask(self, header: Header, request: Request) -> Vec<u8> {
-        let (reply, replied) = oneshot::channel();
-        let Self {
-            shared,
-            principal,
-            local_ip,
-            remote,
-        } = self;
-        let asked = Asked {
-            principal,
-            local_ip,
-            remote,
-            request,
-            reply,
-        };
-        let answer = match shared.asked.try_send(asked) {
-            Ok(()) => replied
+        let answer = match self.hand_over(request) {
+            Ok(replied) => replied
                 .await
                 .unwrap_or_else(|_| Err(unavailable("the node is stopping"))),
-            Err(TrySendError::Full(_)) => Err(unavailable("the node is too busy")),
-            Err(TrySendError::Closed(_)) => Err(unavailable("the node is stopping")),
+            Err(refusal) => Err(refusal),
         };
         encode_answer(&header, &answer)
     }
+
+    /// Puts the request into the daemon's queue, of which one tenant fills at most half.
+    fn hand_over(self, request: Request) -> Result<oneshot::Receiver<Answer>, Refusal> {
+        let Shared {
+            asked, admission, ..
+        } = &*self.shared;
+        let room = asked.try_reserve().map_err(|error| match error {
+            TrySendError::Full(()) => unavailable("the node is too busy"),
+            TrySendError::Closed(()) => unavailable("the node is stopping"),
+        })?;
+        let max = asked.max_capacity().div_ceil(2);
+        let waiting = admission
+            .wait(&self.principal, max)
+            .ok_or_else(|| too_many(&self.principal.tenant, max))?;
+        let (reply, replied) = oneshot::channel();
+        room.send(Asked {
+            principal: self.principal,
+            local_ip: self.local_ip,
+            remote: self.remote,
+            request,
+            reply,
+            _waiting: waiting,
+        });
+        Ok(replied)
+    }
+}
+
+fn too_many(tenant: &str, max: usize) -> Refusal {
+    let message = format!("{max} requests of tenant {tenant} wait for the node already; try again");
+    Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, message)
 }
 
 fn unavailable(what: &str) -> Refusal {

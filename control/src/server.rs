@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     Fabric, Limits, Peer, Principal,
-    admission::{Admission, Full, Place},
+    admission::{Admission, Full, Place, Waiting},
     close,
     conversation::Conversation,
     endpoint::endpoint,
@@ -45,6 +45,8 @@ pub struct Asked {
     pub request: Request,
     /// Where the answer goes.
     pub reply: oneshot::Sender<Answer>,
+    /// Until the daemon has taken the request.
+    pub(crate) _waiting: Waiting,
 }
 
 /// Why the control plane did not start.
@@ -74,7 +76,7 @@ pub struct Server {
 
 /// What every connection needs.
 pub(crate) struct Shared {
-    admission: Arc<Admission>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) limits: Limits,
     noise: Noise,
     pub(crate) asked: mpsc::Sender<Asked>,

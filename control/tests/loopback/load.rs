@@ -6,7 +6,7 @@ use fabricbios_control::Limits;
 use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Reply, Request, encode_request};
 
 use crate::{
-    common::{Handler, World},
+    common::{Client, Handler, World},
     free,
 };
 
@@ -66,6 +66,38 @@ async fn a_full_queue_and_a_dropped_reply_are_told_as_unavailable() {
     assert_eq!(
         first.await.unwrap().unwrap_err().error,
         LeaseError::Unavailable
+    );
+}
+
+#[tokio::test]
+async fn a_tenant_that_asks_too_much_at_once_leaves_the_others_half_of_the_queue() {
+    let world = World::start_with(Handler::Hold, Limits::default(), 4).await;
+    let ask = |client: &Client| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(&free()).await })
+    };
+    let loud = world.connect(&world.tenant("loud")).await;
+    let quiet = world.connect(&world.tenant("quiet")).await;
+    let first = [ask(&loud), ask(&loud)];
+    world.wait_queued(2).await;
+    assert_eq!(
+        loud.call(&free()).await.unwrap_err().error,
+        LeaseError::ResourceBusy
+    );
+    let other = ask(&quiet);
+    world.wait_queued(3).await;
+    for _ in 0..3 {
+        world.answer_queued().await;
+    }
+    for call in first.into_iter().chain([other]) {
+        assert_eq!(call.await.unwrap().unwrap_err().error, LeaseError::NotFound);
+    }
+    let again = ask(&loud);
+    world.wait_queued(1).await;
+    world.answer_queued().await;
+    assert_eq!(
+        again.await.unwrap().unwrap_err().error,
+        LeaseError::NotFound
     );
 }
 
