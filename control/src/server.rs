@@ -198,7 +198,7 @@ fn why(full: Full) -> &'static str {
         Full::Source => "this address has too many connections",
         Full::Tenant => "this tenant has too many connections",
         Full::TenantAtSource => {
-            "this tenant has too many connections from this address: half of what it takes"
+            "this tenant has too many connections from this address: half of the address's bound"
         }
         Full::Unvalidated => "the address was not validated",
     }
