@@ -169,6 +169,13 @@ impl Driver {
         self
     }
 
+    /// Has `changes` written together with what became of leases of an earlier run, so that neither is there alone.
+    #[must_use]
+    pub fn writing(mut self, changes: impl IntoIterator<Item = Change>) -> Self {
+        self.batch.extend(changes);
+        self
+    }
+
     /// Drives until drained or halted, then closes the journal. Once drained: the leases whose access
     /// could not be proven to have ended.
     pub fn run(mut self) -> io::Result<Vec<LeaseId>> {

@@ -65,6 +65,8 @@ pub enum Change {
     PutPool(u128, Vec<u8>),
     /// Forget a pool.
     RemovePool(u128),
+    /// Remember which bytes leases of a memory are cut from.
+    PutMark(ResourceId, Vec<u8>),
 }
 
 impl fmt::Debug for Change {
@@ -77,6 +79,7 @@ impl fmt::Debug for Change {
             Self::RemoveFence(id) => write!(f, "RemoveFence({id})"),
             Self::PutPool(id, value) => write!(f, "PutPool({id:032x}, {} bytes)", value.len()),
             Self::RemovePool(id) => write!(f, "RemovePool({id:032x})"),
+            Self::PutMark(id, value) => write!(f, "PutMark({id}, {} bytes)", value.len()),
         }
     }
 }
@@ -97,6 +100,8 @@ pub struct Recovered {
     pub fences: Vec<(ResourceId, Vec<u8>)>,
     /// In order of identity.
     pub pools: Vec<(u128, Vec<u8>)>,
+    /// In order of id. None in a journal of an earlier version.
+    pub marks: Vec<(ResourceId, Vec<u8>)>,
 }
 
 impl fmt::Debug for Recovered {
@@ -256,6 +261,7 @@ enum Key {
     Lease(u128),
     Fence(u128),
     Pool(u128),
+    Mark(u128),
 }
 
 /// The newest value of each record that changed; none where it was removed.
@@ -269,6 +275,7 @@ fn split(change: Change) -> (Key, Option<Vec<u8>>) {
         Change::RemoveFence(id) => (Key::Fence(id.0), None),
         Change::PutPool(id, value) => (Key::Pool(id), Some(value)),
         Change::RemovePool(id) => (Key::Pool(id), None),
+        Change::PutMark(id, value) => (Key::Mark(id.0), Some(value)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The memory that the operator offers: its bytes, and the roads over which they are reached.
 
-use std::{fmt, fs, io::ErrorKind, net::Ipv6Addr, sync::Arc};
+use std::{fmt, fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
 use fabricbios_arena::{Arena, Mark, Source};
@@ -11,9 +11,11 @@ use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, nu
 use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType};
 
 use crate::{
+    clock,
     config::{RdmaStrategy, Settings},
     detect::{self, resource_id},
     inventory::OfferedArena,
+    journal::Change,
     past::Past,
     roads::{Guest, Roads},
     watchdog::Watchdog,
@@ -31,6 +33,9 @@ pub struct OfferedMemory {
     pub used_before: Option<Arc<Arena>>,
     /// Whether they are those of this node's last run.
     pub is_known: bool,
+    /// What the journal has to say of the bytes from now on: written together with the ends of leases that they are
+    /// not those of, after the scrub. Until then the next start does not know them either.
+    pub mark: Option<Change>,
     /// What ends access over RDMA when this process cannot.
     pub watchdog: Option<Watchdog>,
 }
@@ -54,6 +59,7 @@ impl OfferedMemory {
             backend,
             used_before: None,
             is_known: false,
+            mark: None,
             watchdog: None,
         })
     }
@@ -147,54 +153,78 @@ pub fn open(
         tracing::warn!("memory is not leasable on this node: no road leads to it");
         return Ok((None, roads));
     };
-    let is_known = claim(&arena, settings)? & count_commits(&arena, past);
+    let (is_known, mark) = claim(&arena, settings.state_dir(), past, resource_id)?;
     let used_before = arena.backing().outlives_process.then_some(arena);
     let offered = OfferedMemory {
         used_before,
         is_known,
+        mark,
         watchdog: roads.rdma.is_some().then(|| watchdog.clone()),
         ..OfferedMemory::of(backend, roads.message_bytes_max())?
     };
     Ok((Some(offered), roads))
 }
 
-/// Whether the bytes are as this node's last run left them, told by a number that both have; they get
-/// a new one. Another file, a file made anew, or one that another daemon used in between, has not the
-/// number that is in the state directory: what leases of the last run held is not in it.
-fn claim(arena: &Arena, settings: &Settings) -> anyhow::Result<bool> {
-    let path = settings.state_dir().join("arena.mark");
-    let at = || format!("{}", path.display());
-    let ours = match fs::read(&path) {
-        Ok(bytes) => Mark::try_from(bytes).ok(),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error).with_context(at),
+/// Whether the bytes are as the leases in the journal left them, and what the journal has to say of them from now on, if
+/// that is news. Journal and bytes have the same mark, and the bytes have the number of the journal's last commit: a
+/// journal with a lower one was put back from a copy, and to it leases seem to live whose bytes are somebody else's by
+/// now. Where the two do not agree the bytes get a new mark, which no journal has, and no copy of one. This journal has
+/// it only once the leases of before are over: a start that ends earlier leaves the two as different as they were.
+fn claim(
+    arena: &Arc<Arena>,
+    state_dir: &Path,
+    past: &Past,
+    resource_id: ResourceId,
+) -> anyhow::Result<(bool, Option<Change>)> {
+    let recovered = &past.recovered;
+    let found = { recovered.marks.iter() }.find(|(id, _)| *id == resource_id);
+    let ours = match found {
+        Some((_, mark)) => Some(mark.clone()),
+        None => earlier_mark(state_dir)?,
     };
-    let is_known = ours.is_some() && ours == arena.mark();
-    let mut mark = Mark::default();
-    getrandom::fill(&mut mark).map_err(|error| anyhow!("make a mark for the memory: {error}"))?;
-    // Whatever a crash leaves of the two, they differ.
-    arena.set_mark(&mark);
-    fs::write(&path, mark).with_context(at)?;
-    Ok(is_known)
-}
-
-/// Whether the journal is as new as the bytes, which keep the number of its last commit from now on. To an older
-/// one, put back from a copy, leases seem to live whose bytes are somebody else's by now.
-fn count_commits(arena: &Arc<Arena>, past: &Past) -> bool {
-    let (beside, found) = (arena.commits(), past.recovered.commits);
-    if beside > found {
+    let same_mark = arena.mark().filter(|it| ours.as_deref() == Some(it));
+    let beside = arena.commits();
+    let is_older = recovered.commits < beside;
+    if is_older && same_mark.is_some() {
         tracing::error!(
-            journal = found,
+            journal = recovered.commits,
             memory = beside,
             "the journal is older than the memory file: it was put back from a copy; leases of memory that it knows \
              are over, and their bytes are overwritten"
         );
     }
-    arena.set_commits(found);
-    let arena = Arc::clone(arena);
+    // After a reboot leases of memory are over, and what the file system had not written yet is lost.
+    let same_boot = recovered.last_boot_id == Some(clock::boot_id());
+    let known = same_mark.filter(|_| same_boot && !is_older);
+    let mark = match known {
+        Some(mark) => mark,
+        None => new_mark(arena)?,
+    };
+    // With another mark a lower number is right.
+    arena.set_commits(recovered.commits);
+    let counted = Arc::clone(arena);
     past.journal
-        .count_beside(move |number| arena.set_commits(number));
-    beside <= found
+        .count_beside(move |number| counted.set_commits(number));
+    let is_news = known.is_none() || found.is_none();
+    let change = is_news.then(|| Change::PutMark(resource_id, mark.to_vec()));
+    Ok((known.is_some(), change))
+}
+
+fn new_mark(arena: &Arena) -> anyhow::Result<Mark> {
+    let mut mark = Mark::default();
+    getrandom::fill(&mut mark).map_err(|error| anyhow!("make a mark for the memory: {error}"))?;
+    arena.set_mark(&mark);
+    Ok(mark)
+}
+
+/// Earlier versions had the mark in a file of its own. It counts where the journal has none, and is never written.
+fn earlier_mark(state_dir: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    let path = state_dir.join("arena.mark");
+    match fs::read(&path) {
+        Ok(mark) => Ok(Some(mark)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{}", path.display())),
+    }
 }
 
 /// More than the machine has would be given out, and end the daemon when tenants use it.
@@ -340,6 +370,76 @@ fn close<B>(backend: Arc<B>, what: &str, close: impl FnOnce(B) -> Result<(), Ste
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        journal::{self, Journal},
+        mailbox::Mailbox,
+    };
+
+    const RESOURCE: ResourceId = ResourceId(7);
+
+    /// What a start on that boot finds in the directory.
+    fn past(directory: &Path, boot_id: &str) -> Past {
+        let (mailbox, driver) = Mailbox::new().unwrap();
+        let path = directory.join(journal::FILE);
+        let (journal, recovered) = Journal::open_here(&path, boot_id, Box::new(|_| ())).unwrap();
+        Past {
+            mailbox,
+            driver,
+            journal,
+            recovered,
+        }
+    }
+
+    fn write(past: &Past, change: Change) {
+        let writer = past.writer();
+        writer.wait(writer.submit(vec![change])).unwrap();
+    }
+
+    fn arena(directory: &Path) -> Arc<Arena> {
+        let source = Source {
+            file: Some(directory.join("arena")),
+            ..Source::default()
+        };
+        Arc::new(Arena::open(&source, 4096).unwrap())
+    }
+
+    #[test]
+    fn a_mark_of_an_earlier_version_is_read_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        let boot = clock::boot_id();
+        drop(past(at, &boot));
+        fs::write(at.join("arena.mark"), [9; 16]).unwrap();
+        arena(at).set_mark(&[9; 16]);
+
+        let upgraded = past(at, &boot);
+        let (is_known, change) = claim(&arena(at), at, &upgraded, RESOURCE).unwrap();
+        let expected = Change::PutMark(RESOURCE, vec![9; 16]);
+        assert_eq!((is_known, change.as_ref()), (true, Some(&expected)));
+        write(&upgraded, expected);
+        drop(upgraded);
+        fs::remove_file(at.join("arena.mark")).unwrap();
+        let next = past(at, &boot);
+        assert_eq!(
+            claim(&arena(at), at, &next, RESOURCE).unwrap(),
+            (true, None)
+        );
+    }
+
+    #[test]
+    fn bytes_of_before_a_reboot_stay_unknown_after_a_start_in_vain() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path();
+        let before = past(at, "another boot");
+        write(&before, Change::PutMark(RESOURCE, vec![9; 16]));
+        arena(at).set_mark(&[9; 16]);
+        drop(before);
+        for _ in 0..2 {
+            let past = past(at, &clock::boot_id());
+            let (is_known, change) = claim(&arena(at), at, &past, RESOURCE).unwrap();
+            assert!(!is_known && change.is_some());
+        }
+    }
 
     fn extent(offset: u64, length: u64) -> Extent {
         Extent { offset, length }

@@ -58,7 +58,7 @@ impl Service {
         settings: &Settings,
         fabric: &Fabric,
         past: Past,
-        offered: Offered,
+        mut offered: Offered,
     ) -> anyhow::Result<Self> {
         let Past {
             mailbox,
@@ -67,6 +67,7 @@ impl Service {
             recovered,
         } = past;
         let epoch = recovered.epoch;
+        let mark = { offered.memory.as_mut() }.and_then(|it| it.mark.take());
         let (table, backends, inventory) =
             prepare(settings, fabric, recovered, offered, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
@@ -80,7 +81,7 @@ impl Service {
         };
         let (tell_settled, settled) = oneshot::channel();
         let new = Driver::new(table, backends, journal, inventory, mailbox);
-        let stopped = drive(new.telling(tell_settled))?;
+        let stopped = drive(new.telling(tell_settled).writing(mark))?;
         tokio::spawn(desk.serve(requests, driver.clone()));
         Ok(Self {
             server,

@@ -1,6 +1,8 @@
 //! The tables of the file, and how they are read and written.
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{
+    Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction,
+};
 
 use super::{Group, Key};
 use crate::clock;
@@ -18,6 +20,8 @@ const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
 const LEASES: TableDefinition<u128, &[u8]> = TableDefinition::new("leases");
 const FENCES: TableDefinition<u128, &[u8]> = TableDefinition::new("fences");
 const POOLS: TableDefinition<u128, &[u8]> = TableDefinition::new("pools");
+/// A file of an earlier version has none.
+const MARKS: TableDefinition<u128, &[u8]> = TableDefinition::new("marks");
 
 /// Everything in the file.
 #[derive(Default)]
@@ -30,6 +34,7 @@ pub(super) struct Contents {
     pub(super) leases: Vec<(u128, Vec<u8>)>,
     pub(super) fences: Vec<(u128, Vec<u8>)>,
     pub(super) pools: Vec<(u128, Vec<u8>)>,
+    pub(super) marks: Vec<(u128, Vec<u8>)>,
 }
 
 pub(super) fn format_of(database: &Database) -> Result<u64, redb::Error> {
@@ -55,6 +60,10 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         leases: read_all(&reading.open_table(LEASES)?)?,
         fences: read_all(&reading.open_table(FENCES)?)?,
         pools: read_all(&reading.open_table(POOLS)?)?,
+        marks: match reading.open_table(MARKS) {
+            Err(TableError::TableDoesNotExist(_)) => Vec::new(),
+            opened => read_all(&opened?)?,
+        },
     })
 }
 
@@ -84,6 +93,7 @@ pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result
         (LEASES, &contents.leases),
         (FENCES, &contents.fences),
         (POOLS, &contents.pools),
+        (MARKS, &contents.marks),
     ];
     for (definition, records) in tables {
         let mut table = writing.open_table(definition)?;
@@ -125,11 +135,13 @@ pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, red
         let mut leases = writing.open_table(LEASES)?;
         let mut fences = writing.open_table(FENCES)?;
         let mut pools = writing.open_table(POOLS)?;
+        let mut marks = writing.open_table(MARKS)?;
         for (key, value) in group {
             let (table, id) = match key {
                 Key::Lease(id) => (&mut leases, id),
                 Key::Fence(id) => (&mut fences, id),
                 Key::Pool(id) => (&mut pools, id),
+                Key::Mark(id) => (&mut marks, id),
             };
             match value {
                 Some(value) => table.insert(id, value.as_slice())?,

@@ -88,10 +88,12 @@ fn tell(talk: &mut Talk, recovered: Recovered) -> io::Result<()> {
     let leases = recovered.leases.into_iter();
     let fences = recovered.fences.into_iter();
     let pools = recovered.pools.into_iter();
+    let marks = recovered.marks.into_iter();
     let records = leases
         .map(|(LeaseId(id), value)| (Key::Lease(id), value))
         .chain(fences.map(|(ResourceId(id), value)| (Key::Fence(id), value)))
-        .chain(pools.map(|(id, value)| (Key::Pool(id), value)));
+        .chain(pools.map(|(id, value)| (Key::Pool(id), value)))
+        .chain(marks.map(|(ResourceId(id), value)| (Key::Mark(id), value)));
     for (key, value) in records {
         talk.say(&Word::Record(key, Some(value)))?;
     }

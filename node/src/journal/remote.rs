@@ -163,12 +163,14 @@ impl Process {
     fn open(&mut self, boot_id: &str) -> Result<Recovered, NotDone> {
         self.talk.say(&Word::Begin(boot_id.to_owned()))?;
         self.talk.flush()?;
-        let (mut leases, mut fences, mut pools) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut leases, mut fences) = (Vec::new(), Vec::new());
+        let (mut pools, mut marks) = (Vec::new(), Vec::new());
         loop {
             match self.talk.hear()? {
                 Word::Record(Key::Lease(id), Some(value)) => leases.push((LeaseId(id), value)),
                 Word::Record(Key::Fence(id), Some(value)) => fences.push((ResourceId(id), value)),
                 Word::Record(Key::Pool(id), Some(value)) => pools.push((id, value)),
+                Word::Record(Key::Mark(id), Some(value)) => marks.push((ResourceId(id), value)),
                 Word::Opened {
                     epoch,
                     commits,
@@ -183,6 +185,7 @@ impl Process {
                         leases,
                         fences,
                         pools,
+                        marks,
                     });
                 }
                 Word::Refused(why) => return Err(NotDone::Refused(why)),

@@ -255,5 +255,10 @@ fn recovered(contents: Contents, last_boot_id: Option<String>) -> Recovered {
             .map(|(id, value)| (ResourceId(id), value))
             .collect(),
         pools: contents.pools,
+        marks: contents
+            .marks
+            .into_iter()
+            .map(|(id, value)| (ResourceId(id), value))
+            .collect(),
     }
 }

@@ -1,7 +1,9 @@
 //! What a restart leaves of leases.
 
-use std::{fs, os::unix::fs::FileExt};
+use std::{fs, os::unix::fs::FileExt, path::PathBuf};
 
+use fabricbios_lease::Extent;
+use fabricbios_node::config::Settings;
 use fabricbios_wire::*;
 
 use crate::world::*;
@@ -82,33 +84,131 @@ async fn nothing_is_adopted_into_other_bytes() {
     world.stop().await;
 }
 
-#[tokio::test]
-async fn an_older_journal_gives_nobody_the_bytes_of_whoever_came_after() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let state = with_file(directory.path()).state_dir().to_owned();
-    let (journal, copy) = (state.join("journal.redb"), state.join("copy"));
-    let world = World::start(with_file(directory.path())).await;
+/// From the first byte on.
+fn up_to(length: u64) -> Extent {
+    Extent { offset: 0, length }
+}
+
+/// Where the journal is in the state directory of a node.
+fn journal(settings: &Settings) -> PathBuf {
+    settings.state_dir().join("journal.redb")
+}
+
+/// Puts an older journal back to which `hers` lives, where somebody else wrote meanwhile.
+async fn put_back_an_older_journal(settings: &Settings) -> LeaseInfo {
+    let copy = settings.state_dir().join("copy");
+    let world = World::start(settings.clone()).await;
     let hers = world.alloc(60).await;
     world.crash().await;
-    fs::copy(&journal, &copy).expect("copied");
+    fs::copy(journal(settings), &copy).expect("copied");
 
-    let world = World::start(with_file(directory.path())).await;
+    let world = World::start(settings.clone()).await;
     world.until(hers.lease_id, LeasePhase::Active).await;
     world.lease(Request::LeaseFree(hers.lease_id)).await;
     let his = world.alloc(60).await;
     write(&his, 0, b"his!!").await.expect("written");
     world.crash().await;
-    fs::rename(&copy, &journal).expect("put back");
+    fs::rename(&copy, journal(settings)).expect("put back");
+    hers
+}
 
-    let world = World::start(with_file(directory.path())).await;
-    assert_eq!(world.query(hers.lease_id).await.phase, LeasePhase::Revoked);
+/// The lease is over, its bytes are overwritten, and from here on the journal and the bytes agree again.
+async fn is_over_and_forgotten(settings: &Settings, lease: &LeaseInfo) {
+    let world = World::start(settings.clone()).await;
+    assert_eq!(world.query(lease.lease_id).await.phase, LeasePhase::Revoked);
     let fresh = world.alloc(60).await;
     assert_eq!(first(&fresh).await.expect("read"), [0; 5]);
     world.crash().await;
-
-    // From here on the two agree again.
-    let world = World::start(with_file(directory.path())).await;
+    let world = World::start(settings.clone()).await;
     world.until(fresh.lease_id, LeasePhase::Active).await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_older_journal_gives_nobody_the_bytes_of_whoever_came_after() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = with_file(directory.path());
+    let hers = put_back_an_older_journal(&settings).await;
+    is_over_and_forgotten(&settings, &hers).await;
+}
+
+/// A typing error elsewhere in its settings, or an end in the midst of its scrub.
+#[tokio::test]
+async fn an_older_journal_is_still_found_out_after_a_start_in_vain() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = with_file(directory.path());
+    let hers = put_back_an_older_journal(&settings).await;
+    start_in_vain(&settings, &[up_to(ARENA_BYTES)]);
+    start_in_vain(&settings, &[up_to(LEASE_BYTES)]);
+    is_over_and_forgotten(&settings, &hers).await;
+}
+
+/// Once an older journal was put back, a newer one of before is as wrong as that.
+#[tokio::test]
+async fn a_newer_copy_put_back_after_an_older_one_is_found_out() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = with_file(directory.path());
+    let [older, newer] = ["older", "newer"].map(|name| settings.state_dir().join(name));
+    World::start(settings.clone()).await.crash().await;
+    fs::copy(journal(&settings), &older).expect("copied");
+
+    let world = World::start(settings.clone()).await;
+    for _ in 0..8 {
+        let passing = world.alloc(60).await;
+        world.lease(Request::LeaseFree(passing.lease_id)).await;
+    }
+    let hers = world.alloc(60).await;
+    world.crash().await;
+    fs::copy(journal(&settings), &newer).expect("copied");
+
+    let world = World::start(settings.clone()).await;
+    world.lease(Request::LeaseFree(hers.lease_id)).await;
+    world.crash().await;
+    fs::rename(&older, journal(&settings)).expect("put back");
+
+    let world = World::start(settings.clone()).await;
+    let all = LeaseAllocRequest::new(ResourceType::Mem, ARENA_BYTES, 60);
+    let his = world.operator.alloc(all).await.expect("granted");
+    write(&his, 0, b"his!!").await.expect("written");
+    world.crash().await;
+    fs::rename(&newer, journal(&settings)).expect("put back");
+    is_over_and_forgotten(&settings, &hers).await;
+}
+
+#[tokio::test]
+async fn a_file_of_another_node_is_still_found_out_after_a_start_in_vain() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = with_file(directory.path());
+    let other = Settings {
+        state_dir: Some(directory.path().join("other")),
+        ..settings.clone()
+    };
+    let world = World::start(settings.clone()).await;
+    let hers = world.alloc(60).await;
+    world.crash().await;
+
+    let world = World::start(other).await;
+    let his = world.alloc(60).await;
+    write(&his, 0, b"his!!").await.expect("written");
+    world.crash().await;
+
+    start_in_vain(&settings, &[up_to(ARENA_BYTES)]);
+    is_over_and_forgotten(&settings, &hers).await;
+}
+
+/// What was right before a start in vain is right after it.
+#[tokio::test]
+async fn a_start_in_vain_ends_no_lease() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = with_file(directory.path());
+    let world = World::start(settings.clone()).await;
+    let lease = world.alloc(60).await;
+    write(&lease, 0, b"stays").await.expect("written");
+    world.crash().await;
+    start_in_vain(&settings, &[up_to(LEASE_BYTES)]);
+    let world = World::start(settings).await;
+    let now = world.until(lease.lease_id, LeasePhase::Active).await;
+    assert_eq!(first(&now).await.expect("read"), *b"stays");
     world.stop().await;
 }
 

@@ -10,6 +10,7 @@ use std::{
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
+use fabricbios_lease::Extent;
 use fabricbios_node::{
     config::Settings,
     memory::{self, OfferedMemory, OpenRoads},
@@ -57,14 +58,29 @@ pub(crate) fn with_file(directory: &Path) -> Settings {
     }
 }
 
+/// Everything that a node has before it serves.
+fn open(settings: &Settings) -> (Fabric, Past, Option<OfferedMemory>, OpenRoads) {
+    let directory = settings.state_dir();
+    let fabric = Fabric::open_or_create(directory, SystemTime::now()).expect("a fabric");
+    let past = Past::running(PROGRAM, settings).expect("a journal");
+    let watchdog = Watchdog::new(directory, fabric.node_id()).expect("a watchdog");
+    let opened = memory::open(settings, fabric.node_id(), &past, &watchdog);
+    let (memory, roads) = opened.expect("memory");
+    (fabric, past, memory, roads)
+}
+
+/// A start that ends before it serves, when it has scrubbed what is in none of `left`.
+pub(crate) fn start_in_vain(settings: &Settings, left: &[Extent]) {
+    let (_, past, memory, roads) = open(settings);
+    let memory = memory.expect("memory on offer");
+    memory.scrub_unheld(left).expect("scrubbed");
+    drop((memory, past));
+    roads.close();
+}
+
 impl World {
     pub(crate) async fn start(settings: Settings) -> Self {
-        let directory = settings.state_dir().to_owned();
-        let fabric = Fabric::open_or_create(&directory, SystemTime::now()).expect("a fabric");
-        let past = Past::running(PROGRAM, &settings).expect("a journal");
-        let watchdog = Watchdog::new(&directory, fabric.node_id()).expect("a watchdog");
-        let opened = memory::open(&settings, fabric.node_id(), &past, &watchdog);
-        let (memory, roads) = opened.expect("memory");
+        let (fabric, past, memory, roads) = open(&settings);
         Self::serve(&settings, &fabric, past, memory, roads).await
     }
 
