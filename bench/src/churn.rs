@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
 use clap::Args;
 use fabricbios_client::Node;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceType};
@@ -17,6 +16,7 @@ use crate::{
     daemon::{Daemon, Running},
     etcd::Etcd,
     pairs::interleaved_pairs,
+    place::{place_in, runtime},
     report::Spread,
 };
 
@@ -68,12 +68,8 @@ impl<'a> Side<'a> {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let place = tempfile::tempdir_in(&options.dir)
-        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let place = place_in(&options.dir)?;
+    let runtime = runtime()?;
     let daemon = Daemon::start(
         place.path(),
         "--mem-bytes=64MiB --requests-per-tenant-max=0",

@@ -20,7 +20,12 @@ use fabricbios_wire::{
     LeaseAllocRequest, LeaseId, LeaseInfo, LeasePhase, Reply, Request, ResourceType,
 };
 
-use crate::{churn::at_once, daemon::Daemon, report::Spread};
+use crate::{
+    churn::at_once,
+    daemon::Daemon,
+    place::{place_in, runtime},
+    report::Spread,
+};
 
 const LEASE_BYTES: u64 = 4096;
 /// Between two ends of the quiet tenant.
@@ -57,12 +62,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let place = tempfile::tempdir_in(&options.dir)
-        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let place = place_in(&options.dir)?;
+    let runtime = runtime()?;
     // 64 more, for the grants meanwhile: what was freed can be leased again a moment later.
     let memory = u64::from(options.leases + options.quiet + 64) * LEASE_BYTES;
     let arguments = format!(

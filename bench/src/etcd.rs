@@ -2,7 +2,6 @@
 //! messages are those of etcd's api/etcdserverpb/rpc.proto).
 
 use std::{
-    net::{SocketAddr, TcpListener},
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -14,7 +13,7 @@ use h2::client::SendRequest;
 use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
 
-use crate::daemon::Running;
+use crate::{daemon::Running, place::free_address};
 
 /// How often a start is looked at before it has failed, 20 ms apart.
 const LOOKS: u32 = 500;
@@ -120,11 +119,6 @@ fn varint(number: i64) -> Vec<u8> {
         0 => vec![low],
         rest => [vec![low | 0x80], varint(rest.cast_signed())].concat(),
     }
-}
-
-/// It does not tell which port it got when asked for any.
-fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
 }
 
 #[cfg(test)]

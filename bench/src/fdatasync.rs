@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Seq};
 use fabricbios_wire::LeaseId;
 
-use crate::{bare_file::Bare, pairs::interleaved_pairs};
+use crate::{bare_file::Bare, pairs::interleaved_pairs, place::place_in};
 
 const WARM_UP_ROUNDS: u64 = 10;
 #[derive(Debug, Args)]
@@ -30,8 +29,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let place = tempfile::tempdir_in(&options.dir)
-        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
+    let place = place_in(&options.dir)?;
     let mut journal = Subject::open(&place.path().join("journal.redb"), options)?;
     let syncs = journal.syncs_of_a_commit()?;
     let mut bare = Bare::create(&place.path().join("bare"))?;

@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::Context;
 use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
@@ -24,7 +23,11 @@ use fabricbios_node::{
 use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 
-use crate::{bare_file::Bare, pairs::interleaved_pairs};
+use crate::{
+    bare_file::Bare,
+    pairs::interleaved_pairs,
+    place::{place_in, runtime},
+};
 
 const ARENA: ResourceId = ResourceId(1);
 const LEASE_BYTES: u64 = 4096;
@@ -42,13 +45,9 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let place = tempfile::tempdir_in(&options.dir)
-        .with_context(|| format!("make a directory in {}", options.dir.display()))?;
+    let place = place_in(&options.dir)?;
     let mut bare = Bare::create(&place.path().join("bare"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let _inside = runtime.enter();
     let (service, node) = start(&place.path().join("state"))?;
     let grant = || {

@@ -2,7 +2,7 @@
 //!
 //! A number from one machine says nothing about another, so each bench compares two things in
 //! alternating rounds of one run and reports their ratio with an interval. Nothing here is a test
-//! and nothing fails for being slow.
+//! and nothing fails for being slow, but for `ends`, which is a load run as well.
 
 mod bare_file;
 mod churn;
@@ -16,6 +16,7 @@ mod grant;
 mod heap;
 mod lease_table;
 mod pairs;
+mod place;
 mod report;
 mod strategy;
 

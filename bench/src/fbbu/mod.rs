@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use crate::pairs::interleaved_pairs;
+use crate::{pairs::interleaved_pairs, place::place_in};
 use leased::Leased;
 use nbd::Nbd;
 use peer::{Peer, Server};
@@ -83,8 +83,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn against(options: &Options, peer: Peer, dir: &Path) -> anyhow::Result<()> {
-    let place = tempfile::tempdir_in(dir)
-        .with_context(|| format!("make a directory in {}", dir.display()))?;
+    let place = place_in(dir)?;
     let path = place.path().join("blocks");
     let bytes = u64::from(options.mib) << 20;
     fill(&path, bytes)?;

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -16,6 +16,8 @@ use nix::{
     },
     unistd::Pid,
 };
+
+use crate::place::free_address;
 
 /// Which, and how it does its I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -126,9 +128,4 @@ impl Drop for Server {
             eprintln!("still running: {}", self.command);
         }
     }
-}
-
-/// Neither server tells which port it got when asked for any.
-fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
 }
