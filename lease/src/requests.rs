@@ -275,11 +275,12 @@ impl LeaseTable {
         with_keys: bool,
         id: LeaseId,
     ) -> Option<LeaseInfo> {
-        let live = self.leases.get(&id);
-        let live = live.map(|it| (&it.tenant, &it.end, it.info(now, with_keys)));
-        let ended = || self.ended.get(&id);
-        let ended = || ended().map(|it| (&it.tenant, &it.end, it.info(id)));
-        let (tenant, end, mut info) = live.or_else(ended)?;
+        let (tenant, end, mut info) = if let Some(live) = self.leases.get(&id) {
+            (&live.tenant, &live.end, live.info(now, with_keys))
+        } else {
+            let ended = self.ended.get(&id)?;
+            (&ended.tenant, &ended.end, ended.info(id))
+        };
         if role == Role::Operator {
             info.tenant = Some(String::from(&**tenant));
             if let (Some(told), Some(end)) = (&mut info.end, end) {
