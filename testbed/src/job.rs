@@ -132,20 +132,14 @@ impl Job {
             .map(|(name, value)| (name.as_str(), value.as_str()));
         // A scenario of two gives the role; a guest alone is the node.
         let lines = [("LAB_ROLE", "node")].into_iter().chain(own).chain(added);
-        lines
-            .map(|(name, value)| format!("export {name}={}\n", quote(value)))
-            .collect()
+        lines.map(export).collect()
     }
 
     /// The command as a script for a guest that has booted already.
     pub(crate) fn session_script(&self) -> String {
-        let exports = self.environment.iter();
-        let exports = exports.map(|(name, value)| format!("export {name}={}\n", quote(value)));
-        format!(
-            "{}exec {}\n",
-            exports.collect::<String>(),
-            quote_all(&self.command)
-        )
+        let added = self.environment.iter();
+        let added = added.map(|(name, value)| export((name, value)));
+        added.collect::<String>() + &format!("exec {}\n", quote_all(&self.command))
     }
 
     fn command_script(&self) -> String {
@@ -212,6 +206,10 @@ fn terminal_size() -> (u16, u16) {
         .split_once(' ')
         .and_then(|(rows, columns)| Some((rows.parse().ok()?, columns.parse().ok()?)));
     parsed.unwrap_or((24, 80))
+}
+
+fn export((name, value): (&str, &str)) -> String {
+    format!("export {name}={}\n", quote(value))
 }
 
 #[cfg(test)]

@@ -114,10 +114,7 @@ fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
             bail!("there is no step `{wanted}`; there are {}", names.join(" "));
         }
     }
-    let wanted = |step: &&Step| match only {
-        [] => true,
-        names => names.iter().any(|name| matches(step, name)),
-    };
+    let wanted = |step: &&Step| only.is_empty() || only.iter().any(|name| matches(step, name));
     Ok(all.iter().filter(wanted).collect())
 }
 
