@@ -1,12 +1,28 @@
 //! How the fields of a line of the log are written: whatever a peer chose, it begins no line of its own and
 //! tells a terminal nothing.
 
-use std::fmt::{self, Write};
+use std::{
+    fmt::{self, Write},
+    io,
+};
 
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     field::MakeExt,
     fmt::{FormatFields, format},
 };
+
+/// Standard error by a thread of its own: who logs waits for no reader and no disk. Of more lines than may wait, the
+/// others are dropped and counted. What waits is written when the guard is dropped.
+pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGuard) {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(lines_waiting_max)
+        .thread_name("log")
+        .finish(io::stderr());
+    let dropped = writer.error_counter();
+    (writer, dropped, guard)
+}
 
 /// As usual, `name=value` and blanks, but for control characters, which are escaped.
 pub fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {

@@ -12,7 +12,7 @@ use fabricbios_node::{
     config::{Cli, Command, Settings},
     journal, log_format, run, watchdog,
 };
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// Lines of the log that wait for a reader; more are dropped. Some seconds of a busy node.
@@ -47,16 +47,10 @@ fn control_server(settings: Settings) -> ExitCode {
     }
 }
 
-/// On a thread of its own, and dropping what nobody reads: a stalled reader of the log must not
-/// stall a cut.
+/// A stalled reader of the log must not stall a cut.
 fn log_to_stderr() -> WorkerGuard {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let (writer, guard) = NonBlockingBuilder::default()
-        .lossy(true)
-        .buffered_lines_limit(LINES_WAITING_MAX)
-        .thread_name("log")
-        .finish(io::stderr());
-    let dropped = writer.error_counter();
+    let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())

@@ -14,13 +14,14 @@ use clap::Args;
 use fabricbios_lease::StepError;
 use fabricbios_wire::NodeId;
 use rustix::mm::{MlockAllFlags, mlockall};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use super::{
     daemon::Daemon, duty::Duty, memory::Reach, report::Report, stand_in::StandIn, word::Word,
 };
 use crate::{
     left_behind::outlive_the_daemon,
+    log_format,
     mailbox::{Mailbox, Sender},
     workers::raise_priority,
 };
@@ -66,14 +67,9 @@ pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// On a thread of its own: the file may be on a disk that does not answer.
+/// The file may be on a disk that does not answer.
 fn log_to_stderr() -> (WorkerGuard, ErrorCounter) {
-    let (writer, guard) = NonBlockingBuilder::default()
-        .lossy(true)
-        .buffered_lines_limit(LINES_WAITING_MAX)
-        .thread_name("log")
-        .finish(io::stderr());
-    let dropped = writer.error_counter();
+    let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
     tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(writer)
