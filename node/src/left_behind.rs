@@ -14,7 +14,7 @@ use nix::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, fcntl_lock},
-    io::Errno,
+    io::{Errno, retry_on_intr},
     process::{Flock, FlockType, Pid, fcntl_getlk, setsid},
 };
 
@@ -65,8 +65,9 @@ pub(crate) fn try_lock(file: impl AsFd) -> anyhow::Result<Option<Pid>> {
     }
 }
 
-/// Waits until the process of that descriptor has ended. False: it has not, after so long.
-pub(crate) fn ends_within(process: impl AsFd, patience: Duration) -> anyhow::Result<bool> {
+/// Waits until the process of that descriptor, with all of its threads, has ended. False: it has not, after so long.
+pub(crate) fn ends_within(process: impl AsFd, patience: Duration) -> io::Result<bool> {
+    let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
-    Ok(poll(&mut ended, Some(&Timespec::try_from(patience)?))? > 0)
+    Ok(retry_on_intr(|| poll(&mut ended, Some(&patience)))? > 0)
 }

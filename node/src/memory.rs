@@ -153,6 +153,7 @@ pub fn open(
         tracing::warn!("memory is not leasable on this node: no road leads to it");
         return Ok((None, roads));
     };
+    // Of memory without a file too: leases of it must not go on in a file that is offered after it.
     let (is_known, mark) = claim(&arena, settings.state_dir(), past, resource_id)?;
     let used_before = arena.backing().outlives_process.then_some(arena);
     let offered = OfferedMemory {

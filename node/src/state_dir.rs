@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError},
+    io,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
@@ -30,13 +31,7 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
     }
     check(path, Uid::effective().as_raw())?;
     let lock_path = path.join("daemon.lock");
-    // To make a file is to wait for a frozen file system, to open one is not.
-    let made = || {
-        let mut open = OpenOptions::new();
-        open.create(true).append(true).mode(0o600).open(&lock_path)
-    };
-    let file = File::open(&lock_path)
-        .or_else(|_absent| made())
+    let file = open_lock(&lock_path)
         .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -47,6 +42,16 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
         Err(TryLockError::Error(error)) => {
             Err(error).with_context(|| format!("lock {}", lock_path.display()))
         }
+    }
+}
+
+/// A file that is there to be locked. To make a file is to wait for a frozen file system, to open one is not.
+pub(crate) fn open_lock(at: &Path) -> io::Result<File> {
+    let mut open = OpenOptions::new();
+    open.read(true).write(true).mode(0o600);
+    match open.open(at) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open.create(true).open(at),
+        opened => opened,
     }
 }
 

@@ -18,7 +18,10 @@ use rustix::{
 use super::contents::{self, Contents};
 use super::meter::{Meter, Metered};
 use super::{Group, JournalError, Recovered};
-use crate::left_behind::{ends_within, try_lock};
+use crate::{
+    left_behind::{ends_within, try_lock},
+    state_dir::open_lock,
+};
 
 /// redb would take a gibibyte. The journal is read once, so that a cache only helps its commits.
 const CACHE_BYTES: usize = 16 << 20;
@@ -138,22 +141,12 @@ fn take_lock(path: &Path) -> Result<File, JournalError> {
             opened => opened.map_err(|error| failed("find the holder of", error.into()))?,
         };
         let ended = ends_within(&process, left);
-        if !ended.map_err(|error| failed("wait for the holder of", io::Error::other(error)))? {
+        if !ended.map_err(|error| failed("wait for the holder of", error))? {
             return Err(JournalError::InUse {
                 path: path.to_owned(),
                 holder: holder.as_raw_nonzero().get(),
             });
         }
-    }
-}
-
-/// To make a file is to wait for a frozen file system, to open one is not.
-fn open_lock(at: &Path) -> io::Result<File> {
-    let mut open = OpenOptions::new();
-    open.read(true).write(true).mode(0o600);
-    match open.open(at) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => open.create(true).open(at),
-        opened => opened,
     }
 }
 

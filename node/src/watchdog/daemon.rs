@@ -13,7 +13,6 @@ use std::{
 use anyhow::Context;
 use fabricbios_lease::StepError;
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     fs::OFlags,
     io::Errno,
     process::{
@@ -22,12 +21,17 @@ use rustix::{
     },
 };
 
+use crate::left_behind::ends_within;
+
 /// `PIDFD_THREAD` of include/uapi/linux/pidfd.h, since Linux 6.9: the descriptor is of a thread.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
 
 /// How long threads may take to stop. One that waits for a disk does not count.
 const STOP: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// Who waits for its end waits again after so long.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 /// How long a killed process may take to be gone.
 const END: Duration = Duration::from_secs(2);
@@ -68,21 +72,8 @@ impl Daemon {
 
     /// Waits for the end of all of its threads, and with them of its descriptors.
     pub(super) fn wait(&self) -> io::Result<()> {
-        while !self.is_gone(None)? {}
+        while !ends_within(&*self.process, LOOK_AGAIN)? {}
         Ok(())
-    }
-
-    /// Whether it has ended, or does so within that time.
-    fn is_gone(&self, within: Option<Duration>) -> io::Result<bool> {
-        let within = within.and_then(|it| Timespec::try_from(it).ok());
-        match poll(
-            &mut [PollFd::new(&*self.process, PollFlags::IN)],
-            within.as_ref(),
-        ) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
     }
 
     /// Waits until none of its threads runs. One that waits in the kernel, for a disk or a device, stops before it
@@ -165,7 +156,7 @@ impl Daemon {
             opened => opened?,
         };
         // As long as the process is there, numbers below its own were its threads'.
-        if self.is_gone(Some(Duration::ZERO)).unwrap_or(true) {
+        if ends_within(&*self.process, Duration::ZERO).unwrap_or(true) {
             return Ok(None);
         }
         match pidfd_getfd(&thread, number, PidfdGetfdFlags::empty()) {
@@ -180,7 +171,7 @@ impl Daemon {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(errno.into()),
         }
-        self.is_gone(Some(END))
+        ends_within(&*self.process, END)
     }
 }
 

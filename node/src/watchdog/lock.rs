@@ -57,5 +57,5 @@ fn end(file: &Stdout, holder: Pid) -> anyhow::Result<bool> {
         return Ok(true);
     }
     pidfd_send_signal(&descriptor, Signal::KILL).context("kill it")?;
-    ends_within(&descriptor, TAKE_OVER)
+    Ok(ends_within(&descriptor, TAKE_OVER)?)
 }
