@@ -8,7 +8,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io, mem,
     os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -49,7 +49,15 @@ struct Queues<T> {
     own: VecDeque<T>,
     reports: FairQueue<T>,
     asked: FairQueue<T>,
+    /// The driver has found nothing, and waits for the bell or is about to.
+    is_waiting: bool,
     is_closed: bool,
+}
+
+impl<T> Queues<T> {
+    fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.reports.is_empty() && self.asked.is_empty()
+    }
 }
 
 impl<T> Clone for Sender<T> {
@@ -87,9 +95,10 @@ impl<T> Sender<T> {
             return false;
         }
         push(&mut queues);
+        let is_waiting = mem::take(&mut queues.is_waiting);
         drop(queues);
         // A bell that cannot take another stroke rings already.
-        matches!(self.0.bell.write(1), Ok(_) | Err(Errno::EAGAIN))
+        !is_waiting || matches!(self.0.bell.write(1), Ok(_) | Err(Errno::EAGAIN))
     }
 }
 
@@ -108,6 +117,7 @@ impl<T> Mailbox<T> {
                 own: VecDeque::new(),
                 reports: FairQueue::default(),
                 asked: FairQueue::default(),
+                is_waiting: false,
                 is_closed: false,
             }),
             bell: EventFd::from_value_and_flags(0, flags)?,
@@ -120,6 +130,13 @@ impl<T> Mailbox<T> {
 
     /// Waits until something is there or the time has come; without `until`, as long as it takes.
     pub fn wait(&self, until: Option<BootTime>) -> io::Result<()> {
+        {
+            let mut queues = self.shared.lock();
+            if !queues.is_empty() {
+                return Ok(());
+            }
+            queues.is_waiting = true;
+        }
         self.set_timer(until)?;
         let mut ready = [
             PollFd::new(self.shared.bell.as_fd(), PollFlags::POLLIN),
@@ -164,8 +181,7 @@ impl<T> Mailbox<T> {
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let queues = self.shared.lock();
-        queues.own.is_empty() && queues.reports.is_empty() && queues.asked.is_empty()
+        self.shared.lock().is_empty()
     }
 
     /// The least of what `look` finds in the reports that wait; within one owner they come in order.
