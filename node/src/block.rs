@@ -4,6 +4,7 @@ mod answers;
 mod backend;
 mod belonging;
 mod give_up;
+pub(crate) mod hosts;
 mod known;
 mod ledger;
 mod opening;
@@ -16,13 +17,7 @@ mod tests;
 mod verdict;
 mod withheld;
 
-use std::{
-    collections::HashMap,
-    fmt,
-    io::ErrorKind,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashMap, fmt, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
@@ -129,14 +124,14 @@ pub fn open(
     let pools = pools::open(settings, node_id, past)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        give_up::exports(open_target(settings, node_id)?)?;
+        give_up::exports(open_target(settings, node_id, past)?)?;
         return Ok((None, OpenBlocks::default()));
     }
     warn_without_rdma(settings);
     // In this order: a start that ends here leaves nothing in the kernel.
     let roads = OpenBlocks {
         datagrams: open_datagrams(settings)?,
-        target: open_target(settings, node_id)?,
+        target: open_target(settings, node_id, past)?,
     };
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
@@ -176,12 +171,11 @@ fn warn_without_rdma(settings: &Settings) {
     );
 }
 
-/// Names and keys of NVMe hosts.
-fn credentials(settings: &Settings) -> PathBuf {
-    settings.state_dir().join("nvme-hosts")
-}
-
-fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Arc<Target>>> {
+fn open_target(
+    settings: &Settings,
+    node_id: NodeId,
+    past: &Past,
+) -> anyhow::Result<Option<Arc<Target>>> {
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
         tracing::info!("no block storage is leased over NVMe-oF; --nvmet tcp:ADDR:PORT does that");
@@ -190,7 +184,8 @@ fn open_target(settings: &Settings, node_id: NodeId) -> anyhow::Result<Option<Ar
     let config = TargetConfig {
         configfs: configfs.into(),
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
-        credentials: credentials(settings),
+        hosts: hosts::known(past, &settings.state_dir().join(hosts::EARLIER))?,
+        host_records: Arc::new(past.writer()),
         node_id,
         asker: vec![THIS_PROGRAM.into(), "ask-rdma".into()],
     };

@@ -21,6 +21,7 @@ mod talk;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -36,6 +37,7 @@ pub use queue::Writer;
 use queue::{Shared, Stop, Worker};
 use remote::{Remote, Scribe};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 /// Its name in the state directory.
 pub const FILE: &str = "journal.redb";
@@ -67,6 +69,10 @@ pub enum Change {
     RemovePool(u128),
     /// Remember which bytes leases of a memory are cut from.
     PutMark(ResourceId, Vec<u8>),
+    /// Remember a host of block storage, with its keys.
+    PutHost(u128, Zeroizing<Vec<u8>>),
+    /// Forget a host.
+    RemoveHost(u128),
 }
 
 impl fmt::Debug for Change {
@@ -80,11 +86,14 @@ impl fmt::Debug for Change {
             Self::PutPool(id, value) => write!(f, "PutPool({id:032x}, {} bytes)", value.len()),
             Self::RemovePool(id) => write!(f, "RemovePool({id:032x})"),
             Self::PutMark(id, value) => write!(f, "PutMark({id}, {} bytes)", value.len()),
+            Self::PutHost(id, value) => write!(f, "PutHost({id:032x}, {} bytes)", value.len()),
+            Self::RemoveHost(id) => write!(f, "RemoveHost({id:032x})"),
         }
     }
 }
 
 /// What the last run left.
+#[derive(Default)]
 pub struct Recovered {
     /// Of this run: one more than the last, and durable.
     pub epoch: Epoch,
@@ -102,6 +111,20 @@ pub struct Recovered {
     pub pools: Vec<(u128, Vec<u8>)>,
     /// In order of id. None in a journal of an earlier version.
     pub marks: Vec<(ResourceId, Vec<u8>)>,
+    /// Hosts of block storage with their keys, in order of id. None in a journal of an earlier version.
+    pub hosts: Vec<(u128, Zeroizing<Vec<u8>>)>,
+}
+
+impl Recovered {
+    fn add(&mut self, key: Key, mut value: Zeroizing<Vec<u8>>) {
+        match key {
+            Key::Lease(id) => self.leases.push((LeaseId(id), mem::take(&mut value))),
+            Key::Fence(id) => self.fences.push((ResourceId(id), mem::take(&mut value))),
+            Key::Pool(id) => self.pools.push((id, mem::take(&mut value))),
+            Key::Mark(id) => self.marks.push((ResourceId(id), mem::take(&mut value))),
+            Key::Host(id) => self.hosts.push((id, value)),
+        }
+    }
 }
 
 impl fmt::Debug for Recovered {
@@ -262,20 +285,35 @@ enum Key {
     Fence(u128),
     Pool(u128),
     Mark(u128),
+    Host(u128),
 }
 
-/// The newest value of each record that changed; none where it was removed.
-type Group = BTreeMap<Key, Option<Vec<u8>>>;
+impl Key {
+    fn id(self) -> u128 {
+        match self {
+            Self::Lease(id)
+            | Self::Fence(id)
+            | Self::Pool(id)
+            | Self::Mark(id)
+            | Self::Host(id) => id,
+        }
+    }
+}
 
-fn split(change: Change) -> (Key, Option<Vec<u8>>) {
+/// The newest value of each record that changed; none where it was removed. Some are secret.
+type Group = BTreeMap<Key, Option<Zeroizing<Vec<u8>>>>;
+
+fn split(change: Change) -> (Key, Option<Zeroizing<Vec<u8>>>) {
     match change {
-        Change::PutLease(id, value) => (Key::Lease(id.0), Some(value)),
+        Change::PutLease(id, value) => (Key::Lease(id.0), Some(value.into())),
         Change::RemoveLease(id) => (Key::Lease(id.0), None),
-        Change::PutFence(id, value) => (Key::Fence(id.0), Some(value)),
+        Change::PutFence(id, value) => (Key::Fence(id.0), Some(value.into())),
         Change::RemoveFence(id) => (Key::Fence(id.0), None),
-        Change::PutPool(id, value) => (Key::Pool(id), Some(value)),
+        Change::PutPool(id, value) => (Key::Pool(id), Some(value.into())),
         Change::RemovePool(id) => (Key::Pool(id), None),
-        Change::PutMark(id, value) => (Key::Mark(id.0), Some(value)),
+        Change::PutMark(id, value) => (Key::Mark(id.0), Some(value.into())),
+        Change::PutHost(id, value) => (Key::Host(id), Some(value)),
+        Change::RemoveHost(id) => (Key::Host(id), None),
     }
 }
 

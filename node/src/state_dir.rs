@@ -10,6 +10,8 @@ use std::{
 use anyhow::{Context, bail};
 use nix::unistd::Uid;
 
+use crate::{block::hosts, journal};
+
 /// Bits of a mode that let others write, and those that let them do anything.
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;
@@ -69,9 +71,10 @@ fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
     }
     refuse(directory, &found, WRITES, "write")?;
     check_entries(directory, us, |name| {
-        name == "ca-key.pem" || name == "nvme-hosts" || name.ends_with(".identity")
+        let is_key = name == "ca-key.pem" || name.ends_with(".identity");
+        is_key || name == journal::FILE || name == hosts::EARLIER
     })?;
-    let hosts = directory.join("nvme-hosts");
+    let hosts = directory.join(hosts::EARLIER);
     match hosts.is_dir() {
         true => check_entries(&hosts, us, |_all| true),
         false => Ok(()),
@@ -166,9 +169,10 @@ mod tests {
             "ca-key.pem",
             "node.identity",
             "blue.identity",
+            "journal.redb",
             "nvme-hosts/00",
         ];
-        for name in secrets.into_iter().chain(["journal.redb"]) {
+        for name in secrets {
             fs::write(at(name), "").unwrap();
             set(&at(name), 0o600);
         }
@@ -185,8 +189,6 @@ mod tests {
         }
         set(&at("journal.redb"), 0o666);
         assert!(refused(directory.path()).contains("others can write"));
-        set(&at("journal.redb"), 0o644);
-        drop(lock(directory.path()).unwrap());
     }
 
     #[test]

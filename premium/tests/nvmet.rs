@@ -8,13 +8,13 @@
 
 mod nvmet_lab;
 
-use std::{fs, path::Path, process::Command, thread, time::Instant};
+use std::{fs, path::Path, process::Command, sync::Arc, thread, time::Instant};
 
 use fabricbios_lease::{BindError, Proof};
 use fabricbios_premium::nvmet::{Export, STEPS, Shutter, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
-    CONFIGFS, Lab, NODE_ID,
+    CONFIGFS, HostFiles, Lab, NODE_ID,
     client::{Busy, WRONG_KEY, connect, connect_with, disconnect},
     end, export, must, picture, ports, road, run, tag, tcp,
 };
@@ -194,7 +194,6 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     stuck.remove();
     other.remove();
     drop(later);
-    fs::remove_dir_all(lab.place.path().join("credentials")).unwrap();
     let target = lab.target();
     lab.close(target);
 }
@@ -568,10 +567,12 @@ fn lives_one_life_as_a_child() {
     let Some(place) = std::env::var_os(CHILD) else {
         return;
     };
+    let files = HostFiles::in_place(Path::new(&place));
     let config = fabricbios_premium::nvmet::TargetConfig {
         configfs: CONFIGFS.into(),
         ports: ports(),
-        credentials: Path::new(&place).join("credentials"),
+        hosts: files.read(),
+        host_records: Arc::new(files),
         node_id: fabricbios_wire::NodeId([0x5A; 32]),
         asker: Vec::new(),
     };

@@ -104,7 +104,7 @@ impl fmt::Debug for NodeId {
 }
 
 /// Counts the starts of a node's daemon; bindings of an older epoch may have died with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u64);
 

@@ -1,20 +1,15 @@
 //! Exports over a pool that this node did not make: of a node that had the pool before and whose state is
 //! gone, or of somebody else. Whoever is connected to one reads and writes what this node gives out.
 
-use std::{
-    cell::RefCell,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{cell::RefCell, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use fabricbios_kernfs::{Sacrifice, Tree};
 use fabricbios_lease::StepError;
 use fabricbios_pool::Facts;
-use fabricbios_premium::nvmet::{Target, TargetConfig, belongs_to, maker_of};
+use fabricbios_premium::nvmet::{HostRecords, Target, TargetConfig, belongs_to, maker_of};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
+use zeroize::Zeroizing;
 
 use super::{belonging::is_of, reconcile::stray_tag};
 
@@ -32,8 +27,6 @@ done"#;
 pub(super) struct Others<'a> {
     /// `/sys/kernel/config/nvmet`.
     pub(super) configfs: &'a Path,
-    /// Where this node's names of hosts are.
-    pub(super) credentials: PathBuf,
     pub(super) node_id: NodeId,
 }
 
@@ -42,6 +35,20 @@ pub(super) struct Others<'a> {
 struct Export {
     subsystem: String,
     volume: String,
+}
+
+/// Of a target that only ends what there is.
+#[derive(Debug)]
+struct NoRecords;
+
+impl HostRecords for NoRecords {
+    fn write(&self, _host: u128, _record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+        0
+    }
+
+    fn wait(&self, _number: u64) -> Result<(), StepError> {
+        Ok(())
+    }
 }
 
 impl Others<'_> {
@@ -122,7 +129,8 @@ impl Others<'_> {
         Target::open(TargetConfig {
             configfs: self.configfs.to_owned(),
             ports: Vec::new(),
-            credentials: self.credentials.clone(),
+            hosts: Vec::new(),
+            host_records: Arc::new(NoRecords),
             node_id,
             asker: Vec::new(),
         })
@@ -165,7 +173,6 @@ mod tests {
     fn others<'a>(configfs: &'a Path) -> Others<'a> {
         Others {
             configfs,
-            credentials: configfs.join("hosts"),
             node_id: NodeId([0xBB; 32]),
         }
     }

@@ -14,7 +14,7 @@ use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
 use super::{
-    CONFIGFS, answers, credentials,
+    CONFIGFS, answers,
     ledger::PoolRecord,
     others::Others,
     parts::Volumes,
@@ -145,7 +145,6 @@ impl Taker<'_> {
         answers::within_patience(path)?;
         let others = Others {
             configfs: Path::new(CONFIGFS),
-            credentials: credentials(self.settings),
             node_id: self.node_id,
         };
         others.refuse_served(path)?;

@@ -3,6 +3,7 @@
 use redb::{
     Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction,
 };
+use zeroize::Zeroizing;
 
 use super::{Group, Key};
 use crate::clock;
@@ -17,11 +18,23 @@ const COMMITS: &str = "commits";
 const WRITTEN: &str = "written_unix_ms";
 
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
-const LEASES: TableDefinition<u128, &[u8]> = TableDefinition::new("leases");
-const FENCES: TableDefinition<u128, &[u8]> = TableDefinition::new("fences");
-const POOLS: TableDefinition<u128, &[u8]> = TableDefinition::new("pools");
-/// A file of an earlier version has none.
-const MARKS: TableDefinition<u128, &[u8]> = TableDefinition::new("marks");
+
+type Table = TableDefinition<'static, u128, &'static [u8]>;
+
+/// What the keys of a table's records are.
+type OfId = fn(u128) -> Key;
+
+/// A table for each sort of key.
+const TABLES: [(Table, OfId); 5] = [
+    (Table::new("leases"), Key::Lease),
+    (Table::new("fences"), Key::Fence),
+    (Table::new("pools"), Key::Pool),
+    (Table::new("marks"), Key::Mark),
+    (Table::new("hosts"), Key::Host),
+];
+
+/// A file of an earlier version has the first ones only.
+const FIRST_TABLES: usize = 3;
 
 /// Everything in the file.
 #[derive(Default)]
@@ -31,10 +44,8 @@ pub(super) struct Contents {
     pub(super) boot_id: Option<String>,
     /// Of the wall clock, at the last write.
     pub(super) written_unix_ms: u64,
-    pub(super) leases: Vec<(u128, Vec<u8>)>,
-    pub(super) fences: Vec<(u128, Vec<u8>)>,
-    pub(super) pools: Vec<(u128, Vec<u8>)>,
-    pub(super) marks: Vec<(u128, Vec<u8>)>,
+    /// By table, in order of key.
+    pub(super) records: Vec<(Key, Zeroizing<Vec<u8>>)>,
 }
 
 pub(super) fn format_of(database: &Database) -> Result<u64, redb::Error> {
@@ -52,29 +63,24 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
     let number = |name| -> Result<u64, redb::Error> {
         Ok(numbers.get(name)?.map_or(0, |value| value.value()))
     };
+    let mut records = Vec::new();
+    for (index, (definition, key)) in TABLES.into_iter().enumerate() {
+        let table = match reading.open_table(definition) {
+            Err(TableError::TableDoesNotExist(_)) if index >= FIRST_TABLES => continue,
+            opened => opened?,
+        };
+        for entry in table.iter()? {
+            let (id, value) = entry?;
+            records.push((key(id.value()), value.value().to_vec().into()));
+        }
+    }
     Ok(Contents {
         epoch: number("epoch")?,
         commits: number(COMMITS)?,
         written_unix_ms: number(WRITTEN)?,
         boot_id,
-        leases: read_all(&reading.open_table(LEASES)?)?,
-        fences: read_all(&reading.open_table(FENCES)?)?,
-        pools: read_all(&reading.open_table(POOLS)?)?,
-        marks: match reading.open_table(MARKS) {
-            Err(TableError::TableDoesNotExist(_)) => Vec::new(),
-            opened => read_all(&opened?)?,
-        },
+        records,
     })
-}
-
-fn read_all(
-    table: &impl ReadableTable<u128, &'static [u8]>,
-) -> Result<Vec<(u128, Vec<u8>)>, redb::Error> {
-    let copy = |entry: Result<_, redb::StorageError>| {
-        let (key, value): (redb::AccessGuard<'_, u128>, redb::AccessGuard<'_, &[u8]>) = entry?;
-        Ok((key.value(), value.value().to_vec()))
-    };
-    table.iter()?.map(copy).collect()
 }
 
 /// A transaction that is durable when `commit` returns, and without which the file is damaged from then on: in
@@ -89,18 +95,9 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
 pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result<(), redb::Error> {
     let writing = begin(database)?;
     put_start(&writing, contents)?;
-    let tables = [
-        (LEASES, &contents.leases),
-        (FENCES, &contents.fences),
-        (POOLS, &contents.pools),
-        (MARKS, &contents.marks),
-    ];
-    for (definition, records) in tables {
-        let mut table = writing.open_table(definition)?;
-        for (key, value) in records {
-            table.insert(key, value.as_slice())?;
-        }
-    }
+    let records = contents.records.iter();
+    let group = records.map(|(key, value)| (*key, Some(value.clone())));
+    put_records(&writing, &group.collect())?;
     Ok(writing.commit()?)
 }
 
@@ -132,23 +129,21 @@ pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, red
         number = numbers.get(COMMITS)?.map_or(0, |before| before.value()) + 1;
         numbers.insert(COMMITS, number)?;
         numbers.insert(WRITTEN, clock::now().unix_ms)?;
-        let mut leases = writing.open_table(LEASES)?;
-        let mut fences = writing.open_table(FENCES)?;
-        let mut pools = writing.open_table(POOLS)?;
-        let mut marks = writing.open_table(MARKS)?;
-        for (key, value) in group {
-            let (table, id) = match key {
-                Key::Lease(id) => (&mut leases, id),
-                Key::Fence(id) => (&mut fences, id),
-                Key::Pool(id) => (&mut pools, id),
-                Key::Mark(id) => (&mut marks, id),
-            };
+    }
+    put_records(&writing, group)?;
+    writing.commit()?;
+    Ok(number)
+}
+
+fn put_records(writing: &WriteTransaction, group: &Group) -> Result<(), redb::Error> {
+    for (definition, key) in TABLES {
+        let mut table = writing.open_table(definition)?;
+        for (key, value) in group.range(key(0)..=key(u128::MAX)) {
             match value {
-                Some(value) => table.insert(id, value.as_slice())?,
-                None => table.remove(id)?,
+                Some(value) => table.insert(key.id(), value.as_slice())?,
+                None => table.remove(key.id())?,
             };
         }
     }
-    writing.commit()?;
-    Ok(number)
+    Ok(())
 }

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use fabricbios_wire::{LeaseId, ResourceId};
 use nix::sys::prctl::set_dumpable;
 
+use super::contents::Contents;
 use super::meter::Meter;
 use super::store::Store;
 use super::talk::{Talk, Word};
-use super::{Group, JournalError, Key, Recovered};
+use super::{Group, JournalError};
 use crate::left_behind::outlive_the_daemon;
 
 /// What the daemon gives it.
@@ -40,7 +40,7 @@ pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
 pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Result<()> {
     let opened = match talk.hear()? {
         Word::Begin(boot_id) => Store::open(path, &boot_id, Arc::clone(&meter))
-            .map(|(store, recovered)| (store, Some(recovered))),
+            .map(|(store, contents)| (store, Some(contents))),
         Word::GoOn => Store::go_on(path, Arc::clone(&meter)).map(|store| (store, None)),
         _ => return Err(unexpected()),
     };
@@ -66,9 +66,9 @@ pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Resul
 
 fn tell_opened(
     talk: &mut Talk,
-    opened: Result<(Store, Option<Recovered>), JournalError>,
+    opened: Result<(Store, Option<Contents>), JournalError>,
 ) -> io::Result<Store> {
-    let (store, recovered) = match opened {
+    let (store, contents) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             talk.say(&Word::Refused(error.to_string()))?;
@@ -76,32 +76,23 @@ fn tell_opened(
             return Err(io::Error::other(error));
         }
     };
-    match recovered {
-        Some(recovered) => tell(talk, recovered)?,
+    match contents {
+        Some(contents) => tell(talk, contents)?,
         None => talk.say(&Word::GoesOn)?,
     }
     talk.flush()?;
     Ok(store)
 }
 
-fn tell(talk: &mut Talk, recovered: Recovered) -> io::Result<()> {
-    let leases = recovered.leases.into_iter();
-    let fences = recovered.fences.into_iter();
-    let pools = recovered.pools.into_iter();
-    let marks = recovered.marks.into_iter();
-    let records = leases
-        .map(|(LeaseId(id), value)| (Key::Lease(id), value))
-        .chain(fences.map(|(ResourceId(id), value)| (Key::Fence(id), value)))
-        .chain(pools.map(|(id, value)| (Key::Pool(id), value)))
-        .chain(marks.map(|(ResourceId(id), value)| (Key::Mark(id), value)));
-    for (key, value) in records {
+fn tell(talk: &mut Talk, contents: Contents) -> io::Result<()> {
+    for (key, value) in contents.records {
         talk.say(&Word::Record(key, Some(value)))?;
     }
     talk.say(&Word::Opened {
-        epoch: recovered.epoch.0,
-        commits: recovered.commits,
-        last_boot_id: recovered.last_boot_id,
-        written_unix_ms: recovered.written_unix_ms,
+        epoch: contents.epoch,
+        commits: contents.commits,
+        last_boot_id: contents.boot_id,
+        written_unix_ms: contents.written_unix_ms,
     })
 }
 

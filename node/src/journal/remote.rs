@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use fabricbios_wire::{Epoch, LeaseId, ResourceId};
+use fabricbios_wire::Epoch;
 
 use super::process::unexpected;
 use super::queue::Shared;
 use super::talk::{Talk, Word};
-use super::{CommitError, Group, JournalCounts, JournalError, Key, Recovered};
+use super::{CommitError, Group, JournalCounts, JournalError, Recovered};
 
 /// Who writes the journal.
 pub(super) enum Scribe {
@@ -163,14 +163,10 @@ impl Process {
     fn open(&mut self, boot_id: &str) -> Result<Recovered, NotDone> {
         self.talk.say(&Word::Begin(boot_id.to_owned()))?;
         self.talk.flush()?;
-        let (mut leases, mut fences) = (Vec::new(), Vec::new());
-        let (mut pools, mut marks) = (Vec::new(), Vec::new());
+        let mut recovered = Recovered::default();
         loop {
             match self.talk.hear()? {
-                Word::Record(Key::Lease(id), Some(value)) => leases.push((LeaseId(id), value)),
-                Word::Record(Key::Fence(id), Some(value)) => fences.push((ResourceId(id), value)),
-                Word::Record(Key::Pool(id), Some(value)) => pools.push((id, value)),
-                Word::Record(Key::Mark(id), Some(value)) => marks.push((ResourceId(id), value)),
+                Word::Record(key, Some(value)) => recovered.add(key, value),
                 Word::Opened {
                     epoch,
                     commits,
@@ -182,10 +178,7 @@ impl Process {
                         commits,
                         last_boot_id,
                         written_unix_ms,
-                        leases,
-                        fences,
-                        pools,
-                        marks,
+                        ..recovered
                     });
                 }
                 Word::Refused(why) => return Err(NotDone::Refused(why)),

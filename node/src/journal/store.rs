@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 use redb::{Builder, Database};
 use rustix::{
     io::Errno,
@@ -17,7 +16,7 @@ use rustix::{
 
 use super::contents::{self, Contents};
 use super::meter::{Meter, Metered};
-use super::{Group, JournalError, Recovered};
+use super::{Group, JournalError};
 use crate::{
     left_behind::{ends_within, try_lock},
     state_dir::open_lock,
@@ -39,11 +38,12 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// Counts this start and notes `boot_id`. The contents are those of now, with the boot id of the start before.
     pub(super) fn open(
         path: &Path,
         boot_id: &str,
         meter: Arc<Meter>,
-    ) -> Result<(Self, Recovered), JournalError> {
+    ) -> Result<(Self, Contents), JournalError> {
         let lock = take_lock(path)?;
         if !path
             .try_exists()
@@ -60,14 +60,14 @@ impl Store {
             "write down this start (it takes some free space)",
             || contents::write_start(&database, &found),
         )?;
-        let recovered = recovered(found, last_boot_id);
+        found.boot_id = last_boot_id;
         let store = Self {
             path: path.to_owned(),
             meter,
             database: Some(database),
             _lock: lock,
         };
-        Ok((store, recovered))
+        Ok((store, found))
     }
 
     /// Goes on in the place of a process that has ended; opens the file at the first commit.
@@ -228,30 +228,5 @@ fn guarded<T>(
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(result) => result.map_err(|e| JournalError::redb(path, step, e)),
         Err(_panic) => Err(JournalError::damaged(path, format!("{step}: redb gave up"))),
-    }
-}
-
-fn recovered(contents: Contents, last_boot_id: Option<String>) -> Recovered {
-    Recovered {
-        epoch: Epoch(contents.epoch),
-        commits: contents.commits,
-        last_boot_id,
-        written_unix_ms: contents.written_unix_ms,
-        leases: contents
-            .leases
-            .into_iter()
-            .map(|(id, value)| (LeaseId(id), value))
-            .collect(),
-        fences: contents
-            .fences
-            .into_iter()
-            .map(|(id, value)| (ResourceId(id), value))
-            .collect(),
-        pools: contents.pools,
-        marks: contents
-            .marks
-            .into_iter()
-            .map(|(id, value)| (ResourceId(id), value))
-            .collect(),
     }
 }

@@ -8,11 +8,12 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::{JournalCounts, Key};
 
-/// Longest word: a record has some hundred bytes, a reason some thousand.
-const WORD_BYTES_MAX: u32 = 1 << 20;
+/// Longest word: that of a host with 100,000 leases. Other records have some hundred bytes, a reason some thousand.
+const WORD_BYTES_MAX: u32 = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum Word {
@@ -21,7 +22,7 @@ pub(super) enum Word {
     /// To the process, first: go on in the place of one that has ended.
     GoOn,
     /// From the process: a record. To it: part of the next group; without a value the record goes.
-    Record(Key, Option<Vec<u8>>),
+    Record(Key, Option<Zeroizing<Vec<u8>>>),
     /// From the process, after the records: it is open, and this is the rest of what was in it.
     Opened {
         epoch: u64,
@@ -56,7 +57,7 @@ impl Talk {
 
     /// Comes to the other end at the latest with [`Talk::flush`].
     pub(super) fn say(&mut self, word: &Word) -> io::Result<()> {
-        let bytes = postcard::to_allocvec(word).map_err(io::Error::other)?;
+        let bytes = Zeroizing::new(postcard::to_allocvec(word).map_err(io::Error::other)?);
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         check(length)?;
         self.output.write_all(&length.to_le_bytes())?;
@@ -80,7 +81,7 @@ impl Talk {
         })?;
         let length = u32::from_le_bytes(length);
         check(length)?;
-        let mut bytes = Vec::new();
+        let mut bytes = Zeroizing::new(Vec::new());
         self.input
             .by_ref()
             .take(length.into())
@@ -116,7 +117,7 @@ mod tests {
     fn what_is_said_is_heard_and_the_end_too() {
         let (ours, mut its) = pair();
         let mut ours = Talk::over(ours).unwrap();
-        let value = vec![7; 300];
+        let value = Zeroizing::new(vec![7; 300]);
         ours.say(&Word::Record(Key::Fence(9), Some(value.clone())))
             .unwrap();
         ours.flush().unwrap();

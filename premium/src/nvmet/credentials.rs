@@ -1,19 +1,20 @@
-//! Who may connect, and with which keys: one entry per host NQN, kept in a file, because a lease keeps its
+//! Who may connect, and with which keys: one entry per host NQN, and a record of each, because a lease keeps its
 //! names and keys over restarts and reboots.
 //!
 //! Keys belong to a host NQN and are the same for every subsystem of the node. So a name that a client
 //! brings along belongs to one tenant as long as any lease of it lives, and one that the node mints belongs to one lease.
 //! A client's kernel refuses two names with one host id, so ids belong to a name.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use fabricbios_lease::{BindError, StepError};
 use fabricbios_wire::{BlockTerms, DhchapSecret, HostId, LeaseId, Nqn};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::{
+    host_records::{HostRecords, decode, encode, key_of},
     secret::{mint_host_id, mint_secret, name_of},
-    vault::Vault,
 };
 
 /// A host, its keys and who uses it.
@@ -30,10 +31,10 @@ pub(super) struct Credential {
     pub(super) leases: Vec<LeaseId>,
 }
 
-/// All of them, in memory and on disk.
+/// All of them.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    vault: Vault,
+    records: Arc<dyn HostRecords>,
     entries: BTreeMap<Nqn, Credential>,
 }
 
@@ -43,6 +44,8 @@ pub(super) struct Taken {
     pub(super) credential: Credential,
     /// It had none before.
     pub(super) is_new: bool,
+    /// Of the record that is being written, if it has changed.
+    pub(super) write: Option<u64>,
 }
 
 fn refused(detail: impl std::fmt::Display) -> BindError {
@@ -50,16 +53,21 @@ fn refused(detail: impl std::fmt::Display) -> BindError {
 }
 
 impl Credentials {
-    pub(super) fn open(vault: Vault) -> Result<Self, StepError> {
-        let entries = vault.load()?.into_iter();
-        let entries = entries
-            .map(|entry| (entry.host_nqn.clone(), entry))
-            .collect();
-        Ok(Self { vault, entries })
+    /// With what is on record.
+    pub(super) fn open(
+        known: &[Zeroizing<Vec<u8>>],
+        records: Arc<dyn HostRecords>,
+    ) -> Result<Self, StepError> {
+        let entries = known.iter().map(|record| {
+            let entry = decode(record)?;
+            Ok((entry.host_nqn.clone(), entry))
+        });
+        let entries = entries.collect::<Result<_, StepError>>()?;
+        Ok(Self { records, entries })
     }
 
-    /// Names and keys for a lease: those that it has, or its tenant's for that host, or new ones. They are
-    /// on disk when this returns. `is_foreign`: whether the kernel knows a host that is not from here.
+    /// Names and keys for a lease: those that it has, or its tenant's for that host, or new ones. They are not
+    /// to reach the kernel before they are on the disk. `is_foreign`: whether the kernel knows a host that is not from here.
     pub(super) fn take(
         &mut self,
         lease: LeaseId,
@@ -77,8 +85,12 @@ impl Credentials {
         if terms.mutual_auth && credential.ctrl_secret.is_none() {
             credential.ctrl_secret = Some(mint_secret().map_err(BindError::Failed)?);
         }
-        self.keep(credential.clone()).map_err(BindError::Failed)?;
-        Ok(Taken { credential, is_new })
+        let write = self.keep(credential.clone()).map_err(BindError::Failed)?;
+        Ok(Taken {
+            credential,
+            is_new,
+            write,
+        })
     }
 
     /// The entry that a lease uses.
@@ -115,13 +127,15 @@ impl Credentials {
         Ok(credential)
     }
 
-    /// Makes it durable, then known.
-    pub(super) fn keep(&mut self, credential: Credential) -> Result<(), StepError> {
-        if self.entries.get(&credential.host_nqn) != Some(&credential) {
-            self.vault.write(&credential)?;
-            self.entries.insert(credential.host_nqn.clone(), credential);
+    /// Has it known and written down; the number of the write, if there is something new.
+    pub(super) fn keep(&mut self, credential: Credential) -> Result<Option<u64>, StepError> {
+        if self.entries.get(&credential.host_nqn) == Some(&credential) {
+            return Ok(None);
         }
-        Ok(())
+        let record = encode(&credential)?;
+        let key = key_of(&credential.host_nqn);
+        self.entries.insert(credential.host_nqn.clone(), credential);
+        Ok(Some(self.records.write(key, Some(record))))
     }
 
     /// The lease uses its host no more. If nobody else does, `remove_host` takes the host out of the kernel
@@ -136,10 +150,11 @@ impl Credentials {
         };
         credential.leases.retain(|user| *user != lease);
         if !credential.leases.is_empty() {
-            return self.keep(credential);
+            return self.keep(credential).map(|_not_waited_for| ());
         }
         remove_host(&credential.host_nqn)?;
-        self.vault.remove(&credential.host_nqn)?;
+        // A record that is there still after a crash is that of a lease that is over: it goes with its export.
+        self.records.write(key_of(&credential.host_nqn), None);
         self.entries.remove(&credential.host_nqn);
         Ok(())
     }

@@ -8,6 +8,7 @@ mod credentials;
 mod cut;
 mod fabrics;
 mod faults;
+mod host_records;
 mod kernel;
 mod names;
 mod namespace;
@@ -27,7 +28,6 @@ mod shutter;
 mod slots;
 mod survey;
 mod turns;
-mod vault;
 
 use std::{
     ffi::OsString,
@@ -40,15 +40,17 @@ use std::{
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError, Tag};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
+use zeroize::Zeroizing;
 
 pub use faults::STEPS;
+pub use host_records::HostRecords;
 pub use names::{belongs_to, maker_of};
 pub use probe::ask_rdma_main;
 pub use shutter::Shutter;
 
 use self::{
     credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Asker, proof::Proofs,
-    slots::Slots, vault::Vault,
+    slots::Slots,
 };
 
 /// A port that all leases share.
@@ -67,8 +69,10 @@ pub struct TargetConfig {
     pub configfs: PathBuf,
     /// `--nvmet`.
     pub ports: Vec<PortSetting>,
-    /// A directory of the node's own: names and keys of hosts, which outlive process and boot.
-    pub credentials: PathBuf,
+    /// Records of hosts of earlier runs, whose names and keys go on.
+    pub hosts: Vec<Zeroizing<Vec<u8>>>,
+    /// Keeps those of this run.
+    pub host_records: Arc<dyn HostRecords>,
     /// Whose objects these are.
     pub node_id: NodeId,
     /// The program, and its arguments, that does [`ask_rdma_main`]. Without one, ports for RDMA are not asked
@@ -103,6 +107,7 @@ pub struct Target {
     names: Names,
     ports: Arc<Ports>,
     credentials: Mutex<Credentials>,
+    host_records: Arc<dyn HostRecords>,
     slots: Slots,
     proofs: Proofs,
 }
@@ -114,7 +119,7 @@ impl Target {
     /// an earlier run left can be cut and removed.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
         kernel::make_ready(&config.configfs)?;
-        let credentials = Credentials::open(Vault::open(config.credentials)?)?;
+        let credentials = Credentials::open(&config.hosts, Arc::clone(&config.host_records))?;
         let tree = Tree::new(config.configfs);
         close_hosts(&tree)?;
         let names = Names::new(config.node_id);
@@ -126,6 +131,7 @@ impl Target {
             names,
             ports,
             credentials: Mutex::new(credentials),
+            host_records: config.host_records,
             slots: Slots::default(),
             proofs,
         })

@@ -29,14 +29,21 @@ fn refused(detail: impl std::fmt::Display) -> BindError {
 
 /// Why an export was not made.
 enum Stopped {
-    Failed(Failed),
+    Failed {
+        error: StepError,
+        /// The kernel has not come back from it.
+        is_stuck: bool,
+    },
     /// A cut came first.
     Cut,
 }
 
 impl From<Failed> for Stopped {
     fn from(failed: Failed) -> Self {
-        Self::Failed(failed)
+        Self::Failed {
+            is_stuck: failed.trouble.stuck,
+            error: failed.into(),
+        }
     }
 }
 
@@ -66,14 +73,21 @@ impl Target {
         let ports = self.ports_for(export)?;
         let taken = self.take_credential(export)?;
         let credential = &taken.credential;
+        let mut run = Run::new(&self.tree);
         let subsystem = self.names.subsystem(export.tag.lease_id);
         let lease = export.tag.lease_id;
         let volume = export.volume.clone();
         let steps = plan::export(lease, &subsystem, volume, device_path, credential);
         let numbers = ports.iter().map(|port| port.number);
         let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
-        let mut run = Run::new(&self.tree);
-        let made = run.take_all(&steps).map_err(Stopped::Failed);
+        let made = self.written(taken.write).map_err(|error| Stopped::Failed {
+            error,
+            is_stuck: false,
+        });
+        let made = made.and_then(|()| {
+            faults::passed("write credentials");
+            Ok(run.take_all(&steps)?)
+        });
         let made = made.and_then(|()| open_all(slot, export.tag, &links, &mut run));
         match made {
             Ok(()) => self.binding(export, credential, &ports),
@@ -98,26 +112,34 @@ impl Target {
         let kept = written
             .map_err(StepError::from)
             .and_then(|()| credentials.keep(new.clone()));
-        if let Err(error) = kept {
-            return Err(self.restore_keys(&old, error));
+        drop(credentials);
+        if let Err(error) = kept.and_then(|write| self.written(write)) {
+            return Err(self.restore_keys(old, error));
         }
         faults::passed("rekey credentials");
-        drop(credentials);
         let ports = self.linked_ports(tag)?;
         self.binding(export, &new, &ports)
     }
 
-    fn restore_keys(&self, old: &Credential, error: StepError) -> BindError {
-        match Run::new(&self.tree).take_all(&plan::rekey(old)) {
-            Ok(()) => BindError::Failed(error),
+    fn restore_keys(&self, old: Credential, error: StepError) -> BindError {
+        let mut credentials = self.credentials();
+        let back = Run::new(&self.tree).take_all(&plan::rekey(&old));
+        let back = back.map_err(StepError::from);
+        match back.and_then(|()| credentials.keep(old)) {
+            Ok(_not_waited_for) => BindError::Failed(error),
             Err(failed) => BindError::Stranded(StepError::new(
                 error.step,
                 format_args!(
                     "{}; and the old key is not back: {}",
-                    error.detail, failed.trouble
+                    error.detail, failed.detail
                 ),
             )),
         }
+    }
+
+    /// Waits until a record of a host is on the disk.
+    fn written(&self, write: Option<u64>) -> Result<(), StepError> {
+        write.map_or(Ok(()), |number| self.host_records.wait(number))
     }
 
     /// Those that the lease was given; one that joined later has no link of it.
@@ -167,9 +189,7 @@ impl Target {
         };
         let lease = export.tag.lease_id;
         let mut credentials = self.credentials();
-        let taken = credentials.take(lease, &export.tenant, &export.terms, foreign)?;
-        faults::passed("write credentials");
-        Ok(taken)
+        credentials.take(lease, &export.tenant, &export.terms, foreign)
     }
 
     fn take_back(
@@ -188,14 +208,14 @@ impl Target {
         });
         match (undone, stopped) {
             (Ok(()), Stopped::Cut) => BindError::Cancelled,
-            (Ok(()), Stopped::Failed(failed)) if failed.trouble.stuck => {
-                BindError::Stranded(failed.into())
-            }
-            (Ok(()), Stopped::Failed(failed)) => BindError::Failed(failed.into()),
+            (Ok(()), Stopped::Failed { error, is_stuck }) => match is_stuck {
+                true => BindError::Stranded(error),
+                false => BindError::Failed(error),
+            },
             (Err(left), Stopped::Cut) => BindError::Stranded(left),
-            (Err(left), Stopped::Failed(failed)) => {
-                let detail = format_args!("{}; then {left}", failed.trouble);
-                BindError::Stranded(StepError::new(failed.step, detail))
+            (Err(left), Stopped::Failed { error, .. }) => {
+                let detail = format_args!("{}; then {left}", error.detail);
+                BindError::Stranded(StepError::new(error.step, detail))
             }
         }
     }

@@ -6,15 +6,16 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use fabricbios_lease::Tag;
-use fabricbios_premium::nvmet::{Export, PortSetting, Target, TargetConfig};
+use fabricbios_lease::{StepError, Tag};
+use fabricbios_premium::nvmet::{Export, HostRecords, PortSetting, Target, TargetConfig};
 use fabricbios_wire::{
     BlockTerms, Generation, LeaseId, NodeId, NvmeofBinding, NvmeofTransport, ResourceId, Transport,
 };
+use zeroize::Zeroizing;
 
 pub(crate) mod client;
 
@@ -121,13 +122,19 @@ impl Lab {
     }
 
     pub(crate) fn config(&self, ports: &[PortSetting]) -> TargetConfig {
+        let files = self.host_records();
         TargetConfig {
             configfs: CONFIGFS.into(),
             ports: ports.to_vec(),
-            credentials: self.place.path().join("credentials"),
+            hosts: files.read(),
+            host_records: Arc::new(files),
             node_id: NODE_ID,
             asker: vec![env!("CARGO_BIN_EXE_fabricbios-ask-rdma").into()],
         }
+    }
+
+    pub(crate) fn host_records(&self) -> HostFiles {
+        HostFiles::in_place(self.place.path())
     }
 
     pub(crate) fn target(&self) -> Target {
@@ -143,6 +150,40 @@ impl Lab {
         assert_eq!(target.leases().unwrap(), []);
         target.close().unwrap();
         assert_eq!(picture(), self.before);
+    }
+}
+
+/// Records of hosts that outlive a process: a file each.
+#[derive(Debug)]
+pub(crate) struct HostFiles(PathBuf);
+
+impl HostFiles {
+    pub(crate) fn in_place(place: &Path) -> Self {
+        let directory = place.join("hosts");
+        fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    pub(crate) fn read(&self) -> Vec<Zeroizing<Vec<u8>>> {
+        let files = fs::read_dir(&self.0).unwrap();
+        files
+            .map(|file| fs::read(file.unwrap().path()).unwrap().into())
+            .collect()
+    }
+}
+
+impl HostRecords for HostFiles {
+    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+        let at = self.0.join(host.to_string());
+        match record {
+            Some(record) => fs::write(at, record).unwrap(),
+            None => fs::remove_file(at).unwrap(),
+        }
+        0
+    }
+
+    fn wait(&self, _: u64) -> Result<(), StepError> {
+        Ok(())
     }
 }
 

@@ -1,14 +1,13 @@
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
-
 use super::*;
+use crate::nvmet::host_records::fake::Disk;
 
 const A: LeaseId = LeaseId(1);
 const B: LeaseId = LeaseId(2);
 const NAME: &str = "nqn.2014-08.org.nvmexpress:uuid:3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5b";
 const OTHER: &str = "nqn.2020-01.com.example:client";
 
-fn open(dir: &Path) -> Credentials {
-    Credentials::open(Vault::open(dir.to_owned()).unwrap()).unwrap()
+fn open(disk: &Disk) -> Credentials {
+    Credentials::open(&disk.records(), Arc::new(disk.clone())).unwrap()
 }
 
 fn names(name: &str) -> BlockTerms {
@@ -33,38 +32,31 @@ fn refusal(all: &mut Credentials, tenant: &str, terms: &BlockTerms, foreign: boo
 
 #[test]
 fn a_lease_has_the_same_names_and_keys_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
     let terms = BlockTerms {
         mutual_auth: true,
         ..BlockTerms::default()
     };
-    let before = take(&mut open(dir.path()), A, &terms);
+    let before = take(&mut open(&disk), A, &terms);
     assert!(before.minted && before.ctrl_secret.is_some());
     assert_eq!(before.host_nqn.uuid(), Some(before.host_id));
-    let mut again = open(dir.path());
+    let mut again = open(&disk);
     assert_eq!(take(&mut again, A, &terms), before);
     assert_eq!(again.leases().collect::<Vec<_>>(), [A]);
     assert_ne!(take(&mut again, B, &terms).secret, before.secret);
 }
 
 #[test]
-fn only_the_owner_reads_the_keys_and_no_text_of_ours_shows_them() {
-    let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().join("credentials");
-    let credential = take(&mut open(&place), A, &BlockTerms::default());
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&place), 0o700);
-    for entry in fs::read_dir(&place).unwrap() {
-        assert_eq!(mode(&entry.unwrap().path()), 0o600);
-    }
+fn no_text_of_ours_shows_keys() {
+    let credential = take(&mut open(&Disk::default()), A, &BlockTerms::default());
     let shown = format!("{credential:?}");
     assert!(!shown.contains(credential.secret.reveal()), "{shown}");
 }
 
 #[test]
 fn a_host_of_a_tenant_is_shared_by_its_leases_and_goes_with_the_last() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut all = open(dir.path());
+    let disk = Disk::default();
+    let mut all = open(&disk);
     let one = take(&mut all, A, &names(NAME));
     let two = take(&mut all, B, &names(NAME));
     assert_eq!((&one.secret, one.host_id), (&two.secret, two.host_id));
@@ -77,14 +69,14 @@ fn a_host_of_a_tenant_is_shared_by_its_leases_and_goes_with_the_last() {
     })
     .unwrap();
     assert_eq!(removed, Some(one.host_nqn));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert!(disk.records().is_empty());
     all.leave(B, |_| panic!("it is gone")).unwrap();
 }
 
 #[test]
 fn a_host_that_is_somebody_elses_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut all = open(dir.path());
+    let disk = Disk::default();
+    let mut all = open(&disk);
     let minted = take(&mut all, A, &BlockTerms::default());
     take(&mut all, B, &names(NAME));
     let of_bob = refusal(&mut all, "bob", &names(NAME), false);
@@ -98,8 +90,8 @@ fn a_host_that_is_somebody_elses_is_refused() {
 
 #[test]
 fn a_host_id_belongs_to_one_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut all = open(dir.path());
+    let disk = Disk::default();
+    let mut all = open(&disk);
     let id = take(&mut all, A, &names(NAME)).host_id;
     let mut terms = names(OTHER);
     terms.host_id = Some(id);
@@ -108,13 +100,13 @@ fn a_host_id_belongs_to_one_name() {
     terms.host_id = Some(HostId([7; 16]));
     assert!(refusal(&mut all, "ann", &terms, false).contains("has host id"));
     let other = take(&mut all, B, &names(OTHER));
-    assert_eq!(take(&mut open(dir.path()), B, &names(OTHER)), other);
+    assert_eq!(take(&mut open(&disk), B, &names(OTHER)), other);
 }
 
 #[test]
 fn new_keys_are_refused_where_another_lease_would_lose_its_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut all = open(dir.path());
+    let disk = Disk::default();
+    let mut all = open(&disk);
     let old = take(&mut all, A, &names(NAME));
     let new = all.renewed(A).unwrap();
     assert_ne!(new.secret, old.secret);
@@ -124,18 +116,27 @@ fn new_keys_are_refused_where_another_lease_would_lose_its_own() {
 }
 
 #[test]
-fn half_a_file_is_forgotten_and_a_damaged_one_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    take(&mut open(dir.path()), A, &BlockTerms::default());
-    fs::write(dir.path().join("abc.new"), "{").unwrap();
-    assert_eq!(open(dir.path()).leases().count(), 1);
-    let path = fs::read_dir(dir.path()).unwrap().next().unwrap();
-    let path = path.unwrap().path();
-    fs::write(&path, "{\"secret\":\"DHHC-1:01:hidden\"").unwrap();
-    let error = Credentials::open(Vault::open(dir.path().to_owned()).unwrap()).unwrap_err();
-    let text = error.to_string();
+fn a_damaged_record_is_told_and_not_shown() {
+    let disk = Disk::default();
+    let damaged = br#"{"secret":"DHHC-1:01:hidden""#.to_vec().into();
+    disk.write(7, Some(damaged));
+    let error = Credentials::open(&disk.records(), Arc::new(disk.clone()));
+    let text = error.unwrap_err().to_string();
     assert!(
-        text.contains(path.to_str().unwrap()) && !text.contains("hidden"),
+        text.contains("damaged") && !text.contains("hidden"),
         "{text}"
     );
+}
+
+#[test]
+fn a_record_has_an_end() {
+    let disk = Disk::default();
+    let mut all = open(&disk);
+    let mut many = take(&mut all, A, &names(NAME));
+    many.leases = (0..100_000)
+        .map(|number| LeaseId(u128::MAX - number))
+        .collect();
+    let error = all.keep(many).unwrap_err().to_string();
+    assert!(error.contains("too many leases"), "{error}");
+    assert_eq!(open(&disk).leases().collect::<Vec<_>>(), [A]);
 }

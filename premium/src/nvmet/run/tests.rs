@@ -2,6 +2,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use fabricbios_kernfs::Tree;
@@ -11,8 +12,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::nvmet::{
     credentials::{Credential, Credentials},
+    host_records::fake::Disk,
     plan,
-    vault::Vault,
 };
 
 const SUBSYSTEM: &str = "nqn.2026-11.org.fabricbios:0011223344556677:1";
@@ -173,8 +174,7 @@ impl Objects for Fake {
 }
 
 fn credential() -> Credential {
-    let dir = tempfile::tempdir().unwrap();
-    let mut all = Credentials::open(Vault::open(dir.path().to_owned()).unwrap()).unwrap();
+    let mut all = Credentials::open(&[], Arc::new(Disk::default())).unwrap();
     let terms = BlockTerms {
         mutual_auth: true,
         ..BlockTerms::default()

@@ -1,0 +1,115 @@
+//! Names and keys of NVMe hosts: records of the journal.
+
+use std::{fs, io::ErrorKind, path::Path};
+
+use anyhow::Context;
+use fabricbios_lease::StepError;
+use fabricbios_premium::nvmet::HostRecords;
+use zeroize::Zeroizing;
+
+use crate::{
+    journal::{Change, Seq, Writer},
+    past::Past,
+};
+
+/// Where an earlier version kept them, a file each, in the state directory.
+pub(crate) const EARLIER: &str = "nvme-hosts";
+
+/// Ends the name of a file that the earlier version had not finished.
+const UNFINISHED: &str = ".new";
+
+/// What is on record. What the earlier version left in `directory` is put into the journal first.
+pub(super) fn known(past: &Past, directory: &Path) -> anyhow::Result<Vec<Zeroizing<Vec<u8>>>> {
+    let hosts = past.recovered.hosts.iter();
+    let mut known: Vec<_> = hosts.map(|(_, record)| record.clone()).collect();
+    let earlier = take_over(&past.writer(), directory);
+    known.extend(earlier.with_context(|| format!("names and keys in {}", directory.display()))?);
+    Ok(known)
+}
+
+fn take_over(writer: &Writer, directory: &Path) -> anyhow::Result<Vec<Zeroizing<Vec<u8>>>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let (mut changes, mut records) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(UNFINISHED) {
+            continue;
+        }
+        // The SHA-256 of the host's name, of which a record has the first half.
+        let key = name.get(..32).context("a name that is no host's");
+        let key = key.and_then(|digits| Ok(u128::from_str_radix(digits, 16)?));
+        let key = key.with_context(|| format!("{name}: move it away"))?;
+        let record = Zeroizing::new(fs::read(entry.path())?);
+        changes.push(Change::PutHost(key, record.clone()));
+        records.push(record);
+    }
+    let moved = writer.submit(changes);
+    writer.wait(moved)?;
+    fs::remove_dir_all(directory)?;
+    tracing::info!(hosts = records.len(), directory = %directory.display(), "names and keys are in the journal now");
+    Ok(records)
+}
+
+impl HostRecords for Writer {
+    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+        let change = match record {
+            Some(record) => Change::PutHost(host, record),
+            None => Change::RemoveHost(host),
+        };
+        self.submit(vec![change]).0
+    }
+
+    fn wait(&self, number: u64) -> Result<(), StepError> {
+        Self::wait(self, Seq(number))
+            .map_err(|error| StepError::new("credentials", format_args!("journal: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Journal;
+
+    #[test]
+    fn what_an_earlier_version_kept_in_files_is_in_the_journal_afterwards() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join(EARLIER);
+        let open =
+            || Journal::open_here(&place.path().join("j"), "boot", Box::new(|_| ())).unwrap();
+        let (journal, _) = open();
+        assert!(take_over(&journal.writer(), &directory).unwrap().is_empty());
+        fs::create_dir(&directory).unwrap();
+        let name = format!("{:032x}{:032x}", 7, 8);
+        fs::write(directory.join(&name), "whole").unwrap();
+        fs::write(directory.join(name + UNFINISHED), "ha").unwrap();
+        let taken = take_over(&journal.writer(), &directory).unwrap();
+        assert_eq!(taken, [Zeroizing::new(b"whole".to_vec())]);
+        assert!(!directory.exists());
+        journal.close().unwrap();
+        let (_journal, recovered) = open();
+        assert_eq!(recovered.hosts, [(7, b"whole".to_vec().into())]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_hosts_is_named_and_nothing_is_lost() {
+        let place = tempfile::tempdir().unwrap();
+        let open = Journal::open_here(&place.path().join("j"), "boot", Box::new(|_| ()));
+        let (journal, _) = open.unwrap();
+        let directory = place.path().join(EARLIER);
+        fs::create_dir(&directory).unwrap();
+        for name in ["notes", "0123456789abcdef-not-a-hash-of-anything-at-all"] {
+            fs::write(directory.join(name), "").unwrap();
+            let error = take_over(&journal.writer(), &directory).unwrap_err();
+            assert!(
+                format!("{error:#}").contains(&format!("{name}: move it away")),
+                "{error:#}"
+            );
+            fs::remove_file(directory.join(name)).unwrap();
+        }
+    }
+}
