@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 
-from block import MIB, run, sh
+from block import MIB, BlockNode, alloc, directory_pool, ready, run, sh
 from checks import Suite, give_back, lab_device, leased, length, skip
 from fabric import Node, Refused, program, resources
 from nvme_host import until
@@ -138,7 +138,8 @@ def frozen(suite, device):
     queue pairs. What waits for the disk is the process that writes the journal."""
     del device
     empty = resources()
-    with state_disk() as directory, Node(state_dir=directory) as node:
+    ready()
+    with state_disk() as directory, BlockNode(directory_pool(), device="rxe0", fbbu=False, state_dir=directory) as node:
         # The device alone, under writes that the kernel keeps; and with the file system on it.
         ways = ((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL), (signal.SIGTERM, "", 20, 1))
         for told, how, within_secs, status in ways:
@@ -151,16 +152,19 @@ def frozen(suite, device):
                 its_own = ("socket:", "/dev/null", str(directory))
                 others = [at for at in opened_by(scribe) if not at.startswith(its_own)]
                 suite.equal(f"{name}: who writes the journal has nothing else open", [], others)
+                over_nvmeof = alloc(alice, MIB)["lease_id"]
                 sh(f"dmsetup suspend {how} {DISK}")
-                asking = subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, "lease", "alloc", "mem",
-                                           "--bytes", "4KiB", "--secs", "60"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                grants = [f"lease alloc {kind} --bytes 4KiB --secs 60" for kind in ("mem", "block --transport nvme-tcp")]
+                asking = [subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, *words.split()],
+                                           stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for words in (*grants, f"lease free {over_nvmeof}")]
                 until(lambda: state_of(scribe) == "D", 20, "a process that waits for the disk")
                 node.process.send_signal(told)
                 suite.equal(f"{name}: the daemon is gone", status, node.process.wait(within_secs))
                 suite.check(f"{name}: access ends with it", writer.report()["status"] in ENDS, sorted(ENDS))
                 suite.equal(f"{name}: who writes the journal still waits", "D", state_of(scribe))
-                asking.kill()
-                asking.wait()
+                for process in asking:
+                    process.kill()
+                    process.wait()
             # The writer's own are gone too.
             suite.equal(f"{name}: nothing is left on the device", without_contexts(empty), without_contexts(resources()))
             said = refused_start(node)
@@ -170,6 +174,7 @@ def frozen(suite, device):
             node.start()
             suite.equal(f"{name}: the next start tells the end", "REVOKED", alice.query(lease)["status"])
             suite.equal(f"{name}: nothing is fenced", [], fences(node))
+            suite.check(f"{name}: blocks can be leased again", alice.free(alloc(alice, MIB)), "granted and freed")
 
 
 def refused_start(node):
