@@ -156,7 +156,7 @@ def frozen(suite, device):
                 sh(f"dmsetup suspend {how} {DISK}")
                 grants = [f"lease alloc {kind} --bytes 4KiB --secs 60" for kind in ("mem", "block --transport nvme-tcp")]
                 asking = [subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, *words.split()],
-                                           stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for words in (*grants, f"lease free {over_nvmeof}")]
+                                           stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for words in (*grants, f"lease rotate {over_nvmeof}")]
                 until(lambda: state_of(scribe) == "D", 20, "a process that waits for the disk")
                 node.process.send_signal(told)
                 suite.equal(f"{name}: the daemon is gone", status, node.process.wait(within_secs))
