@@ -13,7 +13,7 @@ use anyhow::{anyhow, bail};
 use clap::Args;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::{Backend, BindOrder, Extent, Farewell, Tag};
-use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, ResourceId, Transport};
 
 use crate::pairs::{Pairs, interleaved_pairs};

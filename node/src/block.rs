@@ -22,7 +22,7 @@ use std::{collections::HashMap, fmt, io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
 use fabricbios_lease::{Backend, LeaseTable, Offer};
-use fabricbios_premium::nvmet::{Target, TargetConfig};
+use fabricbios_nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
 
 use crate::{

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::ControlServer(settings) => control_server(*settings),
         Command::Wipe { arguments } => fabricbios_pool::wipe_main(&arguments),
-        Command::AskRdma => fabricbios_premium::nvmet::ask_rdma_main(),
+        Command::AskRdma => fabricbios_nvmet::ask_rdma_main(),
         Command::Watchdog(arguments) => watchdog::watchdog_main(&arguments),
         Command::Journal(arguments) => {
             journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)

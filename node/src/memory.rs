@@ -7,7 +7,7 @@ use fabricbios_arena::{Arena, Mark, Source};
 use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Backend, Extent, Offer, StepError, Tag};
-use fabricbios_premium::rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
+use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
-use fabricbios_premium::nvmet::PortSetting;
+use fabricbios_nvmet::PortSetting;
 use fabricbios_wire::NvmeofTransport;
 
 /// A transport and an address.

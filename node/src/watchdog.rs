@@ -38,7 +38,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use fabricbios_lease::{BootTime, Tag};
-use fabricbios_premium::rdma::{Guard, GuardedPair};
+use fabricbios_rdma::{Guard, GuardedPair};
 use fabricbios_wire::{LeaseId, NodeId};
 
 pub use process::{Arguments, watchdog_main};

@@ -15,13 +15,13 @@ pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
 /// Rust tests that need the lab: by package, the files of a directory with a prefix.
 const RUST_TESTS: [RustTests; 3] = [
     RustTests {
-        package: "fabricbios-premium",
-        directory: "premium/tests",
+        package: "fabricbios-rdma",
+        directory: "premium/rdma/tests",
         prefix: "rxe",
     },
     RustTests {
-        package: "fabricbios-premium",
-        directory: "premium/tests",
+        package: "fabricbios-nvmet",
+        directory: "premium/nvmet/tests",
         prefix: "nvmet",
     },
     RustTests {

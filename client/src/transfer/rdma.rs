@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fabricbios_premium::rdma::{RdmaRequester, RequestError};
+use fabricbios_rdma::{RdmaRequester, RequestError};
 use fabricbios_wire::{RdmaBinding, RdmaPeer, Request};
 
 use super::{Failed, Job};

@@ -4,7 +4,7 @@
 use std::{sync::Arc, thread};
 
 use anyhow::Context;
-use fabricbios_premium::nvmet::Target;
+use fabricbios_nvmet::Target;
 use fabricbios_wire::ResourceId;
 
 use super::reconcile::stray_tag;

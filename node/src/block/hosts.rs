@@ -4,7 +4,7 @@ use std::{fs, io::ErrorKind, path::Path};
 
 use anyhow::Context;
 use fabricbios_lease::StepError;
-use fabricbios_premium::nvmet::HostRecords;
+use fabricbios_nvmet::HostRecords;
 use zeroize::Zeroizing;
 
 use crate::{

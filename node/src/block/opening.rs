@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fabricbios_fallback_udp::BlockFile;
 use fabricbios_lease::{BindError, BindOrder, BlockOrder, StepError, Tag};
+use fabricbios_nvmet::Export;
 use fabricbios_pool::Volume;
-use fabricbios_premium::nvmet::Export;
 use fabricbios_wire::{Binding, Limits, NvmeofBinding, Transport};
 
 use super::BlockBackend;

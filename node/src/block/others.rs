@@ -6,8 +6,8 @@ use std::{cell::RefCell, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, t
 use anyhow::{Context, bail};
 use fabricbios_kernfs::{Sacrifice, Tree};
 use fabricbios_lease::StepError;
+use fabricbios_nvmet::{HostRecords, Target, TargetConfig, belongs_to, maker_of};
 use fabricbios_pool::Facts;
-use fabricbios_premium::nvmet::{HostRecords, Target, TargetConfig, belongs_to, maker_of};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use zeroize::Zeroizing;
 

@@ -4,8 +4,8 @@
 use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
 use fabricbios_lease::{BindError, BootTime, Condition, Extent, Proof, StepError, Tag};
+use fabricbios_nvmet::{Export, Target};
 use fabricbios_pool::{Facts, Pool, Volume};
-use fabricbios_premium::nvmet::{Export, Target};
 use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, ResourceId, Transport};
 
 /// [`Pool`].

@@ -12,8 +12,8 @@ use std::{
 
 use fabricbios_fallback_udp::BlockFile;
 use fabricbios_lease::*;
+use fabricbios_nvmet::Export;
 use fabricbios_pool::{Facts, Volume};
-use fabricbios_premium::nvmet::Export;
 use fabricbios_wire::*;
 
 use super::{BlockBackend, Datagrams, Exports, Ledger, Volumes, parts::facts};

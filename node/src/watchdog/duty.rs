@@ -10,7 +10,8 @@ use std::{
 
 use anyhow::Context;
 use fabricbios_lease::{BootTime, StepError};
-use fabricbios_premium::{nvmet::Shutter, rdma::GuardedPair};
+use fabricbios_nvmet::Shutter;
+use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::{LeaseId, NodeId};
 
 use super::{

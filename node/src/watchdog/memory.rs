@@ -8,7 +8,7 @@ use std::{
 };
 
 use fabricbios_lease::BootTime;
-use fabricbios_premium::rdma::GuardedPair;
+use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::LeaseId;
 
 use super::{watch::DAEMON_PATIENCE, word::Word};

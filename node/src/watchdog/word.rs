@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use fabricbios_lease::BootTime;
-use fabricbios_premium::rdma::GuardedPair;
+use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::{Generation, LeaseId};
 
 /// One line.

@@ -1,0 +1,115 @@
+//! Records of hosts as bytes, and who keeps them over the death of process and machine.
+
+use std::{
+    fmt,
+    io::{self, Write},
+};
+
+use fabricbios_lease::StepError;
+use fabricbios_wire::Nqn;
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use super::credentials::Credential;
+
+/// Longest record: one of a host with 90,000 leases.
+const BYTES_MAX: usize = 4_000_000;
+
+/// Keeps records of hosts, which hold keys.
+pub trait HostRecords: fmt::Debug + Send + Sync {
+    /// Takes in a record in place of the earlier one of that host; `None`: it goes. Waits for no disk. The number is
+    /// for [`HostRecords::wait`].
+    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64;
+    /// Waits until what was taken in up to that number is on the disk. After an error it may get there later.
+    fn wait(&self, number: u64) -> Result<(), StepError>;
+}
+
+/// By what a record is found: a name from a client can have 223 bytes.
+pub(super) fn key_of(name: &Nqn) -> u128 {
+    let digest: [u8; 32] = Sha256::digest(name.as_str().as_bytes()).into();
+    digest
+        .iter()
+        .take(16)
+        .fold(0, |key, byte| key << 8 | u128::from(*byte))
+}
+
+/// Grows like a vector, and leaves no copy behind when it does.
+#[derive(Default)]
+struct Wiped(Zeroizing<Vec<u8>>);
+
+impl Write for Wiped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let needed = self.0.len() + bytes.len();
+        if needed > self.0.capacity() {
+            let mut larger =
+                Zeroizing::new(Vec::with_capacity(needed.next_power_of_two().max(4096)));
+            larger.extend_from_slice(&self.0);
+            self.0 = larger;
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub(super) fn encode(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, StepError> {
+    let failed = |why: String| StepError::new("credentials", why);
+    let mut text = Wiped::default();
+    serde_json::to_writer(&mut text, credential).map_err(|error| failed(error.to_string()))?;
+    if text.0.len() > BYTES_MAX {
+        return Err(failed(format!(
+            "{} has too many leases",
+            credential.host_nqn
+        )));
+    }
+    Ok(text.0)
+}
+
+pub(super) fn decode(record: &[u8]) -> Result<Credential, StepError> {
+    // The reason is not told: it could quote a key.
+    serde_json::from_slice(record).map_err(|_damaged| {
+        StepError::new(
+            "credentials",
+            "the record of a host of block storage is damaged",
+        )
+    })
+}
+
+#[cfg(test)]
+pub(super) mod fake {
+    use std::{
+        collections::BTreeMap,
+        sync::{Arc, Mutex, PoisonError},
+    };
+
+    use super::*;
+
+    /// A disk that every write reaches at once.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Disk(Arc<Mutex<BTreeMap<u128, Zeroizing<Vec<u8>>>>>);
+
+    impl Disk {
+        pub(crate) fn records(&self) -> Vec<Zeroizing<Vec<u8>>> {
+            let records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            records.values().cloned().collect()
+        }
+    }
+
+    impl HostRecords for Disk {
+        fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+            let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match record {
+                Some(record) => records.insert(host, record),
+                None => records.remove(&host),
+            };
+            1
+        }
+
+        fn wait(&self, _: u64) -> Result<(), StepError> {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Making queue pairs and connecting them.
+//!
+//! Nothing can be reached through what is made here: windows are bound later, and queue pairs over
+//! a lease's own region let nobody do anything until they are opened. Whatever fails or is
+//! cancelled before that only has to be taken down.
+
+use std::{net::Ipv6Addr, sync::Arc};
+
+use fabricbios_lease::{BindError, Extent, StepError, Tag};
+use fabricbios_verbs::{
+    Access, CompletionQueue, Connection, Local, ProtectionDomain, QueuePair, QueueSizes, Remote,
+    Rights,
+};
+use fabricbios_wire::RdmaPeer;
+use nix::errno::Errno;
+
+use super::{
+    device::gid_text,
+    hardware::Hardware,
+    keys::random_psn,
+    memory,
+    parts::{BindingParts, Pair, Parts},
+    strategy::Shared,
+};
+
+/// This side only ever posts a bind or an invalidation, one after the other.
+const SIZES: QueueSizes = QueueSizes {
+    send: 4,
+    receive: 1,
+};
+/// For all queue pairs of a lease; only one of them has work outstanding.
+const COMPLETIONS: u8 = 32;
+
+impl Hardware {
+    /// Queue pairs in INIT, waiting for their peers. What a failure leaves comes back with the error.
+    pub(super) fn prepare(
+        &self,
+        tag: Tag,
+        extent: Extent,
+        count: usize,
+    ) -> Result<Parts, (Parts, StepError)> {
+        let mut parts = BindingParts::new(extent, self.device.state.mtu_bytes);
+        let made = self.make_ground(&mut parts, tag);
+        match made.and_then(|()| self.add_pairs(&mut parts, tag, count)) {
+            Ok(()) => Ok(parts),
+            Err(error) => Err((parts, error)),
+        }
+    }
+
+    /// Regions come before queue pairs, and windows after: the kernel takes a dead process's objects
+    /// newest first, and in that order none of them holds up another.
+    fn make_ground(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        match &self.shared {
+            Shared::Windows {
+                domain,
+                have_bounds: false,
+                ..
+            } => {
+                let region =
+                    memory::register(domain, &self.arena, parts.extent, Access::UnderWindows);
+                let region = region.map_err(|errno| self.not_registered(tag, errno))?;
+                parts.beneath = Some(region);
+            }
+            Shared::Windows { .. } => {}
+            Shared::Regions => {
+                let domain = ProtectionDomain::alloc(&self.device.context)
+                    .map_err(|errno| self.error("alloc_pd", tag, errno))?;
+                let domain = parts.domain.insert(domain);
+                self.register_key(domain, parts.extent, tag, &mut parts.regions)?;
+            }
+        }
+        let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
+            .map_err(|errno| self.error("create_cq", tag, errno))?;
+        parts.completions = Some(completions);
+        Ok(())
+    }
+
+    /// As many queue pairs as are missing to `count`.
+    pub(super) fn add_pairs(
+        &self,
+        parts: &mut BindingParts,
+        tag: Tag,
+        count: usize,
+    ) -> Result<(), StepError> {
+        while parts.pairs.len() < count {
+            self.add_pair(parts, tag)?;
+        }
+        Ok(())
+    }
+
+    fn add_pair(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        let failed = |step: &'static str| move |errno: Errno| self.error(step, tag, errno);
+        let psn = random_psn()?;
+        let (Some(domain), Some(completions)) = (self.domain_of(parts), &parts.completions) else {
+            return Err(failed("create_qp")(Errno::EINVAL));
+        };
+        let create = || QueuePair::create(domain, completions, SIZES);
+        let created = self.faults.or("create_qp", create);
+        let queue_pair = created.map_err(failed("create_qp"))?;
+        let number = queue_pair.number();
+        let made = queue_pair.init(self.device.port, self.first_rights());
+        self.numbers().insert(number);
+        parts.pairs.push(Pair {
+            queue_pair: Some(queue_pair),
+            windows: Vec::new(),
+            doomed: Vec::new(),
+            number,
+            proven_gone: false,
+            psn,
+            peer: 0,
+        });
+        made.map_err(failed("modify_qp INIT"))
+    }
+
+    fn domain_of<'a>(&'a self, parts: &'a BindingParts) -> Option<&'a Arc<ProtectionDomain>> {
+        match &self.shared {
+            Shared::Windows { domain, .. } => Some(domain),
+            Shared::Regions => parts.domain.as_ref(),
+        }
+    }
+
+    /// Windows are bound when access opens; a region is there before, and its queue pairs are shut.
+    fn first_rights(&self) -> Rights {
+        match &self.shared {
+            Shared::Windows { .. } => self.rights(),
+            Shared::Regions => Rights::Nothing,
+        }
+    }
+
+    /// Whether a peer is one that could be connected at all.
+    pub(super) fn check_peer(&self, peer: &RdmaPeer) -> Result<(), StepError> {
+        let wrong = |detail: String| Err(StepError::new("check peer", detail));
+        if peer.qpn > 0x00ff_ffff || peer.psn > 0x00ff_ffff {
+            return wrong(format!(
+                "qpn {} and psn {} must fit 24 bits",
+                peer.qpn, peer.psn
+            ));
+        }
+        if !peer.names_one_port() {
+            return wrong(format!(
+                "GID {} names no single port: give the one that the client's port has",
+                Ipv6Addr::from(peer.gid)
+            ));
+        }
+        match choose_mtu(self.device.state.mtu_bytes, peer.path_mtu) {
+            Some(_) => Ok(()),
+            None => wrong(format!(
+                "path MTU {} is none of 256, 512, 1024, 2048, 4096, or 0 for no wish",
+                peer.path_mtu
+            )),
+        }
+    }
+
+    /// Every queue pair to RTS, towards its peer, the first one last: one that was told before is as it was while another
+    /// one's peer can be at fault. May sit in the kernel for seconds, so it is called
+    /// without any lock; `give_up` is asked before each.
+    pub(super) fn bring_up(
+        &self,
+        parts: &mut BindingParts,
+        tag: Tag,
+        peers: &[RdmaPeer],
+        give_up: impl Fn() -> bool,
+    ) -> Result<(), BindError> {
+        let port_bytes = self.device.state.mtu_bytes;
+        let wishes = peers
+            .iter()
+            .filter_map(|peer| choose_mtu(port_bytes, peer.path_mtu));
+        parts.mtu_bytes = wishes.min().unwrap_or(port_bytes);
+        for (pair, peer) in parts.pairs.iter_mut().zip(peers).rev() {
+            if give_up() {
+                return Err(BindError::Cancelled);
+            }
+            pair.peer = peer.qpn;
+            self.connect_pair(pair, parts.mtu_bytes, tag, peer)?;
+        }
+        Ok(())
+    }
+
+    fn connect_pair(
+        &self,
+        pair: &Pair,
+        mtu_bytes: u16,
+        tag: Tag,
+        peer: &RdmaPeer,
+    ) -> Result<(), BindError> {
+        let connection = self.connection(pair, mtu_bytes, peer);
+        let failed = |step, errno| BindError::Failed(self.error(step, tag, errno));
+        let queue_pair = pair
+            .queue_pair
+            .as_ref()
+            .ok_or_else(|| failed("modify_qp RTR", Errno::EINVAL))?;
+        let receive = || queue_pair.ready_to_receive(&connection);
+        let received = self.faults.or("modify_qp RTR", receive);
+        received.map_err(|errno| self.unreachable(tag, peer, errno))?;
+        let send = || queue_pair.ready_to_send(&connection);
+        let sent = self.faults.or("modify_qp RTS", send);
+        sent.map_err(|errno| failed("modify_qp RTS", errno))
+    }
+
+    fn connection(&self, pair: &Pair, mtu_bytes: u16, peer: &RdmaPeer) -> Connection {
+        Connection {
+            local: Local {
+                port: self.device.port,
+                gid_index: self.device.gid.index,
+                psn: pair.psn,
+            },
+            remote: Remote {
+                qp_num: peer.qpn,
+                psn: peer.psn,
+                gid: peer.gid,
+            },
+            mtu_bytes,
+            responder_reads: self.responder_reads(),
+            initiator_reads: 1,
+        }
+    }
+
+    /// Explains the kernel's refusal of an address; anything else is not the client's fault.
+    fn unreachable(&self, tag: Tag, peer: &RdmaPeer, errno: Errno) -> BindError {
+        const STEP: &str = "modify_qp RTR";
+        match errno {
+            Errno::EINVAL | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ETIMEDOUT => {
+                let gid = gid_text(peer.gid);
+                let from = self.device.describe();
+                BindError::Refused(StepError::new(
+                    STEP,
+                    format_args!(
+                        "{tag}: GID {gid} cannot be reached from {from}: is the address right and \
+                         is there a route? ({errno})"
+                    ),
+                ))
+            }
+            errno => BindError::Failed(self.error(STEP, tag, errno)),
+        }
+    }
+
+    /// Says what an operator can do about it.
+    pub(super) fn not_registered(&self, tag: Tag, errno: Errno) -> StepError {
+        let hint = memory::hint(errno);
+        self.error("reg_mr extent", tag, format_args!("{errno}{hint}"))
+    }
+}
+
+/// The smaller of what the port does and what the peer asks for; `None` if it asks for nonsense.
+fn choose_mtu(port_bytes: u16, peer_bytes: u16) -> Option<u16> {
+    match peer_bytes {
+        0 => Some(port_bytes),
+        256 | 512 | 1024 | 2048 | 4096 => Some(port_bytes.min(peer_bytes)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_mtu_wins_and_zero_is_no_wish() {
+        assert_eq!(choose_mtu(1024, 4096), Some(1024));
+        assert_eq!(choose_mtu(4096, 1024), Some(1024));
+        assert_eq!(choose_mtu(2048, 0), Some(2048));
+    }
+
+    #[test]
+    fn an_mtu_that_does_not_exist_is_not_rounded() {
+        assert_eq!(choose_mtu(4096, 1500), None);
+        assert_eq!(choose_mtu(4096, 1), None);
+    }
+}

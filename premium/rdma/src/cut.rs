@@ -1,0 +1,301 @@
+//! Ending access, in the one order that neither stalls nor lies.
+//!
+//! 1. LOCAL_INV of every window that was bound, if its queue pair still works. The result only informs.
+//! 2. Dealloc every window, whatever 1 said: a queue pair destroyed with a bound window stalls
+//!    for most of a minute.
+//! 3. For a client that did not ask for its end: dereg of the lease's regions, and a moment in which
+//!    its next access is answered with a remote access error. A short one: a message that was under
+//!    way when its window died is served to its end until 4.
+//! 4. Queue pairs to ERR, all of them, then destroyed.
+//! 5. The kernel's resource tracker must not know any of the queue pairs any more.
+//! 6. Dereg of the lease's regions, if 3 has left any. Nothing can hold them any more.
+//! 7. The completion queue goes, the region beneath the windows and the lease's domain.
+//!
+//! The arena is never touched. A cut that ends early gives back what remains, and the next try
+//! goes on from there.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fabricbios_lease::{Farewell, StepError, Tag};
+use fabricbios_verbs::{CompletionQueue, ProtectionDomain, Refused, Window, WorkError};
+use nix::errno::Errno;
+
+use super::{
+    hardware::Hardware,
+    life::CutResult,
+    parts::{BindingParts, Pair, Parts},
+    steps::Steps,
+};
+
+/// For all windows of a lease together. As for binding; longer only means that the device no longer
+/// answers, and step 2 follows anyway.
+const INVALIDATE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Several round trips on any fabric, and some between two processes of an emulated machine.
+const FAREWELL_LIMIT: Duration = Duration::from_millis(20);
+const BETWEEN_FAREWELL_LOOKS: Duration = Duration::from_micros(250);
+
+/// The step that failed, and why.
+type Failure = (&'static str, String);
+
+impl Hardware {
+    /// Ends access through `parts` and proves it.
+    pub(super) fn dismantle(
+        &self,
+        mut parts: Parts,
+        tag: Tag,
+        farewell: Farewell,
+    ) -> CutResult<Parts> {
+        let mut steps = Steps::default();
+        if let Some(guard) = &self.guard {
+            guard.moves();
+            // Not about what was never open.
+            let done = parts.open.then(|| guard.has_done(tag.lease_id));
+            done.flatten().inspect(|done| steps.add("before:", done));
+        }
+        let taken_down = self.take_down(&mut parts, tag, farewell, &mut steps);
+        if let Some(guard) = &self.guard {
+            let numbers = parts.pairs.iter().map(|pair| pair.number);
+            numbers.for_each(|number| guard.ends(tag.lease_id, number));
+        }
+        match taken_down {
+            Ok(()) => Ok((
+                steps.into_proof(),
+                Some(parts).filter(|left| !left.is_empty()),
+            )),
+            Err((step, why)) => {
+                let detail = format!("{why} (steps taken: {steps})");
+                Err((parts, self.error(step, tag, detail)))
+            }
+        }
+    }
+
+    fn take_down(
+        &self,
+        parts: &mut BindingParts,
+        tag: Tag,
+        farewell: Farewell,
+        steps: &mut Steps,
+    ) -> Result<(), Failure> {
+        let windows_ended = self.end_windows(parts, tag, steps);
+        if farewell == Farewell::Brief && parts.open {
+            // What stays is tried again when nothing can hold it.
+            self.end_regions(parts, steps).unwrap_or_default();
+            if parts.has_no_keys() {
+                steps.note("farewell", || say_farewell(&parts.pairs));
+            }
+        }
+        parts.pairs.iter().for_each(|pair| fail(pair, steps));
+        // In ERR nothing is served any more, but destroying the queue pair now would stall.
+        windows_ended.map_err(|errno| ("dealloc_mw", errno.to_string()))?;
+        for pair in &mut parts.pairs {
+            self.destroy_queue_pair(pair, steps)?;
+        }
+        for pair in &mut parts.pairs {
+            self.prove_gone(pair, steps)?;
+        }
+        self.end_regions(parts, steps)
+            .map_err(|errno| ("dereg_mr", errno.to_string()))?;
+        destroy_rest(parts, steps);
+        Ok(())
+    }
+
+    /// `Ok`: every window is gone, or is known to be dead.
+    fn end_windows(
+        &self,
+        parts: &mut BindingParts,
+        tag: Tag,
+        steps: &mut Steps,
+    ) -> Result<(), Errno> {
+        let mut result = Ok(());
+        let until = Instant::now() + INVALIDATE_LIMIT;
+        for pair in &mut parts.pairs {
+            let invalidated = self.invalidate_all(pair, parts.completions.as_ref(), until, steps);
+            if let (Err(errno), false) = (self.dealloc_all(&mut pair.windows, steps), invalidated) {
+                result = Err(errno);
+            }
+            // Not bound, so nothing depends on them but tidiness: those that stay are leftovers.
+            if let Err(errno) = self.dealloc_all(&mut pair.doomed, steps) {
+                tracing::warn!(lease = %tag, %errno, "an unbound window stays");
+            }
+        }
+        result
+    }
+
+    /// Whether every window of a queue pair is known to be dead.
+    fn invalidate_all(
+        &self,
+        pair: &Pair,
+        completions: Option<&CompletionQueue>,
+        until: Instant,
+        steps: &mut Steps,
+    ) -> bool {
+        let mut all = true;
+        for window in &pair.windows {
+            if !(window.was_bound() && pair.works()) {
+                all = false;
+                continue;
+            }
+            let step = || self.invalidate(pair, completions, window, until);
+            all &= steps.run("local_inv", step, WorkError::to_string).is_ok();
+        }
+        all
+    }
+
+    /// LOCAL_INV of one window.
+    fn invalidate(
+        &self,
+        pair: &Pair,
+        completions: Option<&CompletionQueue>,
+        window: &Window,
+        until: Instant,
+    ) -> Result<(), WorkError> {
+        let (Some(queue_pair), Some(completions)) = (&pair.queue_pair, completions) else {
+            return Err(WorkError::Post(Errno::EINVAL));
+        };
+        if self.faults.strike("local_inv") {
+            return Err(WorkError::Post(Errno::EIO));
+        }
+        let id = self.next_work();
+        queue_pair
+            .post_invalidate(id, window.rkey())
+            .map_err(WorkError::Post)?;
+        completions.wait(id, until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Deallocates all that can be; what cannot stays, with the last refusal.
+    fn dealloc_all(&self, windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for window in std::mem::take(windows) {
+            let step = || match self.faults.strike("dealloc_mw") {
+                true => Err((window, Errno::EIO)),
+                false => window.dealloc(),
+            };
+            if let Err((window, errno)) = steps.run("dealloc_mw", step, refusal) {
+                windows.push(window);
+                result = Err(errno);
+            }
+        }
+        result
+    }
+
+    fn end_regions(&self, parts: &mut BindingParts, steps: &mut Steps) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for region in std::mem::take(&mut parts.regions) {
+            let step = || self.dereg(region);
+            if let Err((region, errno)) = steps.run("dereg_mr", step, refusal) {
+                parts.regions.push(region);
+                result = Err(errno);
+            }
+        }
+        result
+    }
+
+    /// Ends the keys before the last rotation; the newer ones go on.
+    pub(super) fn retire_oldest(
+        &self,
+        parts: &mut BindingParts,
+        tag: Tag,
+    ) -> Result<(), StepError> {
+        let until = Instant::now() + INVALIDATE_LIMIT;
+        let completions = parts.completions.as_ref();
+        for pair in parts.pairs.iter_mut().filter(|pair| pair.windows.len() > 1) {
+            let oldest = self.invalidate(pair, completions, &pair.windows[0], until);
+            if let Err(error) = oldest {
+                // Taking the window away ends the key as well.
+                tracing::warn!(lease = %tag, %error, "local_inv of a rotated key");
+            }
+            pair.windows
+                .remove(0)
+                .dealloc()
+                .map_err(|(window, errno)| {
+                    pair.windows.insert(0, window);
+                    self.error("dealloc_mw", tag, errno)
+                })?;
+        }
+        let old = parts.regions.len().saturating_sub(1);
+        let mut retired = parts.regions.drain(..old).collect();
+        let ended = self.dereg_all(&mut retired);
+        parts.regions.splice(0..0, retired);
+        ended.map_err(|errno| self.error("dereg_mr", tag, errno))
+    }
+
+    fn destroy_queue_pair(&self, pair: &mut Pair, steps: &mut Steps) -> Result<(), Failure> {
+        let Some(queue_pair) = pair.queue_pair.take() else {
+            return Ok(());
+        };
+        self.numbers().remove(&pair.number);
+        let step = || match self.faults.strike("destroy_qp") {
+            true => Err((queue_pair, Errno::EIO)),
+            false => queue_pair.destroy(),
+        };
+        steps
+            .run("destroy_qp", step, refusal)
+            .map_err(|(queue_pair, errno)| {
+                pair.queue_pair = Some(queue_pair);
+                self.numbers().insert(pair.number);
+                let why = format!("queue pair {}: {errno}", pair.number);
+                ("destroy_qp", why)
+            })
+    }
+}
+
+/// Destroying does it too; done before so that the device stops serving at once.
+fn fail(pair: &Pair, steps: &mut Steps) {
+    if let Some(queue_pair) = &pair.queue_pair
+        && steps
+            .run("modify_qp ERR", || queue_pair.fail(), Errno::to_string)
+            .is_err()
+    {
+        tracing::warn!(number = pair.number, %steps, "modify_qp ERR failed");
+    }
+}
+
+/// The client's own accesses put the queue pairs in ERR; `false` if one does not in time. Polled: the
+/// device's event for it would have to find its way among those of all other leases.
+fn say_farewell(pairs: &[Pair]) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < FAREWELL_LIMIT {
+        if !pairs.iter().any(Pair::works) {
+            return true;
+        }
+        std::thread::sleep(BETWEEN_FAREWELL_LOOKS);
+    }
+    false
+}
+
+/// None of these gives access: keys and queue pairs are gone. One that stays is a leftover for the
+/// release, and no failure of the cut.
+fn destroy_rest(parts: &mut BindingParts, steps: &mut Steps) {
+    if let Some(completions) = parts.completions.take()
+        && let Err((completions, _)) = steps.run("destroy_cq", || completions.destroy(), refusal)
+    {
+        parts.completions = Some(completions);
+    }
+    if let Some(region) = parts.beneath.take()
+        && let Err((region, _)) = steps.run("dereg_mr extent", || region.dereg(), refusal)
+    {
+        parts.beneath = Some(region);
+    }
+    if let Some(domain) = parts.domain.take()
+        && let Err((domain, _)) = steps.run("dealloc_pd", || dealloc(domain), refusal)
+    {
+        parts.domain = Some(domain);
+    }
+}
+
+/// `EBUSY` as from the kernel: something in the domain is still being made.
+fn dealloc(domain: Arc<ProtectionDomain>) -> Result<(), Refused<Arc<ProtectionDomain>>> {
+    let domain = Arc::try_unwrap(domain).map_err(|domain| (domain, Errno::EBUSY))?;
+    let dealloc = domain.dealloc();
+    dealloc
+        .map(drop)
+        .map_err(|(domain, errno)| (Arc::new(domain), errno))
+}
+
+fn refusal<T>((_, errno): &Refused<T>) -> String {
+    errno.to_string()
+}

@@ -1,0 +1,301 @@
+//! Which device, port and GID to use.
+//!
+//! libibverbs lists the devices and says what they can do; the kind of each GID is read from
+//! sysfs, where one kernel format serves every library version.
+
+use std::{fs, io, net::Ipv6Addr, path::Path, sync::Arc};
+
+use fabricbios_lease::StepError;
+use nix::errno::Errno;
+
+use super::restrack;
+use fabricbios_verbs::{Context, DeviceLimits, DeviceList, PortState};
+
+const SYSFS: &str = "/sys/class/infiniband";
+
+/// A port that leases can be reached through.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) context: Arc<Context>,
+    /// The kernel's number of the device, for netlink.
+    pub(crate) index: u32,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) port: u8,
+    pub(crate) state: PortState,
+    pub(crate) gid: Gid,
+}
+
+/// One entry of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gid {
+    pub(crate) index: u8,
+    pub(crate) bytes: [u8; 16],
+}
+
+/// What a search for a device came to.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Device(Box<Device>),
+    /// There is none, for this reason.
+    Nothing(String),
+}
+
+impl Device {
+    /// The device named, or the first that will do. Without a name it is no error that there is
+    /// none.
+    pub(crate) fn find(name: Option<&str>, needs_windows: bool) -> Result<Found, StepError> {
+        match (search(name, needs_windows), name) {
+            (Ok(device), _) => Ok(Found::Device(Box::new(device))),
+            (Err(reason), None) => Ok(Found::Nothing(reason)),
+            (Err(reason), Some(name)) => Err(StepError::new(
+                "open RDMA device",
+                format_args!("{name}: {reason}"),
+            )),
+        }
+    }
+
+    /// Name, for errors and inventories.
+    pub(crate) fn name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// How this side looks to its user: device and address.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} ({})", self.name(), gid_text(self.gid.bytes))
+    }
+}
+
+fn search(wanted: Option<&str>, needs_windows: bool) -> Result<Device, String> {
+    let list = DeviceList::get().map_err(no_list)?;
+    let names = list.names();
+    if names.is_empty() {
+        return Err("this host has no RDMA device".into());
+    }
+    let mut reasons = Vec::new();
+    for name in names
+        .iter()
+        .filter(|name| wanted.is_none_or(|wanted| wanted == *name))
+    {
+        match consider(&list, name, needs_windows) {
+            Ok(device) => return Ok(device),
+            Err(reason) => reasons.push(format!("{name}: {reason}")),
+        }
+    }
+    match reasons.is_empty() {
+        true => Err(format!("no such device; there are: {}", names.join(", "))),
+        false => Err(reasons.join("; ")),
+    }
+}
+
+fn no_list(errno: Errno) -> String {
+    match errno {
+        Errno::ENOSYS | Errno::EOPNOTSUPP => {
+            "no RDMA: libibverbs is not installed or the kernel has no ib_uverbs".into()
+        }
+        errno => format!("RDMA devices cannot be listed: {errno}"),
+    }
+}
+
+fn consider(list: &DeviceList, name: &str, needs_windows: bool) -> Result<Device, String> {
+    let context = list
+        .open(name)
+        .map_err(|errno| format!("cannot be opened: {errno}"))?;
+    let index = restrack::device_index(name).map_err(|error| error.to_string());
+    match index.and_then(|index| Ok((index, usable_port(&context, needs_windows)?))) {
+        Ok((index, (limits, port, state, gid))) => Ok(Device {
+            context,
+            index,
+            limits,
+            port,
+            state,
+            gid,
+        }),
+        Err(reason) => {
+            close_unused(context);
+            Err(reason)
+        }
+    }
+}
+
+fn usable_port(
+    context: &Context,
+    needs_windows: bool,
+) -> Result<(DeviceLimits, u8, PortState, Gid), String> {
+    let limits = context
+        .limits()
+        .map_err(|errno| format!("does not say what it can: {errno}"))?;
+    if needs_windows && !limits.has_type_2b {
+        return Err(
+            "has no memory windows of type 2B; the strategies `auto` and `region` do without"
+                .into(),
+        );
+    }
+    let mut reasons = Vec::new();
+    for port in 1..=limits.ports {
+        match port_and_gid(context, port) {
+            Ok((state, gid)) => return Ok((limits, port, state, gid)),
+            Err(reason) => reasons.push(format!("port {port} {reason}")),
+        }
+    }
+    Err(reasons.join(", "))
+}
+
+fn port_and_gid(context: &Context, port: u8) -> Result<(PortState, Gid), String> {
+    let state = context
+        .port(port)
+        .map_err(|errno| format!("does not answer: {errno}"))?;
+    if !state.active {
+        return Err("is not active (is its link up?)".into());
+    }
+    let table = read_gids(Path::new(SYSFS), context.name(), port)
+        .map_err(|error| format!("has no readable GID table: {error}"))?;
+    let gid = choose_gid(&table).ok_or("has no RoCE v2 GID (has its interface an address?)")?;
+    Ok((state, gid))
+}
+
+/// Gives a device back, unless somebody still uses it.
+pub(crate) fn close(context: Arc<Context>) -> Result<(), StepError> {
+    match Arc::into_inner(context).map(Context::close) {
+        Some(Err((context, errno))) => {
+            let detail = format_args!("{}: {errno}", context.name());
+            Err(StepError::new("close_device", detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The NUMA node that a device is at: the one named, or the first that can carry leases. `None`
+/// without such a device, or where the host does not say.
+pub fn numa_node(device: Option<&str>) -> Option<u32> {
+    let Ok(Found::Device(device)) = Device::find(device, false) else {
+        return None;
+    };
+    let node = node_of(Path::new(SYSFS), device.name());
+    close_unused(device.context);
+    node
+}
+
+/// The kernel writes -1 for none.
+fn node_of(root: &Path, device: &str) -> Option<u32> {
+    let text = fs::read_to_string(root.join(device).join("device/numa_node")).ok()?;
+    text.trim().parse().ok()
+}
+
+fn close_unused(context: Arc<Context>) {
+    if let Err(error) = close(context) {
+        tracing::warn!(%error, "unused RDMA device was not closed");
+    }
+}
+
+/// The RoCE v2 entries of a port's GID table.
+fn read_gids(root: &Path, device: &str, port: u8) -> io::Result<Vec<Gid>> {
+    let port = root.join(device).join("ports").join(port.to_string());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(port.join("gids"))? {
+        let index = entry?.file_name().to_string_lossy().parse::<u8>();
+        found.extend(index.ok().and_then(|index| roce_v2_entry(&port, index)));
+    }
+    found.sort_by_key(|gid| gid.index);
+    Ok(found)
+}
+
+/// An empty place in the table has no type: reading it fails with EINVAL.
+fn roce_v2_entry(port: &Path, index: u8) -> Option<Gid> {
+    let kind = fs::read_to_string(port.join(format!("gid_attrs/types/{index}"))).ok()?;
+    let text = fs::read_to_string(port.join(format!("gids/{index}"))).ok()?;
+    let bytes = text.trim().parse::<Ipv6Addr>().ok()?.octets();
+    (kind.trim() == "RoCE v2").then_some(Gid { index, bytes })
+}
+
+/// The entry that most peers can route to: IPv4-mapped, else global IPv6, else link local.
+fn choose_gid(table: &[Gid]) -> Option<Gid> {
+    let rank = |gid: &&Gid| match Ipv6Addr::from(gid.bytes) {
+        address if address.to_ipv4_mapped().is_some() => 0,
+        address if address.is_unicast_link_local() => 2,
+        _ => 1,
+    };
+    table
+        .iter()
+        .filter(|gid| gid.bytes != [0; 16])
+        .min_by_key(rank)
+        .copied()
+}
+
+/// A GID as people write it.
+pub(crate) fn gid_text(gid: [u8; 16]) -> String {
+    Ipv6Addr::from(gid).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(index: u8, text: &str) -> Gid {
+        Gid {
+            index,
+            bytes: text.parse::<Ipv6Addr>().unwrap().octets(),
+        }
+    }
+
+    #[test]
+    fn ipv4_is_preferred_to_global_and_global_to_link_local() {
+        let link_local = gid(0, "fe80::1");
+        let global = gid(1, "2001:db8::1");
+        let ipv4 = gid(2, "::ffff:10.77.0.1");
+        assert_eq!(choose_gid(&[link_local, global, ipv4]), Some(ipv4));
+        assert_eq!(choose_gid(&[link_local, global]), Some(global));
+        assert_eq!(choose_gid(&[link_local]), Some(link_local));
+    }
+
+    #[test]
+    fn an_empty_entry_is_not_an_address() {
+        assert_eq!(choose_gid(&[gid(0, "::")]), None);
+    }
+
+    #[test]
+    fn the_lowest_index_wins_among_equals() {
+        let first = gid(1, "::ffff:10.0.0.1");
+        assert_eq!(choose_gid(&[first, gid(3, "::ffff:10.0.0.2")]), Some(first));
+    }
+
+    #[test]
+    fn a_device_without_a_node_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        for (device, text) in [("near", "1\n"), ("nowhere", "-1\n")] {
+            let directory = root.path().join(device).join("device");
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("numa_node"), text).unwrap();
+        }
+        assert_eq!(node_of(root.path(), "near"), Some(1));
+        assert_eq!(node_of(root.path(), "nowhere"), None);
+        assert_eq!(node_of(root.path(), "absent"), None);
+    }
+
+    #[test]
+    fn only_roce_v2_entries_of_the_table_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let port = root.path().join("rxe0/ports/1");
+        fs::create_dir_all(port.join("gids")).unwrap();
+        fs::create_dir_all(port.join("gid_attrs/types")).unwrap();
+        for (index, text, kind) in [
+            (
+                0,
+                "fe80:0000:0000:0000:0000:0000:0000:0001\n",
+                Some("IB/RoCE v1\n"),
+            ),
+            (
+                1,
+                "0000:0000:0000:0000:0000:ffff:0a4d:0001\n",
+                Some("RoCE v2\n"),
+            ),
+            (2, "0000:0000:0000:0000:0000:0000:0000:0000\n", None),
+        ] {
+            fs::write(port.join(format!("gids/{index}")), text).unwrap();
+            if let Some(kind) = kind {
+                fs::write(port.join(format!("gid_attrs/types/{index}")), kind).unwrap();
+            }
+        }
+        let table = read_gids(root.path(), "rxe0", 1).unwrap();
+        assert_eq!(table, [gid(1, "::ffff:10.77.0.1")]);
+    }
+}

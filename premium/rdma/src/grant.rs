@@ -1,0 +1,181 @@
+//! Keys: making them, choosing them, and opening access with them.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use fabricbios_lease::{Extent, StepError, Tag};
+use fabricbios_verbs::{
+    Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Refused, Window, WorkError,
+};
+use fabricbios_wire::LeaseId;
+use nix::errno::Errno;
+
+use super::{hardware::Hardware, keys::random_byte, memory, parts::BindingParts, strategy::Shared};
+
+/// A bind is done by the local device alone and takes microseconds; an emulated one milliseconds.
+const BIND_LIMIT: Duration = Duration::from_secs(2);
+
+/// The kernel takes another key every time; this often a retired one would be no accident.
+const REGISTRATIONS: usize = 64;
+
+impl Hardware {
+    /// Windows that are not bound yet, one for each of `count` queue pairs, which must be there
+    /// already. None for regions.
+    pub(super) fn new_windows(&self, count: usize, tag: Tag) -> Result<Vec<Window>, StepError> {
+        let Shared::Windows { domain, .. } = &self.shared else {
+            return Ok(Vec::new());
+        };
+        let mut windows = Vec::new();
+        for _ in 0..count {
+            match self.faults.or("alloc_mw", || Window::alloc(domain)) {
+                Ok(window) => windows.push(window),
+                Err(errno) => {
+                    dealloc_unbound(windows);
+                    return Err(self.error("alloc_mw", tag, errno));
+                }
+            }
+        }
+        Ok(windows)
+    }
+
+    /// Opens access for every queue pair with its newest key. The caller has told the guard, holds the slot's lock and
+    /// has looked for a cut.
+    pub(super) fn open_access(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        match &self.shared {
+            Shared::Windows { .. } => self.bind_newest(parts, tag)?,
+            Shared::Regions => self.open_pairs(parts, tag)?,
+        }
+        parts.open = true;
+        Ok(())
+    }
+
+    fn open_pairs(&self, parts: &BindingParts, tag: Tag) -> Result<(), StepError> {
+        let pairs = parts
+            .pairs
+            .iter()
+            .filter_map(|pair| pair.queue_pair.as_ref());
+        for queue_pair in pairs {
+            let open = || queue_pair.open_to(self.rights());
+            let opened = self.faults.or("modify_qp access", open);
+            opened.map_err(|errno| self.error("modify_qp access", tag, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the newest window of every queue pair a new key to the extent and waits until it works.
+    /// The caller is as of [`Hardware::open_access`].
+    pub(super) fn bind_newest(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+        let failed = |detail: &dyn fmt::Display| self.error("bind_mw", tag, detail);
+        let Shared::Windows { arena, .. } = &self.shared else {
+            return Err(failed(&"leases are regions here"));
+        };
+        let Some(completions) = &parts.completions else {
+            return Err(failed(&"the binding has no completion queue"));
+        };
+        let region = parts.beneath.as_ref().unwrap_or(arena);
+        for pair in &mut parts.pairs {
+            let (Some(queue_pair), Some(window)) = (&pair.queue_pair, pair.windows.last_mut())
+            else {
+                return Err(failed(&"a queue pair has no window"));
+            };
+            let rkey = self.choose_key(tag.lease_id, parts.extent, window)?;
+            self.bind_window(
+                queue_pair,
+                completions,
+                (window, rkey),
+                region,
+                parts.extent,
+            )
+            .map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn bind_window(
+        &self,
+        queue_pair: &QueuePair,
+        completions: &CompletionQueue,
+        (window, rkey): (&mut Window, u32),
+        region: &MemoryRegion,
+        extent: Extent,
+    ) -> Result<(), WorkError> {
+        let range = (memory::address(&self.arena, extent), extent.length);
+        let id = self.next_work();
+        let post = || queue_pair.post_bind(id, window, rkey, region, range, self.rights());
+        self.faults.or("bind_mw", post).map_err(WorkError::Post)?;
+        completions.wait(id, BIND_LIMIT)?;
+        window.set_rkey(rkey);
+        Ok(())
+    }
+
+    fn choose_key(
+        &self,
+        lease: LeaseId,
+        extent: Extent,
+        window: &Window,
+    ) -> Result<u32, StepError> {
+        let random = random_byte()?;
+        self.keys()
+            .choose(lease, extent, window.rkey(), random)
+            .ok_or_else(|| StepError::new("choose rkey", "all 256 keys of the window are retired"))
+    }
+
+    /// Registers the extent for remote peers with a key that is not retired, and puts it into
+    /// `regions`. The kernel chooses keys: one that is retired is kept until another one is there,
+    /// so that it is not given again, and then deregistered. On failure `regions` may have some that
+    /// could not be deregistered.
+    pub(super) fn register_key(
+        &self,
+        domain: &Arc<ProtectionDomain>,
+        extent: Extent,
+        tag: Tag,
+        regions: &mut Vec<MemoryRegion>,
+    ) -> Result<(), StepError> {
+        let access = Access::Remote(self.rights());
+        let mut retired = Vec::new();
+        let fresh = loop {
+            match memory::register(domain, &self.arena, extent, access) {
+                Ok(region) if self.is_fresh(tag.lease_id, extent, region.rkey()) => {
+                    break Ok(region);
+                }
+                Ok(region) => retired.push(region),
+                Err(errno) => break Err(self.not_registered(tag, errno)),
+            }
+            if retired.len() == REGISTRATIONS {
+                break Err(self.error("choose rkey", tag, "the kernel gives retired keys only"));
+            }
+        };
+        let stuck = self.dereg_all(&mut retired);
+        regions.extend(retired);
+        regions.push(fresh?);
+        stuck.map_err(|errno| self.error("dereg_mr", tag, errno))
+    }
+
+    /// Deregisters all that can be; what cannot stays, with the last refusal.
+    pub(super) fn dereg_all(&self, regions: &mut Vec<MemoryRegion>) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for region in std::mem::take(regions) {
+            if let Err((region, errno)) = self.dereg(region) {
+                regions.push(region);
+                result = Err(errno);
+            }
+        }
+        result
+    }
+
+    pub(super) fn dereg(&self, region: MemoryRegion) -> Result<(), Refused<MemoryRegion>> {
+        match self.faults.strike("dereg_mr") {
+            true => Err((region, Errno::EIO)),
+            false => region.dereg(),
+        }
+    }
+
+    fn is_fresh(&self, lease: LeaseId, extent: Extent, key: u32) -> bool {
+        !self.faults.strike("fresh_key") && self.keys().accept(lease, extent, key)
+    }
+}
+
+/// Windows that nobody could use; one that stays is the process's until its end.
+pub(super) fn dealloc_unbound(windows: Vec<Window>) -> Vec<Window> {
+    let dealloc = |window: Window| window.dealloc().err().map(|(window, _)| window);
+    windows.into_iter().filter_map(dealloc).collect()
+}

@@ -1,0 +1,136 @@
+//! The device, the bytes, and what is remembered about both.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use fabricbios_arena::Arena;
+use fabricbios_lease::{StepError, Tag};
+use fabricbios_verbs::Rights;
+use fabricbios_wire::{Binding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair};
+
+use super::{
+    device::Device,
+    faults::Faults,
+    guard::Guard,
+    keys::KeyHistory,
+    memory,
+    parts::{BindingParts, Pair},
+    strategy::Shared,
+};
+
+/// More reads in flight than this gain nothing and cost memory per queue pair.
+const RESPONDER_READS: u8 = 16;
+
+/// What every order works on.
+#[derive(Debug)]
+pub(crate) struct Hardware {
+    pub(crate) device: Device,
+    pub(crate) arena: Arc<Arena>,
+    pub(super) shared: Shared,
+    keys: Mutex<KeyHistory>,
+    /// Queue pair numbers in use by leases: the kernel gives numbers again, and a restrack entry
+    /// of a number that another lease has by now is no leak.
+    numbers: Mutex<HashSet<u32>>,
+    work: AtomicU64,
+    /// `enum rdma_driver_id`; 0 until it is known, which no device has.
+    pub(super) driver: u32,
+    pub(super) guard: Option<Arc<dyn Guard>>,
+    pub(super) faults: Faults,
+}
+
+impl Hardware {
+    pub(crate) fn new(device: Device, arena: Arc<Arena>, shared: Shared) -> Self {
+        Self {
+            device,
+            arena,
+            shared,
+            keys: Mutex::default(),
+            numbers: Mutex::default(),
+            work: AtomicU64::new(1),
+            driver: 0,
+            guard: None,
+            faults: Faults::default(),
+        }
+    }
+
+    /// What a peer may do to the bytes of its lease.
+    pub(super) fn rights(&self) -> Rights {
+        Rights::all(self.device.limits.atomics)
+    }
+
+    pub(super) fn responder_reads(&self) -> u8 {
+        self.device.limits.responder_reads.min(RESPONDER_READS)
+    }
+
+    /// A number for posted work.
+    pub(super) fn next_work(&self) -> u64 {
+        self.work.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What the client needs to know.
+    pub(super) fn binding(&self, parts: &BindingParts) -> Binding {
+        let mut pairs = parts.pairs.iter();
+        Binding {
+            limits: Some(Limits {
+                offset: 0,
+                length: parts.extent.length,
+            }),
+            rdma: pairs.next().map(|first| RdmaBinding {
+                further: pairs.filter_map(|pair| further(parts, pair)).collect(),
+                ..self.first(parts, first)
+            }),
+            ..Binding::default()
+        }
+    }
+
+    fn first(&self, parts: &BindingParts, pair: &Pair) -> RdmaBinding {
+        RdmaBinding {
+            rkey: parts.key(pair, 0),
+            remote_addr: memory::address(&self.arena, parts.extent),
+            qp_num: pair.number,
+            gid: self.device.gid.bytes,
+            port: self.device.port,
+            psn: pair.psn,
+            path_mtu: parts.mtu_bytes,
+            strategy: self.shared.strategy(),
+            // How long it lives is for the lease table to say.
+            previous: parts.key(pair, 1).map(|rkey| PreviousKey {
+                rkey,
+                remaining_ms: 0,
+            }),
+            max_rd_atomic: self.responder_reads(),
+            atomics: self.device.limits.atomics,
+            further: Vec::new(),
+        }
+    }
+
+    /// An error that says on which device and for which lease.
+    pub(super) fn error(&self, step: &str, tag: Tag, what: impl fmt::Display) -> StepError {
+        StepError::new(
+            step,
+            format_args!("{tag} on {}: {what}", self.device.name()),
+        )
+    }
+
+    pub(super) fn numbers(&self) -> MutexGuard<'_, HashSet<u32>> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn keys(&self) -> MutexGuard<'_, KeyHistory> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn further(parts: &BindingParts, pair: &Pair) -> Option<RdmaQueuePair> {
+    Some(RdmaQueuePair {
+        qp_num: pair.number,
+        psn: pair.psn,
+        rkey: parts.key(pair, 0)?,
+    })
+}

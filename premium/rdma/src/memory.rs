@@ -1,0 +1,85 @@
+//! The arena as a device has it: registered, checked and scrubbed, extent by extent.
+//!
+//! The bytes themselves are the arena's own; nothing here maps or makes any.
+
+use std::sync::Arc;
+
+use fabricbios_arena::{ALIGN, Arena};
+use fabricbios_lease::{Extent, StepError};
+use nix::errno::Errno;
+
+use fabricbios_verbs::{Access, MemoryRegion, ProtectionDomain};
+
+/// Pins and registers all of the arena, without remote rights: what is not under a bound window
+/// cannot be reached. Never registered again, and never deregistered to revoke anything.
+pub(crate) fn register_all(
+    domain: &Arc<ProtectionDomain>,
+    arena: &Arc<Arena>,
+) -> Result<MemoryRegion, StepError> {
+    let all = Extent {
+        offset: 0,
+        length: arena.bytes(),
+    };
+    register(domain, arena, all, Access::UnderWindows).map_err(|errno| {
+        let device = domain.context().name();
+        let (bytes, hint) = (all.length, hint(errno));
+        StepError::new(
+            "reg_mr arena",
+            format_args!("{bytes} bytes on {device}: {errno}{hint}"),
+        )
+    })
+}
+
+/// Pins and registers one extent alone.
+pub(crate) fn register(
+    domain: &Arc<ProtectionDomain>,
+    arena: &Arc<Arena>,
+    extent: Extent,
+    access: Access,
+) -> Result<MemoryRegion, Errno> {
+    MemoryRegion::register(domain, arena, (extent.offset, extent.length), access)
+}
+
+/// Where the bytes of an extent are, as remote peers name them.
+pub(crate) fn address(arena: &Arena, extent: Extent) -> u64 {
+    arena.mapping().address() + extent.offset
+}
+
+/// Whether an extent is whole pages of the arena.
+pub(crate) fn check(arena: &Arena, extent: Extent) -> Result<(), StepError> {
+    let Extent { offset, length } = extent;
+    let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
+    let end = offset.checked_add(length);
+    if length > 0 && whole && end.is_some_and(|end| end <= arena.bytes()) {
+        return Ok(());
+    }
+    Err(StepError::new(
+        "check extent",
+        format_args!(
+            "{length} bytes at {offset} must be a positive multiple of {ALIGN} within the arena of \
+             {} bytes",
+            arena.bytes()
+        ),
+    ))
+}
+
+/// Overwrites an extent with zeros. `progress` is called after every MiB.
+pub(crate) fn scrub(arena: &Arena, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+    arena
+        .scrub(extent.offset, extent.length, progress)
+        .map_err(|error| StepError::new("zero arena", error))
+}
+
+/// What an operator can do about a registration that failed.
+pub(crate) fn hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOMEM => {
+            " (too little free memory, or a locked-memory limit: see `ulimit -l`, or give the \
+             daemon CAP_IPC_LOCK)"
+        }
+        Errno::EOPNOTSUPP | Errno::EFAULT => {
+            " (the file system of the arena file cannot pin pages: use memory, tmpfs or hugetlbfs)"
+        }
+        _ => "",
+    }
+}

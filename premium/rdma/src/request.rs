@@ -1,0 +1,229 @@
+//! The asking half: a client's queue pair towards a lease.
+//!
+//! One request at a time, each waited for: what a command line or a test needs. Programs that want
+//! the wire's full speed connect a queue pair of their own.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use fabricbios_arena::{ALIGN, Arena, Source};
+use fabricbios_lease::StepError;
+use fabricbios_verbs::{
+    Access, Completion, CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain,
+    QueuePair, QueueSizes, Remote, Rights, WorkError,
+};
+use fabricbios_wire::{RdmaBinding, RdmaPeer};
+
+use super::{
+    device::{Device, Found, close},
+    keys::random_psn,
+};
+
+const SIZES: QueueSizes = QueueSizes {
+    send: 16,
+    receive: 1,
+};
+const COMPLETIONS: u8 = 32;
+
+/// The device gives up by itself after some seconds; this is for a device that does not.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
+
+/// A client's queue pair and buffer.
+#[derive(Debug)]
+pub struct RdmaRequester {
+    device: Device,
+    domain: Arc<ProtectionDomain>,
+    region: MemoryRegion,
+    completions: CompletionQueue,
+    queue_pair: QueuePair,
+    buffer: Arc<Arena>,
+    psn: u32,
+    next_id: u64,
+}
+
+/// Why a request did not succeed. The queue pair is of no use afterwards, except after `Local`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// The node refused: the lease has ended, the key is not its key, or the range is not its.
+    RemoteAccess,
+    /// An earlier request has failed; nothing was sent.
+    Disconnected,
+    /// Anything else that the device reports: mostly a peer that does not answer.
+    Failed(String),
+    /// The request could not be made: a buffer too small, or the system.
+    Local(String),
+}
+
+impl RdmaRequester {
+    /// A queue pair that waits for its peer, with a buffer for requests of up to `buffer_bytes`.
+    pub fn open(device: Option<&str>, buffer_bytes: usize) -> Result<Self, StepError> {
+        let device = match Device::find(device, false)? {
+            Found::Device(device) => *device,
+            Found::Nothing(reason) => return Err(StepError::new("open RDMA device", reason)),
+        };
+        let failed = |step: &'static str| move |errno| StepError::new(step, errno);
+        let domain = ProtectionDomain::alloc(&device.context).map_err(failed("alloc_pd"))?;
+        let (buffer, region) = buffer(&domain, buffer_bytes)?;
+        let completions =
+            CompletionQueue::create(&device.context, COMPLETIONS).map_err(failed("create_cq"))?;
+        let queue_pair =
+            QueuePair::create(&domain, &completions, SIZES).map_err(failed("create_qp"))?;
+        queue_pair
+            .init(device.port, Rights::Nothing)
+            .map_err(failed("modify_qp INIT"))?;
+        let psn = random_psn()?;
+        Ok(Self {
+            device,
+            domain,
+            region,
+            completions,
+            queue_pair,
+            buffer,
+            psn,
+            next_id: 1,
+        })
+    }
+
+    /// What the node has to know: the `RdmaPeer` of an allocation or a bind.
+    pub fn peer(&self) -> RdmaPeer {
+        RdmaPeer {
+            qpn: self.queue_pair.number(),
+            psn: self.psn,
+            gid: self.device.gid.bytes,
+            path_mtu: self.device.state.mtu_bytes,
+        }
+    }
+
+    /// Connects to a lease.
+    pub fn connect(&self, to: &RdmaBinding) -> Result<(), StepError> {
+        let connection = Connection {
+            local: Local {
+                port: self.device.port,
+                gid_index: self.device.gid.index,
+                psn: self.psn,
+            },
+            remote: Remote {
+                qp_num: to.qp_num,
+                psn: to.psn,
+                gid: to.gid,
+            },
+            mtu_bytes: to.path_mtu,
+            responder_reads: 1,
+            initiator_reads: to.max_rd_atomic.clamp(1, 16),
+        };
+        let failed = |step: &'static str| move |errno| StepError::new(step, errno);
+        self.queue_pair
+            .ready_to_receive(&connection)
+            .map_err(failed("modify_qp RTR"))?;
+        self.queue_pair
+            .ready_to_send(&connection)
+            .map_err(failed("modify_qp RTS"))
+    }
+
+    /// Writes `bytes` at `address` of the node under `rkey`.
+    pub fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), RequestError> {
+        let length = u32::try_from(bytes.len()).map_err(local)?;
+        self.buffer.write(0, bytes).map_err(local)?;
+        let id = self.next_id();
+        self.queue_pair
+            .post_write(id, (&self.region, 0, length), (rkey, address))
+            .map_err(local)?;
+        self.finish(id)
+    }
+
+    /// Fills `bytes` from `address` of the node under `rkey`.
+    pub fn read(&mut self, rkey: u32, address: u64, bytes: &mut [u8]) -> Result<(), RequestError> {
+        let length = u32::try_from(bytes.len()).map_err(local)?;
+        let id = self.next_id();
+        self.queue_pair
+            .post_read(id, (&self.region, 0, length), (rkey, address))
+            .map_err(local)?;
+        self.finish(id)?;
+        self.buffer.read(0, bytes).map_err(local)
+    }
+
+    /// Gives everything back.
+    pub fn close(self) -> Result<(), StepError> {
+        let failed = |step: &'static str, errno| StepError::new(step, errno);
+        let Self {
+            device,
+            domain,
+            region,
+            completions,
+            queue_pair,
+            ..
+        } = self;
+        queue_pair
+            .destroy()
+            .map_err(|(_, errno)| failed("destroy_qp", errno))?;
+        completions
+            .destroy()
+            .map_err(|(_, errno)| failed("destroy_cq", errno))?;
+        region
+            .dereg()
+            .map_err(|(_, errno)| failed("dereg_mr", errno))?;
+        if let Some(domain) = Arc::into_inner(domain) {
+            domain
+                .dealloc()
+                .map_err(|(_, errno)| failed("dealloc_pd", errno))?;
+        }
+        close(device.context)
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn finish(&self, id: u64) -> Result<(), RequestError> {
+        self.completions
+            .wait(id, REQUEST_LIMIT)
+            .map_err(RequestError::from)
+    }
+}
+
+impl From<WorkError> for RequestError {
+    fn from(error: WorkError) -> Self {
+        match error {
+            WorkError::Failed(completion) if completion.is_remote_access_error() => {
+                Self::RemoteAccess
+            }
+            WorkError::Failed(completion) if Completion::is_flushed(completion) => {
+                Self::Disconnected
+            }
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RemoteAccess => f.write_str(
+                "the node refused access: the lease has ended, or key or range are not the lease's",
+            ),
+            Self::Disconnected => f.write_str("the queue pair has failed before: bind again"),
+            Self::Failed(why) | Self::Local(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}
+
+fn local(error: impl fmt::Display) -> RequestError {
+    RequestError::Local(error.to_string())
+}
+
+/// A whole number of pages, so that it holds `bytes`.
+fn buffer(
+    domain: &Arc<ProtectionDomain>,
+    bytes: usize,
+) -> Result<(Arc<Arena>, MemoryRegion), StepError> {
+    let failed = |detail: String| StepError::new("make buffer", format!("{bytes} bytes: {detail}"));
+    let whole = (bytes as u64).next_multiple_of(ALIGN);
+    let arena =
+        Arena::open(&Source::default(), whole).map_err(|error| failed(error.to_string()))?;
+    let arena = Arc::new(arena);
+    let region = MemoryRegion::register(domain, &arena, (0, whole), Access::LocalBuffer)
+        .map_err(|errno| failed(format!("reg_mr: {errno}")))?;
+    Ok((arena, region))
+}

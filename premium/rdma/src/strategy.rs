@@ -1,0 +1,119 @@
+//! How leases are given out on a device: windows over one region, or a region each.
+
+use std::sync::Arc;
+
+use fabricbios_arena::Arena;
+use fabricbios_lease::StepError;
+use fabricbios_verbs::{MemoryRegion, ProtectionDomain};
+use fabricbios_wire::RdmaStrategy;
+
+use super::{device::Device, memory};
+
+/// What the operator asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Windows where the device has those of type 2B, else regions.
+    #[default]
+    Auto,
+    /// A type 2B window per queue pair, bound to one registration of the whole arena. A grant costs
+    /// no registration.
+    Window,
+    /// A protection domain and a region per lease: for virtual functions and other devices without
+    /// windows. All queue pairs of a lease have the same key, and it works for no other lease's.
+    Region,
+}
+
+/// What leases share on a device.
+#[derive(Debug)]
+pub(super) enum Shared {
+    /// Windows.
+    Windows {
+        domain: Arc<ProtectionDomain>,
+        /// All of the arena, without remote rights.
+        arena: MemoryRegion,
+        /// Whether a window bound to part of a region keeps its holder to that part.
+        have_bounds: bool,
+    },
+    /// Nothing: every lease has a domain and regions of its own.
+    Regions,
+}
+
+impl Strategy {
+    /// Whether devices without windows are of no use.
+    pub(super) fn needs_windows(self) -> bool {
+        self == Self::Window
+    }
+
+    /// What becomes of it on a device.
+    pub(super) fn on(self, has_type_2b: bool) -> RdmaStrategy {
+        match self {
+            Self::Auto | Self::Window if has_type_2b => RdmaStrategy::Window,
+            // A device without windows was not opened for `Window`.
+            Self::Auto | Self::Window | Self::Region => RdmaStrategy::Region,
+        }
+    }
+}
+
+impl Shared {
+    /// Makes and registers what windows need; pins nothing for regions.
+    pub(super) fn open(
+        device: &Device,
+        arena: &Arc<Arena>,
+        strategy: RdmaStrategy,
+    ) -> Result<Self, StepError> {
+        if strategy == RdmaStrategy::Region {
+            return Ok(Self::Regions);
+        }
+        let domain = ProtectionDomain::alloc(&device.context).map_err(|errno| {
+            StepError::new("alloc_pd", format_args!("{}: {errno}", device.name()))
+        })?;
+        let arena = memory::register_all(&domain, arena)?;
+        Ok(Self::Windows {
+            domain,
+            arena,
+            // Until the device has shown that they do not.
+            have_bounds: true,
+        })
+    }
+
+    /// Which it is, as clients are told.
+    pub(super) fn strategy(&self) -> RdmaStrategy {
+        match self {
+            Self::Windows { .. } => RdmaStrategy::Window,
+            Self::Regions => RdmaStrategy::Region,
+        }
+    }
+
+    /// Gives it back, when no lease is left.
+    pub(super) fn close(self) -> Result<(), StepError> {
+        let Self::Windows { domain, arena, .. } = self else {
+            return Ok(());
+        };
+        arena
+            .dereg()
+            .map_err(|(_, errno)| StepError::new("dereg_mr arena", errno))?;
+        match Arc::into_inner(domain).map(ProtectionDomain::dealloc) {
+            Some(Err((_, errno))) => Err(StepError::new("dealloc_pd", errno)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_taken_where_there_are_unless_regions_are_asked_for() {
+        assert_eq!(Strategy::Auto.on(true), RdmaStrategy::Window);
+        assert_eq!(Strategy::Auto.on(false), RdmaStrategy::Region);
+        assert_eq!(Strategy::Window.on(true), RdmaStrategy::Window);
+        assert_eq!(Strategy::Region.on(true), RdmaStrategy::Region);
+    }
+
+    #[test]
+    fn only_window_cannot_do_without_windows() {
+        assert!(Strategy::Window.needs_windows());
+        assert!(!Strategy::Auto.needs_windows() && !Strategy::Region.needs_windows());
+    }
+}

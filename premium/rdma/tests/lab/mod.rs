@@ -1,0 +1,163 @@
+//! A backend on the lab's device, and what tests do with it again and again.
+
+use std::{
+    net::Ipv6Addr,
+    process::Command,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fabricbios_arena::{Arena, Source};
+use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
+use fabricbios_rdma::{Guard, RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
+
+pub(crate) mod child;
+
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const ARENA_BYTES: u64 = 4 << 20;
+pub(crate) const RESOURCE: ResourceId = ResourceId(7);
+
+/// soft-RoCE drops completions when many queue pairs are busy at once, so tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Whether this run is meant to reach a device.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os("FABRICBIOS_LAB").is_some_and(|value| value == "1")
+}
+
+pub(crate) struct Lab {
+    pub(crate) backend: RdmaBackend,
+    pub(crate) arena: Arc<Arena>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    pub(crate) fn open() -> Self {
+        let arena = Arena::open(&Source::default(), ARENA_BYTES).unwrap();
+        Self::over(arena, crate::STRATEGY)
+    }
+
+    pub(crate) fn over(arena: Arena, strategy: Strategy) -> Self {
+        assert!(
+            is_wanted(),
+            "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"
+        );
+        let arena = Arc::new(arena);
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = RdmaConfig {
+            device: None,
+            arena: Arc::clone(&arena),
+            resource_id: RESOURCE,
+            strategy,
+        };
+        let backend = match RdmaBackend::open(config).unwrap() {
+            RdmaOpened::Ready(backend) => *backend,
+            RdmaOpened::Absent(reason) => panic!("FABRICBIOS_LAB=1 and {reason}"),
+        };
+        Self {
+            backend,
+            arena,
+            _turn: turn,
+        }
+    }
+
+    pub(crate) fn guarded_by(self, guard: Arc<dyn Guard>) -> Self {
+        let backend = self.backend.guarded_by(guard);
+        Self { backend, ..self }
+    }
+
+    /// Takes everything down; a test that gets here must have left nothing behind.
+    pub(crate) fn close(self) {
+        self.backend.close().unwrap();
+    }
+
+    /// Binds a lease to a client and connects the client.
+    pub(crate) fn grant(&self, lease: u128, extent: Extent) -> (RdmaRequester, RdmaBinding) {
+        let client = client();
+        let rdma = self
+            .bind(tag(lease, 1), extent, Some(client.peer()))
+            .unwrap();
+        client.connect(&rdma).unwrap();
+        (client, rdma)
+    }
+
+    pub(crate) fn bind(
+        &self,
+        tag: Tag,
+        extent: Extent,
+        peer: Option<RdmaPeer>,
+    ) -> Result<RdmaBinding, BindError> {
+        let order = BindOrder {
+            tag,
+            extent,
+            transport: Transport::Rdma,
+            peers: peer.into_iter().collect(),
+            block: None,
+            adopts: false,
+        };
+        self.backend
+            .bind(&order)
+            .map(|binding| binding.rdma.unwrap())
+    }
+
+    pub(crate) fn cut(&self, tag: Tag) -> String {
+        self.backend.cut(tag, Farewell::Brief).unwrap().to_string()
+    }
+
+    pub(crate) fn cut_and_release(&self, tag: Tag, extent: Extent) {
+        self.cut(tag);
+        self.backend.release(tag, extent, &|| ()).unwrap();
+    }
+
+    pub(crate) fn bytes(&self, extent: Extent) -> Vec<u8> {
+        let mut bytes = vec![0; extent.length as usize];
+        self.arena.read(extent.offset, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+pub(crate) fn client() -> RdmaRequester {
+    RdmaRequester::open(None, 1 << 20).unwrap()
+}
+
+pub(crate) fn tag(lease: u128, generation: u32) -> Tag {
+    Tag {
+        lease_id: LeaseId(lease),
+        generation: Generation(generation),
+        resource_id: RESOURCE,
+    }
+}
+
+pub(crate) fn pages(first: u64, count: u64) -> Extent {
+    Extent {
+        offset: first * PAGE,
+        length: count * PAGE,
+    }
+}
+
+/// A peer on the lab's own network that answers no address resolution.
+pub(crate) fn nobody() -> RdmaPeer {
+    let gid = "::ffff:10.77.0.250".parse::<Ipv6Addr>().unwrap().octets();
+    RdmaPeer {
+        qpn: 99,
+        psn: 1,
+        gid,
+        path_mtu: 0,
+    }
+}
+
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8 + 1).collect()
+}
+
+/// The kernel's own count of objects, by another program than the one under test.
+pub(crate) fn kernel_objects() -> String {
+    let output = Command::new("rdma")
+        .args(["resource", "show"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(" qp "), "no count of queue pairs in {text:?}");
+    text
+}

@@ -1,0 +1,343 @@
+//! Binding: peers that are not there, cuts that come meanwhile, and binding again.
+
+use std::sync::{
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
+
+use fabricbios_lease::{Backend, BindError, Extent};
+use fabricbios_rdma::{RequestError, Strategy};
+
+use crate::{
+    STRATEGY,
+    lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, nobody, pages, tag},
+};
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_peer_that_cannot_be_reached_is_refused_by_name_and_delays_nobody() {
+    let lab = Lab::open();
+    let client = client();
+    let before = kernel_objects();
+    let finished = AtomicBool::new(false);
+    let cuts = std::thread::scope(|threads| {
+        let (starting, started) = mpsc::channel();
+        let stuck = threads.spawn(|| {
+            let starting = starting;
+            starting.send(()).unwrap();
+            let result = lab.bind(tag(1, 1), pages(0, 1), Some(nobody()));
+            finished.store(true, Ordering::SeqCst);
+            result
+        });
+        started.recv().unwrap();
+        let mut cuts = 0;
+        for lease in 2.. {
+            lab.bind(tag(lease, 1), pages(1, 1), Some(client.peer()))
+                .unwrap();
+            lab.cut(tag(lease, 1));
+            if finished.load(Ordering::SeqCst) {
+                break;
+            }
+            cuts += 1;
+            lab.backend
+                .release(tag(lease, 1), pages(1, 1), &|| ())
+                .unwrap();
+        }
+        match stuck.join().unwrap() {
+            Err(BindError::Refused(error)) => {
+                let text = error.to_string();
+                println!("{text}");
+                assert!(
+                    text.contains("::ffff:10.77.0.250 cannot be reached"),
+                    "{text}"
+                );
+            }
+            other => panic!("expected a refusal, got {other:?}"),
+        }
+        cuts
+    });
+    println!("{cuts} other leases were cut meanwhile");
+    assert!(
+        cuts >= 1,
+        "no other lease was cut while one peer was looked for"
+    );
+    assert_eq!(kernel_objects(), before);
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_does_not_wait_for_a_bind_that_is_looking_for_its_peer() {
+    let lab = Lab::open();
+    // Seeing that the bind has begun takes a moment, and the kernel's search for the peer has an
+    // end: on a slow machine it may be over first, and that round shows nothing.
+    let cancelled = (1..=5).find(|lease| cut_while_connecting(&lab, *lease));
+    let lease = cancelled.expect("every bind had ended before its cut");
+    let again = lab.bind(tag(lease, 1), pages(0, 1), Some(nobody()));
+    assert_eq!(
+        again,
+        Err(BindError::Cancelled),
+        "a straggler after the release"
+    );
+    lab.close();
+}
+
+/// Whether the bind was still going on when the cut returned.
+fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
+    let before = kernel_objects();
+    let finished = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let stuck = threads.spawn(|| {
+            let result = lab.bind(tag(lease, 1), pages(0, 1), Some(nobody()));
+            finished.store(true, Ordering::SeqCst);
+            result
+        });
+        // The queue pair shows that the bind has begun.
+        while kernel_objects() == before && !finished.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        lab.cut(tag(lease, 1));
+        let cut_first = !finished.load(Ordering::SeqCst);
+        lab.backend
+            .release(tag(lease, 1), pages(0, 1), &|| ())
+            .unwrap();
+        assert_eq!(
+            kernel_objects(),
+            before,
+            "release came before the bind had ended"
+        );
+        let result = stuck.join().unwrap();
+        assert!(
+            !cut_first || result == Err(BindError::Cancelled),
+            "{result:?}"
+        );
+        cut_first
+    })
+}
+
+/// Everything that a binding beside another one can fail at before that one ends.
+const BEFORE_THE_CUT: &[&[&str]] = &[
+    &["create_qp"],
+    &["modify_qp RTR"],
+    &["modify_qp RTS"],
+    match STRATEGY {
+        Strategy::Region => &["create_qp"],
+        _ => &["alloc_mw"],
+    },
+    // And what was made by then cannot be taken away yet.
+    &["modify_qp RTS", "destroy_qp"],
+];
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_binding_that_cannot_be_connected_takes_nothing_from_the_one_in_use() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut first, old) = lab.grant(1, pages(0, 1));
+    let mut second = client();
+    let in_use = kernel_objects();
+    let refused = lab.bind(tag(1, 2), pages(0, 1), Some(nobody()));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert_eq!(kernel_objects(), in_use);
+    let mut generation = 2;
+    for faults in BEFORE_THE_CUT {
+        generation += 1;
+        lab.backend.fail_next(faults);
+        let failed = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
+        let Err(BindError::Failed(error)) = failed else {
+            panic!("{faults:?}: {failed:?}");
+        };
+        assert_eq!(error.step, faults[0]);
+        let written = first.write(old.rkey.unwrap(), old.remote_addr, &[3; 8]);
+        assert_eq!(written, Ok(()), "{faults:?}");
+    }
+    generation += 1;
+    let new = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
+    let new = new.unwrap();
+    second.connect(&new).unwrap();
+    assert!(
+        first
+            .write(old.rkey.unwrap(), old.remote_addr, &[4; 8])
+            .is_err()
+    );
+    second
+        .write(new.rkey.unwrap(), new.remote_addr, &[5; 8])
+        .unwrap();
+    assert_eq!(lab.bytes(pages(0, 1))[..8], [5; 8]);
+    lab.cut_and_release(tag(1, generation), pages(0, 1));
+    first.close().unwrap();
+    second.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_binding_that_cannot_be_opened_says_that_the_one_before_is_gone() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut first, old) = lab.grant(1, pages(0, 1));
+    let second = client();
+    lab.backend.fail_next(&[OPENS]);
+    let lost = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    assert!(matches!(lost, Err(BindError::Lost(_))), "{lost:?}");
+    assert!(
+        first
+            .write(old.rkey.unwrap(), old.remote_addr, &[1])
+            .is_err()
+    );
+    let new = lab.bind(tag(1, 3), pages(0, 1), Some(second.peer()));
+    second.connect(&new.unwrap()).unwrap();
+    lab.cut_and_release(tag(1, 3), pages(0, 1));
+    first.close().unwrap();
+    second.close().unwrap();
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+/// The step that opens access.
+const OPENS: &str = match STRATEGY {
+    Strategy::Region => "modify_qp access",
+    _ => "bind_mw",
+};
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_ends_the_binding_in_use_and_waits_for_none_that_is_made_beside_it() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let cut_first = (1..=5).any(|lease| {
+        let (mut first, old) = lab.grant(lease, pages(0, 1));
+        let in_use = kernel_objects();
+        let finished = AtomicBool::new(false);
+        let cut_first = std::thread::scope(|threads| {
+            let stuck = threads.spawn(|| {
+                let result = lab.bind(tag(lease, 2), pages(0, 1), Some(nobody()));
+                finished.store(true, Ordering::SeqCst);
+                result
+            });
+            while kernel_objects() == in_use && !finished.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            lab.cut(tag(lease, 2));
+            let cut_first = !finished.load(Ordering::SeqCst);
+            let written = first.write(old.rkey.unwrap(), old.remote_addr, &[1]);
+            assert!(written.is_err(), "after the cut");
+            let result = stuck.join().unwrap();
+            assert!(
+                !cut_first || result == Err(BindError::Cancelled),
+                "{result:?}"
+            );
+            cut_first
+        });
+        let released = lab.backend.release(tag(lease, 2), pages(0, 1), &|| ());
+        released.unwrap();
+        first.close().unwrap();
+        cut_first
+    });
+    assert!(cut_first, "every bind had ended before its cut");
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_queue_pair_that_was_told_stays_when_its_peer_cannot_be_reached() {
+    let lab = Lab::open();
+    let prepared = lab.bind(tag(1, 1), pages(0, 1), None).unwrap();
+    let before = kernel_objects();
+    let refused = lab.bind(tag(1, 2), pages(0, 1), Some(nobody()));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert_eq!(kernel_objects(), before);
+    let mut client = client();
+    let bound = lab.bind(tag(1, 3), pages(0, 1), Some(client.peer()));
+    let bound = bound.unwrap();
+    assert_eq!((bound.qp_num, bound.psn), (prepared.qp_num, prepared.psn));
+    client.connect(&bound).unwrap();
+    client
+        .write(bound.rkey.unwrap(), bound.remote_addr, &[5; 8])
+        .unwrap();
+    lab.cut_and_release(tag(1, 3), pages(0, 1));
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_queue_pair_that_was_told_before_its_peer_is_known_is_the_one_connected() {
+    let lab = Lab::open();
+    let mut client = client();
+    let prepared = lab.bind(tag(1, 1), pages(0, 1), None).unwrap();
+    assert_eq!(prepared.rkey, None);
+    let bound = lab
+        .bind(tag(1, 2), pages(0, 1), Some(client.peer()))
+        .unwrap();
+    assert_eq!((bound.qp_num, bound.psn), (prepared.qp_num, prepared.psn));
+    client.connect(&bound).unwrap();
+    client
+        .write(bound.rkey.unwrap(), bound.remote_addr, &[5; 8])
+        .unwrap();
+    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_client_whose_own_fault_killed_its_connection_binds_again() {
+    let lab = Lab::open();
+    let (mut failed, first) = lab.grant(1, pages(0, 1));
+    let result = failed.write(first.rkey.unwrap(), first.remote_addr + PAGE, &[1]);
+    assert_eq!(result, Err(RequestError::RemoteAccess));
+    let refused = lab.backend.rotate(tag(1, 1));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    let mut client = client();
+    let second = lab
+        .bind(tag(1, 2), pages(0, 1), Some(client.peer()))
+        .unwrap();
+    assert_ne!(second.rkey, first.rkey);
+    client.connect(&second).unwrap();
+    client
+        .write(second.rkey.unwrap(), second.remote_addr, &[6; 8])
+        .unwrap();
+    // An order for the binding that is gone does nothing to the one that is there.
+    lab.cut(tag(1, 1));
+    client
+        .write(second.rkey.unwrap(), second.remote_addr, &[7; 8])
+        .unwrap();
+    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    failed.close().unwrap();
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn bytes_of_another_lease_and_bytes_that_are_not_there_are_not_bound() {
+    let lab = Lab::open();
+    let (mut holder, rdma) = lab.grant(1, pages(0, 4));
+    let peer = holder.peer();
+    let taken = lab.bind(tag(2, 1), pages(3, 2), Some(peer));
+    assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
+    for (offset, length) in [
+        (PAGE, 0),
+        (ARENA_BYTES, PAGE),
+        (PAGE / 2, PAGE),
+        (u64::MAX - 4095, PAGE),
+    ] {
+        let wrong = lab.bind(tag(2, 1), Extent { offset, length }, Some(peer));
+        assert!(
+            matches!(wrong, Err(BindError::Refused(_))),
+            "{offset} {length}: {wrong:?}"
+        );
+    }
+    holder
+        .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
+        .unwrap();
+    lab.cut_and_release(tag(1, 1), pages(0, 4));
+    lab.bind(tag(2, 1), pages(3, 2), None).unwrap();
+    lab.cut_and_release(tag(2, 1), pages(3, 2));
+    holder.close().unwrap();
+    lab.close();
+}

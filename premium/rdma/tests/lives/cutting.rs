@@ -1,0 +1,151 @@
+//! Ending access, from the client's side, and what is left for the next lease.
+
+use std::{
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use fabricbios_lease::{Backend, Extent};
+use fabricbios_rdma::RequestError;
+
+use crate::lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, pages, pattern, tag};
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_ends_continuous_writes_and_nothing_lands_afterwards() {
+    let lab = Lab::open();
+    let extent = pages(0, 16);
+    let (mut client, rdma) = lab.grant(1, extent);
+    let writes = AtomicUsize::new(0);
+    std::thread::scope(|threads| {
+        let (started, running) = mpsc::channel();
+        let writer = threads.spawn(|| {
+            let started = started;
+            let bytes = extent.length as usize;
+            loop {
+                let count = writes.fetch_add(1, Ordering::SeqCst);
+                let fill = vec![(count % 255) as u8 + 1; bytes];
+                let result = client.write(rdma.rkey.unwrap(), rdma.remote_addr, &fill);
+                if count == 20 {
+                    started.send(()).unwrap();
+                }
+                if let Err(error) = result {
+                    return error;
+                }
+            }
+        });
+        running.recv().unwrap();
+        let proof = lab.cut(tag(1, 1));
+        let after_cut = lab.bytes(extent);
+        let ended = writer.join().unwrap();
+        // Refused when a write begins after the key has died; a write that was half way is not
+        // answered any more, and the client's device gives up.
+        let silent = matches!(&ended, RequestError::Failed(why) if why.contains("retry"));
+        assert!(
+            silent || ended == RequestError::RemoteAccess,
+            "{ended:?} after {proof}"
+        );
+        assert!(
+            lab.bytes(extent) == after_cut,
+            "bytes changed after the cut"
+        );
+        println!("cut: {proof}; client: {ended}");
+    });
+    assert!(writes.load(Ordering::SeqCst) > 20);
+    lab.backend.release(tag(1, 1), extent, &|| ()).unwrap();
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_after_a_tenants_fault_does_not_stall() {
+    let lab = Lab::open();
+    let (client_a, _) = lab.grant(1, pages(0, 1));
+    let started = Instant::now();
+    lab.cut(tag(1, 1));
+    let healthy = started.elapsed();
+    let (mut client_b, rdma) = lab.grant(2, pages(1, 1));
+    let result = client_b.write(rdma.rkey.unwrap(), rdma.remote_addr + PAGE, &[1]);
+    assert_eq!(result, Err(RequestError::RemoteAccess));
+    let started = Instant::now();
+    let proof = lab.cut(tag(2, 1));
+    let faulted = started.elapsed();
+    println!("healthy {healthy:?}, after a fault {faulted:?}: {proof}");
+    // The stall that this guards against is about ten thousand times the healthy cut.
+    assert!(
+        faulted < healthy.max(Duration::from_millis(1)) * 500,
+        "{faulted:?}: {proof}"
+    );
+    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    lab.backend.release(tag(2, 1), pages(1, 1), &|| ()).unwrap();
+    client_a.close().unwrap();
+    client_b.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn release_leaves_zeros_and_is_idempotent() {
+    let lab = Lab::open();
+    let extent = Extent {
+        offset: 0,
+        length: ARENA_BYTES,
+    };
+    let (mut client, rdma) = lab.grant(1, extent);
+    client
+        .write(rdma.rkey.unwrap(), rdma.remote_addr, &pattern(1 << 20))
+        .unwrap();
+    assert!(
+        lab.backend.release(tag(1, 1), extent, &|| ()).is_err(),
+        "it is not cut"
+    );
+    assert!(lab.bytes(pages(0, 1)).iter().all(|byte| *byte != 0));
+    lab.cut(tag(1, 1));
+    let reports = AtomicUsize::new(0);
+    let progress = || {
+        reports.fetch_add(1, Ordering::SeqCst);
+    };
+    lab.backend.release(tag(1, 1), extent, &progress).unwrap();
+    assert!(reports.load(Ordering::SeqCst) > 0);
+    assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
+    // The next holder's bytes survive a release that comes twice.
+    let (mut next, next_rdma) = lab.grant(2, extent);
+    next.write(next_rdma.rkey.unwrap(), next_rdma.remote_addr, &[9; 8])
+        .unwrap();
+    lab.backend.release(tag(1, 1), extent, &|| ()).unwrap();
+    assert_eq!(lab.bytes(pages(0, 1))[..8], [9; 8]);
+    lab.cut_and_release(tag(2, 1), extent);
+    client.close().unwrap();
+    next.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn leases_bound_and_cut_by_many_threads_do_not_disturb_each_other() {
+    let lab = Lab::open();
+    let client = client();
+    let before = kernel_objects();
+    std::thread::scope(|threads| {
+        for thread in 0..6_u64 {
+            let (lab, peer) = (&lab, client.peer());
+            threads.spawn(move || {
+                let extent = pages(thread * 2, 2);
+                for round in 0..20_u64 {
+                    let lease = tag(u128::from(thread * 1000 + round + 1), 1);
+                    let rdma = lab.bind(lease, extent, Some(peer)).unwrap();
+                    assert!(rdma.rkey.is_some());
+                    lab.backend.rotate(lease).unwrap();
+                    lab.cut_and_release(lease, extent);
+                }
+            });
+        }
+    });
+    assert_eq!(kernel_objects(), before);
+    client.close().unwrap();
+    lab.close();
+}

@@ -1,0 +1,123 @@
+//! Rotation, and keys that never come back.
+
+use std::sync::mpsc;
+
+use fabricbios_lease::{Backend, BindError};
+use fabricbios_rdma::{RequestError, Strategy};
+
+use crate::{
+    STRATEGY,
+    lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, pages, tag},
+};
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_rotated_key_works_until_it_is_retired() {
+    let lab = Lab::open();
+    let (mut client, rdma) = lab.grant(1, pages(0, 1));
+    let old = rdma.rkey.unwrap();
+    let rotated = lab.backend.rotate(tag(1, 1)).unwrap().rdma.unwrap();
+    let new = rotated.rkey.unwrap();
+    assert_ne!(new, old);
+    assert_eq!(rotated.previous.unwrap().rkey, old);
+    assert_eq!(
+        (rotated.qp_num, rotated.remote_addr),
+        (rdma.qp_num, rdma.remote_addr)
+    );
+    client.write(old, rdma.remote_addr, &[1; 8]).unwrap();
+    client.write(new, rdma.remote_addr + 8, &[2; 8]).unwrap();
+    assert!(matches!(
+        lab.backend.rotate(tag(1, 1)),
+        Err(BindError::Refused(_))
+    ));
+    let retired = lab.backend.retire_key(tag(1, 1)).unwrap().rdma.unwrap();
+    assert_eq!((retired.rkey, retired.previous), (Some(new), None));
+    client.write(new, rdma.remote_addr, &[3; 8]).unwrap();
+    assert_eq!(
+        client.write(old, rdma.remote_addr, &[4; 8]),
+        Err(RequestError::RemoteAccess)
+    );
+    assert_eq!(lab.bytes(pages(0, 1))[..16], [[3; 8], [2; 8]].concat());
+    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_ends_both_keys_of_an_unfinished_rotation() {
+    let lab = Lab::open();
+    let (mut client, rdma) = lab.grant(1, pages(0, 1));
+    lab.backend.rotate(tag(1, 1)).unwrap();
+    let proof = lab.cut(tag(1, 1));
+    let ended = match STRATEGY {
+        Strategy::Region => "dereg_mr ok",
+        _ => "dealloc_mw ok",
+    };
+    assert_eq!(proof.matches(ended).count(), 2, "{proof}");
+    assert!(
+        client
+            .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
+            .is_err()
+    );
+    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn leases_of_the_same_bytes_never_hand_a_key_on() {
+    let leases = if std::env::var_os("FABRICBIOS_FULL").is_some() {
+        1000
+    } else {
+        100
+    };
+    let lab = Lab::open();
+    let client = client();
+    let before = kernel_objects();
+    let mut last = None;
+    for lease in 1..=leases {
+        let rdma = lab
+            .bind(tag(lease, 1), pages(0, 1), Some(client.peer()))
+            .unwrap();
+        assert_ne!(rdma.rkey, last, "lease {lease}");
+        last = rdma.rkey;
+        lab.cut_and_release(tag(lease, 1), pages(0, 1));
+    }
+    assert_eq!(kernel_objects(), before);
+    client.close().unwrap();
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_cut_in_the_middle_of_a_rotation_leaves_nothing() {
+    let lab = Lab::open();
+    let client = client();
+    let before = kernel_objects();
+    // Large enough that a region of it takes a moment to register.
+    let extent = pages(0, ARENA_BYTES / PAGE);
+    for lease in 1..=40 {
+        lab.bind(tag(lease, 1), extent, Some(client.peer()))
+            .unwrap();
+        std::thread::scope(|threads| {
+            let (started, rotating) = mpsc::channel();
+            let backend = &lab.backend;
+            let rotation = threads.spawn(move || {
+                started.send(()).unwrap();
+                backend.rotate(tag(lease, 1))
+            });
+            rotating.recv().unwrap();
+            lab.cut_and_release(tag(lease, 1), extent);
+            let rotated = rotation.join().unwrap();
+            assert!(
+                !matches!(rotated, Err(BindError::Stranded(_))),
+                "{rotated:?}"
+            );
+        });
+        assert_eq!(kernel_objects(), before, "lease {lease}");
+    }
+    client.close().unwrap();
+    lab.close();
+}

@@ -1,0 +1,202 @@
+//! Several queue pairs over the same bytes.
+
+use fabricbios_lease::{Backend, BindError, BindOrder};
+use fabricbios_rdma::{RdmaRequester, RequestError, Strategy};
+use fabricbios_wire::{RdmaBinding, RdmaPeer, Transport};
+
+use crate::{
+    STRATEGY,
+    lab::{Lab, PAGE, client, kernel_objects, nobody, pages, tag},
+};
+
+const LANES: usize = 3;
+
+fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
+    BindOrder {
+        tag: tag(1, generation),
+        extent: pages(0, 2),
+        transport: Transport::Rdma,
+        peers,
+        block: None,
+        adopts: false,
+    }
+}
+
+/// A lease with a queue pair for each of some clients.
+fn grant(lab: &Lab, generation: u32) -> (Vec<RdmaRequester>, RdmaBinding) {
+    let clients: Vec<_> = (0..LANES).map(|_| client()).collect();
+    let peers = clients.iter().map(RdmaRequester::peer).collect();
+    let binding = lab.backend.bind(&order(generation, peers)).unwrap();
+    let rdma = binding.rdma.unwrap();
+    for (client, lane) in clients.iter().zip(lanes(&rdma)) {
+        client.connect(&lane).unwrap();
+    }
+    (clients, rdma)
+}
+
+/// The binding as each of the client's queue pairs sees it.
+fn lanes(rdma: &RdmaBinding) -> Vec<RdmaBinding> {
+    let further = rdma.further.iter().map(|pair| RdmaBinding {
+        rkey: Some(pair.rkey),
+        qp_num: pair.qp_num,
+        psn: pair.psn,
+        ..rdma.clone()
+    });
+    [rdma.clone()].into_iter().chain(further).collect()
+}
+
+fn write(client: &mut RdmaRequester, lane: &RdmaBinding, byte: u8) -> Result<(), RequestError> {
+    client.write(lane.rkey.unwrap(), lane.remote_addr, &[byte; 8])
+}
+
+fn close(lab: Lab, clients: Vec<RdmaRequester>) {
+    for client in clients {
+        client.close().unwrap();
+    }
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn every_queue_pair_reaches_the_same_bytes_and_a_cut_ends_all_of_them() {
+    let lab = Lab::open();
+    let before = kernel_objects();
+    let (mut clients, rdma) = grant(&lab, 1);
+    let lanes = lanes(&rdma);
+    assert_eq!(lanes.len(), LANES);
+    for (at, (client, lane)) in clients.iter_mut().zip(&lanes).enumerate() {
+        write(client, lane, at as u8 + 1).unwrap();
+        assert_eq!(lab.bytes(pages(0, 1))[..8], [at as u8 + 1; 8]);
+    }
+    let proof = lab.cut(tag(1, 1));
+    println!("{proof}");
+    for step in ["destroy_qp ok", "restrack ok"] {
+        assert_eq!(proof.matches(step).count(), LANES, "{proof}");
+    }
+    for (client, lane) in clients.iter_mut().zip(&lanes) {
+        assert!(write(client, lane, 9).is_err());
+    }
+    assert_ne!(lab.bytes(pages(0, 1))[..8], [9; 8]);
+    lab.backend.release(tag(1, 1), pages(0, 2), &|| ()).unwrap();
+    for client in clients {
+        client.close().unwrap();
+    }
+    assert_eq!(kernel_objects(), before);
+    lab.close();
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn windows_have_a_key_each_and_a_region_has_one_for_all() {
+    let lab = Lab::open();
+    let (mut clients, rdma) = grant(&lab, 1);
+    let mut keys: Vec<_> = lanes(&rdma).iter().map(|lane| lane.rkey.unwrap()).collect();
+    keys.dedup();
+    match STRATEGY {
+        Strategy::Region => assert_eq!(keys.len(), 1),
+        _ => {
+            assert_eq!(keys.len(), LANES);
+            // A window is its queue pair's alone.
+            let stolen = clients[0].write(keys[1], rdma.remote_addr, &[1; 8]);
+            assert_eq!(stolen, Err(RequestError::RemoteAccess));
+        }
+    }
+    lab.cut_and_release(tag(1, 1), pages(0, 2));
+    close(lab, clients);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_rotation_gives_every_queue_pair_a_new_key_and_retires_every_old_one() {
+    let lab = Lab::open();
+    let (mut clients, rdma) = grant(&lab, 1);
+    let old = lanes(&rdma);
+    let rotated = lab.backend.rotate(tag(1, 1)).unwrap().rdma.unwrap();
+    let new = lanes(&rotated);
+    for (client, (old, new)) in clients.iter_mut().zip(old.iter().zip(&new)) {
+        assert_ne!(old.rkey, new.rkey);
+        assert_eq!(old.qp_num, new.qp_num);
+        write(client, old, 1).unwrap();
+        write(client, new, 2).unwrap();
+    }
+    lab.backend.retire_key(tag(1, 1)).unwrap();
+    for (client, (old, new)) in clients.iter_mut().zip(old.iter().zip(&new)) {
+        write(client, new, 3).unwrap();
+        assert_eq!(write(client, old, 4), Err(RequestError::RemoteAccess));
+    }
+    assert_eq!(lab.bytes(pages(0, 1))[..8], [3; 8]);
+    lab.cut_and_release(tag(1, 1), pages(0, 2));
+    close(lab, clients);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn one_peer_that_cannot_be_reached_refuses_the_bind_and_leaves_nothing() {
+    let lab = Lab::open();
+    let client = client();
+    let before = kernel_objects();
+    let refused = lab
+        .backend
+        .bind(&order(1, vec![client.peer(), nobody(), client.peer()]));
+    match refused {
+        Err(BindError::Refused(error)) => {
+            assert!(error.detail.contains("10.77.0.250"), "{error}");
+        }
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+    assert_eq!(kernel_objects(), before);
+    close(lab, vec![client]);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn one_that_fails_leaves_the_others_until_the_lease_is_bound_again() {
+    let lab = Lab::open();
+    let (mut clients, rdma) = grant(&lab, 1);
+    let old = lanes(&rdma);
+    let outside = clients[1].write(old[1].rkey.unwrap(), rdma.remote_addr + 2 * PAGE, &[1]);
+    assert_eq!(outside, Err(RequestError::RemoteAccess));
+    write(&mut clients[0], &old[0], 1).unwrap();
+    write(&mut clients[2], &old[2], 2).unwrap();
+    let (mut again, rdma) = grant(&lab, 2);
+    for (client, lane) in again.iter_mut().zip(lanes(&rdma)) {
+        write(client, &lane, 3).unwrap();
+    }
+    assert!(write(&mut clients[0], &old[0], 4).is_err());
+    lab.cut_and_release(tag(1, 2), pages(0, 2));
+    clients.extend(again);
+    close(lab, clients);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_prepared_queue_pair_stays_when_the_peer_of_another_one_cannot_be_reached() {
+    let lab = Lab::open();
+    let prepared = lab.bind(tag(1, 1), pages(0, 2), None).unwrap();
+    let waiting = client();
+    let before = kernel_objects();
+    let refused = lab.backend.bind(&order(2, vec![waiting.peer(), nobody()]));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert_eq!(kernel_objects(), before);
+    let (mut clients, rdma) = grant(&lab, 3);
+    assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
+    write(&mut clients[0], &lanes(&rdma)[0], 1).unwrap();
+    lab.cut_and_release(tag(1, 3), pages(0, 2));
+    clients.push(waiting);
+    close(lab, clients);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_prepared_queue_pair_becomes_the_first_of_several() {
+    let lab = Lab::open();
+    let prepared = lab.bind(tag(1, 1), pages(0, 2), None).unwrap();
+    assert_eq!(prepared.rkey, None);
+    let (mut clients, rdma) = grant(&lab, 2);
+    assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
+    for (client, lane) in clients.iter_mut().zip(lanes(&rdma)) {
+        write(client, &lane, 1).unwrap();
+    }
+    lab.cut_and_release(tag(1, 2), pages(0, 2));
+    close(lab, clients);
+}

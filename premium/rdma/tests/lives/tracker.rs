@@ -1,0 +1,31 @@
+//! What the kernel's resource tracker says of queue pairs.
+
+use std::{process, thread};
+
+use fabricbios_rdma::restrack;
+
+use crate::lab::{Lab, pages, tag};
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
+fn a_queue_pair_is_its_processes_whichever_thread_made_it() {
+    let lab = Lab::open();
+    let facts = lab.backend.inventory();
+    let index = restrack::device_index(&facts.device).unwrap();
+    let look = |number| restrack::queue_pair(index, facts.port, number).unwrap();
+    let grant = || {
+        let (client, rdma) = lab.grant(1, pages(0, 1));
+        // Its maker lives.
+        let tracked = look(rdma.qp_num).unwrap();
+        assert!(tracked.may_be_of(process::id()), "{tracked:?}");
+        assert!(!tracked.may_be_of(1), "{tracked:?}");
+        (client, rdma.qp_num)
+    };
+    let made = thread::scope(|threads| threads.spawn(grant).join());
+    let (client, number) = made.unwrap();
+    assert!(look(number).unwrap().may_be_of(process::id()));
+    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    assert_eq!(look(number), None);
+    client.close().unwrap();
+    lab.close();
+}

@@ -1,0 +1,263 @@
+//! A thin typed layer over libibverbs and librdmacm.
+//!
+//! Every object is taken down by a method that consumes it and gives it back with the errno when
+//! the kernel refuses; nothing is taken down in `Drop`, which only reports what was forgotten;
+//! [`managed`], whose process ends, is the exception.
+//! libibverbs is loaded when first called, so a host without it is an ordinary host.
+
+mod foreign;
+pub mod managed;
+mod memory;
+mod pair;
+mod queue;
+mod work;
+
+use std::{
+    ffi::CStr,
+    fmt,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, RawFd},
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+use nix::errno::Errno;
+use rdma_mummy_sys as ffi;
+
+pub use foreign::fail_queue_pair;
+pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window};
+pub use pair::{Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote};
+pub use queue::{Completion, CompletionQueue, WorkError};
+
+/// An object that the kernel would not take down, and what it said.
+pub type Refused<T> = (T, Errno);
+
+/// What a device says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Ports, counted from 1.
+    pub ports: u8,
+    /// Whether memory windows of type 2B exist.
+    pub has_type_2b: bool,
+    /// Whether remote atomics exist.
+    pub atomics: bool,
+    /// Largest number of reads and atomics answered at once by one queue pair.
+    pub responder_reads: u8,
+    /// Most queue pairs.
+    pub queue_pairs: u32,
+    /// Most memory windows.
+    pub windows: u32,
+    /// Largest region.
+    pub region_bytes: u64,
+}
+
+/// What a port says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// Whether it carries traffic.
+    pub active: bool,
+    /// Path MTU in bytes.
+    pub mtu_bytes: u16,
+    /// Largest message in bytes.
+    pub message_bytes: u32,
+}
+
+/// The devices of this host, as they were when asked.
+pub struct DeviceList {
+    list: NonNull<*mut ffi::ibv_device>,
+    count: usize,
+}
+
+/// An opened device. Its calls may be made from several threads at once.
+pub struct Context {
+    raw: Option<NonNull<ffi::ibv_context>>,
+    name: String,
+}
+
+// SAFETY: libibverbs documents its objects as usable from any thread, and both types only hand
+// out copies of what the library's structures hold.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// libibverbs keeps its list of devices in unguarded statics while it scans for them.
+static SCAN: Mutex<()> = Mutex::new(());
+
+impl DeviceList {
+    /// Asks for the devices; `ENOSYS` where there is no libibverbs or no kernel support.
+    pub fn get() -> Result<Self, Errno> {
+        let _scan = SCAN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut count = 0;
+        Errno::clear();
+        // SAFETY: `count` is valid for the call; the result is null or an array of `count`.
+        let list = unsafe { ffi::ibv_get_device_list(&raw mut count) };
+        let list = NonNull::new(list).ok_or_else(last_errno)?;
+        Ok(Self {
+            list,
+            count: usize::try_from(count).unwrap_or(0),
+        })
+    }
+
+    /// Names, in the library's order.
+    pub fn names(&self) -> Vec<String> {
+        (0..self.count)
+            .map(|position| self.name(position))
+            .collect()
+    }
+
+    /// Opens the device of that name; `ENODEV` if there is none.
+    pub fn open(&self, name: &str) -> Result<Arc<Context>, Errno> {
+        let position = (0..self.count)
+            .find(|at| self.name(*at) == name)
+            .ok_or(Errno::ENODEV)?;
+        let device = self.device(position);
+        Errno::clear();
+        // SAFETY: `device` belongs to this list, which lives until after the call.
+        let raw = NonNull::new(unsafe { ffi::ibv_open_device(device) }).ok_or_else(last_errno)?;
+        Ok(Arc::new(Context {
+            raw: Some(raw),
+            name: name.to_owned(),
+        }))
+    }
+
+    fn device(&self, position: usize) -> *mut ffi::ibv_device {
+        assert!(position < self.count, "positions come from 0..count");
+        // SAFETY: the list has `count` entries, checked above.
+        unsafe { *self.list.as_ptr().add(position) }
+    }
+
+    fn name(&self, position: usize) -> String {
+        // SAFETY: a device of the list has a NUL-terminated name that lives as long as it.
+        let name = unsafe { CStr::from_ptr(ffi::ibv_get_device_name(self.device(position))) };
+        name.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from ibv_get_device_list and is freed once. Opened devices keep
+        // their own reference.
+        unsafe { ffi::ibv_free_device_list(self.list.as_ptr()) }
+    }
+}
+
+impl Context {
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Asks the device what it can do.
+    pub fn limits(&self) -> Result<DeviceLimits, Errno> {
+        let mut attr = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
+        // SAFETY: the context is open and `attr` is writable.
+        check(unsafe { ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr()) })?;
+        // SAFETY: plain integers, zeroed before and filled by the call.
+        Ok(device_limits(&unsafe { attr.assume_init() }))
+    }
+
+    /// Asks a port how it is.
+    pub fn port(&self, port: u8) -> Result<PortState, Errno> {
+        let mut attr = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open and `attr` is writable.
+        check(unsafe { ffi::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr()) })?;
+        // SAFETY: plain integers, zeroed before and filled by the call.
+        let attr = unsafe { attr.assume_init() };
+        Ok(PortState {
+            active: attr.state == ffi::ibv_port_state::IBV_PORT_ACTIVE,
+            mtu_bytes: pair::mtu_bytes(attr.active_mtu),
+            message_bytes: attr.max_msg_sz,
+        })
+    }
+
+    /// Closes the device.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        // SAFETY: the context is open and nobody else holds it, since it was moved in here.
+        match check(unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
+            Ok(()) => self.raw = None,
+            Err(errno) => return Err((self, errno)),
+        }
+        Ok(())
+    }
+
+    /// Number of the descriptor that orders go through.
+    pub fn descriptor(&self) -> RawFd {
+        // SAFETY: the context is open, and the library never changes the field.
+        unsafe { (*self.as_ptr()).cmd_fd }
+    }
+
+    fn as_ptr(&self) -> *mut ffi::ibv_context {
+        pointer(self.raw)
+    }
+}
+
+fn device_limits(attr: &ffi::ibv_device_attr) -> DeviceLimits {
+    let type_2b = ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+    let count = |value: i32| u32::try_from(value).unwrap_or(0);
+    DeviceLimits {
+        ports: attr.phys_port_cnt,
+        has_type_2b: attr.device_cap_flags & type_2b != 0,
+        atomics: attr.atomic_cap != ffi::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        responder_reads: u8::try_from(attr.max_qp_rd_atom.max(0)).unwrap_or(u8::MAX),
+        queue_pairs: count(attr.max_qp),
+        windows: count(attr.max_mw),
+        region_bytes: attr.max_mr_size,
+    }
+}
+
+impl fmt::Debug for DeviceList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl AsFd for Context {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the library closes the descriptor with the context, which is borrowed for as long.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor()) }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({})", self.name)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        forgotten("device", &self.name, self.raw.is_some());
+    }
+}
+
+/// The pointer of an object that is still there; every taking-down method consumes its object, so
+/// an absent one cannot be reached.
+fn pointer<T>(raw: Option<NonNull<T>>) -> *mut T {
+    raw.expect("only a consumed object has no pointer").as_ptr()
+}
+
+/// Says that an object was dropped and not taken down; the kernel keeps it until the process ends.
+fn forgotten(kind: &str, name: &dyn fmt::Display, still_there: bool) {
+    if still_there {
+        tracing::warn!(kind, %name, "verbs object was dropped and not destroyed");
+    }
+}
+
+fn last_errno() -> Errno {
+    match Errno::last() {
+        // Some providers return a null pointer and leave errno alone.
+        Errno::UnknownErrno => Errno::EIO,
+        errno => errno,
+    }
+}
+
+/// Verbs return 0 or an errno; some return -1 and set errno.
+fn check(code: i32) -> Result<(), Errno> {
+    match code {
+        0 => Ok(()),
+        code if code < 0 => Err(last_errno()),
+        code => Err(Errno::from_raw(code)),
+    }
+}
