@@ -4,6 +4,8 @@
 //! What it keeps in order: orders go out as they come, so a cut waits for nothing; an answer that
 //! rests on a change goes out when that change is durable.
 
+mod environment;
+
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
@@ -21,16 +23,17 @@ use fabricbios_wire::{
 use tokio::sync::oneshot;
 
 use crate::{
-    backends::Backends,
-    clock, endpoint,
+    endpoint,
     fair::{FairQueue, Owner},
     inventory::{Inventory, Standing},
-    journal::{Change, CommitError, Journal, Seq},
+    journal::{Change, CommitError, Seq},
     log_note,
     mailbox::Mailbox,
     records,
     workers::raise_priority,
 };
+
+pub use environment::{Environment, Machine};
 
 /// What can happen to the driver.
 #[derive(Debug)]
@@ -102,10 +105,9 @@ enum Held {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Driver {
+pub struct Driver<E> {
     table: LeaseTable,
-    backends: Backends,
-    journal: Journal,
+    environment: E,
     inventory: Inventory,
     mailbox: Mailbox<Input>,
     askers: HashMap<Ticket, Asker>,
@@ -130,20 +132,18 @@ pub struct Driver {
     settled: Option<(oneshot::Sender<()>, BootTime)>,
 }
 
-impl Driver {
+impl<E: Environment> Driver<E> {
     /// A driver that has not begun.
     #[must_use]
     pub fn new(
         table: LeaseTable,
-        backends: Backends,
-        journal: Journal,
+        environment: E,
         inventory: Inventory,
         mailbox: Mailbox<Input>,
     ) -> Self {
         Self {
             table,
-            backends,
-            journal,
+            environment,
             inventory,
             mailbox,
             askers: HashMap::new(),
@@ -165,7 +165,7 @@ impl Driver {
     /// Has it told when leases of an earlier run have their bindings again or are cut.
     #[must_use]
     pub fn telling(mut self, settled: oneshot::Sender<()>) -> Self {
-        self.settled = Some((settled, clock::now().boot + ADOPTION_PATIENCE));
+        self.settled = Some((settled, self.environment.now().boot + ADOPTION_PATIENCE));
         self
     }
 
@@ -180,15 +180,9 @@ impl Driver {
     /// could not be proven to have ended.
     pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
         raise_priority();
-        let fenced = self
-            .table
-            .uncut()
-            .filter(|(_, state)| *state == State::Fenced);
-        self.fenced_before = fenced.map(|(id, _)| id).collect();
-        self.table.on_start(clock::now());
-        self.perform();
+        self.begin();
         while let Some(more) = self.turn() {
-            let now = clock::now().boot;
+            let now = self.environment.now().boot;
             if more && now < self.next_look {
                 continue;
             }
@@ -202,8 +196,17 @@ impl Driver {
             }
         }
         let uncut = self.uncut();
-        self.journal.close().map_err(io::Error::other)?;
+        self.environment.close().map_err(io::Error::other)?;
         Ok(uncut)
+    }
+
+    /// Takes up what an earlier run left.
+    fn begin(&mut self) {
+        let uncut = self.table.uncut();
+        let fenced = uncut.filter(|(_, state)| *state == State::Fenced);
+        self.fenced_before = fenced.map(|(id, _)| id).collect();
+        self.table.on_start(self.environment.now());
+        self.perform();
     }
 
     fn uncut(&self) -> Vec<LeaseId> {
@@ -229,7 +232,7 @@ impl Driver {
             self.apply(input);
         }
         self.perform();
-        let now = clock::now();
+        let now = self.environment.now();
         let done_at = |input: &Input| match input {
             Input::Report { at, .. } => Some(*at),
             _ => None,
@@ -278,7 +281,7 @@ impl Driver {
         let Some((_, latest)) = self.settled else {
             return;
         };
-        if self.table.is_settled() || latest <= clock::now().boot {
+        if self.table.is_settled() || latest <= self.environment.now().boot {
             let settled = self.settled.take();
             // Whoever waited for it may be gone with the daemon.
             settled.map(|(settled, _)| settled.send(()).ok());
@@ -294,7 +297,7 @@ impl Driver {
             census.keys().all(|state| *state == State::Fenced)
         };
         let waits = !self.held.is_empty() || !self.released.is_empty();
-        (!waits && fenced_alone()) || patience_ends <= clock::now().boot
+        (!waits && fenced_alone()) || patience_ends <= self.environment.now().boot
     }
 
     fn apply(&mut self, input: Input) {
@@ -313,7 +316,9 @@ impl Driver {
                 };
                 self.asked(tenant, role, request, asker);
             }
-            Input::Report { at, report } => self.table.on_report(clock::now(), at, report),
+            Input::Report { at, report } => {
+                self.table.on_report(self.environment.now(), at, report);
+            }
             Input::Durable(outcome) => {
                 self.silent_since = None;
                 match outcome {
@@ -325,7 +330,7 @@ impl Driver {
                 }
             }
             Input::Drain => {
-                let now = clock::now();
+                let now = self.environment.now();
                 self.draining = Some(now.boot + DRAIN_PATIENCE);
                 self.table.on_drain(now);
             }
@@ -334,7 +339,7 @@ impl Driver {
     }
 
     fn asked(&mut self, tenant: Arc<str>, role: Role, request: Request, asker: Asker) {
-        let now = clock::now();
+        let now = self.environment.now();
         let may_ask = self.table.check_rate(now, &tenant, role);
         if let Err(refusal) = may_ask.and_then(|()| self.check_open(&request)) {
             return asker.tell(Err(refusal));
@@ -342,7 +347,7 @@ impl Driver {
         if let Request::GetInventory(form) = request {
             return asker.tell(Ok(self.inventory_now(form)));
         }
-        let Some(fresh_id) = fresh_lease_id() else {
+        let Some(fresh_id) = self.environment.random_lease_id() else {
             let why = "the system has no randomness for a lease id";
             return asker.tell(Err(unavailable(why)));
         };
@@ -363,7 +368,7 @@ impl Driver {
         let offered: Vec<Standing> = self
             .table
             .availability()
-            .map(|available| self.backends.standing(available))
+            .map(|available| self.environment.standing(available))
             .collect();
         match form {
             InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&offered)),
@@ -382,7 +387,7 @@ impl Driver {
         if let Some(error) = &self.unwritable {
             return Err(unwritten(error));
         }
-        match self.journal.has_room() {
+        match self.environment.has_room() {
             true => Ok(()),
             false => Err(unavailable(
                 "the node's journal does not keep up; try again later",
@@ -400,7 +405,7 @@ impl Driver {
                     tenant,
                     after_journal: true,
                 } => held.push((tenant, Held::Order(order))),
-                Effect::Order { order, tenant, .. } => self.backends.dispatch(tenant, order),
+                Effect::Order { order, tenant, .. } => self.environment.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
                 Effect::Answer {
@@ -420,7 +425,7 @@ impl Driver {
             }
         }
         if !self.batch.is_empty() {
-            self.submitted = self.journal.submit(std::mem::take(&mut self.batch));
+            self.submitted = self.environment.submit(std::mem::take(&mut self.batch));
         }
         let seq = self.submitted;
         self.held
@@ -438,7 +443,7 @@ impl Driver {
         for _ in 0..RELEASED_A_TURN {
             match self.released.pop_of(|_| true) {
                 Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
-                Some((tenant, Held::Order(order))) => self.backends.dispatch(tenant, order),
+                Some((tenant, Held::Order(order))) => self.environment.dispatch(tenant, order),
                 None => return,
             }
         }
@@ -460,7 +465,7 @@ impl Driver {
                 }
             };
             if let After::Grant(id) = after {
-                self.table.on_grant_lost(clock::now(), id);
+                self.table.on_grant_lost(self.environment.now(), id);
                 self.tell(ticket, Err(unwritten(error)));
                 continue;
             }
@@ -509,12 +514,6 @@ fn unwritten(error: &CommitError) -> Refusal {
     ))
 }
 
-fn fresh_lease_id() -> Option<LeaseId> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).ok()?;
-    Some(LeaseId(u128::from_be_bytes(bytes))).filter(|id| id.0 != 0)
-}
-
 /// The journal's form of a change. Records are plain data: encoding them cannot fail, and if it
 /// did, an unwritten record is better than a dead node.
 fn encode(change: TableChange) -> Option<Change> {
@@ -533,5 +532,7 @@ fn encode(change: TableChange) -> Option<Change> {
         .ok()
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

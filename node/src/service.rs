@@ -18,7 +18,7 @@ use crate::{
     config::Settings,
     desk::Desk,
     detect::{self, Detected, Sources},
-    driver::{Driver, Input},
+    driver::{Driver, Input, Machine},
     inventory::Inventory,
     journal::Recovered,
     mailbox::Sender,
@@ -80,7 +80,8 @@ impl Service {
             advertise: settings.advertise,
         };
         let (tell_settled, settled) = oneshot::channel();
-        let new = Driver::new(table, backends, journal, inventory, mailbox);
+        let machine = Machine { backends, journal };
+        let new = Driver::new(table, machine, inventory, mailbox);
         let stopped = drive(new.telling(tell_settled).writing(mark))?;
         tokio::spawn(desk.serve(requests, driver.clone()));
         Ok(Self {
@@ -132,7 +133,7 @@ impl Service {
 }
 
 /// The driver on a thread of its own: nothing that the control plane does can delay a deadline.
-fn drive(driver: Driver) -> anyhow::Result<oneshot::Receiver<io::Result<Vec<LeaseId>>>> {
+fn drive(driver: Driver<Machine>) -> anyhow::Result<oneshot::Receiver<io::Result<Vec<LeaseId>>>> {
     let (tell, stopped) = oneshot::channel();
     thread::Builder::new()
         .name("driver".into())
@@ -172,7 +173,9 @@ fn prepare(
     }));
     let mut table = LeaseTable::new(policy(settings, &inventory));
     offered.list(&mut table);
-    restore(&mut table, recovered, offered.memory_is_known())?;
+    let (now, boot_id) = (clock::now(), clock::boot_id());
+    let is_known = offered.memory_is_known();
+    restore(&mut table, now, &boot_id, recovered, is_known)?;
     if let Some(blocks) = &offered.blocks {
         blocks.offer_anew(&mut table);
     }
@@ -319,9 +322,14 @@ fn may_be(now: Now, written_unix_ms: u64) -> bool {
 const CLOCK_GRAIN_MS: u64 = 2_000;
 
 /// `is_known`: the memory on offer is that of the last run.
-fn restore(table: &mut LeaseTable, recovered: Recovered, is_known: bool) -> anyhow::Result<()> {
-    let now = clock::now();
-    let same_boot = recovered.last_boot_id == Some(clock::boot_id());
+pub(crate) fn restore(
+    table: &mut LeaseTable,
+    now: Now,
+    boot_id: &str,
+    recovered: Recovered,
+    is_known: bool,
+) -> anyhow::Result<()> {
+    let same_boot = recovered.last_boot_id.as_deref() == Some(boot_id);
     for (id, bytes) in recovered.leases {
         let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
         // Whether memory is that of the last run says nothing about blocks, whose clock is the boot's.

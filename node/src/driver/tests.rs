@@ -10,12 +10,12 @@ use fabricbios_wire::{
 };
 
 use super::*;
-use crate::detect::Detected;
+use crate::{backends::Backends, clock, detect::Detected, journal::Journal};
 
 const ARENA: ResourceId = ResourceId(1);
 
 struct Scene {
-    driver: Driver,
+    driver: Driver<Machine>,
     memory: Arc<FakeMemory>,
     /// Reports of the backends, and what the journal says.
     inputs: Receiver<Input>,
@@ -47,7 +47,7 @@ impl Scene {
         };
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
-            driver: Driver::new(table, backends, journal, inventory, mailbox),
+            driver: Driver::new(table, Machine { backends, journal }, inventory, mailbox),
             memory,
             inputs,
             _directory: directory,
@@ -79,7 +79,7 @@ impl Scene {
     }
 
     /// Hands in what has come until `is_enough`; what is durable only if that is to be known.
-    fn go_on(&mut self, with_disk: bool, mut is_enough: impl FnMut(&Driver) -> bool) {
+    fn go_on(&mut self, with_disk: bool, mut is_enough: impl FnMut(&Driver<Machine>) -> bool) {
         let mut withheld = Vec::new();
         while !is_enough(&self.driver) {
             match self.inputs.recv().unwrap() {
@@ -138,7 +138,7 @@ fn a_drain_that_cannot_cut_a_lease_names_it() {
     assert_eq!(scene.driver.uncut(), [kept]);
 }
 
-fn nothing_alive(driver: &Driver) -> bool {
+fn nothing_alive(driver: &Driver<Machine>) -> bool {
     !driver.table.census().contains_key(&State::Cutting)
 }
 
