@@ -3,7 +3,7 @@
 //! After each of them the guest looks at what is left of it: boot/session.py says which things. The guest ends with
 //! whoever fails, hangs or leaves something behind, so that the next command finds what the first one found.
 
-use crate::guest::{Ending, Finished, Guest, nap};
+use crate::guest::{Echo, Ending, Finished, Guest, nap};
 use crate::job::{Job, Prelude};
 use crate::lab::Lab;
 use anyhow::{Context, Result, anyhow};
@@ -30,19 +30,20 @@ pub struct Turn {
 }
 
 impl Lab {
-    /// Boots a guest with soft-RoCE that waits for commands.
-    pub fn session(&self) -> Result<Session> {
+    /// Boots a guest with soft-RoCE that waits for commands, whose output is shown as `echo` says.
+    pub fn session(&self, echo: Echo) -> Result<Session> {
         let mut job = Job::new(NAME, &["python3", PROGRAM]);
         job.preludes.push(Prelude::SoftRoce);
         job.timeout = None;
+        job.echo = echo;
         let guest = self.booted(&job)?;
         Ok(Session { guest, commands: 0 })
     }
 }
 
 impl Session {
-    /// Runs the command of a job, with its environment and within its time. Its machine and preludes are those of the
-    /// session. A guest that does not answer with an exit code is an error, and ended.
+    /// Runs the command of a job, with its environment and within its time. Its machine, preludes and echo are those
+    /// of the session. A guest that does not answer with an exit code is an error, and ended.
     pub fn run(mut self, job: &Job) -> Result<(Self, Turn)> {
         let start = Instant::now();
         self.guest.goes_on(&job.name, job.timeout);
