@@ -3,7 +3,7 @@
 //! After each of them the guest looks at what is left of it: boot/session.py says which things. The guest ends with
 //! whoever fails, hangs or leaves something behind, so that the next command finds what the first one found.
 
-use crate::guest::{Echo, Ending, Finished, Guest, nap};
+use crate::guest::{Ending, Finished, Guest, nap};
 use crate::job::{Job, Prelude};
 use crate::lab::Lab;
 use anyhow::{Context, Result, anyhow};
@@ -30,12 +30,13 @@ pub struct Turn {
 }
 
 impl Lab {
-    /// Boots a guest with soft-RoCE that waits for commands, whose output is shown as `echo` says.
-    pub fn session(&self, echo: Echo) -> Result<Session> {
+    /// Boots a guest with soft-RoCE that waits for commands. Its machine and echo are those of `first`.
+    pub fn session(&self, first: &Job) -> Result<Session> {
         let mut job = Job::new(NAME, &["python3", PROGRAM]);
         job.preludes.push(Prelude::SoftRoce);
         job.timeout = None;
-        job.echo = echo;
+        job.echo = first.echo.clone();
+        job.vm = first.vm.clone();
         let guest = self.booted(&job)?;
         Ok(Session { guest, commands: 0 })
     }

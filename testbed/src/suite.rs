@@ -35,7 +35,8 @@ pub struct Wants {
     pub boots: u32,
     /// It leaves things behind, by intent or by a fault of the kernel.
     pub alone: bool,
-    /// Nothing may run beside it: what it asserts depends on when things happen.
+    /// Nothing runs beside it, and its guest has two processors on any host: a client goes on, on one of them, while
+    /// it is cut off on the other.
     pub quiet: bool,
 }
 

@@ -4,8 +4,8 @@
 use anyhow::{Result, anyhow};
 use std::sync::{Mutex, PoisonError};
 
-/// As many guests as run beside each other: their suites wait for ends of leases for half of the time.
-const LANES_MAX: usize = 2;
+/// As many suites as run beside each other: each waits for ends of leases for half of the time.
+pub(crate) const MAX: usize = 2;
 
 /// Calls `lane` once for each lane, on a thread of its own, with an iterator over what that lane is to do and with
 /// whether other lanes run beside it. All of `work` is done once, in its order; what is `quiet` is done when
@@ -17,7 +17,7 @@ pub(crate) fn run<W: Send>(
     lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
 ) -> Result<()> {
     let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
-    let lanes = cpus.min(LANES_MAX);
+    let lanes = cpus.min(MAX);
     [(lanes, beside), (1, quiet)]
         .into_iter()
         .map(|(lanes, work)| all(lanes.min(work.len()), work, &lane))

@@ -25,6 +25,8 @@ pub(crate) struct Chosen<'a> {
 struct Runner<'a> {
     lab: Lab,
     layout: &'a Layout,
+    /// Of this host.
+    cpus: usize,
     report: Mutex<&'a mut Report>,
 }
 
@@ -45,13 +47,15 @@ pub(crate) fn run(
     let with_job = chosen
         .into_iter()
         .map(|suite| (suite.kind.job(suite.full, layout, scope), suite));
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let runner = Runner {
         lab,
         layout,
+        cpus,
         report: Mutex::new(report),
     };
     lanes::run(
-        std::thread::available_parallelism().map_or(1, NonZero::get),
+        cpus,
         with_job.collect(),
         |(_, suite)| suite.kind.quiet(),
         |suites, beside| runner.lane(suites, beside),
@@ -85,7 +89,16 @@ impl Runner<'_> {
             }
             let start = Instant::now();
             let outcome = job
-                .and_then(|job| self.suite(job, suite.kind, &mut shared, &echo))
+                .and_then(|mut job| {
+                    job.echo = echo.clone();
+                    if beside {
+                        // Processors of a guest wait for each other, and cost nearly twice as much when the host has
+                        // fewer than all guests together.
+                        let share = u32::try_from(self.cpus / lanes::MAX)?;
+                        job.vm.cpus = job.vm.cpus.min(share);
+                    }
+                    self.suite(job, suite.kind, &mut shared)
+                })
                 .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
             let said = std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner));
             let mut out = std::io::stdout().lock();
@@ -106,23 +119,16 @@ impl Runner<'_> {
     }
 
     /// In guests of its own or in that of its lane.
-    fn suite(
-        &self,
-        mut job: Job,
-        kind: &Kind,
-        shared: &mut Shared<Session>,
-        echo: &Echo,
-    ) -> Result<Outcome> {
+    fn suite(&self, job: Job, kind: &Kind, shared: &mut Shared<Session>) -> Result<Outcome> {
         let judge = match kind {
             Kind::Program(suite) if !kind.shares() => {
-                job.echo = echo.clone();
                 return suites::run_alone(&self.lab, job, suite, self.layout);
             }
             Kind::Program(_) => suite::outcome,
             Kind::Rust(_) => suite::rust_outcome,
         };
         shared.turn(
-            || self.lab.session(echo.clone()),
+            || self.lab.session(&job),
             |session| turn(session, &job, judge),
         )
     }

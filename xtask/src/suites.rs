@@ -27,16 +27,18 @@ const RUST_TESTS: [RustTests; 3] = [
         prefix: "pool_device",
     },
 ];
-/// Those that take more than a minute, by how long they take.
-const LONGEST: [&str; 8] = [
-    "suite_mem_stopped",
+/// Those that take more than 80 s in a guest with one processor, by how long they take.
+const LONGEST: [&str; 10] = [
     "suite_block_tcp",
-    "nvmet",
-    "suite_block_pools",
-    "suite_block_rdma",
-    "suite_block_reboot",
+    "suite_mem_stopped",
     "suite_block_stuck",
-    "suite_block_slow",
+    "suite_block_restart",
+    "nvmet",
+    "suite_block_reboot",
+    "suite_block_pools",
+    "suite_block_fbbu",
+    "suite_block_rdma",
+    "suite_block_kinds",
 ];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 
