@@ -17,7 +17,7 @@ from fbmu_frame import Frame
 from fbmu_suite import ELSEWHERE, PATTERN, leased, other_addresses, unchanged
 
 READS, READ_BYTES = length(200, 100), 64
-# No promise of speed: with the noise on the same two emulated processors it is to stay usable.
+# No promise of speed: with the noise on the same emulated processors it is to stay usable.
 LONGEST_LIMIT_MS = 5000
 
 

@@ -39,8 +39,8 @@ pub enum Echo {
     Quiet,
     /// On standard output, as it comes.
     Plain,
-    /// On standard output, line by line behind this word.
-    Prefixed(String),
+    /// In the same way, line by line behind this word.
+    Prefixed(String, Box<Echo>),
     /// By this function, which gets the bytes as they come.
     Call(Show),
     /// The guest's command has the terminal itself.
@@ -52,10 +52,27 @@ impl std::fmt::Debug for Echo {
         match self {
             Self::Quiet => f.write_str("Quiet"),
             Self::Plain => f.write_str("Plain"),
-            Self::Prefixed(prefix) => f.debug_tuple("Prefixed").field(prefix).finish(),
+            Self::Prefixed(prefix, echo) => {
+                f.debug_tuple("Prefixed").field(prefix).field(echo).finish()
+            }
             Self::Call(_) => f.write_str("Call"),
             Self::Terminal => f.write_str("Terminal"),
         }
+    }
+}
+
+impl Echo {
+    fn show(&self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Quiet | Self::Terminal => {}
+            Self::Call(show) => show(bytes),
+            Self::Plain | Self::Prefixed(..) => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(bytes)?;
+                out.flush()?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -305,24 +322,15 @@ struct Shower<'a> {
 
 impl Shower<'_> {
     fn show(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        let mut out = std::io::stdout().lock();
-        match self.echo {
-            Echo::Quiet | Echo::Terminal => Ok(()),
-            Echo::Call(show) => {
-                drop(out);
-                show(bytes);
-                Ok(())
-            }
-            Echo::Plain => out.write_all(bytes).and_then(|()| out.flush()),
-            Echo::Prefixed(prefix) => {
-                self.line.extend_from_slice(bytes);
-                while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
-                    let line: Vec<u8> = self.line.drain(..=end).collect();
-                    out.write_all(&[prefix.as_bytes(), b" | ", &line].concat())?;
-                }
-                out.flush()
-            }
+        let Echo::Prefixed(prefix, echo) = self.echo else {
+            return self.echo.show(bytes);
+        };
+        self.line.extend_from_slice(bytes);
+        while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
+            echo.show(&[prefix.as_bytes(), b" | ", &line].concat())?;
         }
+        Ok(())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

@@ -248,9 +248,7 @@ fn end_of_pair(job: &Job, end: usize) -> Job {
     ] {
         job.environment.push((name.to_owned(), value.to_owned()));
     }
-    if matches!(job.echo, Echo::Plain) {
-        job.echo = Echo::Prefixed(format!("{role:6}"));
-    }
+    job.echo = Echo::Prefixed(format!("{role:6}"), Box::new(job.echo));
     job
 }
 

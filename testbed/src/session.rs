@@ -30,19 +30,21 @@ pub struct Turn {
 }
 
 impl Lab {
-    /// Boots a guest with soft-RoCE that waits for commands.
-    pub fn session(&self) -> Result<Session> {
+    /// Boots a guest with soft-RoCE that waits for commands. Its machine and echo are those of `first`.
+    pub fn session(&self, first: &Job) -> Result<Session> {
         let mut job = Job::new(NAME, &["python3", PROGRAM]);
         job.preludes.push(Prelude::SoftRoce);
         job.timeout = None;
+        job.echo = first.echo.clone();
+        job.vm = first.vm.clone();
         let guest = self.booted(&job)?;
         Ok(Session { guest, commands: 0 })
     }
 }
 
 impl Session {
-    /// Runs the command of a job, with its environment and within its time. Its machine and preludes are those of the
-    /// session. A guest that does not answer with an exit code is an error, and ended.
+    /// Runs the command of a job, with its environment and within its time. Its machine, preludes and echo are those
+    /// of the session. A guest that does not answer with an exit code is an error, and ended.
     pub fn run(mut self, job: &Job) -> Result<(Self, Turn)> {
         let start = Instant::now();
         self.guest.goes_on(&job.name, job.timeout);

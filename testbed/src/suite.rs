@@ -35,6 +35,9 @@ pub struct Wants {
     pub boots: u32,
     /// It leaves things behind, by intent or by a fault of the kernel.
     pub alone: bool,
+    /// Nothing runs beside it, and its guest has two processors on any host: a client goes on, on one of them, while
+    /// it is cut off on the other.
+    pub quiet: bool,
 }
 
 /// One program that runs in the lab.
@@ -106,6 +109,7 @@ fn header(text: &str) -> Result<Wants> {
         disk_bytes: None,
         boots: 1,
         alone: false,
+        quiet: false,
     };
     words.try_for_each(|word| wants.read(word))?;
     if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
@@ -134,8 +138,11 @@ impl Wants {
                 self.disk_bytes = Some(number(mebibytes)? << 20);
             }
             "alone" => self.alone = true,
+            "quiet" => self.quiet = true,
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
-            _ => bail!("`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER or alone expected"),
+            _ => bail!(
+                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, alone or quiet expected"
+            ),
         }
         Ok(())
     }
@@ -186,6 +193,7 @@ mod tests {
             disk_bytes: None,
             boots: 1,
             alone: false,
+            quiet: false,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
         assert!(plain.shares());
@@ -198,6 +206,8 @@ mod tests {
         assert_eq!(header(text).unwrap(), two);
         let alone = header("# lab: one-vm alone\n").unwrap();
         assert!(alone.alone && !alone.shares());
+        let quiet = header("# lab: one-vm quiet\n").unwrap();
+        assert!(quiet.quiet && quiet.shares());
         let again = Wants {
             disk_bytes: Some(256 << 20),
             boots: 2,

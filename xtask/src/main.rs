@@ -9,7 +9,9 @@ mod cargo;
 mod demo;
 mod fuzz;
 mod lab;
+mod lanes;
 mod progress;
+mod runner;
 mod suites;
 mod test;
 

@@ -1,12 +1,9 @@
 //! The lab suites: programs under testbed/guest, and Rust tests that need the lab kernel.
 
 use crate::cargo::{self, Profile, Scope};
-use crate::lab::{BootArguments, say};
-use anyhow::{Context, Result, anyhow};
-use fabricbios_testbed::requirements::Need;
+use anyhow::Result;
 use fabricbios_testbed::suite::{self, Machines, Suite};
-use fabricbios_testbed::{Disk, Finished, Job, Lab, Layout, Outcome, Prelude, Session};
-use std::cell::{OnceCell, RefCell};
+use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude};
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,6 +27,19 @@ const RUST_TESTS: [RustTests; 3] = [
         prefix: "pool_device",
     },
 ];
+/// Those that take more than 80 s in a guest with one processor, by how long they take.
+const LONGEST: [&str; 10] = [
+    "suite_block_tcp",
+    "suite_mem_stopped",
+    "suite_block_stuck",
+    "suite_block_restart",
+    "nvmet",
+    "suite_block_reboot",
+    "suite_block_pools",
+    "suite_block_fbbu",
+    "suite_block_rdma",
+    "suite_block_kinds",
+];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 struct RustTests {
@@ -39,7 +49,7 @@ struct RustTests {
 }
 
 /// One file of Rust tests.
-struct RustTest {
+pub(crate) struct RustTest {
     name: String,
     of: &'static RustTests,
 }
@@ -47,60 +57,93 @@ struct RustTest {
 /// Every suite of this checkout.
 pub(crate) struct Suites(Vec<Kind>);
 
-enum Kind {
+/// One suite.
+pub(crate) enum Kind {
     Program(Suite),
     Rust(RustTest),
 }
 
-impl Kind {
-    fn shares(&self) -> bool {
-        match self {
-            Self::Program(suite) => suite.wants.shares(),
-            Self::Rust(_) => true,
-        }
-    }
-}
-
 impl Suites {
-    /// Those that share a guest come first, so that it is booted once.
+    /// Those with guests of their own come first: a lane that has a shared one then keeps it to the end. Of either kind
+    /// the longest come first, so that the lanes end at about the same time.
     pub(crate) fn discover(layout: &Layout) -> Result<Self> {
         let programs = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "suite_")?;
         let programs = programs.into_iter().map(Kind::Program);
         let rust_tests = rust_tests(layout)?.into_iter().map(Kind::Rust);
         let mut all: Vec<Kind> = programs.chain(rust_tests).collect();
-        all.sort_by_key(|kind| !kind.shares());
+        let place = |kind: &Kind| LONGEST.iter().position(|name| *name == kind.name());
+        all.sort_by_key(|kind| (kind.shares(), place(kind).unwrap_or(LONGEST.len())));
         Ok(Self(all))
     }
 
-    /// The name of each, and the machines that it runs in.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &'static str)> {
-        self.0.iter().map(|kind| match kind {
-            Kind::Program(suite) if suite.wants.machines == Machines::Two => (
-                suite.name.as_str(),
-                "in two guests, soft-RoCE on the link between them",
-            ),
-            Kind::Program(suite) if !kind.shares() => {
-                (suite.name.as_str(), "in a guest of its own, with soft-RoCE")
-            }
-            Kind::Program(suite) => (suite.name.as_str(), "in a shared guest with soft-RoCE"),
-            Kind::Rust(test) => (test.name.as_str(), "in a shared guest with soft-RoCE"),
+    /// The name of each as a step, and the machines that it runs in.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (String, &'static str)> {
+        self.0.iter().map(|kind| {
+            let machines = match kind {
+                Kind::Program(suite) if suite.wants.machines == Machines::Two => {
+                    "in two guests, soft-RoCE on the link between them"
+                }
+                kind if !kind.shares() => "in a guest of its own, with soft-RoCE",
+                _ => "in a shared guest with soft-RoCE",
+            };
+            (format!("lab:{}", kind.name()), machines)
         })
     }
 
-    pub(crate) fn on<'a>(
-        &'a self,
-        layout: &'a Layout,
-        boot: &'a BootArguments,
-        scope: Scope,
-    ) -> Runner<'a> {
-        Runner {
-            suites: self,
-            layout,
-            boot,
-            scope,
-            lab: OnceCell::new(),
-            session: RefCell::new(None),
+    /// The one at this place in [`Suites::all`].
+    pub(crate) fn at(&self, index: usize) -> &Kind {
+        &self.0[index]
+    }
+}
+
+impl Kind {
+    fn name(&self) -> &str {
+        match self {
+            Self::Program(suite) => &suite.name,
+            Self::Rust(test) => &test.name,
         }
+    }
+
+    /// Whether it runs in the guest of its lane.
+    pub(crate) fn shares(&self) -> bool {
+        match self {
+            Self::Program(suite) => suite.wants.shares(),
+            Self::Rust(_) => true,
+        }
+    }
+
+    /// Whether nothing may run beside it.
+    pub(crate) fn quiet(&self) -> bool {
+        matches!(self, Self::Program(suite) if suite.wants.quiet)
+    }
+
+    /// Its command, in full length or in its short form. What that needs is built.
+    pub(crate) fn job(&self, full: bool, layout: &Layout, scope: Scope) -> Result<Job> {
+        let mut job = match self {
+            Kind::Program(suite) => program_job(suite, layout, Profile::Debug),
+            Kind::Rust(test) => test.job(layout, scope)?,
+        };
+        if full {
+            let full = ("FABRICBIOS_FULL".to_owned(), "1".to_owned());
+            job.environment.push(full);
+        }
+        Ok(job)
+    }
+}
+
+impl RustTest {
+    fn job(&self, layout: &Layout, scope: Scope) -> Result<Job> {
+        let Self { name, of } = self;
+        let binary = cargo::test_binary(layout, scope, of.package, name)?
+            .display()
+            .to_string();
+        // Ignored ones too: those are the tests that need the lab. One at a time, because they share
+        // the devices of the guest.
+        let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
+        job.timeout = Some(RUST_TIMEOUT);
+        job.environment
+            .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
+        Ok(job)
     }
 }
 
@@ -132,95 +175,6 @@ impl RustTests {
     }
 }
 
-/// Runs suites. The lab and the programs under test are made ready for the first one only.
-pub(crate) struct Runner<'a> {
-    suites: &'a Suites,
-    layout: &'a Layout,
-    boot: &'a BootArguments,
-    scope: Scope,
-    lab: OnceCell<std::result::Result<Lab, String>>,
-    /// The shared guest, while all went well in it.
-    session: RefCell<Option<Session>>,
-}
-
-impl Runner<'_> {
-    /// The suite at this place in [`Suites::all`]; in full length, or in its short form.
-    pub(crate) fn run(&self, index: usize, full: bool) -> Result<Outcome> {
-        let lab = self.lab()?;
-        let kind = &self.suites.0[index];
-        let mut job = match kind {
-            Kind::Program(suite) => program_job(suite, self.layout, Profile::Debug),
-            Kind::Rust(test) => self.rust_job(test)?,
-        };
-        if full {
-            let full = ("FABRICBIOS_FULL".to_owned(), "1".to_owned());
-            job.environment.push(full);
-        }
-        match kind {
-            Kind::Program(suite) if !kind.shares() => {
-                self.end()?;
-                run_alone(lab, job, suite, self.layout)
-            }
-            Kind::Program(_) => self.run_shared(lab, &job, suite::outcome),
-            Kind::Rust(_) => self.run_shared(lab, &job, suite::rust_outcome),
-        }
-    }
-
-    fn run_shared(&self, lab: &Lab, job: &Job, judge: fn(&Finished) -> Outcome) -> Result<Outcome> {
-        let session = match self.session.take() {
-            Some(session) => session,
-            None => lab.session()?,
-        };
-        let (session, turn) = session.run(job)?;
-        let mut outcome = judge(&turn.finished);
-        if !turn.left.is_empty() && !matches!(outcome, Outcome::Failed(_)) {
-            outcome = Outcome::Failed(format!(
-                "the guest is not as it was:\n{}",
-                turn.left.join("\n")
-            ));
-        }
-        match outcome {
-            Outcome::Failed(_) => session.close(false)?,
-            _ => *self.session.borrow_mut() = Some(session),
-        }
-        Ok(outcome)
-    }
-
-    /// Ends the shared guest, if there is one.
-    pub(crate) fn end(&self) -> Result<()> {
-        self.session
-            .take()
-            .map_or(Ok(()), |session| session.close(true))
-    }
-
-    fn rust_job(&self, test: &RustTest) -> Result<Job> {
-        let RustTest { name, of } = test;
-        let binary = cargo::test_binary(self.layout, self.scope, of.package, name)?
-            .display()
-            .to_string();
-        // Ignored ones too: those are the tests that need the lab. One at a time, because they share
-        // the devices of the guest.
-        let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
-        job.timeout = Some(RUST_TIMEOUT);
-        job.environment
-            .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
-        Ok(job)
-    }
-
-    fn lab(&self) -> Result<&Lab> {
-        let prepare = || {
-            let built = self.scope.build_programs(self.layout);
-            built.context("cannot build the programs under test")?;
-            self.boot
-                .prepare(self.layout, &[Need::Guest, Need::Build], &say)
-        };
-        let lab = self
-            .lab
-            .get_or_init(|| prepare().map_err(|error| format!("{error:#}")));
-        lab.as_ref().map_err(|why| anyhow!("{why}"))
-    }
-}
-
 /// One program of testbed/guest, without its machines.
 fn program_job(suite: &Suite, layout: &Layout, profile: Profile) -> Job {
     let path = suite.path.display().to_string();
@@ -243,7 +197,12 @@ pub(crate) fn run_program(
 }
 
 /// As often as the suite wants, each time in a fresh guest with the same disk, until a boot does not pass.
-fn run_alone(lab: &Lab, mut job: Job, suite: &Suite, layout: &Layout) -> Result<Outcome> {
+pub(crate) fn run_alone(
+    lab: &Lab,
+    mut job: Job,
+    suite: &Suite,
+    layout: &Layout,
+) -> Result<Outcome> {
     if suite.wants.machines == Machines::Two {
         return run_pair(lab, job);
     }

@@ -2,6 +2,7 @@
 
 use crate::cargo::{self, Scope, cargo, program};
 use crate::lab::{BootArguments, say};
+use crate::runner::{self, Chosen};
 use crate::suites::Suites;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -59,25 +60,39 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     } else {
         Scope::Suites
     };
-    let lab = suites.on(layout, &arguments.boot, scope);
-    let mut report = Report::default();
+    let (mut report, mut lab) = (Report::default(), Vec::new());
     for step in chosen {
-        println!("\n== {}: {}", step.name, step.about);
         let full = arguments.full || arguments.only.contains(&step.name);
-        let start = Instant::now();
-        let outcome = match step.action {
-            Action::Host(action) => action(layout),
-            Action::Fuzz => crate::fuzz::step(layout, full),
-            Action::Lab(index) => lab.run(index, full),
-        };
-        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
-        if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
-            println!("{}: {why}", step.name);
+        match step.action {
+            Action::Host(action) => step.run(&mut report, || action(layout)),
+            Action::Fuzz => step.run(&mut report, || crate::fuzz::step(layout, full)),
+            Action::Lab(index) => lab.push(Chosen {
+                name: &step.name,
+                about: step.about,
+                kind: suites.at(index),
+                full,
+            }),
         }
-        report.record(&step.name, outcome, start.elapsed(), step.may_skip);
     }
-    lab.end()?;
+    let start = Instant::now();
+    if let Err(error) = runner::run(layout, &arguments.boot, scope, lab, &mut report) {
+        println!("\nlab: {error:#}");
+        let failed = Outcome::Failed(format!("{error:#}"));
+        report.record("lab", failed, start.elapsed(), false);
+    }
     Ok(conclude(&report))
+}
+
+impl Step {
+    fn run(&self, report: &mut Report, action: impl FnOnce() -> Result<Outcome>) {
+        println!("\n== {}: {}", self.name, self.about);
+        let start = Instant::now();
+        let outcome = action().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
+            println!("{}: {why}", self.name);
+        }
+        report.record(&self.name, outcome, start.elapsed(), self.may_skip);
+    }
 }
 
 fn needs(chosen: &[&Step]) -> Vec<Need> {
@@ -187,7 +202,7 @@ fn steps(suites: &Suites) -> Vec<Step> {
         action: Action::Fuzz,
     });
     steps.extend(suites.all().enumerate().map(|(index, (name, about))| Step {
-        name: format!("lab:{name}"),
+        name,
         about,
         may_skip: false,
         needs: &[Guest, Build],

@@ -1,0 +1,164 @@
+//! Suites beside each other: lanes take them from one list, and the quiet ones come after, one at a time. Pure, but for
+//! the threads.
+
+use anyhow::{Result, anyhow};
+use std::sync::{Mutex, PoisonError};
+
+/// As many suites as run beside each other: each waits for ends of leases for half of the time.
+pub(crate) const MAX: usize = 2;
+
+/// Calls `lane` once for each lane, on a thread of its own, with an iterator over what that lane is to do and with
+/// whether other lanes run beside it. All of `work` is done once, in its order; what is `quiet` is done when
+/// all lanes have ended, by one more. What a lane leaves undone, the others do. An error when one of them ended with one.
+pub(crate) fn run<W: Send>(
+    cpus: usize,
+    work: Vec<W>,
+    quiet: impl Fn(&W) -> bool,
+    lane: impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync,
+) -> Result<()> {
+    let (quiet, beside): (Vec<W>, Vec<W>) = work.into_iter().partition(quiet);
+    let lanes = cpus.min(MAX);
+    [(lanes, beside), (1, quiet)]
+        .into_iter()
+        .map(|(lanes, work)| all(lanes.min(work.len()), work, &lane))
+        .fold(Ok(()), Result::and)
+}
+
+fn all<W: Send>(
+    lanes: usize,
+    work: Vec<W>,
+    lane: &(impl Fn(&mut dyn Iterator<Item = W>, bool) -> Result<()> + Sync),
+) -> Result<()> {
+    let list = Mutex::new(work.into_iter());
+    let take = || list.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let one = || lane(&mut std::iter::from_fn(take), lanes > 1);
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(one)).collect();
+        let ended = lanes.into_iter().map(|lane| {
+            lane.join()
+                .unwrap_or_else(|_| Err(anyhow!("a lane of suites panicked")))
+        });
+        ended.fold(Ok(()), Result::and)
+    })
+}
+
+/// What the suites of one lane share, while all goes well in it.
+#[derive(Debug)]
+pub(crate) struct Shared<G>(Option<G>);
+
+impl<G> Shared<G> {
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Does something in the guest of this lane; `boot` makes one where there is none. It goes with an error, and
+    /// where `turn` does not give it back.
+    pub(crate) fn turn<T>(
+        &mut self,
+        boot: impl FnOnce() -> Result<G>,
+        turn: impl FnOnce(G) -> Result<(Option<G>, T)>,
+    ) -> Result<T> {
+        let guest = self.0.take().map_or_else(boot, Ok)?;
+        let (guest, ended) = turn(guest)?;
+        self.0 = guest;
+        Ok(ended)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<G> {
+        self.0.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::bail;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// What was done, in the order of its beginnings; those from 90 on are quiet.
+    fn done(
+        cpus: usize,
+        work: &[u32],
+        act: impl Fn(u32, bool) -> Result<()> + Sync,
+    ) -> (Vec<u32>, Result<()>) {
+        let begun = Mutex::new(Vec::new());
+        let ended = run(
+            cpus,
+            work.to_vec(),
+            |work| *work >= 90,
+            |works, beside| {
+                for work in works {
+                    begun.lock().unwrap().push(work);
+                    act(work, beside)?;
+                }
+                Ok(())
+            },
+        );
+        (begun.into_inner().unwrap(), ended)
+    }
+
+    #[test]
+    fn everything_is_done_once_and_begun_in_its_order() {
+        let work: Vec<u32> = (0..50).collect();
+        let (one, ended) = done(1, &work, |_, beside| {
+            assert!(!beside);
+            Ok(())
+        });
+        ended.unwrap();
+        assert_eq!(one, work);
+        let (mut two, ended) = done(8, &work, |_, beside| {
+            assert!(beside);
+            Ok(())
+        });
+        ended.unwrap();
+        two.sort_unstable();
+        assert_eq!(two, work);
+        assert!(done(2, &[], |_, _| Ok(())).0.is_empty());
+    }
+
+    #[test]
+    fn two_run_beside_each_other_and_a_quiet_one_alone_at_the_end() {
+        let (both, running) = (Barrier::new(2), AtomicUsize::new(0));
+        let (begun, ended) = done(2, &[90, 1, 91, 2], |work, beside| {
+            let others = running.fetch_add(1, Ordering::SeqCst);
+            if work < 90 {
+                // Each waits here until the other has begun.
+                both.wait();
+            } else {
+                assert_eq!((others, beside), (0, false));
+            }
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        });
+        ended.unwrap();
+        assert_eq!(begun[2..], [90, 91]);
+    }
+
+    #[test]
+    fn a_lane_that_ends_badly_takes_nothing_else_with_it() {
+        let work: Vec<u32> = (0..20).chain([90]).collect();
+        let (mut begun, ended) = done(2, &work, |work, _| match work {
+            0 => bail!("cannot tidy up"),
+            _ => Ok(()),
+        });
+        begun.sort_unstable();
+        assert_eq!(begun, work);
+        assert_eq!(ended.unwrap_err().to_string(), "cannot tidy up");
+    }
+
+    #[test]
+    fn a_guest_goes_with_whoever_fails_in_it_and_the_next_gets_a_new_one() {
+        let mut shared = Shared::none();
+        let booted = AtomicUsize::new(0);
+        let boot = || Ok(booted.fetch_add(1, Ordering::SeqCst));
+        let well = |guest| Ok((Some(guest), guest));
+        assert_eq!(shared.turn(boot, well).unwrap(), 0);
+        assert_eq!(shared.turn(boot, well).unwrap(), 0);
+        shared
+            .turn(boot, |_| bail!("kernel panic") as Result<(_, ())>)
+            .unwrap_err();
+        assert_eq!(shared.turn(boot, |guest| Ok((None, guest))).unwrap(), 1);
+        assert_eq!(shared.turn(boot, well).unwrap(), 2);
+    }
+}
