@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -13,7 +12,7 @@ use fabricbios_wire::LeaseId;
 use super::{
     faults,
     names::{allowed_at, subsystem_at},
-    plan, ports, probe,
+    plan, ports,
     proof::{Case, Proofs},
     run::Run,
 };
@@ -23,8 +22,6 @@ use super::{
 pub(super) struct Cut<'a> {
     pub(super) tree: &'a Tree,
     pub(super) proofs: &'a Proofs,
-    /// Where our ports listen for TCP.
-    pub(super) addresses: &'a [SocketAddr],
     pub(super) lease: LeaseId,
     pub(super) subsystem: String,
 }
@@ -40,7 +37,6 @@ pub(super) enum Severed {
         hosts: Vec<String>,
         /// That took so long.
         took: Duration,
-        fell: String,
     },
 }
 
@@ -48,15 +44,11 @@ impl Cut<'_> {
     /// Ends access: new connections stop with the host, old ones with the link. Waits for nothing but other
     /// cuts that do the same, and looks at nothing that it need not know.
     pub(super) fn sever(&self) -> Result<Severed, StepError> {
-        let turn = self.proofs.turns.begin();
+        let _turn = self.proofs.turns.begin();
         let exists = self.tree.exists(subsystem_at(&self.subsystem));
         if !exists.map_err(|error| self.error(error))? {
             return Ok(Severed::Nothing);
         }
-        // Beside other cuts the difference would say nothing of this one.
-        let tells = turn.is_alone && !self.addresses.is_empty();
-        let count = || tells.then(|| probe::connections(self.addresses));
-        let before = count();
         let started = Instant::now();
         let hosts = self.disallow_hosts()?;
         let ports = self.unlink()?;
@@ -64,7 +56,6 @@ impl Cut<'_> {
             ports,
             hosts,
             took: started.elapsed(),
-            fell: fell(before, count()),
         })
     }
 
@@ -95,13 +86,7 @@ impl Cut<'_> {
 
     /// `Ok`: proven unreachable.
     pub(super) fn prove(&self, severed: Severed) -> Result<Proof, StepError> {
-        let Severed::Links {
-            ports,
-            hosts,
-            took,
-            fell,
-        } = severed
-        else {
+        let Severed::Links { ports, hosts, took } = severed else {
             return Ok(Proof::nothing_to_cut("there is no subsystem of the lease"));
         };
         let mut proof = Proof::default();
@@ -128,7 +113,6 @@ impl Cut<'_> {
                 format_args!("{why}: the missing link is the proof"),
             );
         }
-        proof.add("connections", Duration::ZERO, fell);
         Ok(proof)
     }
 
@@ -162,16 +146,5 @@ impl Cut<'_> {
     fn error(&self, detail: impl std::fmt::Display) -> StepError {
         let subsystem = &self.subsystem;
         StepError::new("cut", format_args!("subsystem {subsystem}: {detail}"))
-    }
-}
-
-/// `None`: not counted; within: the system did not say.
-fn fell(before: Option<Option<usize>>, after: Option<Option<usize>>) -> String {
-    match before.zip(after) {
-        None => "not counted".to_owned(),
-        Some((Some(before), Some(after))) => {
-            format!("{} fell", before.saturating_sub(after))
-        }
-        Some(_) => "could not be counted".to_owned(),
     }
 }

@@ -192,7 +192,6 @@ impl Target {
         act(&Cut {
             tree: &self.tree,
             proofs: &self.proofs,
-            addresses: &self.ports.tcp_addresses(),
             lease: tag.lease_id,
             subsystem: self.names.subsystem(tag.lease_id),
         })

@@ -5,7 +5,6 @@
 //! the port.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -120,12 +119,6 @@ impl Ports {
             .stop
             .wait_timeout_while(stopped, BETWEEN_TRIES, |stopped| !*stopped);
         *woken.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    pub(super) fn tcp_addresses(&self) -> Vec<SocketAddr> {
-        let settings = self.list.iter().map(|port| port.setting);
-        let tcp = settings.filter(|setting| setting.transport == NvmeofTransport::Tcp);
-        tcp.map(|setting| setting.address).collect()
     }
 
     pub(super) fn stop(&self) {

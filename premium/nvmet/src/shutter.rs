@@ -58,7 +58,6 @@ impl Shutter {
         Cut {
             tree: &self.tree,
             proofs: &self.proofs,
-            addresses: &[],
             lease,
             subsystem: self.names.subsystem(lease),
         }

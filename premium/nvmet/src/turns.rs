@@ -32,8 +32,6 @@ struct Line {
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
-    /// Nobody else was there when it came.
-    pub(super) is_alone: bool,
 }
 
 impl Default for Turns {
@@ -76,8 +74,7 @@ impl Turns {
     pub(super) fn begin(&self) -> Turn<'_> {
         let me = thread::current();
         let mut line = self.lock();
-        let is_alone = line.is_over();
-        if is_alone {
+        if line.is_over() {
             line.moved = Instant::now();
         }
         line.waiting.push_back(me.clone());
@@ -88,10 +85,7 @@ impl Turns {
         }
         line.waiting.retain(|waiting| waiting.id() != me.id());
         line.ending += 1;
-        Turn {
-            turns: self,
-            is_alone,
-        }
+        Turn { turns: self }
     }
 
     /// Until no cut is ending access, or long enough.
@@ -127,12 +121,10 @@ mod tests {
         let seen = Mutex::new(Vec::new());
         thread::scope(|scope| {
             let first = turns.begin();
-            assert!(first.is_alone);
             for number in 0..4 {
                 let (turns, seen) = (&turns, &seen);
                 scope.spawn(move || {
-                    let turn = turns.begin();
-                    assert!(!turn.is_alone);
+                    let _turn = turns.begin();
                     seen.lock().unwrap().push(number);
                 });
                 while turns.lock().waiting.len() <= number {
@@ -142,7 +134,6 @@ mod tests {
             drop(first);
         });
         assert_eq!(*seen.lock().unwrap(), [0, 1, 2, 3]);
-        assert!(turns.begin().is_alone);
     }
 
     #[test]

@@ -21,11 +21,6 @@ use nvmet_lab::{
 
 const CHILD: &str = "FABRICBIOS_LAB_CHILD";
 
-/// A client's connections: one for administration, and one for I/O from each processor.
-fn queues() -> usize {
-    1 + thread::available_parallelism().unwrap().get()
-}
-
 #[test]
 fn says_what_is_missing() {
     if !nvmet_lab::is_wanted() {
@@ -118,12 +113,6 @@ fn a_cut_ends_running_io_on_every_road_and_a_neighbour_goes_on() {
             .count();
         assert_eq!(refused, ports().len(), "{proof}");
         assert!(!proof.contains("cannot be asked"), "{proof}");
-        let is_tcp = binding.addresses[port].transport == NvmeofTransport::Tcp;
-        let fell = if is_tcp { queues() } else { 0 };
-        assert!(
-            proof.contains(&format!("connections {fell} fell")),
-            "{proof}"
-        );
         let again = target.cut(tag(lease, 1)).unwrap().to_string();
         assert!(
             again.starts_with("unlink from 0 ports ") && again.contains("Connect refused"),
@@ -265,10 +254,7 @@ fn a_new_process_adopts_an_export_under_running_io() {
     // And one more ends it without having published it.
     let target = lab.target();
     let proof = target.cut(tag(1, 2)).unwrap().to_string();
-    assert!(
-        proof.contains(&format!("connections {} fell", queues())),
-        "{proof}"
-    );
+    assert!(proof.starts_with("unlink from "), "{proof}");
     busy.fails();
     target.remove(LeaseId(1), &|| ()).unwrap();
     volume.remove();

@@ -1,16 +1,14 @@
-//! Asks ports for connections to subsystems, as clients would, and counts connections.
+//! Asks ports for connections to subsystems, as clients would.
 
 mod asked;
 mod helper;
 mod rdma;
-mod table;
 pub(super) mod tcp;
 
 use std::fmt;
 
 pub use asked::ask_rdma_main;
 pub(super) use rdma::Asker;
-pub(super) use table::connections;
 
 use super::fabrics::Status;
 
