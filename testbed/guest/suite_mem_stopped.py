@@ -152,13 +152,13 @@ def frozen(suite, device):
                 its_own = ("socket:", "/dev/null", str(directory))
                 others = [at for at in opened_by(scribe) if not at.startswith(its_own)]
                 suite.equal(f"{name}: who writes the journal has nothing else open", [], others)
-                over_nvmeof = alloc(alice, MIB)["lease_id"]
-                [key] = pathlib.Path("/sys/kernel/config/nvmet/hosts").glob("*/dhchap_key")
+                over_nvmeof = alloc(alice, MIB)
+                key = pathlib.Path(f"/sys/kernel/config/nvmet/hosts/{over_nvmeof['binding']['nvmeof']['hostnqn']}/dhchap_key")
                 key_before = key.read_text()
                 sh(f"dmsetup suspend {how} {DISK}")
                 grants = [f"lease alloc {kind} --bytes 4KiB --secs 60" for kind in ("mem", "block --transport nvme-tcp")]
                 asking = [subprocess.Popen([program("fabricctl"), "--node", alice.node, "--identity", alice.identity, *words.split()],
-                                           stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for words in (*grants, f"lease rotate {over_nvmeof}")]
+                                           stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for words in (*grants, f"lease rotate {over_nvmeof['lease_id']}")]
                 until(lambda: state_of(scribe) == "D", 20, "a process that waits for the disk")
                 until(lambda: key.read_text() != key_before, 20, "a new key, which is to be written down next")
                 node.process.send_signal(told)
