@@ -10,10 +10,10 @@ use alloc::{
 };
 use core::{ops::Range, time::Duration};
 
-use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService, HelloReply};
+use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService};
 
 use super::{
-    Failure, Operation, Requester, Setup, Statistics, Transmit,
+    Failure, Operation, Requester, Setup, Transmit,
     answer::Event,
     hello::ZEROS,
     operation::Reach,
@@ -21,7 +21,6 @@ use super::{
     requests::Request,
     unflushed::{Mark, Unflushed},
 };
-use crate::DataKey;
 
 /// Time-outs in a row of one request after which the path, its length and the session are in doubt: at
 /// least five seconds. What waits for a disk is not asked again in a new session any sooner.
@@ -199,50 +198,21 @@ impl Blocks {
         Some(next.map_or(end, |next| next.min(end)))
     }
 
-    /// From when on it is worth asking whether the coordinates are still right, as long as something is to
-    /// be done; moves on with every authenticated answer.
+    /// What asks for it, with its session, its path and its statistics.
     #[must_use]
-    pub fn doubtful_at(&self) -> Duration {
-        self.requester.doubtful_at()
+    pub fn requester(&self) -> &Requester {
+        &self.requester
     }
 
-    /// Another key: what is unanswered is asked again, in a session under it.
-    pub fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.requester.set_key(key, now);
-    }
-
-    /// Another route, or news about it, as in [`Setup`].
-    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        self.requester.set_route(mtu, ip_header, now);
-    }
-
-    /// See [`Requester::farewell`].
-    pub fn farewell(&mut self, now: Duration) -> Option<Transmit<'static>> {
-        self.requester.farewell(now)
-    }
-
-    /// What the last HELLO said about the lease; `None`: there is no session now.
-    #[must_use]
-    pub fn session_told(&self) -> Option<&HelloReply> {
-        self.requester.session_told()
+    /// To give it another key or route.
+    pub fn requester_mut(&mut self) -> &mut Requester {
+        &mut self.requester
     }
 
     /// Whether nothing that was written waits for a flush, and no flush has a loss to tell.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.unflushed.is_empty()
-    }
-
-    /// See [`Requester::path_mtu`].
-    #[must_use]
-    pub fn path_mtu(&self) -> Option<usize> {
-        self.requester.path_mtu()
-    }
-
-    /// What was done so far.
-    #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        self.requester.statistics()
     }
 
     fn expire(&mut self, now: Duration) {
@@ -265,9 +235,9 @@ impl Blocks {
         let unit = self.requester.unit?;
         let (nonce, piece) = self.requester.next_piece(now)?;
         let operation = &self.active.get(&piece.operation)?.operation;
-        let header = self.requester.header(operation.header(nonce, &piece, unit));
         let payload = operation.payload(&piece.range);
-        let request = self.requester.sign(header, payload, piece);
+        let extent = operation.extent(&piece.range, unit);
+        let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
 

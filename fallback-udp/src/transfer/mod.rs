@@ -205,21 +205,15 @@ impl<'a> Transfer<'a> {
         self.confirmed
     }
 
-    /// From when on it is worth asking whether the coordinates are still right; moves on with every
-    /// authenticated answer.
+    /// What asks for it, with its session, its path and its statistics.
     #[must_use]
-    pub fn doubtful_at(&self) -> Duration {
-        self.requester.doubtful_at()
+    pub fn requester(&self) -> &Requester {
+        self.requester
     }
 
-    /// Another key: what is unanswered is asked again, in a session under it.
-    pub fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.requester.set_key(key, now);
-    }
-
-    /// Another route, or news about it, as in [`Setup`].
-    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        self.requester.set_route(mtu, ip_header, now);
+    /// To give it another key or route.
+    pub fn requester_mut(&mut self) -> &mut Requester {
+        self.requester
     }
 
     fn end(&mut self, failure: Failure) {
@@ -256,10 +250,9 @@ impl<'a> Transfer<'a> {
             DataOp::Ping => self.requester.next_ping()?,
             _ => self.requester.next_piece(now)?,
         };
-        let header = self.work.header(nonce, &piece.range);
-        let header = self.requester.header(header);
         let payload = self.work.payload(&piece.range);
-        let request = self.requester.sign(header, payload, piece);
+        let extent = self.work.extent(&piece.range);
+        let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
 
