@@ -7,7 +7,7 @@ mod server;
 
 use std::{collections::HashMap, time::Duration};
 
-use fabricbios_fallback_udp::transfer::{Blocks, Operation};
+use fabricbios_fallback_udp::transfer::{Asks, Blocks, Operation};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, DATAGRAM_MAX, HelloReply};
 use libfuzzer_sys::fuzz_target;
 use script::Script;

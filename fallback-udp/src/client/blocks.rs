@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{ClientError, ClientOptions, Coordinates, EXCHANGE, Failed, Refresh, link::Link, open};
-use crate::transfer::{Blocks, Failure, Finished, Operation, Statistics};
+use crate::transfer::{Asks, Blocks, Failure, Finished, Operation, Statistics};
 
 /// Datagrams that are taken in a row before something else has its turn.
 const TAKEN_MAX: usize = 256;

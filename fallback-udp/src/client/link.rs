@@ -16,20 +16,14 @@ use super::{
 };
 use crate::{
     DataKey,
-    transfer::{Blocks, Failure, Requester, Setup, Transfer, Transmit},
+    transfer::{Asks, Blocks, Failure, Requester, Setup, Transfer, Transmit},
 };
 
 /// Pause between two questions for fresh coordinates; it doubles while they lead to nothing.
 const REFRESH_FIRST: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(8);
 
-/// What asks.
-pub(super) trait Asks {
-    fn requester(&self) -> &Requester;
-    fn requester_mut(&mut self) -> &mut Requester;
-    fn next_timeout(&self) -> Option<Duration>;
-    fn on_datagram(&mut self, datagram: &[u8], now: Duration);
-
+pub(super) trait Sends: Asks {
     /// Sends some of what may be sent now; `None`: there is nothing.
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>>;
 }
@@ -158,7 +152,7 @@ impl Link {
         refresh.is_some_and(|refresh| refresh.is_over())
     }
 
-    pub(super) fn send(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+    pub(super) fn send(&mut self, asks: &mut impl Sends) -> io::Result<()> {
         while let Some(seen) = asks.send(&self.socket, self.now())? {
             self.look(asks, seen)?;
         }
@@ -302,23 +296,7 @@ fn batch_of<T>(mut next: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
     Some(batch)
 }
 
-impl Asks for Transfer<'_> {
-    fn requester(&self) -> &Requester {
-        self.requester()
-    }
-
-    fn requester_mut(&mut self) -> &mut Requester {
-        self.requester_mut()
-    }
-
-    fn next_timeout(&self) -> Option<Duration> {
-        self.next_timeout()
-    }
-
-    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        self.on_datagram(datagram, now);
-    }
-
+impl Sends for Transfer<'_> {
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
         let batch = batch_of(|| self.poll_transmit(now));
         let batch = batch.map(|batch| socket.send(&batch));
@@ -326,23 +304,7 @@ impl Asks for Transfer<'_> {
     }
 }
 
-impl Asks for Blocks {
-    fn requester(&self) -> &Requester {
-        self.requester()
-    }
-
-    fn requester_mut(&mut self) -> &mut Requester {
-        self.requester_mut()
-    }
-
-    fn next_timeout(&self) -> Option<Duration> {
-        self.next_timeout()
-    }
-
-    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        self.on_datagram(datagram, now);
-    }
-
+impl Sends for Blocks {
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
         let Some(batch) = batch_of(|| self.poll_transmit(now)) else {
             return Ok(None);

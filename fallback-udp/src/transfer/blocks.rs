@@ -13,7 +13,7 @@ use core::{ops::Range, time::Duration};
 use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService};
 
 use super::{
-    Failure, Operation, Requester, Setup, Transmit,
+    Asks, Failure, Operation, Requester, Setup, Transmit,
     answer::Event,
     hello::ZEROS,
     operation::Reach,
@@ -28,7 +28,7 @@ const SILENT_MAX: u32 = 8;
 
 /// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
 /// gives until it gives nothing, take what [`next_finished`](Self::next_finished) has, hand in what
-/// arrives until [`next_timeout`](Self::next_timeout), and again.
+/// arrives until [`next_timeout`](Asks::next_timeout), and again.
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,
@@ -163,50 +163,6 @@ impl Blocks {
             prefix: outgoing.prefix,
             payload,
         }
-    }
-
-    /// A datagram from the server's address, whatever it is.
-    pub fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        match self.requester.on_datagram(datagram, now) {
-            Some(Event::Done {
-                piece,
-                bytes,
-                payload,
-            }) => self.on_done(&piece, bytes, payload),
-            Some(Event::Refused {
-                piece: Some(piece),
-                failure,
-            }) if !failure.is_final() => {
-                self.requester.progressed(now);
-                self.on_refused(&piece, failure);
-            }
-            Some(Event::Refused { failure, .. }) => self.give_up(failure),
-            Some(Event::Opened) => self.on_opened(),
-            None => (),
-        }
-    }
-
-    /// When to call [`poll_transmit`](Self::poll_transmit) again if nothing arrives; `None`: there is
-    /// nothing to do.
-    #[must_use]
-    pub fn next_timeout(&self) -> Option<Duration> {
-        if self.active.is_empty() {
-            return None;
-        }
-        let end = self.requester.ends_at();
-        let next = self.requester.due(true);
-        Some(next.map_or(end, |next| next.min(end)))
-    }
-
-    /// What asks for it, with its session, its path and its statistics.
-    #[must_use]
-    pub fn requester(&self) -> &Requester {
-        &self.requester
-    }
-
-    /// To give it another key or route.
-    pub fn requester_mut(&mut self) -> &mut Requester {
-        &mut self.requester
     }
 
     /// Whether nothing that was written waits for a flush, and no flush has a loss to tell.
@@ -357,6 +313,45 @@ impl Blocks {
         for (id, active) in core::mem::take(&mut self.active) {
             let failure = active.failure.unwrap_or(failure);
             self.finished.push_back(active.finished(id, Err(failure)));
+        }
+    }
+}
+
+impl Asks for Blocks {
+    fn requester(&self) -> &Requester {
+        &self.requester
+    }
+
+    fn requester_mut(&mut self) -> &mut Requester {
+        &mut self.requester
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        if self.active.is_empty() {
+            return None;
+        }
+        let end = self.requester.ends_at();
+        let next = self.requester.due(true);
+        Some(next.map_or(end, |next| next.min(end)))
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        match self.requester.on_datagram(datagram, now) {
+            Some(Event::Done {
+                piece,
+                bytes,
+                payload,
+            }) => self.on_done(&piece, bytes, payload),
+            Some(Event::Refused {
+                piece: Some(piece),
+                failure,
+            }) if !failure.is_final() => {
+                self.requester.progressed(now);
+                self.on_refused(&piece, failure);
+            }
+            Some(Event::Refused { failure, .. }) => self.give_up(failure),
+            Some(Event::Opened) => self.on_opened(),
+            None => (),
         }
     }
 }

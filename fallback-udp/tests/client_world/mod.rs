@@ -12,7 +12,7 @@ use std::{
 
 use fabricbios_fallback_udp::{
     DataKey, Rate,
-    transfer::{Failure, Requester, Setup, Transfer, Work},
+    transfer::{Asks, Failure, Requester, Setup, Transfer, Work},
 };
 use fabricbios_wire::{DataFrame, DataStatus, LeaseId};
 
