@@ -1,6 +1,6 @@
 //! GIDs: 16 bytes that most people write as an address.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// IPv6, IPv4 (as v4-mapped, which is RoCE v2's form), 16 bytes with colons, or 32 digits.
 pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
@@ -15,28 +15,20 @@ pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
 
 /// Eight groups of four digits: the one form that pyverbs takes, and every other tool too.
 pub(crate) fn text(gid: [u8; 16]) -> String {
-    let (groups, _) = gid.as_chunks();
-    let groups = groups
-        .iter()
-        .map(|&[high, low]| format!("{high:02x}{low:02x}"));
-    groups.collect::<Vec<_>>().join(":")
+    let groups = Ipv6Addr::from(gid).segments();
+    groups.map(|group| format!("{group:04x}")).join(":")
 }
 
 fn raw(text: &str) -> Option<[u8; 16]> {
-    let pairs: Vec<&str> = if text.contains(':') {
-        text.split(':').collect()
+    let is_pairs = text.split(':').all(|pair| pair.len() == 2);
+    let digits = if is_pairs {
+        &text.replace(':', "")
     } else {
-        (0..text.len())
-            .step_by(2)
-            .map(|at| text.get(at..at + 2))
-            .collect::<Option<_>>()?
+        text
     };
-    let byte = |pair: &str| {
-        let digits = pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
-        digits.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
-    };
-    let bytes: Vec<u8> = pairs.into_iter().map(byte).collect::<Option<_>>()?;
-    bytes.try_into().ok()
+    let mut gid = [0; 16];
+    let whole = base16ct::mixed::decode(digits, &mut gid).ok()?.len() == gid.len();
+    whole.then_some(gid)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The JSON of a lease. Its names are a contract; absent parts are left out.
 
+use base16ct::lower::encode_string;
 use fabricbios_wire::{
     Binding, CpuIsolationClass, Effective, GpuExclusivityClass, LeaseEnd, LeaseInfo, LeaseStatus,
     ProofStep, RdmaBinding, Transport,
@@ -195,7 +196,10 @@ impl<'a> From<&'a Binding> for BindingJson<'a> {
     fn from(binding: &'a Binding) -> Self {
         let limits = binding.limits;
         Self {
-            dp_key: binding.dp_key.as_ref().map(|key| hex(&key.0)),
+            dp_key: binding
+                .dp_key
+                .as_ref()
+                .map(|key| Zeroizing::new(encode_string(&key.0))),
             udp_endpoint: binding.udp_endpoint.map(|endpoint| endpoint.to_string()),
             limits: limits.map(|limits| LimitsJson {
                 offset: limits.offset,
@@ -246,15 +250,4 @@ fn queue_pairs(rdma: &RdmaBinding) -> Vec<QueuePairJson> {
         rkey: Some(pair.rkey),
     });
     std::iter::once(first).chain(further).collect()
-}
-
-fn hex(key: &[u8; 32]) -> Zeroizing<String> {
-    // Room for all of it at once: a text that grows leaves copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(2 * key.len()));
-    for byte in key {
-        for digit in [byte >> 4, byte & 0xf] {
-            text.extend(char::from_digit(digit.into(), 16));
-        }
-    }
-    text
 }

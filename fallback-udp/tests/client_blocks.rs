@@ -16,7 +16,7 @@ use std::{collections::HashMap, time::Duration};
 
 use air::Network;
 use client_block_world::{BLOCK, World, bytes};
-use fabricbios_fallback_udp::transfer::{Failure, Finished, Operation};
+use fabricbios_fallback_udp::transfer::{Asks, Failure, Finished, Operation};
 use fabricbios_wire::DataStatus;
 use random::Random;
 
@@ -115,7 +115,7 @@ fn a_good_network_needs_no_retry() {
     for network in [SHORT, Network::GOOD] {
         let mut world = World::new(1, BLOCKS as usize, network);
         Work::run(&mut world, 200, 32);
-        let statistics = world.blocks.statistics();
+        let statistics = world.blocks.requester().statistics();
         assert_eq!((statistics.retried, statistics.sessions), (0, 1));
     }
 }
@@ -126,7 +126,7 @@ fn blocks_are_right_over_a_bad_network_and_retries_are_few() {
         for network in [BAD, Network { mtu: 9000, ..BAD }] {
             let mut world = World::new(seed, BLOCKS as usize, network);
             Work::run(&mut world, 120, 24);
-            let statistics = world.blocks.statistics();
+            let statistics = world.blocks.requester().statistics();
             assert!(statistics.sent < 2 * statistics.answered, "{statistics:?}");
         }
     }
@@ -175,17 +175,17 @@ fn a_disk_that_takes_seconds_is_waited_for_in_the_same_session() {
     let mut world = World::new(3, BLOCKS as usize, SHORT);
     world.storage = Duration::from_secs(4);
     Work::run(&mut world, 40, 8);
-    assert_eq!(world.blocks.statistics().sessions, 1);
+    assert_eq!(world.blocks.requester().statistics().sessions, 1);
 }
 
 #[test]
 fn a_path_that_becomes_shorter_turns_blocks_into_parts() {
     let mut world = World::new(0, BLOCKS as usize, Network { mtu: 9000, ..BAD });
     Work::run(&mut world, 30, 8);
-    assert_eq!(world.blocks.path_mtu(), Some(9000));
+    assert_eq!(world.blocks.requester().path_mtu(), Some(9000));
     world.air.network.mtu = 1500;
     Work::run(&mut world, 30, 8);
-    assert_eq!(world.blocks.path_mtu(), Some(1500));
+    assert_eq!(world.blocks.requester().path_mtu(), Some(1500));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn parts_that_are_lost_again_and_again_keep_their_block() {
         world.wait(id).outcome.unwrap();
     }
     assert!(world.server.disk == vec![0x55; 512 * BLOCK]);
-    let statistics = world.blocks.statistics();
+    let statistics = world.blocks.requester().statistics();
     assert_eq!((statistics.answered, statistics.sessions), (2561, 1));
     assert_eq!(world.server.written, 512);
 }

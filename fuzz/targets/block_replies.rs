@@ -7,7 +7,7 @@ mod server;
 
 use std::{collections::HashMap, time::Duration};
 
-use fabricbios_fallback_udp::transfer::{Blocks, Operation};
+use fabricbios_fallback_udp::transfer::{Asks, Blocks, Operation};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, DATAGRAM_MAX, HelloReply};
 use libfuzzer_sys::fuzz_target;
 use script::Script;
@@ -51,12 +51,12 @@ impl World {
     fn take(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..4 => self.submit(step, script),
-            4 => self.blocks.set_key(key(), self.now),
+            4 => self.blocks.requester_mut().set_key(key(), self.now),
             5 => {
                 let mtu = script.small() as usize;
-                self.blocks.set_route(mtu, 20, self.now);
+                self.blocks.requester_mut().set_route(mtu, 20, self.now);
             }
-            6 => drop(self.blocks.farewell(self.now)),
+            6 => drop(self.blocks.requester_mut().farewell(self.now)),
             7 => self.now += Duration::from_millis(script.small().into()),
             _ => {
                 let step = script.byte().unwrap_or(0);

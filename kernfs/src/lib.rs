@@ -10,6 +10,7 @@
 mod death;
 mod error;
 mod list;
+mod mounts;
 mod sacrifice;
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -21,6 +22,7 @@ use std::str::FromStr;
 pub use death::step_passed;
 pub use error::{Cause, Error};
 pub use list::parse_list;
+pub use mounts::{Mount, mounts, parse_mounts};
 pub use sacrifice::{Sacrifice, Sacrificed};
 use zeroize::Zeroizing;
 

@@ -63,7 +63,6 @@ impl Desk {
 
     fn answer(&self, asked: &Asked) -> Option<Answer> {
         match &asked.request {
-            Request::Ping(number) => Some(Ok(Reply::Pong(*number))),
             Request::GetIdentity => Some(Ok(Reply::Identity(self.identity(asked)))),
             Request::IdentityIssue(request) => {
                 let issued = may_issue(&asked.principal)

@@ -1,6 +1,6 @@
 //! `--nvmet`: where the kernel's NVMe target serves leases.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{net::SocketAddr, str::FromStr};
 
 use fabricbios_nvmet::PortSetting;
 use fabricbios_wire::NvmeofTransport;
@@ -10,21 +10,12 @@ use fabricbios_wire::NvmeofTransport;
 pub struct NvmetPort(pub PortSetting);
 
 /// Text that is none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is neither tcp:ADDR:PORT nor rdma:ADDR:PORT, such as tcp:10.0.0.1:4420 or \
+     tcp:[2001:db8::1]:4420; a wildcard is no address that a client could connect to"
+)]
 pub struct BadPort(String);
-
-impl fmt::Display for BadPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is neither tcp:ADDR:PORT nor rdma:ADDR:PORT, such as tcp:10.0.0.1:4420 or \
-             tcp:[2001:db8::1]:4420; a wildcard is no address that a client could connect to",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for BadPort {}
 
 fn parse(text: &str) -> Option<PortSetting> {
     let (transport, address) = text.split_once(':')?;

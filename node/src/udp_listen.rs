@@ -1,6 +1,6 @@
 //! Where the data plane over UDP listens: an address, or `none` for not at all.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{net::SocketAddr, str::FromStr};
 
 /// An address, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,16 +12,9 @@ pub enum UdpListen {
 }
 
 /// Text that is neither.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither IP:PORT nor `none`")]
 pub struct BadListen(String);
-
-impl fmt::Display for BadListen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is neither IP:PORT nor `none`", self.0)
-    }
-}
-
-impl std::error::Error for BadListen {}
 
 impl FromStr for UdpListen {
     type Err = BadListen;
@@ -29,11 +22,10 @@ impl FromStr for UdpListen {
     fn from_str(text: &str) -> Result<Self, BadListen> {
         match text {
             "none" => Ok(Self::Off),
-            _ => text
-                .parse()
-                .map(Self::At)
-                .ok()
-                .ok_or_else(|| BadListen(text.into())),
+            _ => text.parse().map_or_else(
+                |_no_address| Err(BadListen(text.into())),
+                |at| Ok(Self::At(at)),
+            ),
         }
     }
 }

@@ -274,7 +274,7 @@ fn check_reply(asked: &Header, got: &Header) -> Result<(), DecodeError> {
     same(8, "nonce", asked.nonce, got.nonce)
 }
 
-fn wrong(
+pub(crate) fn wrong(
     fault: DecodeFault,
     offset: usize,
     field: &'static str,

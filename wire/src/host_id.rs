@@ -2,6 +2,8 @@
 
 use core::{fmt, str::FromStr};
 
+use uuid::Uuid;
+
 /// A host identifier: a UUID other than zero, which stands for no host in NVMe-oF (base specification
 /// 2.0, section 5.27.1.25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,13 +20,7 @@ impl HostId {
 
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, byte) in self.0.iter().enumerate() {
-            if matches!(at, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        write!(f, "{}", Uuid::from_bytes(self.0))
     }
 }
 
@@ -44,21 +40,9 @@ impl FromStr for HostId {
     type Err = NotAHostId;
 
     fn from_str(text: &str) -> Result<Self, NotAHostId> {
-        let bytes = text.as_bytes();
-        let dashed = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|&at| bytes[at] == b'-');
-        if !dashed {
-            return Err(NotAHostId);
-        }
-        let mut id = [0; 16];
-        let mut digits = text
-            .chars()
-            .enumerate()
-            .filter(|(at, _)| !matches!(at, 8 | 13 | 18 | 23))
-            .map(|(_, c)| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()));
-        for byte in &mut id {
-            let mut digit = || digits.next().flatten().ok_or(NotAHostId);
-            *byte = digit()? << 4 | digit()?;
-        }
-        Self::new(id).ok_or(NotAHostId)
+        // The other forms of a UUID, which the crate reads too, have other lengths.
+        let uuid = Uuid::try_parse(text).ok().filter(|_| text.len() == 36);
+        uuid.and_then(|uuid| Self::new(uuid.into_bytes()))
+            .ok_or(NotAHostId)
     }
 }

@@ -2,6 +2,8 @@
 
 use core::{fmt, str::FromStr};
 
+use base16ct::HexDisplay;
+
 /// A 128-bit identifier printed as 32 hexadecimal digits.
 macro_rules! id128 {
     ($(#[$doc:meta])* $name:ident) => {
@@ -26,12 +28,7 @@ macro_rules! id128 {
             type Err = ParseIdError;
 
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
-                if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-                    return Err(ParseIdError { expected_digits: 32, got: text.len() });
-                }
-                u128::from_str_radix(text, 16)
-                    .map(Self)
-                    .map_err(|_| ParseIdError { expected_digits: 32, got: text.len() })
+                digits(text).map(|id| Self(u128::from_be_bytes(id)))
             }
         }
     };
@@ -67,6 +64,17 @@ impl fmt::Display for ParseIdError {
 
 impl core::error::Error for ParseIdError {}
 
+fn digits<const BYTES: usize>(text: &str) -> Result<[u8; BYTES], ParseIdError> {
+    let mut id = [0; BYTES];
+    match base16ct::mixed::decode(text, &mut id) {
+        Ok(whole) if whole.len() == BYTES => Ok(id),
+        _ => Err(ParseIdError {
+            expected_digits: 2 * BYTES,
+            got: text.len(),
+        }),
+    }
+}
+
 /// A node: SHA-256 of its public key (SubjectPublicKeyInfo, DER).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -74,7 +82,7 @@ pub struct NodeId(pub [u8; 32]);
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:x}", HexDisplay(&self.0))
     }
 }
 
@@ -82,18 +90,7 @@ impl FromStr for NodeId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let wrong = ParseIdError {
-            expected_digits: 64,
-            got: text.len(),
-        };
-        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(wrong);
-        }
-        let half = |digits: &str| u128::from_str_radix(digits, 16).map_err(|_checked| wrong);
-        let mut id = [0; 32];
-        id[..16].copy_from_slice(&half(&text[..32])?.to_be_bytes());
-        id[16..].copy_from_slice(&half(&text[32..])?.to_be_bytes());
-        Ok(Self(id))
+        digits(text).map(Self)
     }
 }
 

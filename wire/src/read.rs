@@ -3,7 +3,7 @@
 
 use alloc::{borrow::Cow, string::String, vec::Vec};
 
-use crate::{DecodeError, DecodeFault, LeaseId, ResourceId, error, tlv::TlvArea};
+use crate::{DecodeError, DecodeFault, LeaseId, ResourceId, error, frame::wrong, tlv::TlvArea};
 
 pub(crate) type Decoded<T> = Result<T, DecodeError>;
 
@@ -202,15 +202,7 @@ pub(crate) fn invalid_args(
     expected: impl Into<Cow<'static, str>>,
     got: Cow<'static, str>,
 ) -> DecodeError {
-    let fault = DecodeFault::InvalidArgs;
-    DecodeError {
-        fault,
-        offset,
-        tag: None,
-        field,
-        expected: expected.into(),
-        got,
-    }
+    wrong(DecodeFault::InvalidArgs, offset, field, expected, got)
 }
 
 pub(crate) fn too_many(

@@ -87,6 +87,8 @@ fn host_identifiers_are_uuids_of_somebody() {
         "3f0c5f5e93a24a5b8d7c0c1d2e3f4a5b",
         "3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5",
         "3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5b0",
+        "{3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5b}",
+        "urn:uuid:3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5b",
         "3f0c5f5e-93a2-4a5b-8d7c0-c1d2e3f4a5b",
         "3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5g",
         "3f0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4aé",

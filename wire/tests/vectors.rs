@@ -13,6 +13,7 @@ mod samples;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use base16ct::lower::decode_vec;
 use fabricbios_wire::*;
 
 const MAKE: &str = "run `cargo run -p fabricbios-wire --example vectors` and review the difference";
@@ -90,7 +91,7 @@ impl Vector {
                 Some(("expect", expect)) => vector.expect = expect.to_owned(),
                 Some(("value", value)) => vector.values.push(value.to_owned()),
                 Some(_) => (),
-                None => vector.bytes.extend(read_hex(line)),
+                None => vector.bytes.extend(decode_vec(line).unwrap()),
             }
         }
         vector
@@ -154,11 +155,6 @@ fn status(rejected: Rejected) -> &'static str {
 
 fn name(error: DecodeError) -> &'static str {
     error.lease_error().name()
-}
-
-fn read_hex(line: &str) -> Vec<u8> {
-    let pair = |at| u8::from_str_radix(&line[at..at + 2], 16).unwrap();
-    (0..line.len()).step_by(2).map(pair).collect()
 }
 
 fn read_asked(text: &str) -> Header {

@@ -10,10 +10,7 @@ use std::{
 };
 
 use super::{ClientError, ClientOptions, Coordinates, EXCHANGE, Failed, Refresh, link::Link, open};
-use crate::{
-    DataKey,
-    transfer::{Blocks, Failure, Finished, Operation, Statistics},
-};
+use crate::transfer::{Asks, Blocks, Failure, Finished, Operation, Statistics};
 
 /// Datagrams that are taken in a row before something else has its turn.
 const TAKEN_MAX: usize = 256;
@@ -81,8 +78,7 @@ impl BlockClient {
         options: ClientOptions,
         refresh: Option<Box<dyn Refresh>>,
     ) -> Result<Self, ClientError> {
-        let (mut link, setup) = open(coordinates, options)?;
-        link.refresh = refresh;
+        let (link, setup) = open(coordinates, options, refresh)?;
         let mut client = Self {
             link,
             blocks: Blocks::new(setup),
@@ -189,10 +185,8 @@ impl BlockClient {
 
     /// What is valid from now on, as [`super::MemoryClient::set_coordinates`].
     pub fn set_coordinates(&mut self, coordinates: Coordinates) {
-        if self.link.is_news(&coordinates) {
-            let key = DataKey::new(&coordinates.dp_key);
-            self.blocks.set_key(key, self.link.now());
-            self.link.coordinates = coordinates;
+        let requester = self.blocks.requester_mut();
+        if self.link.set_coordinates(requester, coordinates) {
             self.begun = false;
             self.unsent = true;
         }
@@ -207,13 +201,13 @@ impl BlockClient {
     /// Bytes that a packet on this path may have, IP header included; `None`: being found out again.
     #[must_use]
     pub fn path_mtu(&self) -> Option<usize> {
-        self.blocks.path_mtu()
+        self.blocks.requester().path_mtu()
     }
 
     /// What was done so far, and the pace.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.blocks.statistics()
+        self.blocks.requester().statistics()
     }
 
     /// One operation, blocking. Others that complete meanwhile stay to be taken.
@@ -272,7 +266,7 @@ impl BlockClient {
     }
 
     fn look_at_lease(&mut self) {
-        if let Some(told) = self.blocks.session_told() {
+        if let Some(told) = self.blocks.requester().session_told() {
             self.geometry = Geometry {
                 block_bytes: told.unit,
                 blocks: told.resource_len,
@@ -327,7 +321,7 @@ impl AsFd for BlockClient {
 /// The session makes room for others. If that gets lost, it does so after some seconds by itself.
 impl Drop for BlockClient {
     fn drop(&mut self) {
-        if let Some(farewell) = self.blocks.farewell(self.link.now()) {
+        if let Some(farewell) = self.blocks.requester_mut().farewell(self.link.now()) {
             self.link.send_off(farewell);
         }
     }

@@ -16,21 +16,14 @@ use super::{
 };
 use crate::{
     DataKey,
-    transfer::{Blocks, Failure, Setup, Transfer, Transmit},
+    transfer::{Asks, Blocks, Failure, Requester, Setup, Transfer, Transmit},
 };
 
 /// Pause between two questions for fresh coordinates; it doubles while they lead to nothing.
 const REFRESH_FIRST: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(8);
 
-/// What asks.
-pub(super) trait Asks {
-    fn next_timeout(&self) -> Option<Duration>;
-    fn doubtful_at(&self) -> Duration;
-    fn on_datagram(&mut self, datagram: &[u8], now: Duration);
-    fn set_key(&mut self, key: DataKey, now: Duration);
-    fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration);
-
+pub(super) trait Sends: Asks {
     /// Sends some of what may be sent now; `None`: there is nothing.
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>>;
 }
@@ -53,13 +46,17 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn open(coordinates: Coordinates, options: ClientOptions) -> io::Result<Self> {
+    pub(super) fn open(
+        coordinates: Coordinates,
+        options: ClientOptions,
+        refresh: Option<Box<dyn Refresh>>,
+    ) -> io::Result<Self> {
         Ok(Self {
             socket: Socket::connect(coordinates.endpoint)?,
             coordinates,
             options,
             inbox: Inbox::new(),
-            refresh: None,
+            refresh,
             refresh_at: Duration::ZERO,
             refresh_pause: REFRESH_FIRST,
             epoch: Instant::now(),
@@ -155,7 +152,7 @@ impl Link {
         refresh.is_some_and(|refresh| refresh.is_over())
     }
 
-    pub(super) fn send(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+    pub(super) fn send(&mut self, asks: &mut impl Sends) -> io::Result<()> {
         while let Some(seen) = asks.send(&self.socket, self.now())? {
             self.look(asks, seen)?;
         }
@@ -191,14 +188,13 @@ impl Link {
             self.hint = Some(trouble.to_string());
         }
         if seen.too_long {
-            let (mtu, ip_header) = self.route()?;
-            asks.set_route(mtu, ip_header, self.now());
+            self.look_at_route(asks)?;
         }
         Ok(())
     }
 
     fn ask_at(&self, asks: &impl Asks) -> Option<Duration> {
-        let at = asks.doubtful_at().max(self.refresh_at);
+        let at = asks.requester().doubtful_at().max(self.refresh_at);
         self.refresh.is_some().then_some(at)
     }
 
@@ -208,25 +204,36 @@ impl Link {
         if self.ask_at(asks).is_none_or(|at| at > now) {
             return Ok(());
         }
-        match self.refresh.as_mut().map(|refresh| refresh.refresh()) {
-            Some(Ok(fresh)) if self.is_news(&fresh) => {
-                self.coordinates = fresh;
-                self.refresh_pause = REFRESH_FIRST;
-                let key = DataKey::new(&self.coordinates.dp_key);
-                asks.set_key(key, self.now());
-                self.follow(asks)?;
+        let is_news = match self.refresh.as_mut().map(|refresh| refresh.refresh()) {
+            Some(Ok(fresh)) => self.set_coordinates(asks.requester_mut(), fresh),
+            Some(Err(why)) => {
+                self.hint = Some(why);
+                false
             }
-            Some(Err(why)) => self.hint = Some(why),
-            _ => (),
+            None => false,
+        };
+        if is_news {
+            self.refresh_pause = REFRESH_FIRST;
+            self.follow(asks)?;
         }
         self.refresh_at = self.now() + self.refresh_pause;
         self.refresh_pause = (self.refresh_pause * 2).min(REFRESH_MAX);
         Ok(())
     }
 
-    /// Whether coordinates are others, of the same lease.
-    pub(super) fn is_news(&self, coordinates: &Coordinates) -> bool {
-        coordinates.lease_id == self.coordinates.lease_id && *coordinates != self.coordinates
+    /// What is valid from now on. False: nothing new, or coordinates of another lease.
+    pub(super) fn set_coordinates(
+        &mut self,
+        requester: &mut Requester,
+        coordinates: Coordinates,
+    ) -> bool {
+        let is_news =
+            coordinates.lease_id == self.coordinates.lease_id && coordinates != self.coordinates;
+        if is_news {
+            requester.set_key(DataKey::new(&coordinates.dp_key), self.now());
+            self.coordinates = coordinates;
+        }
+        is_news
     }
 
     /// The socket goes where the coordinates say.
@@ -240,8 +247,13 @@ impl Link {
     /// A new socket has the address and the route of now: after a failure they may be others.
     pub(super) fn connect(&mut self, asks: &mut impl Asks) -> io::Result<()> {
         self.socket = Socket::connect(self.coordinates.endpoint)?;
+        self.look_at_route(asks)
+    }
+
+    fn look_at_route(&self, asks: &mut impl Asks) -> io::Result<()> {
         let (mtu, ip_header) = self.route()?;
-        asks.set_route(mtu, ip_header, self.now());
+        let requester = asks.requester_mut();
+        requester.set_route(mtu, ip_header, self.now());
         Ok(())
     }
 
@@ -284,27 +296,7 @@ fn batch_of<T>(mut next: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
     Some(batch)
 }
 
-impl Asks for Transfer<'_> {
-    fn next_timeout(&self) -> Option<Duration> {
-        self.next_timeout()
-    }
-
-    fn doubtful_at(&self) -> Duration {
-        self.doubtful_at()
-    }
-
-    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        self.on_datagram(datagram, now);
-    }
-
-    fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.set_key(key, now);
-    }
-
-    fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        self.set_route(mtu, ip_header, now);
-    }
-
+impl Sends for Transfer<'_> {
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
         let batch = batch_of(|| self.poll_transmit(now));
         let batch = batch.map(|batch| socket.send(&batch));
@@ -312,27 +304,7 @@ impl Asks for Transfer<'_> {
     }
 }
 
-impl Asks for Blocks {
-    fn next_timeout(&self) -> Option<Duration> {
-        self.next_timeout()
-    }
-
-    fn doubtful_at(&self) -> Duration {
-        self.doubtful_at()
-    }
-
-    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        self.on_datagram(datagram, now);
-    }
-
-    fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.set_key(key, now);
-    }
-
-    fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        self.set_route(mtu, ip_header, now);
-    }
-
+impl Sends for Blocks {
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
         let Some(batch) = batch_of(|| self.poll_transmit(now)) else {
             return Ok(None);

@@ -13,10 +13,7 @@ use fabricbios_wire::{DpKey, LeaseId};
 pub use blocks::{BlockClient, Completion, Geometry};
 pub use error::ClientError;
 
-use crate::{
-    DataKey,
-    transfer::{Requester, Setup, Statistics, Work},
-};
+use crate::transfer::{Requester, Setup, Statistics, Work};
 use error::Failed;
 use link::Link;
 
@@ -92,8 +89,7 @@ impl MemoryClient {
         options: ClientOptions,
         refresh: Option<Box<dyn Refresh>>,
     ) -> Result<Self, ClientError> {
-        let (mut link, setup) = open(coordinates, options)?;
-        link.refresh = refresh;
+        let (link, setup) = open(coordinates, options, refresh)?;
         let mut client = Self {
             link,
             requester: Requester::new(setup),
@@ -113,11 +109,7 @@ impl MemoryClient {
     /// What is valid from the next call on: after a rotation, a renewal, a restart of the node. It costs
     /// one round trip if it is new. Coordinates of another lease are ignored: they need another client.
     pub fn set_coordinates(&mut self, coordinates: Coordinates) {
-        if self.link.is_news(&coordinates) {
-            let key = DataKey::new(&coordinates.dp_key);
-            self.requester.set_key(key, self.link.now());
-            self.link.coordinates = coordinates;
-        }
+        self.link.set_coordinates(&mut self.requester, coordinates);
     }
 
     /// What is used now.
@@ -204,9 +196,13 @@ impl MemoryClient {
 const EXCHANGE: &str = "exchange datagrams";
 
 /// A socket, and what a client starts from.
-fn open(coordinates: Coordinates, options: ClientOptions) -> Result<(Link, Setup), ClientError> {
+fn open(
+    coordinates: Coordinates,
+    options: ClientOptions,
+    refresh: Option<Box<dyn Refresh>>,
+) -> Result<(Link, Setup), ClientError> {
     let endpoint = coordinates.endpoint;
-    let opened = Link::open(coordinates, options);
+    let opened = Link::open(coordinates, options, refresh);
     let opened = opened.and_then(|link| link.setup().map(|setup| (link, setup)));
     opened.map_err(|source| ClientError::Local {
         what: "open a UDP socket",

@@ -1,4 +1,4 @@
-//! The system calls for many messages at once, as no crate in use offers them.
+//! The system calls for many messages at once. Those of nix do not fit (docs/decisions/0016).
 #![allow(unsafe_code, reason = "recvmmsg and sendmmsg")]
 
 use std::{

@@ -10,10 +10,10 @@ use alloc::{
 };
 use core::{ops::Range, time::Duration};
 
-use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService, HelloReply};
+use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService};
 
 use super::{
-    Failure, Operation, Requester, Setup, Statistics, Transmit,
+    Asks, Failure, Operation, Requester, Setup, Transmit,
     answer::Event,
     hello::ZEROS,
     operation::Reach,
@@ -21,7 +21,6 @@ use super::{
     requests::Request,
     unflushed::{Mark, Unflushed},
 };
-use crate::DataKey;
 
 /// Time-outs in a row of one request after which the path, its length and the session are in doubt: at
 /// least five seconds. What waits for a disk is not asked again in a new session any sooner.
@@ -29,7 +28,7 @@ const SILENT_MAX: u32 = 8;
 
 /// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
 /// gives until it gives nothing, take what [`next_finished`](Self::next_finished) has, hand in what
-/// arrives until [`next_timeout`](Self::next_timeout), and again.
+/// arrives until [`next_timeout`](Asks::next_timeout), and again.
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,
@@ -166,83 +165,10 @@ impl Blocks {
         }
     }
 
-    /// A datagram from the server's address, whatever it is.
-    pub fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        match self.requester.on_datagram(datagram, now) {
-            Some(Event::Done {
-                piece,
-                bytes,
-                payload,
-            }) => self.on_done(&piece, bytes, payload),
-            Some(Event::Refused {
-                piece: Some(piece),
-                failure,
-            }) if !failure.is_final() => {
-                self.requester.progressed(now);
-                self.on_refused(&piece, failure);
-            }
-            Some(Event::Refused { failure, .. }) => self.give_up(failure),
-            Some(Event::Opened) => self.on_opened(),
-            None => (),
-        }
-    }
-
-    /// When to call [`poll_transmit`](Self::poll_transmit) again if nothing arrives; `None`: there is
-    /// nothing to do.
-    #[must_use]
-    pub fn next_timeout(&self) -> Option<Duration> {
-        if self.active.is_empty() {
-            return None;
-        }
-        let end = self.requester.ends_at();
-        let next = self.requester.due(true);
-        Some(next.map_or(end, |next| next.min(end)))
-    }
-
-    /// From when on it is worth asking whether the coordinates are still right, as long as something is to
-    /// be done; moves on with every authenticated answer.
-    #[must_use]
-    pub fn doubtful_at(&self) -> Duration {
-        self.requester.doubtful_at()
-    }
-
-    /// Another key: what is unanswered is asked again, in a session under it.
-    pub fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.requester.set_key(key, now);
-    }
-
-    /// Another route, or news about it, as in [`Setup`].
-    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        self.requester.set_route(mtu, ip_header, now);
-    }
-
-    /// See [`Requester::farewell`].
-    pub fn farewell(&mut self, now: Duration) -> Option<Transmit<'static>> {
-        self.requester.farewell(now)
-    }
-
-    /// What the last HELLO said about the lease; `None`: there is no session now.
-    #[must_use]
-    pub fn session_told(&self) -> Option<&HelloReply> {
-        self.requester.session_told()
-    }
-
     /// Whether nothing that was written waits for a flush, and no flush has a loss to tell.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.unflushed.is_empty()
-    }
-
-    /// See [`Requester::path_mtu`].
-    #[must_use]
-    pub fn path_mtu(&self) -> Option<usize> {
-        self.requester.path_mtu()
-    }
-
-    /// What was done so far.
-    #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        self.requester.statistics()
     }
 
     fn expire(&mut self, now: Duration) {
@@ -265,9 +191,9 @@ impl Blocks {
         let unit = self.requester.unit?;
         let (nonce, piece) = self.requester.next_piece(now)?;
         let operation = &self.active.get(&piece.operation)?.operation;
-        let header = self.requester.header(operation.header(nonce, &piece, unit));
         let payload = operation.payload(&piece.range);
-        let request = self.requester.sign(header, payload, piece);
+        let extent = operation.extent(&piece.range, unit);
+        let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
 
@@ -387,6 +313,45 @@ impl Blocks {
         for (id, active) in core::mem::take(&mut self.active) {
             let failure = active.failure.unwrap_or(failure);
             self.finished.push_back(active.finished(id, Err(failure)));
+        }
+    }
+}
+
+impl Asks for Blocks {
+    fn requester(&self) -> &Requester {
+        &self.requester
+    }
+
+    fn requester_mut(&mut self) -> &mut Requester {
+        &mut self.requester
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        if self.active.is_empty() {
+            return None;
+        }
+        let end = self.requester.ends_at();
+        let next = self.requester.due(true);
+        Some(next.map_or(end, |next| next.min(end)))
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        match self.requester.on_datagram(datagram, now) {
+            Some(Event::Done {
+                piece,
+                bytes,
+                payload,
+            }) => self.on_done(&piece, bytes, payload),
+            Some(Event::Refused {
+                piece: Some(piece),
+                failure,
+            }) if !failure.is_final() => {
+                self.requester.progressed(now);
+                self.on_refused(&piece, failure);
+            }
+            Some(Event::Refused { failure, .. }) => self.give_up(failure),
+            Some(Event::Opened) => self.on_opened(),
+            None => (),
         }
     }
 }

@@ -120,9 +120,24 @@ pub struct Statistics {
     pub window: usize,
 }
 
+/// What is driven: a [`Transfer`], or [`Blocks`].
+pub trait Asks {
+    /// What asks for it, with its session, its path and its statistics.
+    fn requester(&self) -> &Requester;
+
+    /// To give it another key or route.
+    fn requester_mut(&mut self) -> &mut Requester;
+
+    /// When something is to be sent again if nothing arrives; `None`: there is nothing to do.
+    fn next_timeout(&self) -> Option<Duration>;
+
+    /// A datagram from the server's address, whatever it is.
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration);
+}
+
 /// One transfer. Drive it: send what [`poll_transmit`](Self::poll_transmit) gives until it gives nothing,
 /// look at [`outcome`](Self::outcome), hand in what arrives until
-/// [`next_timeout`](Self::next_timeout), and again. It may be dropped at any time; what it left
+/// [`next_timeout`](Asks::next_timeout), and again. It may be dropped at any time; what it left
 /// unanswered is closed with its session before the next one.
 #[derive(Debug)]
 pub struct Transfer<'a> {
@@ -158,39 +173,6 @@ impl<'a> Transfer<'a> {
         transmit
     }
 
-    /// A datagram from the server's address, whatever it is.
-    pub fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
-        if self.outcome.is_some() {
-            return;
-        }
-        match self.requester.on_datagram(datagram, now) {
-            Some(Event::Done {
-                piece,
-                bytes,
-                payload,
-            }) => {
-                self.work.take(&piece.range, payload);
-                self.confirmed += bytes as u64;
-            }
-            Some(Event::Refused { failure, .. }) => self.end(failure),
-            Some(Event::Opened) if matches!(self.work, Work::Hello) => {
-                self.requester.progressed(now);
-            }
-            Some(Event::Opened) | None => (),
-        }
-    }
-
-    /// When to call [`poll_transmit`](Self::poll_transmit) again if nothing arrives.
-    #[must_use]
-    pub fn next_timeout(&self) -> Option<Duration> {
-        if self.outcome.is_some() {
-            return None;
-        }
-        let end = self.requester.ends_at();
-        let next = self.requester.due(self.work.needs_session());
-        Some(next.map_or(end, |next| next.min(end)))
-    }
-
     /// How it went, once it is over.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), Failure>> {
@@ -203,23 +185,6 @@ impl<'a> Transfer<'a> {
     #[must_use]
     pub fn confirmed(&self) -> u64 {
         self.confirmed
-    }
-
-    /// From when on it is worth asking whether the coordinates are still right; moves on with every
-    /// authenticated answer.
-    #[must_use]
-    pub fn doubtful_at(&self) -> Duration {
-        self.requester.doubtful_at()
-    }
-
-    /// Another key: what is unanswered is asked again, in a session under it.
-    pub fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.requester.set_key(key, now);
-    }
-
-    /// Another route, or news about it, as in [`Setup`].
-    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        self.requester.set_route(mtu, ip_header, now);
     }
 
     fn end(&mut self, failure: Failure) {
@@ -256,10 +221,9 @@ impl<'a> Transfer<'a> {
             DataOp::Ping => self.requester.next_ping()?,
             _ => self.requester.next_piece(now)?,
         };
-        let header = self.work.header(nonce, &piece.range);
-        let header = self.requester.header(header);
         let payload = self.work.payload(&piece.range);
-        let request = self.requester.sign(header, payload, piece);
+        let extent = self.work.extent(&piece.range);
+        let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
 
@@ -267,6 +231,46 @@ impl<'a> Transfer<'a> {
         Transmit {
             payload: self.work.payload(&request.piece.range),
             prefix: self.requester.send(request, now),
+        }
+    }
+}
+
+impl Asks for Transfer<'_> {
+    fn requester(&self) -> &Requester {
+        self.requester
+    }
+
+    fn requester_mut(&mut self) -> &mut Requester {
+        self.requester
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let end = self.requester.ends_at();
+        let next = self.requester.due(self.work.needs_session());
+        Some(next.map_or(end, |next| next.min(end)))
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8], now: Duration) {
+        if self.outcome.is_some() {
+            return;
+        }
+        match self.requester.on_datagram(datagram, now) {
+            Some(Event::Done {
+                piece,
+                bytes,
+                payload,
+            }) => {
+                self.work.take(&piece.range, payload);
+                self.confirmed += bytes as u64;
+            }
+            Some(Event::Refused { failure, .. }) => self.end(failure),
+            Some(Event::Opened) if matches!(self.work, Work::Hello) => {
+                self.requester.progressed(now);
+            }
+            Some(Event::Opened) | None => (),
         }
     }
 }

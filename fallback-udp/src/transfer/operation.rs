@@ -3,10 +3,9 @@
 use alloc::vec::Vec;
 use core::{fmt, ops::Range};
 
-use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, HelloReply, LeaseId, Part};
+use fabricbios_wire::{DataOp, DataStatus, HelloReply};
 
-use super::{Failure, piece::Piece};
-use crate::crc32c;
+use super::Failure;
 
 /// One operation, with its bytes. Blocks count from the start of the lease.
 #[derive(Clone, PartialEq, Eq)]
@@ -114,31 +113,15 @@ impl Operation {
         Ok(Reach { blocks, writes })
     }
 
-    /// The header of the request for `piece`; whose it is, and its flags, are filled in by others.
-    pub(super) fn header(&self, nonce: u64, piece: &Piece, unit: u32) -> DataHeader {
+    /// First block and number of blocks of a request for `range`.
+    pub(super) fn extent(&self, range: &Range<usize>, unit: u32) -> (u64, u64) {
         let unit = u64::from(unit);
-        let (offset, length) = match self {
+        match self {
             Self::Open | Self::Flush => (0, 0),
             Self::Read { block, .. } | Self::Write { block, .. } => {
-                let offset = block + piece.range.start as u64 / unit;
-                (offset, (piece.range.len() as u64).div_ceil(unit))
+                let first = block + range.start as u64 / unit;
+                (first, (range.len() as u64).div_ceil(unit))
             }
-        };
-        let payload = self.payload(&piece.range);
-        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
-        let (length, payload_len) = (length as u32, payload.len() as u32);
-        DataHeader {
-            service: DataService::Block,
-            op: piece.op as u8,
-            flags: 0,
-            status: 0,
-            lease_id: LeaseId(0),
-            nonce,
-            offset,
-            length,
-            payload_crc: crc32c(payload),
-            payload_len,
-            reserved: piece.part.map_or(0, Part::reserved),
         }
     }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use fabricbios_wire::{
-    DATA_OVERHEAD, DataFrame, DataHeader, DataService, HelloReply, LeaseId, data_flags,
+    DATA_OVERHEAD, DataFrame, DataHeader, DataService, HelloReply, LeaseId, Part, data_flags,
 };
 
 use super::{
@@ -201,7 +201,10 @@ impl Requester {
         self.done.saturating_add(self.give_up)
     }
 
-    pub(super) fn doubtful_at(&self) -> Duration {
+    /// From when on it is worth asking whether the coordinates are still right, as long as something is to
+    /// be done; moves on with every authenticated answer.
+    #[must_use]
+    pub fn doubtful_at(&self) -> Duration {
         self.authentic + if self.doubt { DOUBT } else { SILENCE }
     }
 
@@ -396,16 +399,29 @@ impl Requester {
         Some((next_random(&mut self.random), piece))
     }
 
-    pub(super) fn header(&self, header: DataHeader) -> DataHeader {
-        DataHeader {
+    /// The request for `piece`: where that is, in the unit of the service, and what it carries.
+    pub(super) fn request(
+        &self,
+        nonce: u64,
+        (offset, length): (u64, u64),
+        payload: &[u8],
+        piece: Piece,
+    ) -> Request {
+        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
+        let (length, payload_len) = (length as u32, payload.len() as u32);
+        let header = DataHeader {
             service: self.service,
-            lease_id: self.lease_id,
+            op: piece.op as u8,
             flags: self.flags,
-            ..header
-        }
-    }
-
-    pub(super) fn sign(&self, header: DataHeader, payload: &[u8], piece: Piece) -> Request {
+            status: 0,
+            lease_id: self.lease_id,
+            nonce,
+            offset,
+            length,
+            payload_crc: crc32c(payload),
+            payload_len,
+            reserved: piece.part.map_or(0, Part::reserved),
+        };
         Request::new(header, &self.key, payload, piece)
     }
 

@@ -2,10 +2,9 @@
 
 use core::ops::Range;
 
-use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, HelloReply, LeaseId};
+use fabricbios_wire::{DataOp, DataStatus, HelloReply};
 
 use super::Failure;
-use crate::crc32c;
 
 /// What to do. Offsets count from the start of the lease.
 #[derive(Debug)]
@@ -73,29 +72,13 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The header of the request for `range`; whose it is, and its flags, are filled in by others.
-    pub(super) fn header(&self, nonce: u64, range: &Range<usize>) -> DataHeader {
-        let (offset, length) = match self {
+    /// Offset and bytes of a request for `range`.
+    pub(super) fn extent(&self, range: &Range<usize>) -> (u64, u64) {
+        match self {
             Self::Hello | Self::Ping => (0, 0),
             Self::Read { offset, .. } | Self::Write { offset, .. } => {
-                (*offset + range.start as u64, range.len())
+                (*offset + range.start as u64, range.len() as u64)
             }
-        };
-        let payload = self.payload(range);
-        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
-        let (length, payload_len) = (length as u32, payload.len() as u32);
-        DataHeader {
-            service: DataService::Memory,
-            op: self.op() as u8,
-            flags: 0,
-            status: 0,
-            lease_id: LeaseId(0),
-            nonce,
-            offset,
-            length,
-            payload_crc: crc32c(payload),
-            payload_len,
-            reserved: 0,
         }
     }
 

@@ -4,7 +4,7 @@ mod server;
 
 use std::{collections::HashMap, time::Duration};
 
-use fabricbios_fallback_udp::transfer::{Blocks, Failure, Finished, Operation, Setup};
+use fabricbios_fallback_udp::transfer::{Asks, Blocks, Failure, Finished, Operation, Setup};
 use fabricbios_wire::LeaseId;
 
 use crate::air::{Air, Network};
@@ -95,7 +95,7 @@ impl World {
             self.finished.insert(finished.id, finished);
         }
         if let Some(wake) = self.blocks.next_timeout() {
-            self.step(wake.min(self.blocks.doubtful_at().max(self.asked_at)));
+            self.step(wake.min(self.blocks.requester().doubtful_at().max(self.asked_at)));
         }
     }
 
@@ -141,11 +141,11 @@ impl World {
 
     fn refresh(&mut self) {
         let now = self.air.now;
-        if now >= self.blocks.doubtful_at().max(self.asked_at) {
+        if now >= self.blocks.requester().doubtful_at().max(self.asked_at) {
             self.asked_at = now + Duration::from_secs(1);
             if self.known != self.server.number() {
                 self.known = self.server.number();
-                self.blocks.set_key(key(self.known), now);
+                self.blocks.requester_mut().set_key(key(self.known), now);
             }
         }
     }

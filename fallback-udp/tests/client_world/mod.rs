@@ -12,7 +12,7 @@ use std::{
 
 use fabricbios_fallback_udp::{
     DataKey, Rate,
-    transfer::{Failure, Requester, Setup, Transfer, Work},
+    transfer::{Asks, Failure, Requester, Setup, Transfer, Work},
 };
 use fabricbios_wire::{DataFrame, DataStatus, LeaseId};
 
@@ -143,7 +143,7 @@ impl World {
         let timeout = transfer
             .next_timeout()
             .expect("a transfer that goes on has one");
-        let doubt = transfer.doubtful_at().max(self.asked_at);
+        let doubt = transfer.requester().doubtful_at().max(self.asked_at);
         let wake = if self.refreshes {
             timeout.min(doubt)
         } else {
@@ -160,11 +160,13 @@ impl World {
     }
 
     fn refresh(&mut self, transfer: &mut Transfer<'_>) {
-        if self.refreshes && self.now >= transfer.doubtful_at().max(self.asked_at) {
+        if self.refreshes && self.now >= transfer.requester().doubtful_at().max(self.asked_at) {
             self.asked_at = self.now + Duration::from_secs(1);
             if self.known != self.server.number() {
                 self.known = self.server.number();
-                transfer.set_key(self.server.key(), self.now);
+                transfer
+                    .requester_mut()
+                    .set_key(self.server.key(), self.now);
             }
         }
     }

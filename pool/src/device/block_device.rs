@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use fabricbios_kernfs::Tree;
+use fabricbios_kernfs::{Mount, Tree, mounts};
 use sha2::{Digest, Sha256};
 
 use super::dm::DeviceNumber;
@@ -105,11 +105,9 @@ impl BlockDevice {
 
     /// Where it is mounted, or that it is swap.
     pub(crate) fn used_as(&self) -> Option<String> {
-        let proc = Tree::new("/proc");
-        let mounts = proc.read("self/mountinfo").unwrap_or_default();
-        let swaps = proc.read("swaps").unwrap_or_default();
-        let mount = mounted_at(&mounts, self.number, &self.path);
-        let mount = mount.map(|place| format!("mounted on {place}: `umount` it first"));
+        let swaps = Tree::new("/proc").read("swaps").unwrap_or_default();
+        let mount = mounted_at(&mounts(), self.number, &self.path);
+        let mount = mount.map(|place| format!("mounted on {}: `umount` it first", place.display()));
         mount.or_else(|| {
             is_swap(&swaps, &self.path).then(|| "used as swap space: `swapoff` it first".to_owned())
         })
@@ -139,17 +137,11 @@ impl BlockDevice {
     }
 }
 
-/// See proc(5), `/proc/PID/mountinfo`: the third word is the device's number, the second after a lone
-/// dash is its name. Some file systems have a number of their own, so that only the name tells.
-fn mounted_at(mountinfo: &str, number: DeviceNumber, path: &Path) -> Option<String> {
-    mountinfo.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(2);
-        let same_number = left.next()? == number.to_string();
-        let same_name = right.split(' ').nth(1).map(Path::new) == Some(path);
-        let place = left.nth(1)?;
-        (same_number || same_name).then(|| place.to_owned())
-    })
+/// Some file systems have a number of their own, so that only the name tells.
+fn mounted_at(mounts: &[Mount], number: DeviceNumber, path: &Path) -> Option<PathBuf> {
+    let number = number.to_string();
+    let is_it = |mount: &&Mount| mount.number == *number || mount.source == path;
+    mounts.iter().find(is_it).map(|mount| mount.place.clone())
 }
 
 fn is_swap(swaps: &str, path: &Path) -> bool {
@@ -168,17 +160,19 @@ fn file_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fabricbios_kernfs::parse_mounts;
 
-    const MOUNTS: &str = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+    const MOUNTS: &[u8] = b"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                           30 22 0:40 /sub /mnt/b rw - btrfs /dev/sdb rw,ssd\n\
                           31 22 0:5 / /proc rw - proc proc rw\nnonsense\n";
 
     #[test]
     fn a_mount_is_found_by_number_or_by_name() {
         let number = |major, minor| DeviceNumber { major, minor };
-        let at = |major, minor, path| mounted_at(MOUNTS, number(major, minor), Path::new(path));
-        assert_eq!(at(8, 1, "/dev/disk/by-id/x").unwrap(), "/");
-        assert_eq!(at(8, 16, "/dev/sdb").unwrap(), "/mnt/b");
+        let mounts = parse_mounts(MOUNTS);
+        let at = |major, minor, path| mounted_at(&mounts, number(major, minor), Path::new(path));
+        assert_eq!(at(8, 1, "/dev/disk/by-id/x").unwrap(), Path::new("/"));
+        assert_eq!(at(8, 16, "/dev/sdb").unwrap(), Path::new("/mnt/b"));
         assert_eq!(at(8, 32, "/dev/sdc"), None);
     }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use base16ct::{lower::encode_string, mixed::decode_vec};
 use fabricbios_wire::NodeId;
 
 use super::volume::file_flaw;
@@ -31,8 +32,8 @@ pub(super) struct Marker {
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Text {
-    identity: u128,
-    node: String,
+    identity: [u8; 16],
+    node: NodeId,
     /// The node's number of the latest grant.
     grants: u64,
 }
@@ -67,9 +68,10 @@ impl Marker {
         let found = Text::parse(&found);
         let is_ours = found.as_ref().is_some_and(|found| found.node == text.node);
         if !was_empty && !is_ours {
-            let of = found
-                .as_ref()
-                .map_or("nobody knows whom", |found| &found.node);
+            let of = found.as_ref().map_or_else(
+                || "nobody knows whom".to_owned(),
+                |found| found.node.to_string(),
+            );
             tracing::warn!(pool = %directory.display(), %of, "--force: taken although it was another's; its volumes are lost");
         }
         if found.as_ref() != Some(&text) {
@@ -85,7 +87,7 @@ impl Marker {
     }
 
     pub(super) fn identity(&self) -> [u8; 16] {
-        self.text().identity.to_be_bytes()
+        self.text().identity
     }
 
     pub(super) fn is_taken_over(&self) -> bool {
@@ -185,13 +187,12 @@ fn read(file: &mut File) -> io::Result<String> {
 impl Text {
     /// What shall stand there, given what stands there.
     fn settle(text: &str, node: &NodeId, force: bool) -> Result<Self, String> {
-        let ours = node.to_string();
         let found = Self::parse(text);
         match found {
-            Some(found) if found.node == ours => Ok(found),
+            Some(found) if found.node == *node => Ok(found),
             // Grants are counted by each node for itself.
             Some(found) if force => Ok(Self {
-                node: ours,
+                node: *node,
                 grants: 0,
                 ..found
             }),
@@ -199,7 +200,7 @@ impl Text {
                 "the pool of node {}: let that one give it up and remove this file, or take it with --force",
                 found.node
             )),
-            None if text.is_empty() || force => Self::new(ours),
+            None if text.is_empty() || force => Self::new(*node),
             None => Err(
                 "no marker of a pool that this version knows: remove it, or take the \
                  directory with --force"
@@ -208,11 +209,11 @@ impl Text {
         }
     }
 
-    fn new(node: String) -> Result<Self, String> {
+    fn new(node: NodeId) -> Result<Self, String> {
         let mut identity = [0; 16];
         getrandom::fill(&mut identity).map_err(|error| format!("no random number: {error}"))?;
         Ok(Self {
-            identity: u128::from_be_bytes(identity),
+            identity,
             node,
             grants: 0,
         })
@@ -224,23 +225,17 @@ impl Text {
         let identity = lines.next()?.strip_prefix("identity ")?;
         let node = lines.next()?.strip_prefix("node ")?;
         let grants = lines.next()?.strip_prefix("grants ")?;
-        let is_hex = |text: &str, digits| {
-            text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-        };
-        (is_hex(identity, 32) && is_hex(node, 64) && lines.next().is_none()).then_some(())?;
+        lines.next().is_none().then_some(())?;
         Some(Self {
-            identity: u128::from_str_radix(identity, 16).ok()?,
-            node: node.to_owned(),
+            identity: decode_vec(identity).ok()?.try_into().ok()?,
+            node: node.parse().ok()?,
             grants: grants.parse().ok()?,
         })
     }
 
     fn to_text(&self) -> String {
-        let Self {
-            identity,
-            node,
-            grants,
-        } = self;
-        format!("{FIRST_LINE}\nidentity {identity:032x}\nnode {node}\ngrants {grants:020}\n")
+        let Self { node, grants, .. } = self;
+        let identity = encode_string(&self.identity);
+        format!("{FIRST_LINE}\nidentity {identity}\nnode {node}\ngrants {grants:020}\n")
     }
 }

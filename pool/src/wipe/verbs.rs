@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use base16ct::lower::encode_string;
 use fabricbios_wire::LeaseId;
 
 use super::zero::{Identity, write_header, zero};
@@ -80,12 +81,16 @@ impl Verb {
             } => vec![
                 "zero".into(),
                 device.into(),
-                format!("{:032x}", u128::from_be_bytes(*identity)).into(),
+                encode_string(identity).into(),
                 offset.to_string().into(),
                 length.to_string().into(),
             ],
             Self::Record { device, header } => {
-                vec!["record".into(), device.into(), hex(&header.encode()).into()]
+                vec![
+                    "record".into(),
+                    device.into(),
+                    encode_string(&header.encode()).into(),
+                ]
             }
             Self::Map(slice) => map_words(slice).map(OsString::from).into(),
             Self::Make {
@@ -156,10 +161,6 @@ impl Verb {
             Self::Mark { file, text } => directory::write_marker(file, text),
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn map_words(slice: &Slice) -> [String; 7] {

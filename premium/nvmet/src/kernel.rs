@@ -1,8 +1,8 @@
 //! Whether the kernel's target is there to be spoken to.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
-use fabricbios_kernfs::Sacrifice;
+use fabricbios_kernfs::{Mount, Sacrifice, mounts};
 use fabricbios_lease::StepError;
 
 /// A module that is loaded in less than this is loaded at all.
@@ -38,13 +38,9 @@ fn advice(configfs: &Path, why: &str) -> StepError {
     StepError::new("open nvmet", format_args!("{shown} is missing: {advice}"))
 }
 
-/// Whether a configfs is mounted there. `/proc/mounts`: device, place, type.
 fn is_mounted(place: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut words = line.split(' ').skip(1);
-        words.next().map(Path::new) == Some(place) && words.next() == Some("configfs")
-    })
+    let is_there = |mount: &Mount| mount.place == place && mount.kind == "configfs";
+    mounts().iter().any(is_there)
 }
 
 #[cfg(test)]
@@ -62,7 +58,7 @@ mod tests {
         );
         let error = advice(&configfs.join("nvmet"), "").to_string();
         assert!(error.contains("modprobe configfs"), "{error}");
-        fs::create_dir_all(configfs.join("subsystems")).unwrap();
+        std::fs::create_dir_all(configfs.join("subsystems")).unwrap();
         make_ready(&configfs).unwrap();
     }
 }

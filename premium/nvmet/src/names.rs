@@ -1,8 +1,6 @@
 //! What the target's objects are called. Everything of a lease carries the lease's id, so that a later
 //! process finds it, and a client sees the same disk again after a restart.
 
-use std::fmt::Write as _;
-
 use fabricbios_wire::{HostId, LeaseId, NodeId};
 
 /// What every node's begin with; then 16 digits of the node's id, and the lease's. Whatever else is in configfs
@@ -26,13 +24,11 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(node_id: NodeId) -> Self {
-        let mut prefix = PREFIX.to_owned();
-        for byte in &node_id.0[..8] {
-            // Writing to a String cannot fail.
-            write!(prefix, "{byte:02x}").unwrap_or_default();
+        let mut node = node_id.to_string();
+        node.truncate(16);
+        Self {
+            prefix: format!("{PREFIX}{node}:"),
         }
-        prefix.push(':');
-        Self { prefix }
     }
 
     /// The subsystem that keeps the ports listening.

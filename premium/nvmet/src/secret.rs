@@ -3,6 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{DhchapSecret, HostId, Nqn, UUID_PREFIX};
+use uuid::Builder;
 use zeroize::Zeroizing;
 
 /// Bytes of a secret; `01` in its text says that it goes through HMAC-SHA-256 with the host's name.
@@ -37,9 +38,8 @@ fn encode(secret: &[u8; SECRET_BYTES]) -> Option<DhchapSecret> {
 pub(super) fn mint_host_id() -> Result<HostId, StepError> {
     let mut bytes = [0; 16];
     fill(&mut bytes)?;
-    bytes[6] = bytes[6] & 0x0F | 0x40;
-    bytes[8] = bytes[8] & 0x3F | 0x80;
-    Ok(HostId(bytes))
+    let id = Builder::from_random_bytes(bytes).into_uuid();
+    Ok(HostId(id.into_bytes()))
 }
 
 /// The name of a host that is a UUID.

@@ -1,6 +1,7 @@
 //! Frames of the data plane over UDP: sealed with the key of the vectors, judged as far as that goes
 //! without knowing a lease, and told in lines.
 
+use base16ct::lower::encode_string as hex;
 use fabricbios_wire::*;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -126,7 +127,6 @@ fn is_genuine(frame: &DataFrame<'_>) -> bool {
 
 fn lines(frame: &DataFrame<'_>) -> Lines {
     let it = &frame.header;
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let mut out = vec![
         format!("magic = {}", String::from_utf8_lossy(&it.service.magic())),
         format!("op = {}", DataOp::from_byte(it.op).map_or("", DataOp::name)),

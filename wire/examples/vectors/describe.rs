@@ -1,13 +1,10 @@
 //! Values as `name = value` lines, which an implementation in any language can produce and compare.
 //! Ids and bytes are hexadecimal, GIDs in eight groups, numbers decimal, texts in quotes, absent parts left out.
 
+use base16ct::lower::encode_string as hex;
 use fabricbios_wire::*;
 
 pub(crate) type Lines = Vec<String>;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn gid(bytes: &[u8; 16]) -> String {
     bytes.chunks(2).map(hex).collect::<Vec<_>>().join(":")

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_kernfs::{Mount, mounts};
 use fabricbios_wire::RefusalClass;
 use nix::unistd::syncfs;
 
@@ -65,8 +66,7 @@ impl User {
 /// Who uses a device or a partition of it, as far as that can be seen without a look at the device.
 pub(super) fn user(device: &Path) -> Option<User> {
     // Without /proc nobody can tell, and who asked is root.
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounted_at(&mounts, device)
+    mounted_at(mounts(), device)
         .map(User::Mount)
         .or_else(|| holder(device).map(User::Holder))
 }
@@ -104,36 +104,17 @@ fn is_claimed(device: &Path) -> bool {
     done.recv_timeout(LOOK).unwrap_or(false)
 }
 
-/// Where the device or a partition of it is mounted: `mountinfo` of proc(5), whose fields after the `-` are
-/// type, source and options.
-fn mounted_at(mounts: &str, device: &Path) -> Option<PathBuf> {
+/// Where the device or a partition of it is mounted.
+fn mounted_at(mounts: Vec<Mount>, device: &Path) -> Option<PathBuf> {
     let device = device.to_str()?;
-    let is_ours = |source: &str| {
-        source.strip_prefix(device).is_some_and(|rest| {
+    let is_ours = |mount: &Mount| {
+        let rest = mount.source.to_str().and_then(|it| it.strip_prefix(device));
+        rest.is_some_and(|rest| {
             let partition = rest.strip_prefix('p').unwrap_or("x");
             rest.is_empty() || partition.bytes().all(|byte| byte.is_ascii_digit())
         })
     };
-    mounts.lines().find_map(|line| {
-        let (fields, more) = line.split_once(" - ")?;
-        let source = more.split(' ').nth(1)?;
-        let place = is_ours(source).then(|| fields.split(' ').nth(4)).flatten();
-        place.map(|place| PathBuf::from(unescaped(place)))
-    })
-}
-
-/// `mountinfo` writes blanks, tabs, line ends and backslashes in octal.
-fn unescaped(place: &str) -> String {
-    [
-        (r"\040", " "),
-        (r"\011", "\t"),
-        (r"\012", "\n"),
-        (r"\134", r"\"),
-    ]
-    .iter()
-    .fold(place.to_owned(), |text, (code, plain)| {
-        text.replace(code, plain)
-    })
+    mounts.into_iter().find(is_ours).map(|mount| mount.place)
 }
 
 /// On a thread of its own: a node that does not answer keeps it for as long as the kernel likes.
@@ -150,15 +131,16 @@ fn write_back(place: &Path, within: Duration) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fabricbios_kernfs::parse_mounts;
 
-    const MOUNTS: &str = "\
+    const MOUNTS: &[u8] = b"\
         22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
         36 22 259:3 / /mnt/a\\040b rw - ext4 /dev/nvme1n1p2 rw\n\
         37 22 259:4 / /mnt/b rw shared:7 - xfs /dev/nvme10n1 rw\n";
 
     #[test]
     fn a_mounted_device_or_partition_is_found() {
-        let at = |device: &str| mounted_at(MOUNTS, Path::new(device));
+        let at = |device: &str| mounted_at(parse_mounts(MOUNTS), Path::new(device));
         assert_eq!(at("/dev/nvme1n1"), Some("/mnt/a b".into()));
         assert_eq!(at("/dev/nvme10n1"), Some("/mnt/b".into()));
         assert_eq!(at("/dev/vda"), Some("/".into()));

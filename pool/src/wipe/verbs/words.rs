@@ -24,22 +24,20 @@ pub(super) fn zero(device: &OsStr, rest: &[&OsStr]) -> Option<Verb> {
     let [identity, offset, length] = rest else {
         return None;
     };
-    let identity = identity.to_str().filter(|text| text.len() == 32)?;
+    let identity = base16ct::mixed::decode_vec(identity.as_encoded_bytes()).ok()?;
     Some(Verb::Zero {
         device: PathBuf::from(device),
-        identity: u128::from_str_radix(identity, 16).ok()?.to_be_bytes(),
+        identity: identity.try_into().ok()?,
         offset: offset.to_str()?.parse().ok()?,
         length: length.to_str()?.parse().ok()?,
     })
 }
 
 pub(super) fn record(device: &OsStr, header: &OsStr) -> Option<Verb> {
-    let digits = header.to_str().filter(|text| text.is_ascii())?;
-    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+    let bytes = base16ct::mixed::decode_vec(header.as_encoded_bytes()).ok()?;
     Some(Verb::Record {
         device: PathBuf::from(device),
-        header: Header::decode(&bytes?).ok()??,
+        header: Header::decode(&bytes).ok()??,
     })
 }
 

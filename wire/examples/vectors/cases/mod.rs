@@ -9,8 +9,7 @@ mod inventories;
 mod requests;
 mod tlvs;
 
-use std::fmt::Write as _;
-
+use base16ct::lower::encode_string;
 use fabricbios_wire::*;
 
 use crate::describe::{self, Lines};
@@ -88,13 +87,8 @@ enum Expect {
 }
 
 fn hex_lines(bytes: &[u8]) -> String {
-    let mut out = String::new();
-    for row in bytes.chunks(16) {
-        row.iter()
-            .for_each(|byte| write!(out, "{byte:02x}").unwrap_or_default());
-        out.push('\n');
-    }
-    out
+    let rows = bytes.chunks(16).map(encode_string);
+    rows.map(|row| row + "\n").collect()
 }
 
 /// All of them; the order does not matter.
