@@ -138,13 +138,15 @@ mod tests {
 
     #[test]
     fn a_process_is_found_by_the_mark_that_it_was_given_and_waited_for() {
-        let mut cat = started(Command::new("cat").env(VARIABLE, "/at/1"));
+        // Another run of this test may have one at the same time.
+        let at = format!("/{}/1", std::process::id());
+        let mut cat = started(Command::new("cat").env(VARIABLE, &at));
         let pid = Pid::from_child(&cat);
         let mark = |path: &str| format!("{VARIABLE}={path}").into_bytes();
-        assert_eq!(find("cat", &mark("/at/1")), Some(pid));
-        assert_eq!(find("cat", &mark("/at/12")), None);
-        assert_eq!(find("cat", &mark("/at/")), None);
-        assert_eq!(find("rmdir", &mark("/at/1")), None);
+        assert_eq!(find("cat", &mark(&at)), Some(pid));
+        assert_eq!(find("cat", &mark(&format!("{at}2"))), None);
+        assert_eq!(find("cat", &mark(at.trim_end_matches('1'))), None);
+        assert_eq!(find("rmdir", &mark(&at)), None);
         let trouble = wait_for(pid, Duration::from_millis(1)).unwrap_err();
         assert!(
             trouble.stuck && trouble.detail.contains("earlier try"),
