@@ -70,7 +70,7 @@ impl<C: Content> Road<C> {
             };
             return cleaned;
         }
-        life.state = State::Gone;
+        life.gate.remove();
         drop(life);
         if let Some(entry) = entry {
             self.serving.leases.remember(entry, clock::now());
@@ -135,8 +135,11 @@ fn wait_until_quiet<C: Content>(
 impl<C> Life<C> {
     fn begin_release(&mut self, tag: Tag) -> Result<Step<C>, StepError> {
         let refuse = |why: &str| Err(StepError::new("release", format_args!("{tag}: {why}")));
-        if self.is_past(tag.generation) {
-            return refuse("the lease has moved on to a newer generation");
+        if let Err(moved_on) = self.gate.check_current(tag.generation) {
+            return refuse(&moved_on.to_string());
+        }
+        if self.gate.is_removed() {
+            return Ok(Step::Done);
         }
         let entry = match mem::take(&mut self.state) {
             State::Cut { entry, .. } => Some(entry),
@@ -146,7 +149,6 @@ impl<C> Life<C> {
             other => {
                 let step = match &other {
                     State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
-                    State::Gone => Ok(Step::Done),
                     _ => refuse("it is not cut"),
                 };
                 self.state = other;

@@ -44,8 +44,8 @@ impl<C: Content> Road<C> {
         let mut life = self.ready(slot, tag)?;
         let keys = Keys::new(DataKey::new(&key));
         let entry = Arc::new(Entry::new(tag, keys, content, self.rate));
+        life.gate.open(tag.generation)?;
         self.serving.leases.serve(Arc::clone(&entry));
-        life.generation = Some(tag.generation);
         life.key = Some(key);
         life.state = State::Live(entry);
         Ok(self.binding(&life))
@@ -56,7 +56,7 @@ impl<C: Content> Road<C> {
     fn ready<'a>(&self, slot: &'a Slot<C>, tag: Tag) -> Result<MutexGuard<'a, Life<C>>, BindError> {
         loop {
             let mut life = slot.lock();
-            if life.is_past(tag.generation) || life.is_cut(tag.generation) {
+            if !life.gate.admits(tag.generation) {
                 return Err(BindError::Cancelled);
             }
             self.make_way(&mut life, tag)?;
@@ -88,11 +88,8 @@ impl<C: Content> Road<C> {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let mut life = slot.lock();
-        life.cut_through = life.cut_through.max(Some(tag.generation));
-        if let Some(newer) = life.generation.filter(|it| *it > tag.generation) {
-            let newer = newer.0;
-            let why = format!("the lease has moved on to generation {newer}");
-            return Ok(Proof::nothing_to_cut(why));
+        if let Err(moved_on) = life.gate.revoke(tag.generation) {
+            return Ok(moved_on.into());
         }
         self.end(&mut life, tag)
     }
@@ -109,7 +106,7 @@ impl<C: Content> Road<C> {
         }
         keys.rotate(DataKey::new(&key));
         drop(keys);
-        life.generation = life.generation.max(Some(tag.generation));
+        life.gate.begin(tag.generation);
         life.key = Some(key);
         Ok(self.binding(&life))
     }
@@ -124,10 +121,9 @@ impl<C: Content> Road<C> {
 
     /// Ends whatever older binding there is.
     fn make_way(&self, life: &mut Life<C>, tag: Tag) -> Result<(), BindError> {
-        let generation = Some(tag.generation);
         match &life.state {
             State::Empty | State::Cut { .. } => Ok(()),
-            State::Live(_) if life.generation == generation => {
+            State::Live(_) if life.gate.generation() == Some(tag.generation) => {
                 Err(failed(tag, "this generation is bound already"))
             }
             State::Live(_) => match self.end(life, tag) {
@@ -136,7 +132,7 @@ impl<C: Content> Road<C> {
             },
             State::Failed { error, .. } => Err(BindError::Stranded(error.clone())),
             State::Dirty { error, .. } => Err(failed(tag, &format!("not clean: {error}"))),
-            State::Releasing(_) | State::Gone => Err(BindError::Cancelled),
+            State::Releasing(_) => Err(BindError::Cancelled),
         }
     }
 
