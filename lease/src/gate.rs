@@ -48,6 +48,12 @@ impl Gate {
         self.begun
     }
 
+    /// The newest generation of which a cut has begun.
+    #[must_use]
+    pub fn revoked(&self) -> Option<Generation> {
+        self.revoked
+    }
+
     /// Whether a cut of this generation or a newer one has begun.
     #[must_use]
     pub fn is_revoked(&self, generation: Generation) -> bool {

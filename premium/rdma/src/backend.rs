@@ -135,7 +135,9 @@ impl RdmaBackend {
     /// Cuts what is left and gives the device back, for an orderly end.
     pub fn close(self) -> Result<(), StepError> {
         for (lease_id, slot) in self.table.all() {
-            let generation = slot.lock().generation;
+            let Some(generation) = slot.lock().gate.generation() else {
+                continue;
+            };
             let tag = Tag {
                 lease_id,
                 generation,
@@ -208,7 +210,10 @@ impl Backend for RdmaBackend {
         let step = slot.begin_cut(tag.generation)?;
         self.bring_ups.wake();
         match step {
-            CutStep::Cut(parts) => slot.finish_cut(self.hardware.dismantle(parts, tag, farewell)),
+            CutStep::Cut(parts) => slot.finish_cut(
+                tag.generation,
+                self.hardware.dismantle(parts, tag, farewell),
+            ),
             CutStep::Unreachable(why) => Ok(why),
             CutStep::Wait => Err(self
                 .hardware

@@ -130,7 +130,7 @@ impl RdmaBackend {
     ) -> Result<Binding, BindError> {
         let tag = order.tag;
         let connected = match self.connect(slot, order, &mut parts) {
-            Err(_) if slot.is_cut(tag.generation) => Err(BindError::Cancelled),
+            Err(_) if slot.is_revoked(tag.generation) => Err(BindError::Cancelled),
             connected => connected,
         };
         let ready = connected.and_then(|()| self.make_way(slot, tag, before));
@@ -138,9 +138,9 @@ impl RdmaBackend {
             return Err(self.give_up(slot, tag, parts, before, why));
         }
         let mut life = slot.lock();
-        if life.is_cut(tag.generation) {
+        if let Err(shut) = life.gate.open(tag.generation) {
             drop(life);
-            return Err(self.give_up(slot, tag, parts, before, BindError::Cancelled));
+            return Err(self.give_up(slot, tag, parts, before, shut.into()));
         }
         // From here to the end of the bind a cut waits for the lock: microseconds, at most
         // BIND_LIMIT when the device has died.
@@ -170,10 +170,10 @@ impl RdmaBackend {
         if before != Before::InUse {
             return Ok(());
         }
-        let older = Tag {
-            generation: slot.lock().generation,
-            ..tag
+        let Some(generation) = slot.lock().gate.generation() else {
+            return Ok(());
         };
+        let older = Tag { generation, ..tag };
         let proof = self
             .cut(older, Farewell::None)
             .map_err(BindError::Stranded)?;
@@ -214,7 +214,7 @@ impl RdmaBackend {
         let added = parts.split_off_added();
         self.tidy(slot, vec![added], tag).unwrap_or_default();
         let mut life = slot.lock();
-        if parts.is_prepared() && !life.is_cut(tag.generation) {
+        if parts.is_prepared() && life.gate.admits(tag.generation) {
             life.state = State::Prepared(parts);
             drop(life);
             slot.wake();
@@ -240,9 +240,9 @@ impl RdmaBackend {
         added.map_err(BindError::Failed)?;
         let permit = self
             .bring_ups
-            .acquire(|| slot.is_cut(tag.generation))
+            .acquire(|| slot.is_revoked(tag.generation))
             .ok_or(BindError::Cancelled)?;
-        let give_up = || slot.is_cut(tag.generation);
+        let give_up = || slot.is_revoked(tag.generation);
         self.hardware.bring_up(parts, tag, peers, give_up)?;
         drop(permit);
         let windows = self.hardware.new_windows(peers.len(), tag);
@@ -266,7 +266,10 @@ impl RdmaBackend {
 
     /// Takes down what a bind has made so far; `why` unless that fails.
     fn undo(&self, slot: &Slot<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
-        match slot.finish_cut(self.hardware.dismantle(parts, tag, Farewell::None)) {
+        match slot.finish_cut(
+            tag.generation,
+            self.hardware.dismantle(parts, tag, Farewell::None),
+        ) {
             Ok(_) => why,
             Err(error) => BindError::Stranded(error),
         }
@@ -278,10 +281,10 @@ impl RdmaBackend {
         let nothing = matches!(life.state, State::Empty | State::Cut(_));
         if nothing
             && life.leftovers.is_empty()
-            && life.cut_through.is_none()
+            && life.gate.revoked().is_none()
             && life.extent.is_none()
         {
-            life.state = State::Gone;
+            life.gate.remove();
             drop(life);
             slot.wake();
             self.table.forget(order.tag.lease_id);
@@ -295,7 +298,6 @@ impl RdmaBackend {
 
 fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
     life.extent = Some(order.extent);
-    life.generation = order.tag.generation;
     life.changing = false;
     life.state = match order.peers.first() {
         Some(_) => State::Live(parts),

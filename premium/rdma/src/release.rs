@@ -48,7 +48,7 @@ impl RdmaBackend {
         match &scrubbed {
             Err(error) => slot.set(State::Dirty(error.clone())),
             Ok(()) => {
-                slot.set(State::Gone);
+                slot.remove();
                 self.table.released(tag.lease_id);
             }
         }
