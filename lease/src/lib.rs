@@ -14,6 +14,7 @@ mod admission;
 mod backend;
 mod bindings;
 mod config;
+mod custody;
 mod effect;
 mod ending;
 mod extents;
@@ -41,6 +42,7 @@ mod timers;
 
 pub use backend::*;
 pub use config::Policy;
+pub use custody::{Custody, Lookup, NotFree};
 pub use effect::*;
 pub use fate::EarlierRun;
 pub use gate::{Gate, MovedOn, Shut};
