@@ -3,17 +3,16 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
+use fabricbios_lease::{BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, Limits};
 
 use super::{
     entry::{Content, Entry},
     life::{Life, Slot, State},
     serving::Serving,
-    table::{Known, Table},
 };
 use crate::{DataKey, Keys, Rate, Standing};
 
@@ -21,7 +20,7 @@ use crate::{DataKey, Keys, Rate, Standing};
 #[derive(Debug)]
 pub(super) struct Road<C> {
     pub(super) serving: Arc<Serving<C>>,
-    pub(super) table: Table<C>,
+    custody: Mutex<Custody<Arc<Slot<C>>>>,
     pub(super) address: SocketAddr,
     rate: Rate,
 }
@@ -32,10 +31,15 @@ impl<C: Content> Road<C> {
         let at_once = (ops_per_second / 10).max(256);
         Self {
             serving: Arc::default(),
-            table: Table::default(),
+            custody: Mutex::default(),
             address,
             rate: Rate::new(ops_per_second, at_once),
         }
+    }
+
+    /// Held for a look-up, never while a slot's lock is wanted: no lease waits here for another.
+    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<Slot<C>>>> {
+        self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves `content` as the binding of a tag; of an older one nothing is under way any more then.
@@ -84,7 +88,7 @@ impl<C: Content> Road<C> {
 
     /// A farewell costs nothing here: a key that is cut is answered with NO_LEASE anyway.
     pub(super) fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        let Some(slot) = self.table.find_or_make(tag.lease_id) else {
+        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let mut life = slot.lock();
@@ -155,9 +159,9 @@ impl<C: Content> Road<C> {
 
     /// The slot of a lease that is bound here.
     fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<C>>, StepError> {
-        match self.table.find(tag.lease_id) {
-            Known::Slot(slot) => Ok(slot),
-            Known::Released | Known::No => Err(not_bound(step, tag)),
+        match self.custody().find(tag.lease_id) {
+            Lookup::Here(slot) => Ok(slot),
+            Lookup::Released | Lookup::Unknown => Err(not_bound(step, tag)),
         }
     }
 }
