@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::{Backend, BindError, BindOrder, Farewell, StepError, Tag};
+use fabricbios_lease::{Backend, BindError, BindOrder, Farewell, NotFree, StepError, Tag};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
@@ -16,7 +16,6 @@ use super::{
     memory,
     parts::Parts,
     slot::Slot,
-    table::Known,
 };
 
 /// What a lease has when a bind begins.
@@ -62,17 +61,15 @@ impl RdmaBackend {
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Parts>>, BindError> {
-        let Known::Slot(slot) = self.table.find_or_make(order.tag.lease_id) else {
-            return Err(BindError::Cancelled);
-        };
-        self.table
-            .claim(order.tag.lease_id, order.extent)
-            .map_err(|other| {
+        let claimed = self.custody().claim(order.tag.lease_id, order.extent);
+        claimed.map_err(|why| match why {
+            NotFree::Released => BindError::Cancelled,
+            _ => {
                 // Whose they are is for the log and not for the next tenant.
-                tracing::error!(lease = %order.tag, %other, "bytes were given out twice");
+                tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
                 self.failed(order.tag, "the bytes are not free on this node yet")
-            })?;
-        Ok(slot)
+            }
+        })
     }
 
     /// Until this thread owns queue pairs in INIT: those of the slot, which is Connecting then, or others beside it.
@@ -86,13 +83,7 @@ impl RdmaBackend {
             match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
                 BindStep::Fresh => return self.fresh(slot, order, Before::Nothing),
                 BindStep::Beside => return self.fresh(slot, order, Before::InUse),
-                BindStep::Connect(parts) if parts.extent == order.extent => {
-                    return Ok((parts, Before::Prepared));
-                }
-                BindStep::Connect(parts) => {
-                    let why = self.failed(tag, "it was prepared for other bytes");
-                    return Err(self.undo(slot, parts, tag, why).lost());
-                }
+                BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
                 BindStep::Tidy(leftovers) => {
                     let tidied = self.tidy(slot, leftovers, tag);
                     tidied.map_err(BindError::Failed)?;
@@ -279,15 +270,12 @@ impl RdmaBackend {
     fn forget_if_nothing(&self, slot: &Slot<Parts>, order: &BindOrder) {
         let mut life = slot.lock();
         let nothing = matches!(life.state, State::Empty | State::Cut(_));
-        if nothing
-            && life.leftovers.is_empty()
-            && life.gate.revoked().is_none()
-            && life.extent.is_none()
+        if nothing && life.leftovers.is_empty() && life.gate.revoked().is_none() && !life.was_bound
         {
             life.gate.remove();
             drop(life);
             slot.wake();
-            self.table.forget(order.tag.lease_id);
+            self.custody().forget(order.tag.lease_id);
         }
     }
 
@@ -297,7 +285,7 @@ impl RdmaBackend {
 }
 
 fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
-    life.extent = Some(order.extent);
+    life.was_bound = true;
     life.changing = false;
     life.state = match order.peers.first() {
         Some(_) => State::Live(parts),

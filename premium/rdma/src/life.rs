@@ -16,7 +16,7 @@
 //! nothing can be reached before access opens, and that happens under the lock, through the [`Gate`].
 //! Pure: no verbs, no lock, no clock; `P` is anything.
 
-use fabricbios_lease::{Extent, Gate, Proof, StepError};
+use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::Generation;
 
 /// What the lock guards.
@@ -24,7 +24,8 @@ use fabricbios_wire::Generation;
 pub(crate) struct Life<P> {
     /// Its generation is that of the binding that `state` is about.
     pub(crate) gate: Gate,
-    pub(crate) extent: Option<Extent>,
+    /// The lease had a binding, whose bytes it holds until its release.
+    pub(crate) was_bound: bool,
     /// A thread makes a further key or the next binding, beside the state and without the lock. Cuts do not wait for it;
     /// what would miss or disturb its objects does.
     pub(crate) changing: bool,

@@ -23,11 +23,11 @@ pub(crate) struct Slot<P> {
     changed: Condvar,
 }
 
-impl<P> Slot<P> {
-    pub(crate) fn new() -> Self {
+impl<P> Default for Slot<P> {
+    fn default() -> Self {
         let life = Life {
             gate: Gate::default(),
-            extent: None,
+            was_bound: false,
             changing: false,
             leftovers: Vec::new(),
             state: State::Empty,
@@ -37,7 +37,9 @@ impl<P> Slot<P> {
             changed: Condvar::new(),
         }
     }
+}
 
+impl<P> Slot<P> {
     /// The lock. A thread that panicked with it left a state that says what it was doing.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Life<P>> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,7 +190,7 @@ mod tests {
     type TestSlot = Slot<&'static str>;
 
     fn slot(generation: Generation, state: State<&'static str>) -> TestSlot {
-        let slot = Slot::new();
+        let slot = Slot::default();
         slot.lock().gate.begin(generation);
         slot.set(state);
         slot
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_new_lease_is_made_from_nothing() {
-        assert_eq!(TestSlot::new().begin_bind(G1, true), BindStep::Fresh);
+        assert_eq!(TestSlot::default().begin_bind(G1, true), BindStep::Fresh);
     }
 
     #[test]
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_bind_after_the_cut_of_its_generation_is_cancelled() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert!(matches!(slot.begin_cut(G2), Ok(CutStep::Unreachable(_))));
         assert_eq!(slot.begin_bind(G1, true), BindStep::Cancelled);
         assert_eq!(slot.begin_bind(G2, true), BindStep::Cancelled);
@@ -288,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_cut_during_connecting_does_not_wait_and_cancels() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
         assert!(!slot.is_revoked(G1));
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
@@ -297,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_release_waits_for_a_cancelled_bind_to_end() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
         assert!(
             matches!(slot.begin_release(G1), ReleaseStep::Refuse(_)),
@@ -313,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_newer_bind_cancels_an_older_one_that_is_connecting() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
         assert!(slot.is_revoked(G1));
