@@ -3,8 +3,8 @@
 //! Invariants:
 //! - **disjoint**: no two leases hold the same position.
 //! - **steady**: a lease holds one part, the same one for as long as it holds any.
-//! - **clean**: a part is free only when its lease was released, which its store says once the part is
-//!   clean, or forgotten, because the lease never had anything in it.
+//! - **clean**: a part is free only when its lease was released or forgotten, which its store says once the
+//!   part is clean, or when the lease never had anything in it.
 //! - **released**: a lease that was released holds nothing any more. An order for it is a straggler from
 //!   before: its part may be somebody else's.
 //!
@@ -50,6 +50,16 @@ pub enum Lookup<T> {
     Released,
     /// Never heard of, or forgotten.
     Unknown,
+}
+
+impl<T> Lookup<T> {
+    /// The note of a lease that has an entry.
+    pub fn here(self) -> Option<T> {
+        match self {
+            Self::Here(note) => Some(note),
+            Self::Released | Self::Unknown => None,
+        }
+    }
 }
 
 /// Why a lease cannot have a part, or give it back.
@@ -140,7 +150,7 @@ impl<T: Clone + Default> Custody<T> {
             .collect()
     }
 
-    /// There is nothing of the lease, and there never was: it may come again.
+    /// There is nothing of the lease. It may come again.
     pub fn forget(&mut self, lease: LeaseId) {
         if let Some(Some(extent)) = self.leases.remove(&lease).map(|entry| entry.extent) {
             self.held.remove(&extent.offset);

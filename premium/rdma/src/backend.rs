@@ -195,8 +195,8 @@ impl Backend for RdmaBackend {
 
     /// The device looks at no clock; the guard does. Leases over another road are none of its.
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        let found = self.custody().find(tag.lease_id);
-        if let (Some(guard), Lookup::Here(_)) = (&self.hardware.guard, found) {
+        let is_here = self.custody().find(tag.lease_id).here().is_some();
+        if let (Some(guard), true) = (&self.hardware.guard, is_here) {
             guard.extend(tag.lease_id, deadline);
         }
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use fabricbios_arena::ALIGN;
-use fabricbios_lease::{BindError, BootTime, Extent, Farewell, Lookup, StepError, Tag};
+use fabricbios_lease::{BindError, BootTime, Extent, Farewell, StepError, Tag};
 use fabricbios_verbs::fail_queue_pair;
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
@@ -116,8 +116,8 @@ impl RdmaBackend {
     }
 
     fn is_live(&self, lease: LeaseId) -> bool {
-        let found = self.custody().find(lease);
-        matches!(found, Lookup::Here(slot) if matches!(slot.lock().state, State::Live(_)))
+        let slot = self.custody().find(lease).here();
+        slot.is_some_and(|slot| matches!(slot.lock().state, State::Live(_)))
     }
 }
 
