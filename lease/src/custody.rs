@@ -176,7 +176,7 @@ impl fmt::Display for NotFree {
         match self {
             Self::Released => f.write_str("the lease was released before"),
             Self::HeldBy(lease, extent) => write!(f, "it overlaps {extent:?} of lease {lease}"),
-            Self::HoldsOther(extent) => write!(f, "the lease holds {extent:?}"),
+            Self::HoldsOther(extent) => write!(f, "it has {extent:?}"),
         }
     }
 }

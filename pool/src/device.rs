@@ -241,7 +241,7 @@ impl Device {
         let mut held = self.held();
         let is_new = held.find(lease).here().is_none();
         let claimed = held.claim(lease, extent);
-        claimed.map_err(|why| self.said(format!("{extent:?} asked for: {why}")))?;
+        claimed.map_err(|why| self.said(format!("{extent:?} asked for, but {why}")))?;
         Ok(is_new)
     }
 

@@ -94,7 +94,7 @@ impl FbmuBackend {
         let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
         // Other bytes than were bound would leave the tenant's where they are.
         let checked = self.road.custody().check(tag.lease_id, extent);
-        checked.map_err(|why| failed(format!("asked to release {extent:?}: {why}")))?;
+        checked.map_err(|why| failed(format!("asked to release {extent:?}, but {why}")))?;
         self.arena
             .scrub(extent.offset, extent.length, progress)
             .map_err(|outside| failed(outside.to_string()))

@@ -4,7 +4,7 @@ use std::{format, string::String, vec::Vec};
 
 use proptest::{
     prelude::*,
-    test_runner::{TestError, TestRunner},
+    test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
 };
 
 use super::*;
@@ -203,10 +203,13 @@ fn a_store_that_goes_round_its_custody_is_found() {
         Mistake::ClaimsAnew,
         Mistake::ForgetsNothing,
     ] {
-        let mut runner = TestRunner::new(ProptestConfig {
+        let config = ProptestConfig {
             failure_persistence: None,
+            cases: 4096,
             ..ProptestConfig::default()
-        });
+        };
+        let always_the_same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let mut runner = TestRunner::new_with_rng(config, always_the_same);
         let found = runner.run(&steps(), |steps| run(mistake, steps));
         assert!(matches!(found, Err(TestError::Fail(..))), "{mistake:?}");
     }

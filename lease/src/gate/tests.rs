@@ -8,7 +8,7 @@ use std::{
 
 use proptest::{
     prelude::*,
-    test_runner::{TestError, TestRunner},
+    test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
 };
 
 use super::*;
@@ -23,8 +23,10 @@ enum Step {
     /// The bind of this generation has connected, and opens.
     Open(Generation),
     Cut(Generation),
-    /// The proof of the cut under way; it may come late.
+    /// The proof of the cut under way.
     Proved,
+    /// The report of an earlier cut, once more.
+    Late,
     /// The cut under way could not be proved.
     Failed,
     Release,
@@ -57,6 +59,8 @@ struct Path {
     open: Option<Generation>,
     /// Generation of the cut under way.
     cutting: Option<Generation>,
+    /// Generation of the latest cut that was proved.
+    proved: Option<Generation>,
     past: Vec<Past>,
     mistake: Mistake,
 }
@@ -68,6 +72,7 @@ impl Path {
             making: Vec::new(),
             open: None,
             cutting: None,
+            proved: None,
             past: Vec::new(),
             mistake,
         }
@@ -130,9 +135,15 @@ impl Path {
                     return Ok(());
                 };
                 self.gate.ended(of);
+                self.proved = Some(of);
                 if self.newest() <= Some(of) {
                     self.open = None;
                     self.past.push(Past::Ended);
+                }
+            }
+            Step::Late => {
+                if let Some(of) = self.proved {
+                    self.gate.ended(of);
                 }
             }
             Step::Failed => self.cutting = None,
@@ -184,6 +195,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => generation().prop_map(Step::Cut),
         3 => Just(Step::Proved),
         1 => Just(Step::Failed),
+        1 => Just(Step::Late),
         1 => Just(Step::Release),
     ];
     prop::collection::vec(step, 1..40)
@@ -214,13 +226,27 @@ fn a_path_that_goes_round_its_gate_is_found() {
         Mistake::ProofOfNothing,
         Mistake::ReleaseLeavesNoMark,
     ] {
-        let mut runner = TestRunner::new(ProptestConfig {
+        let config = ProptestConfig {
             failure_persistence: None,
+            cases: 4096,
             ..ProptestConfig::default()
-        });
+        };
+        let always_the_same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let mut runner = TestRunner::new_with_rng(config, always_the_same);
         let found = runner.run(&steps(), |steps| run(mistake, steps));
         assert!(matches!(found, Err(TestError::Fail(..))), "{mistake:?}");
     }
+}
+
+#[test]
+fn a_late_report_of_a_cut_says_nothing_about_the_next_binding() {
+    let mut gate = Gate::default();
+    assert!(gate.begin(Generation(1)));
+    gate.ended(Generation(1));
+    assert_eq!(gate.open(Generation(2)), Ok(()));
+    gate.ended(Generation(1));
+    let shut = Shut::Occupied(Generation(2));
+    assert_eq!(gate.open(Generation(3)), Err(shut));
 }
 
 #[test]

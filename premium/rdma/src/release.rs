@@ -84,7 +84,7 @@ impl RdmaBackend {
     fn check_part(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
         let checked = self.custody().check(tag.lease_id, extent);
         checked.map_err(|why| {
-            let detail = format!("asked to release {extent:?}: {why}");
+            let detail = format!("asked to release {extent:?}, but {why}");
             self.hardware.error("release", tag, detail)
         })
     }
