@@ -268,12 +268,7 @@ impl RdmaBackend {
 
     /// A bind that left nothing behind and that no cut knows of leaves no trace here either.
     fn forget_if_nothing(&self, slot: &Slot<Parts>, order: &BindOrder) {
-        let mut life = slot.lock();
-        let nothing = matches!(life.state, State::Empty | State::Cut(_));
-        if nothing && life.leftovers.is_empty() && life.gate.revoked().is_none() && !life.was_bound
-        {
-            life.gate.remove();
-            drop(life);
+        if slot.lock().remove_if_nothing() {
             slot.wake();
             self.custody().forget(order.tag.lease_id);
         }

@@ -203,6 +203,18 @@ impl<P> Life<P> {
             }
         }
     }
+
+    /// Whether nothing was ever bound and no cut knows of the lease. It is removed then; a second time it is not
+    /// there to be removed.
+    pub(crate) fn remove_if_nothing(&mut self) -> bool {
+        let nothing = matches!(self.state, State::Empty | State::Cut(_));
+        let unknown = self.gate.revoked().is_none() && !self.gate.is_removed() && !self.was_bound;
+        let removed = nothing && unknown && self.leftovers.is_empty();
+        if removed {
+            self.gate.remove();
+        }
+        removed
+    }
 }
 
 fn why_unreachable<P>(state: &State<P>) -> Proof {

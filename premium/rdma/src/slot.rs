@@ -360,6 +360,17 @@ mod tests {
     }
 
     #[test]
+    fn a_bind_that_came_to_nothing_removes_its_slot_once() {
+        let slot = TestSlot::default();
+        assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
+        assert!(!slot.lock().remove_if_nothing(), "it is being bound");
+        slot.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+        assert!(slot.lock().remove_if_nothing());
+        assert_eq!(slot.begin_bind(G2, true), BindStep::Cancelled);
+        assert!(!slot.lock().remove_if_nothing(), "its place may be taken");
+    }
+
+    #[test]
     fn a_change_that_is_refused_is_over() {
         let slot = live();
         let refused: Result<(), _> = slot.begin_change(|_| Err(error()));
