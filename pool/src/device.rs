@@ -21,13 +21,13 @@ mod signature;
 mod taking;
 mod virgin;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fabricbios_lease::Extent;
+use fabricbios_lease::{Custody, Extent};
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
@@ -61,7 +61,7 @@ pub(crate) struct Device {
     /// None for a device that cannot be written.
     record: Option<Record>,
     /// What has a lease's data in it, or may: until it is wiped.
-    held: Mutex<BTreeMap<LeaseId, Option<Extent>>>,
+    held: Mutex<Custody<()>>,
 }
 
 /// Whose bytes a volume is made over.
@@ -106,7 +106,7 @@ impl Device {
         let made = self.find_or_make(lease, extent, contents);
         // What could not be undone stays on the list, and is there for `destroy`.
         if made.is_err() && is_new && matches!(self.control.find(&self.uuid(lease)), Ok(None)) {
-            self.held().remove(&lease);
+            self.held().forget(lease);
         }
         Ok(Volume {
             path: made?,
@@ -178,9 +178,13 @@ impl Device {
 
     pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, String> {
         let devices = devices_of(&self.control, self.identity)?.into_iter();
-        let there: BTreeSet<LeaseId> = devices.map(|(lease, _)| lease).collect();
-        let known: BTreeSet<LeaseId> = self.held().keys().copied().collect();
-        Ok(there.union(&known).copied().collect())
+        let there = devices.map(|(lease, _)| lease);
+        let known = self.held().all().into_iter().map(|(lease, ())| lease);
+        Ok(known
+            .chain(there)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect())
     }
 
     pub(crate) fn destroy(
@@ -193,7 +197,7 @@ impl Device {
         let active = self.control.find(&uuid)?.filter(|found| found.is_active);
         let found = match active {
             Some(_) => Some(self.extent_of(&self.control.table(&uuid)?)?),
-            None => self.held().get(&lease).copied().flatten(),
+            None => self.held().extent_of(lease),
         };
         // From here on it is on the list, until it is clean. Two that differ are refused.
         for extent in [found, given].into_iter().flatten() {
@@ -204,7 +208,7 @@ impl Device {
         if let (Some(extent), Some(_)) = (found.or(given), &self.record) {
             self.zero(extent, progress)?;
         }
-        self.held().remove(&lease);
+        self.held().forget(lease);
         Ok(())
     }
 
@@ -235,16 +239,10 @@ impl Device {
     /// Puts it on the list; refuses what overlaps another's. True if it was not there.
     fn hold(&self, lease: LeaseId, extent: Extent) -> Result<bool, String> {
         let mut held = self.held();
-        for (other, theirs) in held.iter().filter_map(|(id, at)| Some((*id, (*at)?))) {
-            if other == lease && theirs != extent {
-                return Err(self.said(format!("{extent:?} asked for, but it has {theirs:?}")));
-            }
-            if other != lease && theirs.overlaps(extent) {
-                let why = format!("{extent:?} overlaps {theirs:?} of lease {other}");
-                return Err(self.said(why));
-            }
-        }
-        Ok(held.insert(lease, Some(extent)).is_none())
+        let is_new = held.find(lease).here().is_none();
+        let claimed = held.claim(lease, extent);
+        claimed.map_err(|why| self.said(format!("{extent:?} asked for, but {why}")))?;
+        Ok(is_new)
     }
 
     fn confirm(&self, uuid: &str, extent: Extent) -> Result<(), String> {
@@ -292,7 +290,7 @@ impl Device {
         format!("{}{lease}", uuid_start(self.identity))
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Option<Extent>>> {
+    fn held(&self) -> MutexGuard<'_, Custody<()>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

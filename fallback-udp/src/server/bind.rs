@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::{BindError, BindOrder, Extent, StepError};
+use fabricbios_lease::{BindError, BindOrder, Extent, NotFree, StepError};
 use fabricbios_wire::{Binding, Transport};
 
-use super::{backend::FbmuBackend, bytes::Bytes, life::Slot, road::failed, table::NotFree};
+use super::{backend::FbmuBackend, bytes::Bytes, life::Slot, road::failed};
 
 impl FbmuBackend {
     pub(super) fn carry_out(&self, order: &BindOrder) -> Result<Binding, BindError> {
@@ -43,12 +43,14 @@ impl FbmuBackend {
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Bytes>>, BindError> {
-        let claimed = self.road.table.claim(order.tag.lease_id, order.extent);
-        let refused = |why: NotFree| {
-            // Whose they are is for the log and not for the next tenant.
-            tracing::error!(lease = %order.tag, ?why, "bytes were given out twice");
-            failed(order.tag, "the bytes are not free on this node yet")
-        };
-        claimed.map_err(refused)?.ok_or(BindError::Cancelled)
+        let claimed = self.road.custody().claim(order.tag.lease_id, order.extent);
+        claimed.map_err(|why| match why {
+            NotFree::Released => BindError::Cancelled,
+            _ => {
+                // Whose they are is for the log and not for the next tenant.
+                tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
+                failed(order.tag, "the bytes are not free on this node yet")
+            }
+        })
     }
 }

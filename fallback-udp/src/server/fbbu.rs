@@ -102,7 +102,7 @@ impl FbbuBackend {
     /// A new binding; whatever the lease still has of an older generation is cut first, and what of it is
     /// under way is waited for. Never opens access after a cut of the same or a newer generation has begun.
     pub fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError> {
-        let slot = self.road.table.find_or_make(tag.lease_id);
+        let slot = self.road.custody().find_or_make(tag.lease_id);
         let slot = slot.ok_or(BindError::Cancelled)?;
         let share = Share::new(&self.room, self.tenant(tenant));
         let blocks = Blocks::open(file, self.write_verifier, share).map_err(BindError::Failed)?;

@@ -1,7 +1,7 @@
 //! The life of one lease's binding: what may follow what.
 //!
 //! ```text
-//! Empty ─► Live ─► Cut ─► Releasing ─► Gone
+//! Empty ─► Live ─► Cut ─► Releasing ─► removed
 //!           │ ▲     │         │
 //!           │ └─────┘         ▼
 //!           └────► Failed   Dirty
@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_lease::{Proof, StepError};
+use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::{DpKey, Generation};
 
 use super::entry::{Content, Entry};
@@ -28,10 +28,7 @@ pub(super) struct Slot<C> {
 /// What the lock guards.
 #[derive(Debug)]
 pub(super) struct Life<C> {
-    /// Of the newest order that bound or rotated.
-    pub(super) generation: Option<Generation>,
-    /// Bindings up to this one must not open access any more.
-    pub(super) cut_through: Option<Generation>,
+    pub(super) gate: Gate,
     pub(super) state: State<C>,
     /// The newest key of the binding in use, to be told again.
     pub(super) key: Option<DpKey>,
@@ -51,15 +48,13 @@ pub(super) enum State<C> {
         error: StepError,
         entry: Arc<Entry<C>>,
     },
-    /// A thread is scrubbing.
+    /// A thread is scrubbing, or has: the gate says so then, and the slot is on its way out of the table.
     Releasing(Option<Arc<Entry<C>>>),
     /// Unreachable, but could not be scrubbed.
     Dirty {
         error: StepError,
         entry: Option<Arc<Entry<C>>>,
     },
-    /// Released; the slot is on its way out of the table.
-    Gone,
 }
 
 impl<C> Default for Slot<C> {
@@ -74,8 +69,7 @@ impl<C> Default for Slot<C> {
 impl<C> Default for Life<C> {
     fn default() -> Self {
         Self {
-            generation: None,
-            cut_through: None,
+            gate: Gate::default(),
             state: State::Empty,
             key: None,
         }
@@ -90,22 +84,10 @@ impl<C> Slot<C> {
 }
 
 impl<C> Life<C> {
-    /// Whether the lease has a binding, or had one, that is newer.
-    pub(super) fn is_past(&self, generation: Generation) -> bool {
-        self.generation > Some(generation)
-    }
-
-    /// Whether a cut has come for this binding.
-    pub(super) fn is_cut(&self, generation: Generation) -> bool {
-        self.cut_through >= Some(generation)
-    }
-
     /// The binding in use, if the order is not for an older one.
     pub(super) fn live(&self, generation: Generation) -> Option<&Arc<Entry<C>>> {
         match &self.state {
-            State::Live(entry) if !self.is_past(generation) && !self.is_cut(generation) => {
-                Some(entry)
-            }
+            State::Live(entry) if self.gate.admits(generation) => Some(entry),
             _ => None,
         }
     }

@@ -25,7 +25,6 @@ mod ring;
 mod road;
 mod serving;
 mod socket;
-mod table;
 mod tidying;
 mod worker;
 

@@ -26,10 +26,13 @@ impl<C: Content> Road<C> {
                 life.key = None;
                 let ended = self.prove_over(&entry, tag);
                 life.state = match &ended {
-                    Ok(proof) => State::Cut {
-                        proof: proof.clone(),
-                        entry,
-                    },
+                    Ok(proof) => {
+                        life.gate.ended(tag.generation);
+                        State::Cut {
+                            proof: proof.clone(),
+                            entry,
+                        }
+                    }
                     Err(error) => State::Failed {
                         error: error.clone(),
                         entry,

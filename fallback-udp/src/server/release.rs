@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{Backend, Extent, Farewell, Lookup, StepError, Tag};
 
 use super::{
     backend::FbmuBackend,
@@ -14,7 +14,6 @@ use super::{
     entry::{Content, Entry},
     life::{Life, Slot, State},
     road::Road,
-    table::Known,
 };
 use crate::Standing;
 
@@ -34,7 +33,7 @@ impl<C: Content> Road<C> {
         progress: &dyn Fn(),
         clean: impl FnOnce(Option<&Entry<C>>) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
-        let Some(slot) = self.table.find_or_make(tag.lease_id) else {
+        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
             // Scrubbing again would hit whoever has the bytes now. The lease may have been fenced
             // meanwhile for what another road left, and that is remedied when this is asked again.
             if let Some(entry) = self.serving.leases.of(tag) {
@@ -70,12 +69,12 @@ impl<C: Content> Road<C> {
             };
             return cleaned;
         }
-        life.state = State::Gone;
+        life.gate.remove();
         drop(life);
         if let Some(entry) = entry {
             self.serving.leases.remember(entry, clock::now());
         }
-        self.table.released(tag.lease_id);
+        self.custody().release(tag.lease_id);
         Ok(())
     }
 }
@@ -94,19 +93,8 @@ impl FbmuBackend {
     ) -> Result<(), StepError> {
         let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
         // Other bytes than were bound would leave the tenant's where they are.
-        if let Some(bound) = self
-            .road
-            .table
-            .held_by(tag.lease_id)
-            .filter(|it| *it != extent)
-        {
-            return Err(failed(format!(
-                "bound {bound:?}, asked to release {extent:?}"
-            )));
-        }
-        if let Some(other) = self.road.table.holder_besides(tag.lease_id, extent) {
-            return Err(failed(format!("the bytes belong to lease {other} by now")));
-        }
+        let checked = self.road.custody().check(tag.lease_id, extent);
+        checked.map_err(|why| failed(format!("asked to release {extent:?}, but {why}")))?;
         self.arena
             .scrub(extent.offset, extent.length, progress)
             .map_err(|outside| failed(outside.to_string()))
@@ -116,9 +104,9 @@ impl FbmuBackend {
     pub(super) fn remedy(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
         self.cut(tag, Farewell::None)?;
         self.release(tag, extent, &|| ())?;
-        match self.road.table.find(tag.lease_id) {
-            Known::Released | Known::No => Ok(()),
-            Known::Slot(_) => Err(StepError::new("reset", format_args!("{tag}: still there"))),
+        match self.road.custody().find(tag.lease_id) {
+            Lookup::Released | Lookup::Unknown => Ok(()),
+            Lookup::Here(_) => Err(StepError::new("reset", format_args!("{tag}: still there"))),
         }
     }
 }
@@ -135,8 +123,11 @@ fn wait_until_quiet<C: Content>(
 impl<C> Life<C> {
     fn begin_release(&mut self, tag: Tag) -> Result<Step<C>, StepError> {
         let refuse = |why: &str| Err(StepError::new("release", format_args!("{tag}: {why}")));
-        if self.is_past(tag.generation) {
-            return refuse("the lease has moved on to a newer generation");
+        if let Err(moved_on) = self.gate.check_current(tag.generation) {
+            return refuse(&moved_on.to_string());
+        }
+        if self.gate.is_removed() {
+            return Ok(Step::Done);
         }
         let entry = match mem::take(&mut self.state) {
             State::Cut { entry, .. } => Some(entry),
@@ -146,7 +137,6 @@ impl<C> Life<C> {
             other => {
                 let step = match &other {
                     State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
-                    State::Gone => Ok(Step::Done),
                     _ => refuse("it is not cut"),
                 };
                 self.state = other;

@@ -3,17 +3,16 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
+use fabricbios_lease::{BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, Limits};
 
 use super::{
     entry::{Content, Entry},
     life::{Life, Slot, State},
     serving::Serving,
-    table::{Known, Table},
 };
 use crate::{DataKey, Keys, Rate, Standing};
 
@@ -21,7 +20,7 @@ use crate::{DataKey, Keys, Rate, Standing};
 #[derive(Debug)]
 pub(super) struct Road<C> {
     pub(super) serving: Arc<Serving<C>>,
-    pub(super) table: Table<C>,
+    custody: Mutex<Custody<Arc<Slot<C>>>>,
     pub(super) address: SocketAddr,
     rate: Rate,
 }
@@ -32,10 +31,15 @@ impl<C: Content> Road<C> {
         let at_once = (ops_per_second / 10).max(256);
         Self {
             serving: Arc::default(),
-            table: Table::default(),
+            custody: Mutex::default(),
             address,
             rate: Rate::new(ops_per_second, at_once),
         }
+    }
+
+    /// Held for a look-up, never while a slot's lock is wanted: no lease waits here for another.
+    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<Slot<C>>>> {
+        self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves `content` as the binding of a tag; of an older one nothing is under way any more then.
@@ -44,8 +48,8 @@ impl<C: Content> Road<C> {
         let mut life = self.ready(slot, tag)?;
         let keys = Keys::new(DataKey::new(&key));
         let entry = Arc::new(Entry::new(tag, keys, content, self.rate));
+        life.gate.open(tag.generation)?;
         self.serving.leases.serve(Arc::clone(&entry));
-        life.generation = Some(tag.generation);
         life.key = Some(key);
         life.state = State::Live(entry);
         Ok(self.binding(&life))
@@ -56,7 +60,7 @@ impl<C: Content> Road<C> {
     fn ready<'a>(&self, slot: &'a Slot<C>, tag: Tag) -> Result<MutexGuard<'a, Life<C>>, BindError> {
         loop {
             let mut life = slot.lock();
-            if life.is_past(tag.generation) || life.is_cut(tag.generation) {
+            if !life.gate.admits(tag.generation) {
                 return Err(BindError::Cancelled);
             }
             self.make_way(&mut life, tag)?;
@@ -84,15 +88,12 @@ impl<C: Content> Road<C> {
 
     /// A farewell costs nothing here: a key that is cut is answered with NO_LEASE anyway.
     pub(super) fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        let Some(slot) = self.table.find_or_make(tag.lease_id) else {
+        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let mut life = slot.lock();
-        life.cut_through = life.cut_through.max(Some(tag.generation));
-        if let Some(newer) = life.generation.filter(|it| *it > tag.generation) {
-            let newer = newer.0;
-            let why = format!("the lease has moved on to generation {newer}");
-            return Ok(Proof::nothing_to_cut(why));
+        if let Err(moved_on) = life.gate.revoke(tag.generation) {
+            return Ok(moved_on.into());
         }
         self.end(&mut life, tag)
     }
@@ -109,7 +110,7 @@ impl<C: Content> Road<C> {
         }
         keys.rotate(DataKey::new(&key));
         drop(keys);
-        life.generation = life.generation.max(Some(tag.generation));
+        life.gate.begin(tag.generation);
         life.key = Some(key);
         Ok(self.binding(&life))
     }
@@ -124,10 +125,9 @@ impl<C: Content> Road<C> {
 
     /// Ends whatever older binding there is.
     fn make_way(&self, life: &mut Life<C>, tag: Tag) -> Result<(), BindError> {
-        let generation = Some(tag.generation);
         match &life.state {
             State::Empty | State::Cut { .. } => Ok(()),
-            State::Live(_) if life.generation == generation => {
+            State::Live(_) if life.gate.generation() == Some(tag.generation) => {
                 Err(failed(tag, "this generation is bound already"))
             }
             State::Live(_) => match self.end(life, tag) {
@@ -136,7 +136,7 @@ impl<C: Content> Road<C> {
             },
             State::Failed { error, .. } => Err(BindError::Stranded(error.clone())),
             State::Dirty { error, .. } => Err(failed(tag, &format!("not clean: {error}"))),
-            State::Releasing(_) | State::Gone => Err(BindError::Cancelled),
+            State::Releasing(_) => Err(BindError::Cancelled),
         }
     }
 
@@ -159,9 +159,9 @@ impl<C: Content> Road<C> {
 
     /// The slot of a lease that is bound here.
     fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<C>>, StepError> {
-        match self.table.find(tag.lease_id) {
-            Known::Slot(slot) => Ok(slot),
-            Known::Released | Known::No => Err(not_bound(step, tag)),
+        match self.custody().find(tag.lease_id) {
+            Lookup::Here(slot) => Ok(slot),
+            Lookup::Released | Lookup::Unknown => Err(not_bound(step, tag)),
         }
     }
 }

@@ -1,17 +1,21 @@
 //! A lease of blocks as one thing: its volume, its export and its entry on the UDP road are made in this
 //! order, cut together, and taken away backwards.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex},
+};
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Condition, Extent, Farewell, Offer, Outlives, Proof,
-    StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Condition, Custody, Extent, Farewell, Offer, Outlives,
+    Proof, StepError, Tag,
 };
 use fabricbios_pool::Volume;
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
 use super::{
-    known::{Known, Lease, lock},
+    known::{Entry, Lease, lock},
     parts::{Datagrams, Exports, Ledger, Volumes},
 };
 use crate::{
@@ -27,7 +31,7 @@ pub struct BlockBackend {
     pub(super) datagrams: Option<Arc<dyn Datagrams>>,
     /// The kernel, which serves the exports, looks at no clock.
     pub(super) watchdog: Option<Watchdog>,
-    pub(super) known: Known,
+    pub(super) custody: Mutex<Custody<Entry>>,
 }
 
 impl fmt::Debug for BlockBackend {
@@ -53,7 +57,7 @@ impl BlockBackend {
             exports,
             datagrams,
             watchdog: None,
-            known: Known::default(),
+            custody: Mutex::default(),
         }
     }
 
@@ -208,21 +212,21 @@ impl BlockBackend {
         tag: Tag,
         end: impl FnOnce() -> Result<(), StepError>,
     ) -> Result<(), StepError> {
-        let Some(entry) = self.known.entry(tag.lease_id) else {
+        let Some(entry) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(());
         };
         let _mine = lock(&entry);
         // Somebody else may have done it while this waited.
-        if self.known.entry(tag.lease_id).is_none() {
+        if self.custody().find_or_make(tag.lease_id).is_none() {
             return Ok(());
         }
         end()?;
-        self.known.note_released(tag.lease_id);
+        self.custody().release(tag.lease_id);
         Ok(())
     }
 
     fn road_of(&self, id: LeaseId) -> Option<Transport> {
-        let entry = self.known.find(id)?;
+        let entry = self.custody().find(id).here()?;
         // A cut waits for nobody: while the entry is being worked on, every road is cut.
         entry.try_lock().ok().and_then(|lease| lease.road)
     }
@@ -246,7 +250,7 @@ impl Backend for BlockBackend {
     }
 
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
-        let is_new = !order.adopts && self.known.find(order.tag.lease_id).is_none();
+        let is_new = !order.adopts && self.custody().find(order.tag.lease_id).here().is_none();
         match is_new {
             true => self
                 .pool(order.tag.resource_id)?
@@ -257,13 +261,13 @@ impl Backend for BlockBackend {
 
     fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
         let id = order.tag.lease_id;
-        let Some(entry) = self.known.entry(id) else {
+        let Some(entry) = self.custody().find_or_make(id) else {
             return Err(BindError::Cancelled);
         };
         let mut lease = lock(&entry);
         let bound = self.bind_known(order, &mut lease);
         if bound.is_err() && !lease.has_volume {
-            self.known.forget(id);
+            self.custody().forget(id);
         }
         bound
     }
@@ -286,7 +290,7 @@ impl Backend for BlockBackend {
     /// NVMe-oF first, which may refuse. Should UDP then fail, the new secret is there and nobody will be
     /// told of it: that is something left behind.
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        let Some(entry) = self.known.entry(tag.lease_id) else {
+        let Some(entry) = self.custody().find_or_make(tag.lease_id) else {
             return Err(BindError::Cancelled);
         };
         let mut lease = lock(&entry);
@@ -312,7 +316,7 @@ impl Backend for BlockBackend {
 
     /// Over NVMe-oF the old secret was dead at once.
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        let Some(entry) = self.known.entry(tag.lease_id) else {
+        let Some(entry) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Binding::default());
         };
         let lease = lock(&entry);

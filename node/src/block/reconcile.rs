@@ -11,7 +11,7 @@ use std::{
 use fabricbios_lease::{FenceRecord, StepError, Tag};
 use fabricbios_wire::{Generation, LeaseId, ResourceId, ResourceType};
 
-use super::{BlockBackend, parts::Volumes};
+use super::{BlockBackend, known::lock, parts::Volumes};
 
 /// How long a start waits for what is taken away.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -58,7 +58,12 @@ impl BlockBackend {
     /// record that holds something. All are cut before anything is taken away, and what takes long goes on
     /// without being waited for: deadlines of other leases do. What is not gone is said, to be fenced.
     pub fn reconcile(self: &Arc<Self>, known: &BTreeSet<LeaseId>) -> Result<Vec<Stray>, StepError> {
-        known.iter().for_each(|id| self.known.take_over(*id));
+        for id in known {
+            let entry = self.custody().find_or_make(*id);
+            if let Some(entry) = entry {
+                lock(&entry).has_volume = true;
+            }
+        }
         let mut found = Vec::new();
         for lease_id in self.everything()?.difference(known) {
             let pools = self.pools_of(*lease_id)?;
@@ -118,7 +123,7 @@ impl BlockBackend {
 
     /// In a remediation: the same for what this process does not know either.
     pub(super) fn remove_strays(&self, resource_id: ResourceId) -> Result<(), StepError> {
-        let is_stray = |id: &LeaseId| self.known.find(*id).is_none();
+        let is_stray = |id: &LeaseId| self.custody().find(*id).here().is_none();
         for lease_id in self.everything()?.into_iter().filter(is_stray) {
             for (its, _) in self.pools_of(lease_id)? {
                 if its == resource_id {

@@ -1,6 +1,5 @@
 //! Taking a device: whether it may be taken, and what it is then.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -67,7 +66,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
         block_bytes,
         is_taken_over,
         record: record.map(Record::new),
-        held: Mutex::new(BTreeMap::new()),
+        held: Mutex::default(),
     };
     pool.recall()?;
     Ok((pool, facts))
@@ -81,7 +80,7 @@ impl Device {
                 let table = self.control.table(&device.uuid)?;
                 self.hold(lease, self.extent_of(&table)?)?;
             } else {
-                self.held().insert(lease, None);
+                self.held().find_or_make(lease);
             }
         }
         Ok(())

@@ -167,9 +167,9 @@ impl Target {
     /// tried again by the cut, which tells it.
     pub fn sever(&self, tag: Tag) {
         let slot = self.slots.of(tag.lease_id);
-        let mut gate = slot.gate();
-        if gate.begin_cut(tag.generation).is_ok() {
-            self.with_cut(tag, |cut| gate.severed = cut.sever().ok());
+        let mut links = slot.links();
+        if links.gate.revoke(tag.generation).is_ok() {
+            self.with_cut(tag, |cut| links.severed = cut.sever().ok());
         }
     }
 
@@ -177,15 +177,15 @@ impl Target {
     /// storage. Cuts of several leases share the proof.
     pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
         let slot = self.slots.of(tag.lease_id);
-        let mut gate = slot.gate();
-        if let Err(newer) = gate.begin_cut(tag.generation) {
-            let why = format!("the lease has moved on to generation {}", newer.0);
-            return Ok(Proof::nothing_to_cut(why));
+        let mut links = slot.links();
+        if let Err(moved_on) = links.gate.revoke(tag.generation) {
+            return Ok(moved_on.into());
         }
         self.with_cut(tag, |cut| {
-            let severed = gate.severed.take().map_or_else(|| cut.sever(), Ok)?;
+            let severed = links.severed.take().map_or_else(|| cut.sever(), Ok)?;
             cut.prove(severed)
         })
+        .inspect(|_| links.gate.ended(tag.generation))
     }
 
     fn with_cut<T>(&self, tag: Tag, act: impl FnOnce(&Cut<'_>) -> T) -> T {

@@ -66,9 +66,12 @@ impl Target {
     }
 
     fn publish_in(&self, slot: &Slot, export: &Export) -> Result<NvmeofBinding, BindError> {
-        if !slot.gate().begin(export.tag.generation) {
+        let mut links = slot.links();
+        if !links.gate.begin(export.tag.generation) {
             return Err(BindError::Cancelled);
         }
+        links.severed = None;
+        drop(links);
         let device_path = acceptable(export)?;
         let ports = self.ports_for(export)?;
         let taken = self.take_credential(export)?;
@@ -102,7 +105,7 @@ impl Target {
         let work = slot.work();
         let nothing = || refused(format_args!("{tag} has no export here to give new keys to"));
         let export = work.as_ref().ok_or_else(nothing)?;
-        if !slot.gate().is_open(tag.generation) {
+        if !slot.links().gate.admits(tag.generation) {
             return Err(BindError::Cancelled);
         }
         let mut credentials = self.credentials();
@@ -282,10 +285,10 @@ fn open_all(
     run: &mut Run<'_, fabricbios_kernfs::Tree>,
 ) -> Result<(), Stopped> {
     for link in links {
-        let gate = slot.gate();
-        if !gate.is_open(tag.generation) {
-            return Err(Stopped::Cut);
-        }
+        let mut held = slot.links();
+        held.gate
+            .open(tag.generation)
+            .map_err(|_shut| Stopped::Cut)?;
         run.take(link)?;
     }
     Ok(())

@@ -3,12 +3,12 @@
 //! Each order finds the slot of its lease, asks it what may be done, and does that: with the
 //! slot's lock only where access opens, without any lock where the kernel may take its time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
-    StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Custody, Extent, Farewell, Layout, Lookup, Offer,
+    Outlives, Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
@@ -20,7 +20,6 @@ use super::{
     permits::Permits,
     slot::Slot,
     strategy::{Shared, Strategy},
-    table::{Known, Table},
 };
 
 /// What to lease, and over which device.
@@ -77,7 +76,8 @@ pub struct RdmaInventory {
 pub struct RdmaBackend {
     pub(super) hardware: Hardware,
     pub(super) resource_id: ResourceId,
-    pub(super) table: Table,
+    /// Of the bytes of the arena that have a binding over this path.
+    custody: Mutex<Custody<Arc<Slot<Parts>>>>,
     pub(super) bring_ups: Permits,
 }
 
@@ -101,7 +101,7 @@ impl RdmaBackend {
         Ok(RdmaOpened::Ready(Box::new(Self {
             hardware,
             resource_id: config.resource_id,
-            table: Table::default(),
+            custody: Mutex::default(),
             bring_ups: Permits::new(),
         })))
     }
@@ -134,8 +134,11 @@ impl RdmaBackend {
 
     /// Cuts what is left and gives the device back, for an orderly end.
     pub fn close(self) -> Result<(), StepError> {
-        for (lease_id, slot) in self.table.all() {
-            let generation = slot.lock().generation;
+        let all = self.custody().all();
+        for (lease_id, slot) in all {
+            let Some(generation) = slot.lock().gate.generation() else {
+                continue;
+            };
             let tag = Tag {
                 lease_id,
                 generation,
@@ -148,10 +151,15 @@ impl RdmaBackend {
         close(device.context)
     }
 
+    /// Held for a look-up, never while a slot's lock is wanted: no lease waits here for another.
+    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<Slot<Parts>>>> {
+        self.custody.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The slot of a lease that is bound here.
     pub(super) fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<Parts>>, StepError> {
-        match self.table.find(tag.lease_id) {
-            Known::Slot(slot) => Ok(slot),
+        match self.custody().find(tag.lease_id) {
+            Lookup::Here(slot) => Ok(slot),
             _ => Err(self
                 .hardware
                 .error(step, tag, "the lease is not bound here")),
@@ -187,8 +195,8 @@ impl Backend for RdmaBackend {
 
     /// The device looks at no clock; the guard does. Leases over another road are none of its.
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        if let (Some(guard), Known::Slot(_)) = (&self.hardware.guard, self.table.find(tag.lease_id))
-        {
+        let is_here = self.custody().find(tag.lease_id).here().is_some();
+        if let (Some(guard), true) = (&self.hardware.guard, is_here) {
             guard.extend(tag.lease_id, deadline);
         }
     }
@@ -202,13 +210,16 @@ impl Backend for RdmaBackend {
     }
 
     fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
-        let Known::Slot(slot) = self.table.find_or_make(tag.lease_id) else {
+        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let step = slot.begin_cut(tag.generation)?;
         self.bring_ups.wake();
         match step {
-            CutStep::Cut(parts) => slot.finish_cut(self.hardware.dismantle(parts, tag, farewell)),
+            CutStep::Cut(parts) => slot.finish_cut(
+                tag.generation,
+                self.hardware.dismantle(parts, tag, farewell),
+            ),
             CutStep::Unreachable(why) => Ok(why),
             CutStep::Wait => Err(self
                 .hardware

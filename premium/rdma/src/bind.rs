@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::{Backend, BindError, BindOrder, Farewell, StepError, Tag};
+use fabricbios_lease::{Backend, BindError, BindOrder, Farewell, NotFree, StepError, Tag};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
@@ -16,7 +16,6 @@ use super::{
     memory,
     parts::Parts,
     slot::Slot,
-    table::Known,
 };
 
 /// What a lease has when a bind begins.
@@ -62,17 +61,15 @@ impl RdmaBackend {
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Parts>>, BindError> {
-        let Known::Slot(slot) = self.table.find_or_make(order.tag.lease_id) else {
-            return Err(BindError::Cancelled);
-        };
-        self.table
-            .claim(order.tag.lease_id, order.extent)
-            .map_err(|other| {
+        let claimed = self.custody().claim(order.tag.lease_id, order.extent);
+        claimed.map_err(|why| match why {
+            NotFree::Released => BindError::Cancelled,
+            _ => {
                 // Whose they are is for the log and not for the next tenant.
-                tracing::error!(lease = %order.tag, %other, "bytes were given out twice");
+                tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
                 self.failed(order.tag, "the bytes are not free on this node yet")
-            })?;
-        Ok(slot)
+            }
+        })
     }
 
     /// Until this thread owns queue pairs in INIT: those of the slot, which is Connecting then, or others beside it.
@@ -86,13 +83,7 @@ impl RdmaBackend {
             match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
                 BindStep::Fresh => return self.fresh(slot, order, Before::Nothing),
                 BindStep::Beside => return self.fresh(slot, order, Before::InUse),
-                BindStep::Connect(parts) if parts.extent == order.extent => {
-                    return Ok((parts, Before::Prepared));
-                }
-                BindStep::Connect(parts) => {
-                    let why = self.failed(tag, "it was prepared for other bytes");
-                    return Err(self.undo(slot, parts, tag, why).lost());
-                }
+                BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
                 BindStep::Tidy(leftovers) => {
                     let tidied = self.tidy(slot, leftovers, tag);
                     tidied.map_err(BindError::Failed)?;
@@ -130,7 +121,7 @@ impl RdmaBackend {
     ) -> Result<Binding, BindError> {
         let tag = order.tag;
         let connected = match self.connect(slot, order, &mut parts) {
-            Err(_) if slot.is_cut(tag.generation) => Err(BindError::Cancelled),
+            Err(_) if slot.is_revoked(tag.generation) => Err(BindError::Cancelled),
             connected => connected,
         };
         let ready = connected.and_then(|()| self.make_way(slot, tag, before));
@@ -138,9 +129,9 @@ impl RdmaBackend {
             return Err(self.give_up(slot, tag, parts, before, why));
         }
         let mut life = slot.lock();
-        if life.is_cut(tag.generation) {
+        if let Err(shut) = life.gate.open(tag.generation) {
             drop(life);
-            return Err(self.give_up(slot, tag, parts, before, BindError::Cancelled));
+            return Err(self.give_up(slot, tag, parts, before, shut.into()));
         }
         // From here to the end of the bind a cut waits for the lock: microseconds, at most
         // BIND_LIMIT when the device has died.
@@ -170,10 +161,10 @@ impl RdmaBackend {
         if before != Before::InUse {
             return Ok(());
         }
-        let older = Tag {
-            generation: slot.lock().generation,
-            ..tag
+        let Some(generation) = slot.lock().gate.generation() else {
+            return Ok(());
         };
+        let older = Tag { generation, ..tag };
         let proof = self
             .cut(older, Farewell::None)
             .map_err(BindError::Stranded)?;
@@ -214,7 +205,7 @@ impl RdmaBackend {
         let added = parts.split_off_added();
         self.tidy(slot, vec![added], tag).unwrap_or_default();
         let mut life = slot.lock();
-        if parts.is_prepared() && !life.is_cut(tag.generation) {
+        if parts.is_prepared() && life.gate.admits(tag.generation) {
             life.state = State::Prepared(parts);
             drop(life);
             slot.wake();
@@ -240,9 +231,9 @@ impl RdmaBackend {
         added.map_err(BindError::Failed)?;
         let permit = self
             .bring_ups
-            .acquire(|| slot.is_cut(tag.generation))
+            .acquire(|| slot.is_revoked(tag.generation))
             .ok_or(BindError::Cancelled)?;
-        let give_up = || slot.is_cut(tag.generation);
+        let give_up = || slot.is_revoked(tag.generation);
         self.hardware.bring_up(parts, tag, peers, give_up)?;
         drop(permit);
         let windows = self.hardware.new_windows(peers.len(), tag);
@@ -266,7 +257,10 @@ impl RdmaBackend {
 
     /// Takes down what a bind has made so far; `why` unless that fails.
     fn undo(&self, slot: &Slot<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
-        match slot.finish_cut(self.hardware.dismantle(parts, tag, Farewell::None)) {
+        match slot.finish_cut(
+            tag.generation,
+            self.hardware.dismantle(parts, tag, Farewell::None),
+        ) {
             Ok(_) => why,
             Err(error) => BindError::Stranded(error),
         }
@@ -274,17 +268,9 @@ impl RdmaBackend {
 
     /// A bind that left nothing behind and that no cut knows of leaves no trace here either.
     fn forget_if_nothing(&self, slot: &Slot<Parts>, order: &BindOrder) {
-        let mut life = slot.lock();
-        let nothing = matches!(life.state, State::Empty | State::Cut(_));
-        if nothing
-            && life.leftovers.is_empty()
-            && life.cut_through.is_none()
-            && life.extent.is_none()
-        {
-            life.state = State::Gone;
-            drop(life);
+        if slot.lock().remove_if_nothing() {
             slot.wake();
-            self.table.forget(order.tag.lease_id);
+            self.custody().forget(order.tag.lease_id);
         }
     }
 
@@ -294,8 +280,7 @@ impl RdmaBackend {
 }
 
 fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
-    life.extent = Some(order.extent);
-    life.generation = order.tag.generation;
+    life.was_bound = true;
     life.changing = false;
     life.state = match order.peers.first() {
         Some(_) => State::Live(parts),

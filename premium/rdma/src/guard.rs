@@ -19,9 +19,7 @@ use fabricbios_verbs::fail_queue_pair;
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
 
-use super::{
-    RdmaBackend, hardware::Hardware, life::State, parts::BindingParts, restrack, table::Known,
-};
+use super::{RdmaBackend, hardware::Hardware, life::State, parts::BindingParts, restrack};
 
 /// One more than the largest `enum rdma_driver_id` that there may ever be.
 const DRIVERS: u32 = 64;
@@ -118,10 +116,8 @@ impl RdmaBackend {
     }
 
     fn is_live(&self, lease: LeaseId) -> bool {
-        match self.table.find(lease) {
-            Known::Slot(slot) => matches!(slot.lock().state, State::Live(_)),
-            Known::Released | Known::No => false,
-        }
+        let slot = self.custody().find(lease).here();
+        slot.is_some_and(|slot| matches!(slot.lock().state, State::Live(_)))
     }
 }
 

@@ -31,7 +31,6 @@ mod rotate;
 mod slot;
 mod steps;
 mod strategy;
-mod table;
 
 pub use backend::{RdmaBackend, RdmaConfig, RdmaInventory, RdmaOpened};
 pub use device::numa_node;

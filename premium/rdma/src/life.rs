@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌──────────────── cut, bind again ───────────────┐
 //!            ▼                                                │
-//! Empty ─► Connecting ─► Prepared ─► Connecting ─► Live ─► Cutting ─► Cut ─► Releasing ─► Gone
+//! Empty ─► Connecting ─► Prepared ─► Connecting ─► Live ─► Cutting ─► Cut ─► Releasing ─► removed
 //!            │  cancelled: the binding thread undoes its own     │              │
 //!            └──────────────────────────► Cut                 Failed          Dirty
 //! ```
@@ -13,20 +13,19 @@
 //!
 //! While a state holds objects (`P`), the lock guards them; in Connecting, Cutting and Releasing
 //! one thread has taken them out and works without the lock. A cut never waits for a binding to be made:
-//! nothing can be reached before access opens, and that happens under the lock, after a look at
-//! `cut_through`. Pure: no verbs, no lock, no clock; `P` is anything.
+//! nothing can be reached before access opens, and that happens under the lock, through the [`Gate`].
+//! Pure: no verbs, no lock, no clock; `P` is anything.
 
-use fabricbios_lease::{Extent, Proof, StepError};
+use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::Generation;
 
 /// What the lock guards.
 #[derive(Debug)]
 pub(crate) struct Life<P> {
-    /// Of the binding that `state` is about.
-    pub(crate) generation: Generation,
-    /// Bindings up to this one must not open access any more.
-    pub(crate) cut_through: Option<Generation>,
-    pub(crate) extent: Option<Extent>,
+    /// Its generation is that of the binding that `state` is about.
+    pub(crate) gate: Gate,
+    /// The lease had a binding, whose bytes it holds until its release.
+    pub(crate) was_bound: bool,
     /// A thread makes a further key or the next binding, beside the state and without the lock. Cuts do not wait for it;
     /// what would miss or disturb its objects does.
     pub(crate) changing: bool,
@@ -52,12 +51,10 @@ pub(crate) enum State<P> {
     Cut(Proof),
     /// Could not be proven unreachable.
     Failed { remains: P, error: StepError },
-    /// A thread is scrubbing.
+    /// A thread is scrubbing, or has: the gate says so then, and the slot is on its way out of the table.
     Releasing,
     /// Unreachable, but could not be scrubbed or tidied.
     Dirty(StepError),
-    /// Released; the slot is on its way out of the table.
-    Gone,
 }
 
 /// What a bind has to do next.
@@ -109,14 +106,8 @@ pub(crate) enum ReleaseStep<P> {
 pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
 
 impl<P> Life<P> {
-    /// Whether a binding of that generation must not open access any more.
-    pub(crate) fn is_cut(&self, generation: Generation) -> bool {
-        self.cut_through >= Some(generation)
-    }
-
     pub(super) fn begin_bind(&mut self, generation: Generation, has_peer: bool) -> BindStep<P> {
-        let newer = self.generation > generation && !matches!(self.state, State::Empty);
-        if newer || self.is_cut(generation) {
+        if !self.gate.admits(generation) {
             return BindStep::Cancelled;
         }
         if self.changing {
@@ -141,19 +132,19 @@ impl<P> Life<P> {
 
     /// The states that a bind leaves as they are.
     fn beside(&mut self, state: State<P>, generation: Generation) -> BindStep<P> {
-        let step = match &state {
-            State::Prepared(_) | State::Live(_) if self.generation < generation => {
+        let older = self.gate.generation().filter(|it| *it < generation);
+        let step = match (&state, older) {
+            (State::Prepared(_) | State::Live(_), Some(_)) => {
                 self.changing = true;
                 BindStep::Beside
             }
-            State::Connecting if self.generation < generation => {
-                self.cut_through = self.cut_through.max(Some(self.generation));
+            (State::Connecting, Some(older)) => {
+                self.gate.revoke(older).ok();
                 BindStep::Wait
             }
-            State::Cutting | State::Releasing => BindStep::Wait,
-            State::Failed { error, .. } => BindStep::Stranded(error.clone()),
-            State::Dirty(error) => BindStep::Refuse(format!("not clean: {error}")),
-            State::Gone => BindStep::Cancelled,
+            (State::Cutting | State::Releasing, _) => BindStep::Wait,
+            (State::Failed { error, .. }, _) => BindStep::Stranded(error.clone()),
+            (State::Dirty(error), _) => BindStep::Refuse(format!("not clean: {error}")),
             _ => BindStep::Refuse(format!("generation {} is bound already", generation.0)),
         };
         self.state = state;
@@ -161,16 +152,13 @@ impl<P> Life<P> {
     }
 
     fn start(&mut self, generation: Generation) {
-        self.generation = generation;
+        self.gate.begin(generation);
         self.state = State::Connecting;
     }
 
     pub(super) fn begin_cut(&mut self, generation: Generation) -> CutStep<P> {
-        self.cut_through = self.cut_through.max(Some(generation));
-        if self.generation > generation {
-            let newer = self.generation.0;
-            let why = format!("the lease has moved on to generation {newer}");
-            return CutStep::Unreachable(Proof::nothing_to_cut(why));
+        if let Err(moved_on) = self.gate.revoke(generation) {
+            return CutStep::Unreachable(moved_on.into());
         }
         match std::mem::replace(&mut self.state, State::Cutting) {
             State::Prepared(parts) | State::Live(parts) | State::Failed { remains: parts, .. } => {
@@ -186,32 +174,46 @@ impl<P> Life<P> {
     }
 
     pub(super) fn begin_release(&mut self, generation: Generation) -> ReleaseStep<P> {
-        if self.generation > generation {
-            let newer = self.generation.0;
-            return ReleaseStep::Refuse(format!("the lease has moved on to generation {newer}"));
+        if let Err(moved_on) = self.gate.check_current(generation) {
+            return ReleaseStep::Refuse(moved_on.to_string());
+        }
+        if self.gate.is_removed() {
+            return ReleaseStep::Done;
         }
         if self.changing {
             return ReleaseStep::Wait;
         }
         let refuse = |why: &str| ReleaseStep::Refuse(why.into());
+        let bound = self.gate.generation();
         match std::mem::replace(&mut self.state, State::Releasing) {
             State::Cut(_) | State::Dirty(_) | State::Empty => {
                 ReleaseStep::Scrub(std::mem::take(&mut self.leftovers))
             }
             other => {
                 let step = match &other {
-                    State::Connecting if !self.is_cut(self.generation) => {
+                    State::Connecting if bound.is_some_and(|it| self.gate.admits(it)) => {
                         refuse("it is being bound")
                     }
                     State::Connecting | State::Cutting | State::Releasing => ReleaseStep::Wait,
                     State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
-                    State::Gone => ReleaseStep::Done,
                     _ => refuse("it is not cut"),
                 };
                 self.state = other;
                 step
             }
         }
+    }
+
+    /// Whether nothing was ever bound and no cut knows of the lease. It is removed then; a second time it is not
+    /// there to be removed.
+    pub(crate) fn remove_if_nothing(&mut self) -> bool {
+        let nothing = matches!(self.state, State::Empty | State::Cut(_));
+        let unknown = self.gate.revoked().is_none() && !self.gate.is_removed() && !self.was_bound;
+        let removed = nothing && unknown && self.leftovers.is_empty();
+        if removed {
+            self.gate.remove();
+        }
+        removed
     }
 }
 

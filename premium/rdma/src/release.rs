@@ -1,6 +1,6 @@
 //! After the cut: tidy, scrub, forget. And the remediation of what could not be cut or scrubbed.
 
-use fabricbios_lease::{Backend, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{Backend, Extent, Farewell, Lookup, StepError, Tag};
 
 use super::{
     RdmaBackend,
@@ -8,7 +8,6 @@ use super::{
     memory,
     parts::Parts,
     slot::Slot,
-    table::Known,
 };
 
 impl RdmaBackend {
@@ -19,11 +18,12 @@ impl RdmaBackend {
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         memory::check(&self.hardware.arena, extent)?;
-        let slot = match self.table.find(tag.lease_id) {
-            Known::Slot(slot) => slot,
+        let found = self.custody().find(tag.lease_id);
+        let slot = match found {
+            Lookup::Here(slot) => slot,
             // Scrubbing again would hit whoever has the bytes now.
-            Known::Released => return Ok(()),
-            Known::No => return self.scrub_unknown(tag, extent, progress),
+            Lookup::Released => return Ok(()),
+            Lookup::Unknown => return self.scrub_unknown(tag, extent, progress),
         };
         let refuse = |why: String| Err(self.hardware.error("release", tag, why));
         match slot.begin_release(tag.generation) {
@@ -43,13 +43,13 @@ impl RdmaBackend {
     ) -> Result<(), StepError> {
         let tidied = self.tidy(slot, leftovers, tag);
         let scrubbed = tidied
-            .and_then(|()| self.check_same(slot, extent, tag))
+            .and_then(|()| self.check_part(tag, extent))
             .and_then(|()| memory::scrub(&self.hardware.arena, extent, progress));
         match &scrubbed {
             Err(error) => slot.set(State::Dirty(error.clone())),
             Ok(()) => {
-                slot.set(State::Gone);
-                self.table.released(tag.lease_id);
+                slot.remove();
+                self.custody().release(tag.lease_id);
             }
         }
         scrubbed
@@ -81,14 +81,12 @@ impl RdmaBackend {
     }
 
     /// Scrubbing other bytes than were bound would leave the tenant's where they are.
-    fn check_same(&self, slot: &Slot<Parts>, extent: Extent, tag: Tag) -> Result<(), StepError> {
-        match slot.lock().extent {
-            Some(bound) if bound != extent => {
-                let detail = format!("bound {bound:?}, asked to release {extent:?}");
-                Err(self.hardware.error("release", tag, detail))
-            }
-            _ => Ok(()),
-        }
+    fn check_part(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
+        let checked = self.custody().check(tag.lease_id, extent);
+        checked.map_err(|why| {
+            let detail = format!("asked to release {extent:?}, but {why}");
+            self.hardware.error("release", tag, detail)
+        })
     }
 
     /// A lease that this backend never bound, or whose bind came to nothing.
@@ -98,12 +96,9 @@ impl RdmaBackend {
         extent: Extent,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        if let Some(other) = self.table.holder_besides(tag.lease_id, extent) {
-            let detail = format!("the bytes belong to lease {other} by now");
-            return Err(self.hardware.error("release", tag, detail));
-        }
+        self.check_part(tag, extent)?;
         memory::scrub(&self.hardware.arena, extent, progress)?;
-        self.table.released(tag.lease_id);
+        self.custody().release(tag.lease_id);
         Ok(())
     }
 
@@ -111,9 +106,9 @@ impl RdmaBackend {
     pub(super) fn remedy(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
         self.cut(tag, Farewell::None)?;
         self.release(tag, extent, &|| ())?;
-        match self.table.find(tag.lease_id) {
-            Known::Slot(_) => Err(self.hardware.error("reset", tag, "it is still there")),
-            Known::Released | Known::No => Ok(()),
+        match self.custody().find(tag.lease_id) {
+            Lookup::Here(_) => Err(self.hardware.error("reset", tag, "it is still there")),
+            Lookup::Released | Lookup::Unknown => Ok(()),
         }
     }
 }

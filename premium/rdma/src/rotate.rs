@@ -94,7 +94,7 @@ impl RdmaBackend {
         (made, result): (Made, Result<(), StepError>),
         tag: Tag,
     ) -> Result<Binding, BindError> {
-        let cancelled = life.is_cut(tag.generation);
+        let cancelled = life.gate.is_revoked(tag.generation);
         let parts = match self.live(life, tag, "rotate") {
             Ok(parts) => parts,
             Err(error) => return Err(self.unused(made, tag, cancelled, error)),
@@ -108,7 +108,7 @@ impl RdmaBackend {
             return Err(self.left(parts, made, tag, error));
         }
         let binding = self.hardware.binding(parts);
-        life.generation = life.generation.max(tag.generation);
+        life.gate.begin(tag.generation);
         Ok(binding)
     }
 
@@ -167,9 +167,8 @@ impl RdmaBackend {
         tag: Tag,
         step: &str,
     ) -> Result<&'a mut Parts, StepError> {
-        let current = life.generation <= tag.generation && !life.is_cut(tag.generation);
         match &mut life.state {
-            State::Live(parts) if current => Ok(parts),
+            State::Live(parts) if life.gate.admits(tag.generation) => Ok(parts),
             _ => Err(self.hardware.error(step, tag, "the lease has no key now")),
         }
     }

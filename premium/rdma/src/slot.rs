@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{Proof, StepError};
+use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::Generation;
 
 use super::life::{BindStep, CutResult, CutStep, Life, ReleaseStep, State};
@@ -23,12 +23,11 @@ pub(crate) struct Slot<P> {
     changed: Condvar,
 }
 
-impl<P> Slot<P> {
-    pub(crate) fn new() -> Self {
+impl<P> Default for Slot<P> {
+    fn default() -> Self {
         let life = Life {
-            generation: Generation(0),
-            cut_through: None,
-            extent: None,
+            gate: Gate::default(),
+            was_bound: false,
             changing: false,
             leftovers: Vec::new(),
             state: State::Empty,
@@ -38,7 +37,9 @@ impl<P> Slot<P> {
             changed: Condvar::new(),
         }
     }
+}
 
+impl<P> Slot<P> {
     /// The lock. A thread that panicked with it left a state that says what it was doing.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Life<P>> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
@@ -120,12 +121,20 @@ impl<P> Slot<P> {
         }
     }
 
-    /// Records how a cut ended.
-    pub(crate) fn finish_cut(&self, result: CutResult<P>) -> Result<Proof, StepError> {
+    /// Records how the cut of a generation ended.
+    pub(crate) fn finish_cut(
+        &self,
+        generation: Generation,
+        result: CutResult<P>,
+    ) -> Result<Proof, StepError> {
         match result {
             Ok((proof, leftover)) => {
-                self.lock().leftovers.extend(leftover);
-                self.set(State::Cut(proof.clone()));
+                let mut life = self.lock();
+                life.leftovers.extend(leftover);
+                life.gate.ended(generation);
+                life.state = State::Cut(proof.clone());
+                drop(life);
+                self.wake();
                 Ok(proof)
             }
             Err((remains, error)) => {
@@ -138,9 +147,15 @@ impl<P> Slot<P> {
         }
     }
 
+    /// The lease is over.
+    pub(crate) fn remove(&self) {
+        self.lock().gate.remove();
+        self.wake();
+    }
+
     /// Whether a cut has come for the binding of that generation, which is being made.
-    pub(crate) fn is_cut(&self, generation: Generation) -> bool {
-        self.lock().is_cut(generation)
+    pub(crate) fn is_revoked(&self, generation: Generation) -> bool {
+        self.lock().gate.is_revoked(generation)
     }
 
     fn repeat<S>(
@@ -165,6 +180,8 @@ impl<P> Slot<P> {
 
 #[cfg(test)]
 mod tests {
+    use fabricbios_lease::Shut;
+
     use super::*;
 
     const G1: Generation = Generation(1);
@@ -173,8 +190,8 @@ mod tests {
     type TestSlot = Slot<&'static str>;
 
     fn slot(generation: Generation, state: State<&'static str>) -> TestSlot {
-        let slot = Slot::new();
-        slot.lock().generation = generation;
+        let slot = Slot::default();
+        slot.lock().gate.begin(generation);
         slot.set(state);
         slot
     }
@@ -189,14 +206,14 @@ mod tests {
 
     #[test]
     fn a_new_lease_is_made_from_nothing() {
-        assert_eq!(TestSlot::new().begin_bind(G1, true), BindStep::Fresh);
+        assert_eq!(TestSlot::default().begin_bind(G1, true), BindStep::Fresh);
     }
 
     #[test]
     fn a_prepared_queue_pair_is_connected_and_not_replaced() {
         let slot = slot(G1, State::Prepared("parts"));
         assert_eq!(slot.begin_bind(G2, true), BindStep::Connect("parts"));
-        assert_eq!(slot.lock().generation, G2);
+        assert_eq!(slot.lock().gate.generation(), Some(G2));
     }
 
     #[test]
@@ -204,7 +221,7 @@ mod tests {
         let slot = live();
         assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
         assert!(matches!(slot.lock().state, State::Live("parts")));
-        assert_eq!(slot.lock().generation, G1);
+        assert_eq!(slot.lock().gate.generation(), Some(G1));
         assert_eq!(slot.lock().begin_bind(Generation(3), true), BindStep::Wait);
         slot.changed(Vec::new());
         assert_eq!(slot.begin_bind(Generation(3), true), BindStep::Beside);
@@ -214,21 +231,23 @@ mod tests {
     fn a_cut_does_not_wait_for_a_binding_beside_and_ends_both() {
         let slot = live();
         assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
-        assert!(!slot.is_cut(G2));
+        assert!(!slot.is_revoked(G2));
         assert_eq!(slot.begin_cut(G2), Ok(CutStep::Cut("parts")));
-        slot.finish_cut(Ok((Proof::default(), None))).unwrap();
-        assert!(slot.is_cut(G2), "it must not open any more");
+        slot.finish_cut(G2, Ok((Proof::default(), None))).unwrap();
+        assert!(slot.is_revoked(G2), "it must not open any more");
         assert_eq!(slot.lock().begin_release(G2), ReleaseStep::Wait);
         slot.changed(vec!["rest"]);
         assert_eq!(slot.begin_release(G2), ReleaseStep::Scrub(vec!["rest"]));
     }
 
     #[test]
-    fn the_cut_of_the_older_binding_lets_the_one_beside_it_open() {
+    fn the_end_of_the_older_binding_lets_the_one_beside_it_open() {
         let slot = live();
         assert_eq!(slot.begin_bind(G2, true), BindStep::Beside);
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        assert!(!slot.is_cut(G2));
+        assert_eq!(slot.lock().gate.open(G2), Err(Shut::Occupied(G1)));
+        slot.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+        assert_eq!(slot.lock().gate.open(G2), Ok(()));
     }
 
     #[test]
@@ -246,13 +265,13 @@ mod tests {
     fn a_binding_that_could_not_be_cut_strands_the_next() {
         let slot = live();
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        assert_eq!(slot.finish_cut(Err(("parts", error()))), Err(error()));
+        assert_eq!(slot.finish_cut(G1, Err(("parts", error()))), Err(error()));
         assert_eq!(slot.begin_bind(G2, true), BindStep::Stranded(error()));
     }
 
     #[test]
     fn a_bind_after_the_cut_of_its_generation_is_cancelled() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert!(matches!(slot.begin_cut(G2), Ok(CutStep::Unreachable(_))));
         assert_eq!(slot.begin_bind(G1, true), BindStep::Cancelled);
         assert_eq!(slot.begin_bind(G2, true), BindStep::Cancelled);
@@ -266,21 +285,21 @@ mod tests {
         assert_eq!(slot.begin_bind(G1, true), BindStep::Cancelled);
         assert!(matches!(slot.begin_release(G1), ReleaseStep::Refuse(_)));
         assert!(matches!(slot.lock().state, State::Live("parts")));
-        assert!(!slot.is_cut(G2));
+        assert!(!slot.is_revoked(G2));
     }
 
     #[test]
     fn a_cut_during_connecting_does_not_wait_and_cancels() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
-        assert!(!slot.is_cut(G1));
+        assert!(!slot.is_revoked(G1));
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
-        assert!(slot.is_cut(G1));
+        assert!(slot.is_revoked(G1));
     }
 
     #[test]
     fn a_release_waits_for_a_cancelled_bind_to_end() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
         assert!(
             matches!(slot.begin_release(G1), ReleaseStep::Refuse(_)),
@@ -289,17 +308,17 @@ mod tests {
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
         std::thread::scope(|threads| {
             let release = threads.spawn(|| slot.begin_release(G1));
-            slot.finish_cut(Ok((Proof::default(), None))).unwrap();
+            slot.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
             assert_eq!(release.join().unwrap(), ReleaseStep::Scrub(Vec::new()));
         });
     }
 
     #[test]
     fn a_newer_bind_cancels_an_older_one_that_is_connecting() {
-        let slot = TestSlot::new();
+        let slot = TestSlot::default();
         assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
-        assert!(slot.is_cut(G1));
+        assert!(slot.is_revoked(G1));
     }
 
     #[test]
@@ -307,7 +326,7 @@ mod tests {
         let slot = live();
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
         assert_eq!(slot.lock().begin_cut(G1), CutStep::Wait);
-        assert!(slot.finish_cut(Err(("parts", error()))).is_err());
+        assert!(slot.finish_cut(G1, Err(("parts", error()))).is_err());
         assert!(matches!(slot.begin_release(G1), ReleaseStep::Refuse(_)));
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
     }
@@ -316,14 +335,14 @@ mod tests {
     fn cut_and_release_are_idempotent() {
         let slot = live();
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        slot.finish_cut(Ok((Proof::default(), Some("rest"))))
+        slot.finish_cut(G1, Ok((Proof::default(), Some("rest"))))
             .unwrap();
         assert_eq!(
             slot.begin_cut(G1),
             Ok(CutStep::Unreachable(Proof::default()))
         );
         assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(vec!["rest"]));
-        slot.set(State::Gone);
+        slot.remove();
         assert_eq!(slot.begin_release(G1), ReleaseStep::Done);
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
     }
@@ -333,11 +352,22 @@ mod tests {
         let slot = live();
         slot.begin_change(|_| Ok(())).unwrap();
         assert_eq!(slot.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        slot.finish_cut(Ok((Proof::default(), None))).unwrap();
+        slot.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
         assert_eq!(slot.lock().begin_release(G1), ReleaseStep::Wait);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
         slot.changed(Vec::new());
         assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(Vec::new()));
+    }
+
+    #[test]
+    fn a_bind_that_came_to_nothing_removes_its_slot_once() {
+        let slot = TestSlot::default();
+        assert_eq!(slot.begin_bind(G1, true), BindStep::Fresh);
+        assert!(!slot.lock().remove_if_nothing(), "it is being bound");
+        slot.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+        assert!(slot.lock().remove_if_nothing());
+        assert_eq!(slot.begin_bind(G2, true), BindStep::Cancelled);
+        assert!(!slot.lock().remove_if_nothing(), "its place may be taken");
     }
 
     #[test]

@@ -1,0 +1,185 @@
+//! Who holds which part of one store (an arena, a pool), and which leases gave theirs back.
+//!
+//! Invariants:
+//! - **disjoint**: no two leases hold the same position.
+//! - **steady**: a lease holds one part, the same one for as long as it holds any.
+//! - **clean**: a part is free only when its lease was released or forgotten, which its store says once the
+//!   part is clean, or when the lease never had anything in it.
+//! - **released**: a lease that was released holds nothing any more. An order for it is a straggler from
+//!   before: its part may be somebody else's.
+//!
+//! `T` is what the store keeps for each lease; of a lock or a state it is a shared pointer.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    vec::Vec,
+};
+use core::fmt;
+
+use fabricbios_wire::LeaseId;
+
+use crate::Extent;
+
+/// Released leases that are remembered: this many releases later no thread still carries an order from
+/// before.
+const RELEASED: usize = 65_536;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Custody<T> {
+    leases: BTreeMap<LeaseId, Entry<T>>,
+    /// What leases hold, by first position.
+    held: BTreeMap<u64, (Extent, LeaseId)>,
+    released: BTreeSet<LeaseId>,
+    /// The same, oldest first.
+    in_order: VecDeque<LeaseId>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry<T> {
+    note: T,
+    extent: Option<Extent>,
+}
+
+/// What is known of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup<T> {
+    /// It has an entry, with this note.
+    Here(T),
+    /// It was released.
+    Released,
+    /// Never heard of, or forgotten.
+    Unknown,
+}
+
+impl<T> Lookup<T> {
+    /// The note of a lease that has an entry.
+    pub fn here(self) -> Option<T> {
+        match self {
+            Self::Here(note) => Some(note),
+            Self::Released | Self::Unknown => None,
+        }
+    }
+}
+
+/// Why a lease cannot have a part, or give it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFree {
+    /// The lease was released before.
+    Released,
+    /// Some of it is in this part of another lease.
+    HeldBy(LeaseId, Extent),
+    /// The lease holds this part.
+    HoldsOther(Extent),
+}
+
+impl<T> Default for Custody<T> {
+    fn default() -> Self {
+        Self {
+            leases: BTreeMap::new(),
+            held: BTreeMap::new(),
+            released: BTreeSet::new(),
+            in_order: VecDeque::new(),
+        }
+    }
+}
+
+impl<T: Clone + Default> Custody<T> {
+    /// What is known of a lease.
+    #[must_use]
+    pub fn find(&self, lease: LeaseId) -> Lookup<T> {
+        match self.leases.get(&lease) {
+            Some(entry) => Lookup::Here(entry.note.clone()),
+            None if self.released.contains(&lease) => Lookup::Released,
+            None => Lookup::Unknown,
+        }
+    }
+
+    /// The note of a lease, made if need be. `None`: it was released.
+    pub fn find_or_make(&mut self, lease: LeaseId) -> Option<T> {
+        let is_over = self.released.contains(&lease);
+        (!is_over).then(|| self.leases.entry(lease).or_default().note.clone())
+    }
+
+    /// Gives a part to a lease, also again, with an entry made if need be.
+    ///
+    /// # Errors
+    /// It cannot have the part; nothing has changed.
+    pub fn claim(&mut self, lease: LeaseId, extent: Extent) -> Result<T, NotFree> {
+        self.check(lease, extent)?;
+        self.held.insert(extent.offset, (extent, lease));
+        let entry = self.leases.entry(lease).or_default();
+        entry.extent = Some(extent);
+        Ok(entry.note.clone())
+    }
+
+    /// Whether a lease may have a part, or clean it when it gives it back.
+    ///
+    /// # Errors
+    /// It was released, it holds another part, or another lease holds some of this one.
+    pub fn check(&self, lease: LeaseId, extent: Extent) -> Result<(), NotFree> {
+        if self.released.contains(&lease) {
+            return Err(NotFree::Released);
+        }
+        if let Some(other) = self.extent_of(lease).filter(|it| *it != extent) {
+            return Err(NotFree::HoldsOther(other));
+        }
+        // Parts that do not overlap end in the order in which they start.
+        let before_end = self.held.range(..extent.end()).rev();
+        let mut overlapping = before_end
+            .map(|(_, held)| held)
+            .take_while(|(held, _)| held.overlaps(extent));
+        match overlapping.find(|(_, holder)| *holder != lease) {
+            Some((held, holder)) => Err(NotFree::HeldBy(*holder, *held)),
+            None => Ok(()),
+        }
+    }
+
+    /// The part that a lease holds.
+    #[must_use]
+    pub fn extent_of(&self, lease: LeaseId) -> Option<Extent> {
+        self.leases.get(&lease).and_then(|entry| entry.extent)
+    }
+
+    /// All that have an entry.
+    #[must_use]
+    pub fn all(&self) -> Vec<(LeaseId, T)> {
+        let notes = self.leases.iter();
+        notes
+            .map(|(lease, entry)| (*lease, entry.note.clone()))
+            .collect()
+    }
+
+    /// There is nothing of the lease. It may come again.
+    pub fn forget(&mut self, lease: LeaseId) {
+        if let Some(Some(extent)) = self.leases.remove(&lease).map(|entry| entry.extent) {
+            self.held.remove(&extent.offset);
+        }
+    }
+
+    /// The lease is over and its part clean: it does not come again.
+    pub fn release(&mut self, lease: LeaseId) {
+        self.forget(lease);
+        if self.released.insert(lease) {
+            self.in_order.push_back(lease);
+        }
+        if self.in_order.len() > RELEASED
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.released.remove(&oldest);
+        }
+    }
+}
+
+impl fmt::Display for NotFree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("the lease was released before"),
+            Self::HeldBy(lease, extent) => write!(f, "it overlaps {extent:?} of lease {lease}"),
+            Self::HoldsOther(extent) => write!(f, "it has {extent:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
