@@ -88,7 +88,7 @@ pub struct Pool {
 #[derive(Debug)]
 enum Kind {
     Directory(Directory),
-    Device(Device),
+    Device(Box<Device>),
 }
 
 impl Pool {
@@ -112,7 +112,7 @@ impl Pool {
         if kind.is_block_device() {
             let (pool, facts) = Device::open(&config, path).map_err(failed)?;
             let health = Health::watch(pool.check());
-            return Ok(Self::new(Kind::Device(pool), facts, health));
+            return Ok(Self::new(Kind::Device(Box::new(pool)), facts, health));
         }
         Err(failed(format!(
             "{shown}: neither a directory nor a block device; of a file, `losetup --find --show` makes a device"
