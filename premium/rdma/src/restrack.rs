@@ -56,11 +56,14 @@ pub struct Tracked {
 }
 
 impl Tracked {
-    /// Whether it may be of that process: its maker is one of its threads, or has ended.
+    /// Whether it may be of that process: its maker is one of its threads, or has ended, which it can also have done
+    /// after the kernel named it.
     #[must_use]
     pub fn may_be_of(&self, process: u32) -> bool {
-        let is_there = |maker| Path::new(&format!("/proc/{process}/task/{maker}")).exists();
-        self.maker.is_none_or(is_there)
+        let is_there = |at: String| Path::new(&at).exists();
+        self.maker.is_none_or(|maker| {
+            is_there(format!("/proc/{process}/task/{maker}")) || !is_there(format!("/proc/{maker}"))
+        })
     }
 }
 
@@ -229,6 +232,23 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_pair_whose_maker_has_just_ended_may_be_of_any_process() {
+        let made_by = |maker: nix::unistd::Pid| Tracked {
+            maker: u32::try_from(maker.as_raw()).ok(),
+            ..Tracked::default()
+        };
+        let ended = std::thread::spawn(nix::unistd::gettid).join().unwrap();
+        // The kernel lets the thread's number go a moment after its end is told.
+        while Path::new(&format!("/proc/self/task/{ended}")).exists() {
+            std::thread::yield_now();
+        }
+        let us = std::process::id();
+        assert!(made_by(ended).may_be_of(us));
+        assert!(made_by(nix::unistd::gettid()).may_be_of(us));
+        assert!(!made_by(nix::unistd::gettid()).may_be_of(1));
+    }
 
     fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
         let mut message = vec![0; HEADER_BYTES];
