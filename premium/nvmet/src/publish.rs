@@ -8,7 +8,7 @@ use fabricbios_wire::{Endpoint, Nqn, NvmeofAddress, NvmeofBinding, NvmeofTranspo
 
 use super::{
     Export, Target,
-    credentials::{Credential, Taken},
+    credentials::{Credential, Credentials, Taken},
     faults,
     names::{NAMESPACE, host_at, link_at},
     objects::Objects,
@@ -115,17 +115,22 @@ impl Target {
         let kept = written
             .map_err(StepError::from)
             .and_then(|()| credentials.keep(new.clone()));
-        drop(credentials);
+        // Nobody else comes to use a key that may have to go again.
         if let Err(error) = kept.and_then(|write| self.written(write)) {
-            return Err(self.restore_keys(old, error));
+            return Err(self.restore_keys(&mut credentials, old, error));
         }
         faults::passed("rekey credentials");
+        drop(credentials);
         let ports = self.linked_ports(tag)?;
         self.binding(export, &new, &ports)
     }
 
-    fn restore_keys(&self, old: Credential, error: StepError) -> BindError {
-        let mut credentials = self.credentials();
+    fn restore_keys(
+        &self,
+        credentials: &mut Credentials,
+        old: Credential,
+        error: StepError,
+    ) -> BindError {
         let back = Run::new(&self.tree).take_all(&plan::rekey(&old));
         let back = back.map_err(StepError::from);
         match back.and_then(|()| credentials.keep(old)) {
