@@ -37,6 +37,7 @@ pub use queue::Writer;
 use queue::{Shared, Stop, Worker};
 use remote::{Remote, Scribe};
 use serde::{Deserialize, Serialize};
+pub(crate) use talk::WORD_BYTES_MAX;
 use zeroize::Zeroizing;
 
 /// Its name in the state directory.

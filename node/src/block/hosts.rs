@@ -4,13 +4,16 @@ use std::{fs, io::ErrorKind, path::Path};
 
 use anyhow::Context;
 use fabricbios_lease::StepError;
-use fabricbios_nvmet::HostRecords;
+use fabricbios_nvmet::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 use zeroize::Zeroizing;
 
 use crate::{
-    journal::{Change, Seq, Writer},
+    journal::{Change, Seq, WORD_BYTES_MAX, Writer},
     past::Past,
 };
+
+// A record that the journal cannot take would hold up all others.
+const _: () = assert!(HOST_RECORD_BYTES_MAX + 64 < WORD_BYTES_MAX as usize);
 
 /// Where an earlier version kept them, a file each, in the state directory.
 pub(crate) const EARLIER: &str = "nvme-hosts";
@@ -45,6 +48,9 @@ fn take_over(writer: &Writer, directory: &Path) -> anyhow::Result<Vec<Zeroizing<
         let key = key.and_then(|digits| Ok(u128::from_str_radix(digits, 16)?));
         let key = key.with_context(|| format!("{name}: move it away"))?;
         let record = Zeroizing::new(fs::read(entry.path())?);
+        check_host_record(&record).with_context(|| {
+            format!("{name}: move it away; the leases in it get new names and keys")
+        })?;
         changes.push(Change::PutHost(key, record.clone()));
         records.push(record);
     }
@@ -85,24 +91,33 @@ mod tests {
         assert!(take_over(&journal.writer(), &directory).unwrap().is_empty());
         fs::create_dir(&directory).unwrap();
         let name = format!("{:032x}{:032x}", 7, 8);
-        fs::write(directory.join(&name), "whole").unwrap();
+        let whole = concat!(
+            r#"{"host_nqn":"nqn.2020-01.com.example:client","host_id":[7,7,7,7,7,7,7,7,7,7,7,7,7,7,7,7],"tenant":"ann","#,
+            r#""minted":false,"secret":"DHHC-1:01:w7TPJ0gAHuTQF/BMPkZxW/2AIFJlSeqqF/xjvn2/0KTctnvP:","ctrl_secret":null,"leases":[]}"#
+        );
+        fs::write(directory.join(&name), whole).unwrap();
         fs::write(directory.join(name + UNFINISHED), "ha").unwrap();
         let taken = take_over(&journal.writer(), &directory).unwrap();
-        assert_eq!(taken, [Zeroizing::new(b"whole".to_vec())]);
+        assert_eq!(taken, [Zeroizing::new(whole.into())]);
         assert!(!directory.exists());
         journal.close().unwrap();
         let (_journal, recovered) = open();
-        assert_eq!(recovered.hosts, [(7, b"whole".to_vec().into())]);
+        assert_eq!(recovered.hosts, [(7, Vec::from(whole).into())]);
     }
 
     #[test]
-    fn a_file_that_is_no_hosts_is_named_and_nothing_is_lost() {
+    fn a_file_that_is_no_hosts_or_damaged_is_named_and_nothing_is_lost() {
         let place = tempfile::tempdir().unwrap();
         let open = Journal::open_here(&place.path().join("j"), "boot", Box::new(|_| ()));
         let (journal, _) = open.unwrap();
         let directory = place.path().join(EARLIER);
         fs::create_dir(&directory).unwrap();
-        for name in ["notes", "0123456789abcdef-not-a-hash-of-anything-at-all"] {
+        let damaged = format!("{:064x}", 7);
+        for name in [
+            "notes",
+            "0123456789abcdef-not-a-hash-of-anything-at-all",
+            &damaged,
+        ] {
             fs::write(directory.join(name), "").unwrap();
             let error = take_over(&journal.writer(), &directory).unwrap_err();
             assert!(

@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 
 use super::{JournalCounts, Key};
 
-/// Longest word: that of a host with 100,000 leases. Other records have some hundred bytes, a reason some thousand.
-const WORD_BYTES_MAX: u32 = 4 << 20;
+/// Longest word: that of a host with many thousand leases. Other records have some hundred bytes, a reason some thousand.
+pub(crate) const WORD_BYTES_MAX: u32 = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum Word {

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::credentials::Credential;
 
 /// Longest record: one of a host with 90,000 leases.
-const BYTES_MAX: usize = 4_000_000;
+pub const HOST_RECORD_BYTES_MAX: usize = 4_000_000;
 
 /// Keeps records of hosts, which hold keys.
 pub trait HostRecords: fmt::Debug + Send + Sync {
@@ -59,7 +59,7 @@ pub(super) fn encode(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Step
     let failed = |why: String| StepError::new("credentials", why);
     let mut text = Wiped::default();
     serde_json::to_writer(&mut text, credential).map_err(|error| failed(error.to_string()))?;
-    if text.0.len() > BYTES_MAX {
+    if text.0.len() > HOST_RECORD_BYTES_MAX {
         return Err(failed(format!(
             "{} has too many leases",
             credential.host_nqn
@@ -68,12 +68,20 @@ pub(super) fn encode(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Step
     Ok(text.0)
 }
 
+/// Whether a record can be read.
+///
+/// # Errors
+/// It is damaged.
+pub fn check_host_record(record: &[u8]) -> Result<(), StepError> {
+    decode(record).map(drop)
+}
+
 pub(super) fn decode(record: &[u8]) -> Result<Credential, StepError> {
     // The reason is not told: it could quote a key.
     serde_json::from_slice(record).map_err(|_damaged| {
         StepError::new(
             "credentials",
-            "the record of a host of block storage is damaged",
+            "the record of a host of block storage is damaged, or of another version",
         )
     })
 }

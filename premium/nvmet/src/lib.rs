@@ -43,7 +43,7 @@ use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 use zeroize::Zeroizing;
 
 pub use faults::STEPS;
-pub use host_records::HostRecords;
+pub use host_records::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 pub use names::{belongs_to, maker_of};
 pub use probe::ask_rdma_main;
 pub use shutter::Shutter;
