@@ -64,14 +64,14 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         Ok(numbers.get(name)?.map_or(0, |value| value.value()))
     };
     let mut records = Vec::new();
-    for (index, (definition, key)) in TABLES.into_iter().enumerate() {
+    for (index, (definition, of_id)) in TABLES.into_iter().enumerate() {
         let table = match reading.open_table(definition) {
             Err(TableError::TableDoesNotExist(_)) if index >= FIRST_TABLES => continue,
             opened => opened?,
         };
         for entry in table.iter()? {
             let (id, value) = entry?;
-            records.push((key(id.value()), value.value().to_vec().into()));
+            records.push((of_id(id.value()), value.value().to_vec().into()));
         }
     }
     Ok(Contents {
@@ -136,9 +136,9 @@ pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, red
 }
 
 fn put_records(writing: &WriteTransaction, group: &Group) -> Result<(), redb::Error> {
-    for (definition, key) in TABLES {
+    for (definition, of_id) in TABLES {
         let mut table = writing.open_table(definition)?;
-        for (key, value) in group.range(key(0)..=key(u128::MAX)) {
+        for (key, value) in group.range(of_id(0)..=of_id(u128::MAX)) {
             match value {
                 Some(value) => table.insert(key.id(), value.as_slice())?,
                 None => table.remove(key.id())?,
