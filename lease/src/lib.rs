@@ -26,6 +26,8 @@ mod lease;
 mod life;
 mod list;
 mod note;
+#[cfg(test)]
+mod planted;
 mod proof;
 mod rate;
 mod record;

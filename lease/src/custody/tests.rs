@@ -2,12 +2,10 @@
 
 use std::{format, string::String, vec::Vec};
 
-use proptest::{
-    prelude::*,
-    test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
-};
+use proptest::prelude::*;
 
 use super::*;
+use crate::planted;
 
 const A: LeaseId = LeaseId(1);
 const B: LeaseId = LeaseId(2);
@@ -198,19 +196,10 @@ proptest! {
 
 #[test]
 fn a_store_that_goes_round_its_custody_is_found() {
-    for mistake in [
+    let mistakes = [
         Mistake::ReleasesByForgetting,
         Mistake::ClaimsAnew,
         Mistake::ForgetsNothing,
-    ] {
-        let config = ProptestConfig {
-            failure_persistence: None,
-            cases: 4096,
-            ..ProptestConfig::default()
-        };
-        let always_the_same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-        let mut runner = TestRunner::new_with_rng(config, always_the_same);
-        let found = runner.run(&steps(), |steps| run(mistake, steps));
-        assert!(matches!(found, Err(TestError::Fail(..))), "{mistake:?}");
-    }
+    ];
+    planted::all_are_found(mistakes, steps, run);
 }

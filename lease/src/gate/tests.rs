@@ -6,12 +6,10 @@ use std::{
     vec::Vec,
 };
 
-use proptest::{
-    prelude::*,
-    test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
-};
+use proptest::prelude::*;
 
 use super::*;
+use crate::planted;
 
 /// What may come next, from any thread.
 #[derive(Clone, Copy, Debug)]
@@ -219,23 +217,14 @@ proptest! {
 
 #[test]
 fn a_path_that_goes_round_its_gate_is_found() {
-    for mistake in [
+    let mistakes = [
         Mistake::OpensUnasked,
         Mistake::OpensBesideAnother,
         Mistake::CutLeavesNoMark,
         Mistake::ProofOfNothing,
         Mistake::ReleaseLeavesNoMark,
-    ] {
-        let config = ProptestConfig {
-            failure_persistence: None,
-            cases: 4096,
-            ..ProptestConfig::default()
-        };
-        let always_the_same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-        let mut runner = TestRunner::new_with_rng(config, always_the_same);
-        let found = runner.run(&steps(), |steps| run(mistake, steps));
-        assert!(matches!(found, Err(TestError::Fail(..))), "{mistake:?}");
-    }
+    ];
+    planted::all_are_found(mistakes, steps, run);
 }
 
 #[test]
