@@ -9,23 +9,18 @@
     reason = "numbers of a simulation are small"
 )]
 
-use std::{
-    cell::{RefCell, RefMut},
-    collections::BTreeMap,
-    rc::Rc,
-};
+mod world;
 
-use fabricbios_lease::{
-    Availability, BindError, BindOrder, Extent, Layout, LeaseRecord, Now, Offer, Outlives, Policy,
-    Proof, StepError, Tag,
-};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+use fabricbios_lease::{Layout, Offer, Outlives, Policy};
 use fabricbios_wire::{
-    Binding, Epoch, Generation, LeaseAllocRequest, LeasePhase, NodeId, ResourceId, ResourceType,
-    Transport,
+    Epoch, Generation, LeaseAllocRequest, NodeId, ResourceId, ResourceType, Transport,
 };
 
 use super::*;
-use crate::{detect::Detected, journal::Recovered, mailbox::Sender, service};
+use crate::{detect::Detected, journal::Recovered, service};
+use world::{Event, Simulated, World};
 
 const POOL: ResourceId = ResourceId(1);
 const PAGE: u64 = 4096;
@@ -35,311 +30,6 @@ const BOOT: &str = "boot";
 /// No access is left so long after a deadline: a cut may take ten times its patience, and the driver some turns.
 const LATE: Duration = Duration::from_secs(11);
 const MILLISECOND: u64 = 1_000_000;
-
-/// Numbers that follow from a seed (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % bound
-    }
-
-    fn percent(&mut self, chance: u64) -> bool {
-        self.below(100) < chance
-    }
-}
-
-/// What happens later.
-enum Event {
-    /// A backend does it, and says so.
-    Order(Owner, Order),
-    /// The disk has taken, or refused, what was handed in until then.
-    Commit,
-}
-
-/// Somebody can reach bytes.
-#[derive(Clone, Copy, Debug)]
-struct Access {
-    generation: Generation,
-    until: BootTime,
-}
-
-/// The machine without the driver: what it holds outlives the process.
-struct World {
-    random: Random,
-    now: u64,
-    has_faults: bool,
-    later: BTreeMap<(u64, u64), Event>,
-    /// What comes to an end only when nothing fails any more.
-    stuck: Vec<Event>,
-    next: u64,
-    access: BTreeMap<LeaseId, Access>,
-    /// Bytes that were given out and not made clean since.
-    used: BTreeMap<LeaseId, Extent>,
-    /// The newest generation of each lease that was cut.
-    cut: BTreeMap<LeaseId, Generation>,
-    /// Groups that are durable together or not at all.
-    waiting: Vec<Vec<Change>>,
-    submitted: u64,
-    commits_at: Option<u64>,
-    leases: BTreeMap<LeaseId, Vec<u8>>,
-    fences: BTreeMap<ResourceId, Vec<u8>>,
-    /// Leases whose grant was told.
-    told: BTreeSet<LeaseId>,
-    /// Of the driver that runs.
-    driver: Option<Sender<Input>>,
-}
-
-#[derive(Clone)]
-struct Simulated(Rc<RefCell<World>>);
-
-impl Simulated {
-    fn world(&self) -> RefMut<'_, World> {
-        self.0.borrow_mut()
-    }
-}
-
-impl Environment for Simulated {
-    fn now(&self) -> Now {
-        self.world().now()
-    }
-
-    fn random_lease_id(&mut self) -> Option<LeaseId> {
-        let number = self.world().random.below(u64::MAX);
-        Some(LeaseId(u128::from(number) + 1))
-    }
-
-    fn dispatch(&mut self, owner: Owner, order: Order) {
-        self.world().ordered(owner, order);
-    }
-
-    fn standing(&self, available: Availability) -> Standing {
-        Standing {
-            available,
-            degraded: false,
-        }
-    }
-
-    fn submit(&mut self, changes: Vec<Change>) -> Seq {
-        let mut world = self.world();
-        world.waiting.push(changes);
-        world.submitted += 1;
-        world.commit_later();
-        Seq(world.submitted)
-    }
-
-    fn has_room(&self) -> bool {
-        true
-    }
-
-    fn close(self) -> Result<(), CommitError> {
-        Ok(())
-    }
-}
-
-impl World {
-    fn now(&self) -> Now {
-        Now {
-            boot: BootTime(self.now),
-            unix_ms: 1_800_000_000_000 + self.now / MILLISECOND,
-        }
-    }
-
-    fn fails(&mut self, chance: u64) -> bool {
-        self.has_faults && self.random.percent(chance)
-    }
-
-    fn later(&mut self, event: Event) {
-        // Mostly soon; now and then beyond every patience.
-        let most_ms = if self.fails(2) { 60_000 } else { 40 };
-        let after = self.random.below(most_ms * MILLISECOND);
-        self.next += 1;
-        self.later.insert((self.now + after, self.next), event);
-    }
-
-    fn commit_later(&mut self) {
-        if self.commits_at.is_none() {
-            self.commits_at = Some(self.submitted);
-            self.later(Event::Commit);
-        }
-    }
-
-    fn ordered(&mut self, owner: Owner, order: Order) {
-        match order {
-            Order::Extend(tag, until) => {
-                if let Some(access) = self.access.get_mut(&tag.lease_id) {
-                    access.until = until;
-                }
-            }
-            Order::Fenced(_) => {}
-            order if self.fails(1) => self.stuck.push(Event::Order(owner, order)),
-            order => self.later(Event::Order(owner, order)),
-        }
-    }
-
-    fn happens(&mut self, event: Event) {
-        match event {
-            Event::Commit => self.commits(),
-            Event::Order(owner, order) => {
-                if let Order::Cut(tag, _) = order {
-                    self.reports(&owner, Report::EndBegan(tag));
-                }
-                let report = self.carried_out(order);
-                self.reports(&owner, report);
-            }
-        }
-    }
-
-    fn reports(&self, owner: &Owner, report: Report) {
-        if let Some(driver) = &self.driver {
-            let at = BootTime(self.now);
-            driver.report(owner.clone(), Input::Report { at, report });
-        }
-    }
-
-    fn commits(&mut self) {
-        let Some(up_to) = self.commits_at.take() else {
-            return;
-        };
-        let fails = self.fails(10);
-        // What could not be synced may be there all the same.
-        if !fails || self.random.percent(50) {
-            self.write_down();
-        }
-        let outcome = match fails {
-            true => Err(CommitError::new("the disk is full")),
-            false => Ok(Seq(up_to)),
-        };
-        if outcome.is_err() || self.submitted > up_to {
-            self.commit_later();
-        }
-        if let Some(driver) = &self.driver {
-            driver.done(Input::Durable(outcome));
-        }
-    }
-
-    /// All that waits: what came since the commit began may be in it, and is told of by the next one.
-    fn write_down(&mut self) {
-        for change in self.waiting.drain(..).flatten() {
-            match change {
-                Change::PutLease(id, record) => drop(self.leases.insert(id, record)),
-                Change::RemoveLease(id) => drop(self.leases.remove(&id)),
-                Change::PutFence(id, record) => drop(self.fences.insert(id, record)),
-                Change::RemoveFence(id) => drop(self.fences.remove(&id)),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    /// How a lease ended, if it has, as the journal says; none: it says nothing of it.
-    fn record(&self, id: LeaseId) -> Option<Option<LeasePhase>> {
-        let record: LeaseRecord = records::decode(self.leases.get(&id)?).unwrap();
-        Some(record.ended)
-    }
-
-    fn carried_out(&mut self, order: Order) -> Report {
-        let failed = |step: &str| StepError::new(step, "on purpose");
-        match order {
-            Order::Bind(order) => Report::Bind(order.tag, self.bind(&order)),
-            Order::Rotate(tag) => Report::Rotate(
-                tag,
-                match self.fails(10) {
-                    true => Err(BindError::Failed(failed("rotate"))),
-                    false => Ok(Binding::default()),
-                },
-            ),
-            Order::RetireKey(tag) => Report::RetireKey(tag, Ok(Binding::default())),
-            Order::Cut(tag, _) => Report::Cut(
-                tag,
-                match self.fails(4) {
-                    true => Err(failed("cut")),
-                    false => {
-                        self.end_access(tag);
-                        Ok(Proof::default())
-                    }
-                },
-            ),
-            Order::Release(tag, extent) => {
-                assert!(
-                    !self.access.contains_key(&tag.lease_id),
-                    "{tag} is released and reachable"
-                );
-                // After a crash the journal must not say that a lease lives whose bytes are clean, if anybody knows of it.
-                let is_told = self.told.contains(&tag.lease_id);
-                let lives = self.record(tag.lease_id) == Some(None);
-                assert!(!is_told || !lives, "{tag} is released and lives on record");
-                let used = self.used.get(&tag.lease_id);
-                assert!(
-                    used.is_none_or(|it| *it == extent),
-                    "{tag} has {used:?}, not {extent:?}"
-                );
-                Report::Release(
-                    tag,
-                    match self.fails(4) {
-                        true => Err(failed("scrub")),
-                        false => {
-                            self.used.remove(&tag.lease_id);
-                            Ok(())
-                        }
-                    },
-                )
-            }
-            Order::Reset(resource_id, leases) => {
-                for (tag, _) in leases {
-                    self.end_access(tag);
-                    self.used.remove(&tag.lease_id);
-                }
-                Report::Reset(resource_id, Ok(()))
-            }
-            Order::Extend(..) | Order::Fenced(_) => unreachable!("done where it is dispatched"),
-        }
-    }
-
-    fn end_access(&mut self, tag: Tag) {
-        let newest = self.cut.entry(tag.lease_id).or_insert(tag.generation);
-        *newest = (*newest).max(tag.generation);
-        let found = self.access.get(&tag.lease_id);
-        if found.is_some_and(|access| access.generation <= tag.generation) {
-            self.access.remove(&tag.lease_id);
-        }
-    }
-
-    fn bind(&mut self, order: &BindOrder) -> Result<Binding, BindError> {
-        let (tag, extent) = (order.tag, order.extent);
-        let was_cut = self.cut.get(&tag.lease_id);
-        if was_cut.is_some_and(|cut| *cut >= tag.generation) {
-            return Err(BindError::Cancelled);
-        }
-        if self.fails(10) {
-            return Err(BindError::Failed(StepError::new("bind", "on purpose")));
-        }
-        let others = self.used.iter().filter(|(id, _)| **id != tag.lease_id);
-        for (id, theirs) in others {
-            let apart = theirs.offset + theirs.length <= extent.offset
-                || extent.offset + extent.length <= theirs.offset;
-            assert!(
-                apart,
-                "{tag} is given {extent:?}, of which {id} has {theirs:?}"
-            );
-        }
-        self.used.insert(tag.lease_id, extent);
-        let access = Access {
-            generation: tag.generation,
-            until: BootTime(u64::MAX),
-        };
-        self.access.insert(tag.lease_id, access);
-        if self.fails(3) {
-            return Err(BindError::Stranded(StepError::new(
-                "bind",
-                "it is half made",
-            )));
-        }
-        Ok(Binding::default())
-    }
-}
 
 /// What a client has asked and not heard of yet.
 struct Waiting {
@@ -405,24 +95,7 @@ fn start(world: &Simulated) -> Driver<Simulated> {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let world = World {
-            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
-            now: 1_000 * MILLISECOND,
-            has_faults: true,
-            later: BTreeMap::new(),
-            stuck: Vec::new(),
-            next: 0,
-            access: BTreeMap::new(),
-            used: BTreeMap::new(),
-            cut: BTreeMap::new(),
-            waiting: Vec::new(),
-            submitted: 0,
-            commits_at: None,
-            leases: BTreeMap::new(),
-            fences: BTreeMap::new(),
-            told: BTreeSet::new(),
-            driver: None,
-        };
+        let world = World::new(seed);
         let world = Simulated(Rc::new(RefCell::new(world)));
         let started_at = world.world().now;
         Self {
@@ -436,7 +109,7 @@ impl Run {
     }
 
     fn below(&self, bound: u64) -> u64 {
-        self.world.world().random.below(bound)
+        self.world.world().below(bound)
     }
 
     fn ask(&mut self, who: &'static str, role: Role, about: Option<LeaseId>, request: Request) {
@@ -578,14 +251,14 @@ impl Run {
             let mut world = self.world.world();
             world.driver = None;
             let kept = world.waiting.len() as u64 + 1;
-            let kept = world.random.below(kept) as usize;
+            let kept = world.below(kept) as usize;
             world.waiting.truncate(kept);
             world.write_down();
             world.commits_at = None;
             // The kernel lets go of a dead process's threads.
             world.stuck.clear();
             for (_, event) in std::mem::take(&mut world.later) {
-                if matches!(event, Event::Order(..)) && world.random.percent(50) {
+                if matches!(event, Event::Order(..)) && world.percent(50) {
                     world.happens(event);
                 }
             }
@@ -593,7 +266,7 @@ impl Run {
             world.cut.clear();
             let found = world.access.values_mut();
             found.for_each(|access| access.generation = Generation(0));
-            world.now += 1 + world.random.below(3_000) * MILLISECOND;
+            world.now += 1 + world.below(3_000) * MILLISECOND;
         }
         self.waiting.clear();
         for id in self.granted.keys().filter(|id| !self.over.contains(id)) {
