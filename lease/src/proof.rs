@@ -4,9 +4,10 @@ use alloc::{string::String, vec::Vec};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{PROOF_STEPS_MAX, ProofStep};
+use serde::{Deserialize, Serialize};
 
 /// What a cut did and what it asked, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof(Vec<ProofStep>);
 
 impl Proof {
@@ -32,7 +33,7 @@ impl Proof {
     /// The steps of another path, behind those of this one.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
-        let room = PROOF_STEPS_MAX - self.0.len();
+        let room = PROOF_STEPS_MAX.saturating_sub(self.0.len());
         self.0.extend(other.0.into_iter().take(room));
         self
     }

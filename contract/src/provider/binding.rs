@@ -1,0 +1,202 @@
+//! Binding a lease over its paths, and changing its keys.
+
+use fabricbios_lease::{BindError, BindOrder, Farewell, StepError, Tag};
+use fabricbios_wire::Binding;
+
+use super::{Bindings, Lease, Provider, cut::named, stranded_unless};
+use crate::Part;
+
+impl Provider {
+    /// Opens the part and binds every path that the order wants.
+    ///
+    /// # Errors
+    /// See [`BindError`]. What this call has made is gone, unless the error is `Stranded`.
+    pub fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
+        let id = order.tag.lease_id;
+        let Some(lease) = self.leases().find_or_make(id) else {
+            return Err(BindError::Cancelled);
+        };
+        let _turn = lease.work();
+        lease.notes().over = Some(order.transport);
+        let bound = self.bind_known(order, &lease);
+        if bound.is_err() && !lease.notes().has_part {
+            self.leases().forget(id);
+        }
+        bound
+    }
+
+    fn bind_known(&self, order: &BindOrder, lease: &Lease) -> Result<Binding, BindError> {
+        let store = self.store(order.tag).map_err(BindError::Failed)?;
+        let part = store.open(order)?;
+        let had_part = std::mem::replace(&mut lease.notes().has_part, true);
+        let (error, was_open) = match self.bind_paths(order, &part, lease) {
+            Ok(binding) => return Ok(binding),
+            // A path that stays may still use the part.
+            Err((error @ BindError::Stranded(_), _)) => return Err(error),
+            Err(failed) => failed,
+        };
+        if order.adopts || had_part {
+            return Err(error);
+        }
+        let gone = match was_open {
+            true => store.release(order.tag, Some(order.extent), &|| ()),
+            false => store.forget(order.tag, order.extent),
+        };
+        lease.notes().has_part = gone.is_err();
+        Err(stranded_unless(gone, error))
+    }
+
+    /// With an error comes whether somebody may have used the part meanwhile.
+    fn bind_paths(
+        &self,
+        order: &BindOrder,
+        part: &Part,
+        lease: &Lease,
+    ) -> Result<Binding, (BindError, bool)> {
+        let had_bindings = !lease.notes().bindings.is_empty();
+        let several = self.over(Some(order.transport)).count() > 1;
+        let mut made = 0;
+        for (at, carrier) in self.over(Some(order.transport)) {
+            match carrier.path.bind(order, part) {
+                Ok(binding) => lease.notes().bindings.insert(at, binding),
+                Err(error) => {
+                    let error = match several {
+                        true => with_path(carrier.name, error),
+                        false => error,
+                    };
+                    // The binding before goes on over every path.
+                    if made == 0 && !is_gone(&error) {
+                        return Err((error, false));
+                    }
+                    let bindings = std::mem::take(&mut lease.notes().bindings);
+                    let error = self.close(order, bindings, had_bindings, error);
+                    return Err((error, made > 0));
+                }
+            };
+            made += 1;
+        }
+        if made == 0 && !self.paths.is_empty() {
+            let why = format!("{:?} is not served here", order.transport);
+            return Err((BindError::Refused(StepError::new("find path", why)), false));
+        }
+        Ok(merged(&lease.notes().bindings))
+    }
+
+    /// Ends what was just bound, and what is open since before: a lease has all of its paths or none.
+    fn close(
+        &self,
+        order: &BindOrder,
+        bindings: Bindings,
+        had_bindings: bool,
+        error: BindError,
+    ) -> BindError {
+        let mut closed = Ok(());
+        for at in bindings.into_keys() {
+            let path = &self.paths[at].path;
+            let cut = path
+                .revoke(order.tag, Farewell::None)
+                .and_then(|revoked| path.verify(order.tag, Some(&revoked)));
+            let gone = cut.and_then(|_proof| match had_bindings {
+                true => Ok(()),
+                false => path.remove(order.tag, &|| ()),
+            });
+            // Every one is tried, whatever comes of the others.
+            closed = closed.and(gone);
+        }
+        let error = if had_bindings { error.lost() } else { error };
+        stranded_unless(closed, error)
+    }
+
+    /// The first path first, which may refuse. Should a later one fail, there is a new key that nobody will be told of:
+    /// that is something left behind. A path that waits for its client's queue pair has no key to change.
+    ///
+    /// # Errors
+    /// `Refused` and `Failed` leave the old keys as they were.
+    pub fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        let Some(lease) = self.leases().find_or_make(tag.lease_id) else {
+            return Err(BindError::Cancelled);
+        };
+        let keyed = keyed(&lease.notes().bindings);
+        for (nth, &at) in keyed.iter().enumerate() {
+            let carrier = &self.paths[at];
+            let rotated = carrier.path.rotate(tag).map_err(|error| match error {
+                BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
+                    BindError::Stranded(named(carrier.name, why))
+                }
+                error if keyed.len() > 1 => with_path(carrier.name, error),
+                error => error,
+            });
+            lease.notes().bindings.insert(at, rotated?);
+        }
+        match keyed.is_empty() {
+            true => Err(BindError::Refused(no_key("rotate", tag))),
+            false => Ok(merged(&lease.notes().bindings)),
+        }
+    }
+
+    /// Ends the keys before the last rotation on every path that has one, whatever comes of the others.
+    ///
+    /// # Errors
+    /// One of them may still work.
+    pub fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        let Some(lease) = self.leases().find_or_make(tag.lease_id) else {
+            return Ok(Binding::default());
+        };
+        let mut bindings = lease.notes().bindings.clone();
+        let keyed = keyed(&bindings);
+        let mut all = Ok(());
+        for &at in keyed.iter().rev() {
+            let carrier = &self.paths[at];
+            match carrier.path.retire_key(tag) {
+                Ok(binding) => drop(bindings.insert(at, binding)),
+                Err(error) if keyed.len() == 1 => all = Err(error),
+                Err(error) => all = all.and(Err(named(carrier.name, error))),
+            }
+        }
+        match keyed.is_empty() {
+            true => Err(no_key("retire key", tag)),
+            false => all.map(|()| merged(&bindings)),
+        }
+    }
+}
+
+/// The paths over which a lease has a key that can be changed.
+fn keyed(bindings: &Bindings) -> Vec<usize> {
+    let has_key = |it: &Binding| {
+        let rdma = it.rdma.as_ref().is_some_and(|rdma| rdma.rkey.is_some());
+        rdma || it.dp_key.is_some() || it.nvmeof.is_some()
+    };
+    let keyed = bindings.iter().filter(|(_, it)| has_key(it));
+    keyed.map(|(at, _)| *at).collect()
+}
+
+/// What a client needs to know, of all paths.
+fn merged(bindings: &Bindings) -> Binding {
+    let each = bindings.values().cloned();
+    each.fold(Binding::default(), |all, one| Binding {
+        dp_key: all.dp_key.or(one.dp_key),
+        udp_endpoint: all.udp_endpoint.or(one.udp_endpoint),
+        limits: all.limits.or(one.limits),
+        rdma: all.rdma.or(one.rdma),
+        nvmeof: all.nvmeof.or(one.nvmeof),
+    })
+}
+
+/// Whether an earlier binding is no more.
+fn is_gone(error: &BindError) -> bool {
+    matches!(error, BindError::Lost(_) | BindError::Stranded(_))
+}
+
+fn with_path(path: &str, error: BindError) -> BindError {
+    match error {
+        BindError::Refused(error) => BindError::Refused(named(path, error)),
+        BindError::Failed(error) => BindError::Failed(named(path, error)),
+        BindError::Lost(error) => BindError::Lost(named(path, error)),
+        BindError::Stranded(error) => BindError::Stranded(named(path, error)),
+        BindError::Cancelled => BindError::Cancelled,
+    }
+}
+
+fn no_key(step: &'static str, tag: Tag) -> StepError {
+    StepError::new(step, format_args!("{tag}: the lease has no key now"))
+}

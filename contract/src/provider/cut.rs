@@ -1,0 +1,98 @@
+//! Ending access over all paths of a lease.
+
+use fabricbios_lease::{Farewell, Proof, StepError, Tag};
+
+use super::{Carrier, Provider};
+use crate::Revoked;
+
+/// A cut whose first half was done: access has ended wherever that did not fail.
+#[derive(Debug)]
+pub struct Cut {
+    tag: Tag,
+    farewell: Farewell,
+    /// Of each path, by its index.
+    revoked: Vec<(usize, Result<Revoked, StepError>)>,
+}
+
+impl Cut {
+    /// The second half takes no time.
+    #[must_use]
+    pub fn is_proved(&self) -> bool {
+        let is_proved = |revoked: &Revoked| revoked.is_proved;
+        let mut all = self.revoked.iter();
+        all.all(|(_, it)| it.as_ref().is_ok_and(is_proved))
+    }
+}
+
+impl Provider {
+    /// Ends access over every path of the lease, whatever comes of the first. Waits for no binding and for no proof.
+    pub fn revoke(&self, tag: Tag, farewell: Farewell) -> Cut {
+        let paths = self.of(tag.lease_id).rev();
+        Cut {
+            tag,
+            farewell,
+            revoked: paths
+                .map(|(at, it)| (at, it.path.revoke(tag, farewell)))
+                .collect(),
+        }
+    }
+
+    /// Proves that access has ended. A path that could not be revoked is tried once more.
+    ///
+    /// # Errors
+    /// It is not proved of every path.
+    pub fn verify(&self, cut: Cut) -> Result<Proof, StepError> {
+        let Cut {
+            tag,
+            farewell,
+            revoked,
+        } = cut;
+        let several = revoked.len() > 1;
+        let mut all: Result<Proof, StepError> = Ok(Proof::default());
+        for (at, revoked) in revoked {
+            let Carrier { path, name, .. } = &self.paths[at];
+            let again = |_failed| path.revoke(tag, farewell);
+            let proof = revoked
+                .or_else(again)
+                .and_then(|revoked| path.verify(tag, Some(&revoked)));
+            let proof = proof.map_err(|error| if several { named(name, error) } else { error });
+            all = match (all, proof) {
+                (Ok(before), Ok(proof)) => Ok(before.and(proof)),
+                (Err(before), Err(error)) => {
+                    let detail = format!("{}; and {error}", before.detail);
+                    Err(StepError::new(before.step, detail))
+                }
+                (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+            };
+        }
+        let proof = all.map(|proof| match proof.steps() {
+            [] => Proof::nothing_to_cut("no path leads to it"),
+            _ => proof,
+        });
+        self.or_fenced(tag, proof)
+    }
+
+    /// Both halves.
+    ///
+    /// # Errors
+    /// The end of access is not proved.
+    pub fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
+        self.verify(self.revoke(tag, farewell))
+    }
+
+    /// The cut of every path that there is, whatever is known of the lease.
+    pub(super) fn cut_by_name(&self, tag: Tag) -> Result<Proof, StepError> {
+        let paths = self.paths.iter().enumerate().rev();
+        let revoke = |(at, it): (usize, &Carrier)| (at, it.path.revoke(tag, Farewell::None));
+        self.verify(Cut {
+            tag,
+            farewell: Farewell::None,
+            revoked: paths.map(revoke).collect(),
+        })
+    }
+}
+
+/// Says which path it was.
+pub(super) fn named(path: &str, error: StepError) -> StepError {
+    StepError::new(format!("{path} path: {}", error.step), error.detail)
+}

@@ -1,0 +1,267 @@
+//! One lease made of a part of a store and of the paths to it.
+//!
+//! Paths are bound in the order in which they were added: the one first that may refuse, or takes long. They are cut
+//! backwards: the one first that is cut at once. The store's part is opened before the first path and released after
+//! the last one.
+
+mod binding;
+mod cut;
+mod reconcile;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fabricbios_lease::{
+    BindError, BindOrder, BootTime, Condition, Custody, Extent, StepError, Tag,
+};
+use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
+
+pub use cut::Cut;
+pub use reconcile::{Stray, stray_tag};
+
+use crate::{Path, Store};
+
+/// See the module. Of one kind of resource: its stores have the same paths.
+pub struct Provider {
+    stores: BTreeMap<ResourceId, Arc<dyn Store>>,
+    paths: Vec<Carrier>,
+    leases: Mutex<Custody<Arc<Lease>>>,
+}
+
+/// A path, and which transports go over it.
+struct Carrier {
+    name: &'static str,
+    transports: Vec<Transport>,
+    path: Arc<dyn Path>,
+}
+
+impl Carrier {
+    fn carries(&self, transport: Transport) -> bool {
+        transport == Transport::Both || self.transports.contains(&transport)
+    }
+}
+
+/// What is known of one lease.
+#[derive(Default)]
+struct Lease {
+    /// Held while the lease is made or taken away. Cuts and changes of keys never want it.
+    work: Mutex<()>,
+    /// Held for a look.
+    notes: Mutex<Notes>,
+}
+
+#[derive(Default)]
+struct Notes {
+    /// Which paths it may have: all, where nobody knows.
+    over: Option<Transport>,
+    /// The store has its part.
+    has_part: bool,
+    /// What each path gave last, by the path's index.
+    bindings: Bindings,
+}
+
+type Bindings = BTreeMap<usize, Binding>;
+
+impl Lease {
+    fn work(&self) -> MutexGuard<'_, ()> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        // A thread notes what it has done; one that panicked left the note of before.
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider")
+            .field("stores", &self.stores.keys())
+            .field("paths", &self.paths.iter().map(|it| it.name).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Provider {
+    /// Without stores and paths.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            stores: BTreeMap::new(),
+            paths: Vec::new(),
+            leases: Mutex::default(),
+        }
+    }
+
+    /// With the store of a resource.
+    #[must_use]
+    pub fn with_store(mut self, resource_id: ResourceId, store: Arc<dyn Store>) -> Self {
+        self.stores.insert(resource_id, store);
+        self
+    }
+
+    /// With a path behind those that it has. `name` is for errors of leases that have several.
+    #[must_use]
+    pub fn with_path(
+        mut self,
+        name: &'static str,
+        transports: &[Transport],
+        path: Arc<dyn Path>,
+    ) -> Self {
+        let transports = transports.to_vec();
+        self.paths.push(Carrier {
+            name,
+            transports,
+            path,
+        });
+        self
+    }
+
+    /// The part of a bind that takes long for a new lease, see [`Store::prepare`].
+    ///
+    /// # Errors
+    /// There will be no binding, and nothing was left behind.
+    pub fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
+        let is_known = self.leases().find(order.tag.lease_id).here().is_some();
+        match is_known || order.adopts {
+            true => Ok(()),
+            false => self.store(order.tag)?.prepare(order, progress),
+        }
+    }
+
+    /// The lease may be used until then. Never blocks.
+    pub fn extend(&self, tag: Tag, deadline: BootTime) {
+        self.of(tag.lease_id)
+            .for_each(|(_, it)| it.path.extend(tag, deadline));
+    }
+
+    /// The end of the lease could not be proved. Never blocks.
+    pub fn fenced(&self, tag: Tag) {
+        self.of(tag.lease_id).for_each(|(_, it)| it.path.fenced(tag));
+    }
+
+    /// After the cut: takes away what the paths have left, then gives the part back.
+    ///
+    /// # Errors
+    /// The next holder could find something of the lease.
+    pub fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+        let taken = self.unless_released(tag, || self.take_away(tag, Some(extent), progress));
+        self.or_fenced(tag, taken)
+    }
+
+    /// Whether a release that failed may work later by itself.
+    #[must_use]
+    pub fn may_release_later(&self, resource_id: ResourceId) -> bool {
+        let store = self.stores.get(&resource_id);
+        store.is_some_and(|it| it.may_release_later())
+    }
+
+    /// How well a resource does. Never blocks.
+    #[must_use]
+    pub fn condition(&self, resource_id: ResourceId) -> Condition {
+        let store = self.stores.get(&resource_id);
+        store.map_or(Condition::Good, |it| it.condition())
+    }
+
+    /// Remediation of a fenced resource: each of these leases is cut, released and looked for again, by its name alone.
+    /// Leases in use are not touched.
+    ///
+    /// # Errors
+    /// Something of one of them may still be there.
+    pub fn reset(
+        &self,
+        resource_id: ResourceId,
+        leases: &[(Tag, Extent)],
+    ) -> Result<(), StepError> {
+        for &(tag, extent) in leases {
+            // A late release may be at it: one at a time.
+            let taken = self.unless_released(tag, || {
+                self.cut_by_name(tag)?;
+                self.take_away(tag, Some(extent), &|| ())
+            });
+            self.or_fenced(tag, taken)?;
+        }
+        self.remove_strays(resource_id)
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Lease>>> {
+        // Held for a look-up, never while a lease's work is waited for.
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn store(&self, tag: Tag) -> Result<&dyn Store, StepError> {
+        let store = self.stores.get(&tag.resource_id).map(|store| &**store);
+        store.ok_or_else(|| {
+            let detail = format!("{tag}: resource {} has no store here", tag.resource_id);
+            StepError::new("find store", detail)
+        })
+    }
+
+    /// The paths that a lease may have: all, where nothing is known of it.
+    fn of(&self, lease: LeaseId) -> impl DoubleEndedIterator<Item = (usize, &Carrier)> {
+        let known = self.leases().find(lease).here();
+        let over = known.and_then(|it| it.notes().over);
+        self.over(over)
+    }
+
+    fn over(
+        &self,
+        transport: Option<Transport>,
+    ) -> impl DoubleEndedIterator<Item = (usize, &Carrier)> {
+        let paths = self.paths.iter().enumerate();
+        paths.filter(move |(_, it)| transport.is_none_or(|transport| it.carries(transport)))
+    }
+
+    fn take_away(
+        &self,
+        tag: Tag,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        for (_, carrier) in self.of(tag.lease_id).rev() {
+            carrier.path.remove(tag, progress)?;
+        }
+        self.store(tag)?.release(tag, extent, progress)
+    }
+
+    /// Does what ends a lease for good, once.
+    fn unless_released(
+        &self,
+        tag: Tag,
+        end: impl FnOnce() -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        let Some(lease) = self.leases().find_or_make(tag.lease_id) else {
+            return Ok(());
+        };
+        let _turn = lease.work();
+        // Somebody else may have done it while this one waited.
+        if self.leases().find_or_make(tag.lease_id).is_none() {
+            return Ok(());
+        }
+        end()?;
+        self.leases().release(tag.lease_id);
+        Ok(())
+    }
+
+    /// Whoever still asks is told that the end could not be proved.
+    fn or_fenced<T>(&self, tag: Tag, outcome: Result<T, StepError>) -> Result<T, StepError> {
+        outcome.inspect_err(|_| self.fenced(tag))
+    }
+}
+
+impl Default for Provider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The error, if what was open is closed; else what stays is the news.
+fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
+    match (closed, error) {
+        (Ok(()), error) | (Err(_), error @ BindError::Stranded(_)) => error,
+        (Err(left), _) => BindError::Stranded(left),
+    }
+}

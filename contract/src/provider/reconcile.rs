@@ -1,0 +1,157 @@
+//! What belongs to no lease: a crash between the making of something and its record leaves it. Nobody was told of such
+//! a lease, so nothing of a tenant is in it; it is cut and taken away like any other.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fabricbios_lease::{StepError, Tag};
+use fabricbios_wire::{Generation, LeaseId, ResourceId};
+
+use super::Provider;
+
+/// How long a start waits for what is taken away.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Something of a lease that nobody knows, which could not be taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// On what.
+    pub resource_id: ResourceId,
+    /// Whose name it has.
+    pub lease_id: LeaseId,
+    /// Why it is still there.
+    pub why: StepError,
+    /// Nobody has access to it.
+    pub is_cut: bool,
+}
+
+impl Stray {
+    fn new(resource_id: ResourceId, lease_id: LeaseId, why: StepError, is_cut: bool) -> Self {
+        tracing::error!(%lease_id, %why, "it is not taken away yet");
+        Self {
+            resource_id,
+            lease_id,
+            why,
+            is_cut,
+        }
+    }
+}
+
+impl Provider {
+    /// At start: takes away what is there of leases that are not in `known`, which is every lease on record that holds
+    /// something. All are cut before anything is taken away, and what takes long goes on without being waited for:
+    /// deadlines of other leases do. What is not gone is returned, to be fenced.
+    ///
+    /// # Errors
+    /// A store or a path cannot be looked at.
+    pub fn reconcile(self: &Arc<Self>, known: &BTreeSet<LeaseId>) -> Result<Vec<Stray>, StepError> {
+        for id in known {
+            let lease = self.leases().find_or_make(*id);
+            if let Some(lease) = lease {
+                lease.notes().has_part = true;
+            }
+        }
+        let mut found = Vec::new();
+        for lease_id in self.everything()?.difference(known) {
+            let resources = self.resources_of(*lease_id)?;
+            found.extend(resources.into_iter().map(|id| (id, *lease_id)));
+        }
+        let mut strays = Vec::new();
+        found.retain(|&(resource_id, lease_id)| {
+            tracing::warn!(%lease_id, "something is left of a lease that holds nothing any more, or is not on record; taking it away");
+            let cut = self.cut_by_name(stray_tag(resource_id, lease_id));
+            let is_cut = cut.is_ok();
+            let why = cut.err();
+            strays.extend(why.map(|why| Stray::new(resource_id, lease_id, why, false)));
+            is_cut
+        });
+        strays.extend(self.remove_within(PATIENCE, found));
+        Ok(strays)
+    }
+
+    /// What is still there after `patience`.
+    fn remove_within(
+        self: &Arc<Self>,
+        patience: Duration,
+        mut left: Vec<(ResourceId, LeaseId)>,
+    ) -> Vec<Stray> {
+        let (tell, told) = mpsc::channel();
+        for &(resource_id, lease_id) in &left {
+            let (provider, tell) = (Arc::clone(self), tell.clone());
+            thread::spawn(move || {
+                let removed = provider.take_away(stray_tag(resource_id, lease_id), None, &|| ());
+                // Nobody listens any more when the patience is over.
+                tell.send((resource_id, lease_id, removed)).ok();
+            });
+        }
+        let until = Instant::now() + patience;
+        let mut strays = Vec::new();
+        while !left.is_empty() {
+            let wait = until.saturating_duration_since(Instant::now());
+            let Ok((resource_id, lease_id, removed)) = told.recv_timeout(wait) else {
+                break;
+            };
+            left.retain(|it| *it != (resource_id, lease_id));
+            let why = removed.err();
+            strays.extend(why.map(|why| Stray::new(resource_id, lease_id, why, true)));
+        }
+        for (resource_id, lease_id) in left {
+            let late = StepError::new("remove", "it is still being taken away");
+            strays.push(Stray::new(resource_id, lease_id, late, true));
+        }
+        strays
+    }
+
+    /// In a remediation: the same for what this process does not know either.
+    pub(super) fn remove_strays(&self, resource_id: ResourceId) -> Result<(), StepError> {
+        let is_stray = |id: &LeaseId| self.leases().find(*id).here().is_none();
+        for lease_id in self.everything()?.into_iter().filter(is_stray) {
+            if self.resources_of(lease_id)?.contains(&resource_id) {
+                let tag = stray_tag(resource_id, lease_id);
+                self.cut_by_name(tag)?;
+                self.take_away(tag, None, &|| ())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every lease of which there is anything anywhere.
+    fn everything(&self) -> Result<BTreeSet<LeaseId>, StepError> {
+        let mut all = BTreeSet::new();
+        for carrier in &self.paths {
+            all.extend(carrier.path.leases()?);
+        }
+        for store in self.stores.values() {
+            all.extend(store.leases()?);
+        }
+        Ok(all)
+    }
+
+    /// The stores that have a part of it; the first, if none has: what a path has of it is somebody's to remove.
+    fn resources_of(&self, lease: LeaseId) -> Result<Vec<ResourceId>, StepError> {
+        let mut having = Vec::new();
+        for (id, store) in &self.stores {
+            if store.leases()?.contains(&lease) {
+                having.push(*id);
+            }
+        }
+        if having.is_empty() {
+            having.extend(self.stores.keys().next());
+        }
+        Ok(having)
+    }
+}
+
+/// Newer than whatever it may have had.
+#[must_use]
+pub fn stray_tag(resource_id: ResourceId, lease_id: LeaseId) -> Tag {
+    Tag {
+        lease_id,
+        generation: Generation(u32::MAX),
+        resource_id,
+    }
+}
