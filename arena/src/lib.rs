@@ -1,7 +1,7 @@
 //! The bytes that memory leases are cut from: one file, mapped once, reached over several roads.
 //!
 //! The arena owns the bytes; an RDMA region, a UDP request and a scrub borrow them. It knows nothing
-//! of leases: who may touch what is decided before anybody comes here.
+//! of leases: the [`ArenaStore`] says which bytes are whose, and makes them clean.
 //!
 //! Remote clients read and write at any time, also through a device, so bytes are copied and never
 //! borrowed: what comes out is what was there at some moment, byte by byte.
@@ -9,12 +9,14 @@
 mod map;
 mod mark;
 mod source;
+mod store;
 
 use std::{fs::File, io};
 
 pub use map::Mapping;
 pub use mark::Mark;
 pub use source::{Backing, Source};
+pub use store::ArenaStore;
 
 /// Extents of leases start and end on this.
 pub const ALIGN: u64 = 4096;

@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use fabricbios_arena::{Arena, Source};
-use fabricbios_lease::{Backend, BindOrder, Extent, Farewell, Tag};
+use fabricbios_arena::{Arena, ArenaStore, Source};
+use fabricbios_contract::Provider;
+use fabricbios_lease::{BindOrder, Extent, Farewell, Tag};
 use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, ResourceId, Transport};
 
@@ -59,15 +60,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         )?;
         grants.print("grant by window", "grant by region");
         rotations.print("rotation by window", "rotation by region");
-        window.backend.close()?;
-        region.backend.close()?;
+        window.close()?;
+        region.close()?;
     }
     Ok(())
 }
 
 /// One strategy at work.
 struct Strand {
-    backend: RdmaBackend,
+    rdma: Arc<RdmaBackend>,
+    provider: Provider,
     client: RdmaRequester,
     extent: Extent,
     lives: u128,
@@ -75,17 +77,23 @@ struct Strand {
 
 impl Strand {
     fn open(strategy: Strategy, bytes: u64) -> anyhow::Result<Option<Self>> {
+        let arena = Arc::new(Arena::open(&Source::default(), bytes)?);
         let config = RdmaConfig {
             device: None,
-            arena: Arc::new(Arena::open(&Source::default(), bytes)?),
+            arena: Arc::clone(&arena),
             resource_id: ARENA,
             strategy,
         };
         let RdmaOpened::Ready(backend) = RdmaBackend::open(config)? else {
             return Ok(None);
         };
+        let rdma: Arc<RdmaBackend> = Arc::from(backend);
+        let provider = Provider::new()
+            .with_store(ARENA, Arc::new(ArenaStore::new(arena)))
+            .with_path("RDMA", &[Transport::Rdma], rdma.clone());
         Ok(Some(Self {
-            backend: *backend,
+            rdma,
+            provider,
             client: RdmaRequester::open(None, 4096)?,
             extent: Extent {
                 offset: 0,
@@ -93,6 +101,12 @@ impl Strand {
             },
             lives: 0,
         }))
+    }
+
+    fn close(self) -> anyhow::Result<()> {
+        drop(self.provider);
+        let rdma = Arc::into_inner(self.rdma).context("the device is in use")?;
+        Ok(rdma.close()?)
     }
 
     /// One lease from its grant to its release. Returns what the grant took; the rotation goes to
@@ -113,18 +127,18 @@ impl Strand {
             adopts: false,
         };
         let start = Instant::now();
-        self.backend
+        self.provider
             .bind(&order)
             .map_err(|error| anyhow!("{error:?}"))?;
         let grant = start.elapsed();
         let start = Instant::now();
-        self.backend
+        self.provider
             .rotate(tag)
             .map_err(|error| anyhow!("{error:?}"))?;
-        self.backend.retire_key(tag)?;
+        self.provider.retire_key(tag)?;
         rotations.push(start.elapsed());
-        self.backend.cut(tag, Farewell::None)?;
-        self.backend.release(tag, self.extent, &|| ())?;
+        self.provider.cut(tag, Farewell::None)?;
+        self.provider.release(tag, self.extent, &|| ())?;
         Ok(grant)
     }
 }

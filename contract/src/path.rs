@@ -9,11 +9,11 @@ use crate::Part;
 /// Gives clients access to parts of a store and ends it, with proof.
 ///
 /// Blocking unless said otherwise; called from several threads at once. A call for one lease never waits for a call for
-/// another, except `bind` for `bind`. [`Path::revoke`] waits for nothing that is being made.
-pub trait Path: Send + Sync + 'static {
+/// another, except `bind` for `bind`. [`DataPath::revoke`] waits for nothing that is being made.
+pub trait DataPath: Send + Sync + 'static {
     /// Makes the binding of `order.tag`. A binding of an older generation goes on until the new one is connected; then
-    /// it is cut, and only then the new one opens. Never opens access after a [`Path::revoke`] of the same or a newer
-    /// generation has begun. Until the first [`Path::extend`] a path that looks at the clock gives no access.
+    /// it is cut, and only then the new one opens. Never opens access after a [`DataPath::revoke`] of the same or a newer
+    /// generation has begun. Until the first [`DataPath::extend`] a path that looks at the clock gives no access.
     ///
     /// # Errors
     /// There is no new binding. Unless the error is `Lost` or `Stranded`, the one before is as it was.
@@ -26,7 +26,7 @@ pub trait Path: Send + Sync + 'static {
     /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
     fn fenced(&self, tag: Tag);
 
-    /// Gives the binding a new key beside the old one, which works until [`Path::retire_key`]. Over NVMe-oF the old one
+    /// Gives the binding a new key beside the old one, which works until [`DataPath::retire_key`]. Over NVMe-oF the old one
     /// is dead for new connections at once; connections that are there go on.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ pub trait Path: Send + Sync + 'static {
     /// of it any more. Idempotent.
     ///
     /// # Errors
-    /// Somebody may still have access. [`Path::verify`] is not called before another try has worked.
+    /// Somebody may still have access. [`DataPath::verify`] is not called before another try has worked.
     fn revoke(&self, tag: Tag, farewell: Farewell) -> Result<Revoked, StepError>;
 
     /// Proves that access has ended. Without `revoked`, which a crash takes away, the proof looks at everything that
@@ -72,9 +72,9 @@ pub trait Path: Send + Sync + 'static {
 pub struct Revoked {
     /// What was done.
     pub steps: Proof,
-    /// The steps are the proof: [`Path::verify`] has nothing to add and takes no time.
+    /// The steps are the proof: [`DataPath::verify`] has nothing to add and takes no time.
     pub is_proved: bool,
-    /// What [`Path::verify`] of the same path wants to know of it. Nobody else reads it.
+    /// What [`DataPath::verify`] of the same path wants to know of it. Nobody else reads it.
     pub found: Vec<u8>,
 }
 

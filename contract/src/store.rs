@@ -68,6 +68,18 @@ pub struct Part {
     pub descriptor: Option<Arc<OwnedFd>>,
 }
 
+impl Part {
+    /// Of a store whose paths need to know no more.
+    #[must_use]
+    pub fn at(extent: Extent) -> Self {
+        Self {
+            extent,
+            volume: None,
+            descriptor: None,
+        }
+    }
+}
+
 /// A lease's blocks, as a file or device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {

@@ -45,5 +45,5 @@ pub use room::{Room, Share};
 #[doc(hidden)]
 pub use server::Plain;
 #[cfg(feature = "server")]
-pub use server::{BlockFile, Counters, FbbuBackend, FbbuConfig, FbmuBackend, FbmuConfig, Tally};
+pub use server::{Counters, FbbuBackend, FbbuConfig, FbmuBackend, FbmuConfig, Tally};
 pub use space::{Space, Store, StoreFailed};

@@ -15,11 +15,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{
-    BlockClient, BlockFile, ClientError, ClientOptions, Coordinates, FbbuBackend, FbbuConfig,
-    Refresh, transfer::Operation,
+    BlockClient, ClientError, ClientOptions, Coordinates, FbbuBackend, FbbuConfig, Refresh,
+    transfer::Operation,
 };
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_lease::{BootTime, Farewell, Tag};
 use fabricbios_wire::{Binding, DataStatus, Generation, LeaseId, ResourceId};
 use proxy::Proxy;
 use tempfile::TempDir;
@@ -53,6 +54,8 @@ impl Node {
             binding: Binding::default(),
             generation: Generation(1),
             write_verifier: 1,
+
+            answers: |_| Ok(()),
             half_sent_max,
         };
         node.serve();
@@ -66,16 +69,18 @@ impl Node {
             ops_per_second: 1_000_000,
             half_sent_max: self.half_sent_max,
             write_verifier: self.write_verifier,
+
+            answers: |_| Ok(()),
         };
         let backend = FbbuBackend::open(&config).unwrap();
-        let file = BlockFile {
+        let file = Volume {
             path: self.directory.path().join("blocks"),
             bytes: (BLOCKS * BLOCK) as u64,
             block_bytes: BLOCK as u32,
             read_only: false,
         };
         self.address = backend.local_addr();
-        self.binding = backend.bind(self.tag(), "ann", &file).unwrap();
+        self.binding = backend.serve(self.tag(), "ann", &file).unwrap();
         backend.extend(self.tag(), BootTime(u64::MAX));
         self.backend = Some(backend);
     }
@@ -101,7 +106,11 @@ impl Node {
     }
 
     fn cut(&self) {
-        self.backend.as_ref().unwrap().cut(self.tag()).unwrap();
+        self.backend
+            .as_ref()
+            .unwrap()
+            .revoke(self.tag(), Farewell::None)
+            .unwrap();
     }
 
     fn coordinates(&self) -> Coordinates {

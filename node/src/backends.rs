@@ -1,10 +1,9 @@
-//! From orders to backends, in the worker pools that they belong to, and back as reports.
+//! From orders to providers, in the worker pools that they belong to, and back as reports.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use fabricbios_lease::{
-    Availability, Backend, BindError, BindOrder, Condition, Extent, Order, Report, Tag,
-};
+use fabricbios_contract::Provider;
+use fabricbios_lease::{Availability, BindError, BindOrder, Condition, Extent, Order, Report, Tag};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
@@ -47,7 +46,7 @@ impl OfKind {
 /// What makes and unmakes leases of one resource. Where that is stuck, or takes long, only this resource waits.
 #[derive(Clone)]
 struct Resource {
-    backend: Arc<dyn Backend>,
+    provider: Arc<Provider>,
     of_kind: OfKind,
     preparing: WorkerPool,
     cleaning: WorkerPool,
@@ -73,10 +72,10 @@ impl Backends {
         }
     }
 
-    /// `backend` owns `resource_id`, which is of this kind.
-    pub fn add(&mut self, resource_id: ResourceId, kind: ResourceType, backend: Arc<dyn Backend>) {
+    /// `provider` has the store of `resource_id`, which is of this kind.
+    pub fn add(&mut self, resource_id: ResourceId, kind: ResourceType, provider: Arc<Provider>) {
         let resource = Resource {
-            backend,
+            provider,
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
@@ -89,7 +88,7 @@ impl Backends {
     pub fn release_later(&self, tag: Tag, extent: Extent) {
         if let Some(resource) = self.resources.get(&tag.resource_id) {
             resource.healing.try_later(Unfinished {
-                backend: resource.backend.clone(),
+                provider: resource.provider.clone(),
                 tag,
                 extent,
             });
@@ -99,7 +98,7 @@ impl Backends {
     /// How it is with an offered resource.
     pub fn standing(&self, available: Availability) -> Standing {
         let resource = self.resources.get(&available.resource_id);
-        let condition = resource.map(|resource| resource.backend.condition(available.resource_id));
+        let condition = resource.map(|resource| resource.provider.condition(available.resource_id));
         Standing {
             available,
             degraded: matches!(condition, Some(Condition::Degraded(_))),
@@ -114,7 +113,7 @@ impl Backends {
             return;
         };
         let Resource {
-            backend,
+            provider,
             of_kind,
             preparing,
             cleaning,
@@ -122,8 +121,8 @@ impl Backends {
         } = resource;
         let pool = match order {
             // Neither blocks, and what they say has to be so before anybody is answered.
-            Order::Extend(tag, deadline) => return backend.extend(tag, deadline),
-            Order::Fenced(tag) => return backend.fenced(tag),
+            Order::Extend(tag, deadline) => return provider.extend(tag, deadline),
+            Order::Fenced(tag) => return provider.fenced(tag),
             Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
             // What needs no answer from the network does not wait behind what does.
             Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &preparing,
@@ -135,45 +134,46 @@ impl Backends {
         let on_report = move |report| reports(whose.clone(), report);
         let (again, proving) = (owner.clone(), of_kind.proving.clone());
         pool.run(owner, move || match order {
-            Order::Release(tag, extent) => release(&backend, tag, extent, &on_report, |failed| {
+            Order::Release(tag, extent) => release(&provider, tag, extent, &on_report, |failed| {
                 healing.try_later(failed);
             }),
             Order::Cut(tag, farewell) => {
                 on_report(Report::EndBegan(tag));
-                if !backend.sever(tag) {
-                    return on_report(Report::Cut(tag, backend.cut(tag, farewell)));
+                let cut = provider.revoke(tag, farewell);
+                if cut.is_proved() {
+                    return on_report(Report::Cut(tag, provider.verify(cut)));
                 }
                 on_report(Report::CutMoves(tag));
                 proving.run(again, move || {
-                    let outcome = backend.cut(tag, farewell);
+                    let outcome = provider.verify(cut);
                     // Who waits behind it learns that it is done.
                     on_report(Report::CutMoves(tag));
                     on_report(Report::Cut(tag, outcome));
                 });
             }
-            order => carry_out(&*backend, order, &on_report),
+            order => carry_out(&provider, order, &on_report),
         });
     }
 }
 
-fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
+fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
     on_report(match order {
         Order::Bind(order) => {
             let progress = || on_report(Report::BindProgress(order.tag));
             progress();
             let bound = descriptors::for_a_grant()
-                .and_then(|granting| backend.prepare(&order, &progress).map(|()| granting))
+                .and_then(|granting| provider.prepare(&order, &progress).map(|()| granting))
                 .map_err(BindError::Failed)
-                .and_then(|_granting| backend.bind(&order));
+                .and_then(|_granting| provider.bind(&order));
             Report::Bind(order.tag, bound)
         }
-        Order::Rotate(tag) => Report::Rotate(tag, backend.rotate(tag)),
+        Order::Rotate(tag) => Report::Rotate(tag, provider.rotate(tag)),
         Order::RetireKey(tag) => {
             on_report(Report::EndBegan(tag));
-            Report::RetireKey(tag, backend.retire_key(tag))
+            Report::RetireKey(tag, provider.retire_key(tag))
         }
         Order::Reset(resource_id, leases) => {
-            Report::Reset(resource_id, backend.reset(resource_id, &leases))
+            Report::Reset(resource_id, provider.reset(resource_id, &leases))
         }
         // Carried out where they are dispatched.
         Order::Extend(..) | Order::Fenced(_) | Order::Release(..) | Order::Cut(..) => return,
@@ -182,7 +182,7 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
 
 /// One that fails is tried again later, where that can help.
 fn release(
-    backend: &Arc<dyn Backend>,
+    provider: &Arc<Provider>,
     tag: Tag,
     extent: Extent,
     on_report: &dyn Fn(Report),
@@ -190,12 +190,12 @@ fn release(
 ) {
     let progress = || on_report(Report::ReleaseProgress(tag));
     progress();
-    let outcome = backend.release(tag, extent, &progress);
+    let outcome = provider.release(tag, extent, &progress);
     let failed = outcome.is_err();
     on_report(Report::Release(tag, outcome));
-    if failed && backend.may_release_later() {
+    if failed && provider.may_release_later(tag.resource_id) {
         try_later(Unfinished {
-            backend: backend.clone(),
+            provider: provider.clone(),
             tag,
             extent,
         });
@@ -209,47 +209,47 @@ mod tests {
         mpsc::{Receiver, Sender, channel},
     };
 
-    use fabricbios_lease::{Farewell, Offer, Proof, StepError};
+    use fabricbios_contract::{DataPath, Part, Revoked};
+    use fabricbios_lease::{BootTime, Farewell, Proof, StepError};
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
     use super::*;
 
     /// Ends access at once; the proof waits to be let on.
     struct Slow {
-        severed: Sender<Tag>,
+        revoked: Sender<Tag>,
         let_on: Mutex<Receiver<()>>,
     }
 
-    impl Backend for Slow {
-        fn probe(&self) -> Result<Vec<Offer>, StepError> {
-            Ok(Vec::new())
-        }
-        fn bind(&self, _: &BindOrder) -> Result<Binding, BindError> {
+    impl DataPath for Slow {
+        fn bind(&self, _: &BindOrder, _: &Part) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
+        fn extend(&self, _: Tag, _: BootTime) {}
+        fn fenced(&self, _: Tag) {}
         fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
         fn retire_key(&self, _: Tag) -> Result<Binding, StepError> {
             Ok(Binding::default())
         }
-        fn sever(&self, tag: Tag) -> bool {
-            self.severed.send(tag).unwrap();
-            true
+        fn revoke(&self, tag: Tag, _: Farewell) -> Result<Revoked, StepError> {
+            self.revoked.send(tag).unwrap();
+            Ok(Revoked::default())
         }
-        fn cut(&self, _: Tag, _: Farewell) -> Result<Proof, StepError> {
+        fn verify(&self, _: Tag, _: Option<&Revoked>) -> Result<Proof, StepError> {
             let let_on = self.let_on.lock();
             let let_on = let_on.unwrap_or_else(PoisonError::into_inner).recv();
             let_on.map_or_else(
                 |_| Err(StepError::new("cut", "on purpose")),
-                |()| Ok(Proof::default()),
+                |()| Ok(Proof::nothing_to_cut("it is a fake")),
             )
         }
-        fn release(&self, _: Tag, _: Extent, _: &dyn Fn()) -> Result<(), StepError> {
+        fn remove(&self, _: Tag, _: &dyn Fn()) -> Result<(), StepError> {
             Ok(())
         }
-        fn reset(&self, _: ResourceId, _: &[(Tag, Extent)]) -> Result<(), StepError> {
-            Ok(())
+        fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+            Ok(Vec::new())
         }
     }
 
@@ -264,14 +264,15 @@ mod tests {
     #[test]
     fn no_end_of_access_waits_for_a_proof_however_many_there_are() {
         let (report, reports) = channel();
-        let (severed, ends) = channel();
+        let (revoked, ends) = channel();
         let (let_on, wait) = channel();
         let mut backends = Backends::new(Arc::new(move |_, it| report.send(it).unwrap()));
         let slow = Slow {
-            severed,
+            revoked,
             let_on: Mutex::new(wait),
         };
-        backends.add(ResourceId(1), ResourceType::Block, Arc::new(slow));
+        let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
+        backends.add(ResourceId(1), ResourceType::Block, Arc::new(provider));
         let all = 1..=300;
         let dispatch = |lease| {
             let owner = Some(format!("{}", lease % 7).into());
@@ -287,9 +288,9 @@ mod tests {
                 Report::EndBegan(_) => {}
                 Report::CutMoves(tag) => moved.push(tag),
                 Report::Cut(tag, outcome) => {
-                    assert_eq!(outcome, Ok(Proof::default()));
+                    assert!(outcome.is_ok(), "{outcome:?}");
                     let moves = moved.iter().filter(|it| **it == tag).count();
-                    assert_eq!(moves, 2, "severed, and proved");
+                    assert_eq!(moves, 2, "revoked, and proved");
                     cut += 1;
                 }
                 other => panic!("{other:?}"),

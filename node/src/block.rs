@@ -1,40 +1,36 @@
 //! The block storage that the operator offers: its pools, and the roads over which they are reached.
 
 mod answers;
-mod backend;
 mod belonging;
 mod give_up;
 pub(crate) mod hosts;
-mod known;
 mod ledger;
-mod opening;
+mod nvmeof;
 mod others;
-mod parts;
 mod pools;
-mod reconcile;
-#[cfg(test)]
-mod tests;
+mod store;
 mod verdict;
 mod withheld;
 
-use std::{collections::HashMap, fmt, io::ErrorKind, path::Path, sync::Arc};
+use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
+use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
-use fabricbios_lease::{Backend, LeaseTable, Offer};
+use fabricbios_lease::{LeaseTable, Offer, Outlives};
 use fabricbios_nvmet::{Target, TargetConfig};
-use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
+use fabricbios_wire::{NodeId, NvmeofTransport, ResourceType, Transport};
 
 use crate::{
     clock, config::Settings, inventory::OfferedPool, left_behind::THIS_PROGRAM, past::Past,
     watchdog::Watchdog,
 };
 
-pub use backend::BlockBackend;
 use ledger::JournalLedger;
-pub use parts::{Datagrams, Exports, Ledger, Volumes};
-use pools::Standing;
-pub use reconcile::Stray;
+use nvmeof::NvmeofPath;
+use pools::{OpenPool, Standing};
+use store::PoolStore;
+use withheld::Withheld;
 
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
@@ -44,26 +40,13 @@ pub struct OfferedBlocks {
     /// What inventories say of it.
     pub pools: Vec<OfferedPool>,
     /// What makes its leases real.
-    pub backend: Arc<BlockBackend>,
+    pub provider: Arc<Provider>,
     offers: Vec<(Offer, Standing)>,
+    /// What ends access over NVMe-oF when this process cannot.
+    watchdog: Option<Watchdog>,
 }
 
 impl OfferedBlocks {
-    fn of(
-        backend: Arc<BlockBackend>,
-        standings: &HashMap<ResourceId, Standing>,
-    ) -> anyhow::Result<Self> {
-        let offers = backend.probe()?.into_iter().filter_map(|offer| {
-            let standing = standings.get(&offer.resource_id)?;
-            Some((offer, *standing))
-        });
-        Ok(Self {
-            offers: offers.collect(),
-            pools: backend.pools(),
-            backend,
-        })
-    }
-
     /// What the table may give out.
     pub fn offers(&self) -> impl Iterator<Item = &Offer> {
         self.offers.iter().map(|(offer, _)| offer)
@@ -90,7 +73,7 @@ impl OfferedBlocks {
 
     /// What is to end access when this process cannot, told of the leases that go on; `None`: nothing goes on then.
     pub(crate) fn watched(&self, table: &LeaseTable) -> Option<&Watchdog> {
-        let watchdog = self.backend.watchdog.as_ref()?;
+        let watchdog = self.watchdog.as_ref()?;
         for offer in self.offers() {
             let reachable = table.reachable(offer.resource_id);
             reachable.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
@@ -138,19 +121,45 @@ pub fn open(
     }
     let watchdog = roads.target.is_some().then(|| watchdog.clone());
     let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
-    let mut backend = BlockBackend::new(
-        Arc::new(JournalLedger::new(past.writer(), records.collect())),
-        roads.target.clone().map(|it| it as Arc<dyn Exports>),
-        roads.datagrams.clone().map(|it| it as Arc<dyn Datagrams>),
-    )
-    .with_hosts(settings.nvme_host.clone())
-    .watched_by(watchdog);
-    let standings = pools.iter().map(|it| (it.resource_id, it.standing));
-    let standings = standings.collect();
+    let ledger = Arc::new(JournalLedger::new(past.writer(), records.collect()));
+    let mut provider = roads.provider(settings, watchdog.as_ref());
+    let (mut offers, mut described) = (Vec::new(), Vec::new());
     for pool in pools {
-        backend.add(pool.resource_id, pool.volumes);
+        let OpenPool {
+            resource_id,
+            facts,
+            pool,
+            standing,
+            ..
+        } = pool;
+        let transports = roads.transports(facts.read_only);
+        let offer = Offer {
+            resource_id,
+            capacity: facts.capacity,
+            align: facts.align,
+            transports: transports.clone(),
+            outlives: Outlives::Machine,
+            layout: facts.layout,
+            read_only: facts.read_only,
+        };
+        offers.push((offer, standing));
+        described.push(OfferedPool {
+            resource_id,
+            facts,
+            transports,
+        });
+        let store: Arc<dyn Store> = match pool {
+            Ok(pool) => Arc::new(PoolStore::new(resource_id, pool, Arc::clone(&ledger))),
+            Err(why) => Arc::new(Withheld::new(why)),
+        };
+        provider = provider.with_store(resource_id, store);
     }
-    let offered = OfferedBlocks::of(Arc::new(backend), &standings)?;
+    let offered = OfferedBlocks {
+        pools: described,
+        provider: Arc::new(provider),
+        offers,
+        watchdog,
+    };
     Ok((Some(offered), roads))
 }
 
@@ -204,6 +213,8 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
         half_sent_max: settings.fbbu_half_sent_max(),
         write_verifier: clock::boot_number(),
+        // It reads, too, on a thread of the daemon.
+        answers: answers::within_patience,
     };
     match FbbuBackend::open(&config) {
         Ok(backend) => {
@@ -221,6 +232,39 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
 }
 
 impl OpenBlocks {
+    /// NVMe-oF first, which may refuse; UDP is cut at once.
+    fn provider(&self, settings: &Settings, watchdog: Option<&Watchdog>) -> Provider {
+        let mut provider = Provider::new();
+        if let (Some(target), Some(watchdog)) = (&self.target, watchdog) {
+            let path = NvmeofPath {
+                target: Arc::clone(target),
+                watchdog: watchdog.clone(),
+                hosts: settings.nvme_host.clone(),
+            };
+            let transports = [Transport::NvmeRdma, Transport::NvmeTcp];
+            provider = provider.with_path("NVMe-oF", &transports, Arc::new(path));
+        }
+        if let Some(datagrams) = &self.datagrams {
+            provider = provider.with_path("UDP", &[Transport::Udp], datagrams.clone());
+        }
+        provider
+    }
+
+    /// Best first. What is read-only goes over UDP only: the kernel's target opens no device that is,
+    /// and has no way to protect one that is not.
+    fn transports(&self, read_only: bool) -> Vec<Transport> {
+        let mut transports = match &self.target {
+            Some(target) if !read_only => target.transports(),
+            _ => Vec::new(),
+        };
+        if self.datagrams.is_some() {
+            let both = (!transports.is_empty()).then_some(Transport::Both);
+            transports.push(Transport::Udp);
+            transports.extend(both);
+        }
+        transports
+    }
+
     /// Gives ports and socket back, when the node has stopped and nobody else uses them.
     pub fn close(self) {
         if let Some(datagrams) = self.datagrams.and_then(Arc::into_inner) {
@@ -232,5 +276,21 @@ impl OpenBlocks {
             Some(Err(error)) => tracing::warn!(%error, "the NVMe target's ports stay"),
             None => tracing::warn!("the NVMe target is still in use; its ports stay"),
         }
+    }
+}
+
+/// A pool in a directory, for tests.
+#[cfg(test)]
+fn facts(identity: u128) -> fabricbios_pool::Facts {
+    fabricbios_pool::Facts {
+        identity: identity.to_be_bytes(),
+        name: "/pool".into(),
+        device: None,
+        capacity: 1 << 30,
+        align: 4096,
+        block_bytes: 4096,
+        layout: fabricbios_lease::Layout::Amounts,
+        read_only: false,
+        removable: false,
     }
 }

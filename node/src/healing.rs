@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Backend, Extent, Report, Tag};
+use fabricbios_contract::Provider;
+use fabricbios_lease::{Extent, Report, Tag};
 
 use crate::backends::OnReport;
 
@@ -19,7 +20,7 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 /// A release that failed.
 pub(crate) struct Unfinished {
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) provider: Arc<Provider>,
     pub(crate) tag: Tag,
     pub(crate) extent: Extent,
 }
@@ -73,7 +74,7 @@ fn next(
 }
 
 fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
-    let released = it.backend.release(it.tag, it.extent, &|| ());
+    let released = it.provider.release(it.tag, it.extent, &|| ());
     if released.is_ok() {
         // The node's own affair by now: nobody waits for it.
         on_report(None, Report::Release(it.tag, Ok(())));

@@ -27,7 +27,6 @@ pub mod past;
 mod ready;
 mod records;
 mod refusals;
-pub mod roads;
 pub mod run;
 pub mod service;
 mod state_dir;

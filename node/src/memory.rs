@@ -3,12 +3,13 @@
 use std::{fmt, fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
-use fabricbios_arena::{Arena, Mark, Source};
+use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
+use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Backend, Extent, Offer, StepError, Tag};
+use fabricbios_lease::{Extent, Offer, StepError};
 use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
-use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType};
+use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType, Transport};
 
 use crate::{
     clock,
@@ -17,7 +18,6 @@ use crate::{
     inventory::OfferedArena,
     journal::Change,
     past::Past,
-    roads::{Guest, Roads},
     watchdog::Watchdog,
 };
 
@@ -28,7 +28,7 @@ pub struct OfferedMemory {
     /// What inventories say of it.
     pub arena: OfferedArena,
     /// What makes its leases real.
-    pub backend: Arc<dyn Backend>,
+    pub provider: Arc<Provider>,
     /// The bytes, where an earlier run may have left something in them.
     pub used_before: Option<Arc<Arena>>,
     /// Whether they are those of this node's last run.
@@ -41,11 +41,9 @@ pub struct OfferedMemory {
 }
 
 impl OfferedMemory {
-    /// What `backend` offers. `message_bytes_max`: most bytes in one operation of its data plane.
-    pub fn of(backend: Arc<dyn Backend>, message_bytes_max: u32) -> anyhow::Result<Self> {
-        let Some(offer) = backend.probe()?.into_iter().next() else {
-            bail!("the memory backend offers no memory");
-        };
+    /// The memory of `provider`. `message_bytes_max`: most bytes in one operation of its data plane.
+    #[must_use]
+    pub fn of(offer: Offer, provider: Arc<Provider>, message_bytes_max: u32) -> Self {
         let arena = OfferedArena {
             resource_id: offer.resource_id,
             name: NAME.into(),
@@ -53,15 +51,15 @@ impl OfferedMemory {
             message_bytes_max,
             transports: offer.transports.clone(),
         };
-        Ok(Self {
+        Self {
             offer,
             arena,
-            backend,
+            provider,
             used_before: None,
             is_known: false,
             mark: None,
             watchdog: None,
-        })
+        }
     }
 
     /// Overwrites everything that no lease holds: what an earlier run did not get to.
@@ -125,12 +123,6 @@ pub struct OpenRoads {
     udp: Option<Arc<FbmuBackend>>,
 }
 
-impl Guest for FbmuBackend {
-    fn retire(&self, tag: Tag) -> Result<(), StepError> {
-        Self::retire(self, tag)
-    }
-}
-
 /// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a
 /// normal node that offers less; it says so once.
 pub fn open(
@@ -147,12 +139,16 @@ pub fn open(
     let arena = Arc::new(open_arena(settings, bytes.0)?);
     let roads = OpenRoads {
         rdma: open_rdma(settings, &arena, resource_id, watchdog)?,
-        udp: open_udp(settings, &arena, resource_id)?,
+        udp: open_udp(settings, &arena)?,
     };
-    let Some(backend) = roads.backend() else {
+    let transports = roads.transports();
+    if transports.is_empty() {
         tracing::warn!("memory is not leasable on this node: no road leads to it");
         return Ok((None, roads));
-    };
+    }
+    let store = ArenaStore::new(Arc::clone(&arena));
+    let offer = store.offer(resource_id, transports);
+    let provider = roads.provider().with_store(resource_id, Arc::new(store));
     // Of memory without a file too: leases of it must not go on in a file that is offered after it.
     let (is_known, mark) = claim(&arena, settings.state_dir(), past, resource_id)?;
     let used_before = arena.backing().outlives_process.then_some(arena);
@@ -161,7 +157,7 @@ pub fn open(
         is_known,
         mark,
         watchdog: roads.rdma.is_some().then(|| watchdog.clone()),
-        ..OfferedMemory::of(backend, roads.message_bytes_max())?
+        ..OfferedMemory::of(offer, Arc::new(provider), roads.message_bytes_max())
     };
     Ok((Some(offered), roads))
 }
@@ -303,18 +299,13 @@ fn strategy(wanted: RdmaStrategy) -> Strategy {
     }
 }
 
-fn open_udp(
-    settings: &Settings,
-    arena: &Arc<Arena>,
-    resource_id: ResourceId,
-) -> anyhow::Result<Option<Arc<FbmuBackend>>> {
+fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Arc<FbmuBackend>>> {
     let Some(listen) = settings.fbmu_listen() else {
         return Ok(None);
     };
     let config = FbmuConfig {
         listen,
         workers: None,
-        resource_id,
         arena: arena.clone(),
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
     };
@@ -326,13 +317,24 @@ fn open_udp(
 }
 
 impl OpenRoads {
-    fn backend(&self) -> Option<Arc<dyn Backend>> {
-        match (self.rdma.clone(), self.udp.clone()) {
-            (Some(rdma), Some(udp)) => Some(Arc::new(Roads::new(rdma, udp))),
-            (Some(rdma), None) => Some(rdma),
-            (None, Some(udp)) => Some(udp),
-            (None, None) => None,
+    /// RDMA first, which may refuse; UDP is cut at once.
+    fn provider(&self) -> Provider {
+        let mut provider = Provider::new();
+        if let Some(rdma) = &self.rdma {
+            provider = provider.with_path("RDMA", &[Transport::Rdma], rdma.clone());
         }
+        if let Some(udp) = &self.udp {
+            provider = provider.with_path("UDP", &[Transport::Udp], udp.clone());
+        }
+        provider
+    }
+
+    /// Best first.
+    fn transports(&self) -> Vec<Transport> {
+        let rdma = self.rdma.as_ref().map(|_| Transport::Rdma);
+        let udp = self.udp.as_ref().map(|_| Transport::Udp);
+        let both = rdma.and(udp).map(|_| Transport::Both);
+        [rdma, udp, both].into_iter().flatten().collect()
     }
 
     fn message_bytes_max(&self) -> u32 {

@@ -227,7 +227,7 @@ fn open_memory(
 ) -> anyhow::Result<()> {
     let resource_id = memory.offer.resource_id;
     memory.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
-    backends.add(resource_id, ResourceType::Mem, memory.backend);
+    backends.add(resource_id, ResourceType::Mem, memory.provider);
     inventory.arenas.push(memory.arena);
     Ok(())
 }
@@ -242,13 +242,21 @@ fn open_blocks(
     let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
     let known = blocks.offers().flat_map(holders);
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();
-    for stray in blocks.backend.reconcile(&known)? {
+    for stray in blocks.provider.reconcile(&known)? {
+        let fence = FenceRecord {
+            resource_id: stray.resource_id,
+            resource_type: ResourceType::Block,
+            lease_id: stray.lease_id,
+            since_unix_ms: clock::now().unix_ms,
+            reason: stray.why,
+            by_release: stray.is_cut,
+        };
         // The remediation goes on with it at once.
-        table.restore_fence(clock::now(), stray.fence(clock::now().unix_ms), true);
+        table.restore_fence(clock::now(), fence, true);
     }
     for offer in blocks.offers() {
-        let backend = blocks.backend.clone();
-        backends.add(offer.resource_id, ResourceType::Block, backend);
+        let provider = blocks.provider.clone();
+        backends.add(offer.resource_id, ResourceType::Block, provider);
         let unreleased = table.unreleased(offer.resource_id);
         unreleased.for_each(|(tag, extent)| backends.release_later(tag, extent));
     }

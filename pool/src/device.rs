@@ -33,7 +33,9 @@ use fabricbios_wire::LeaseId;
 use crate::health::Check;
 use crate::steps::passed;
 use crate::wipe::{Identity, Wiper, range_is_busy};
-use crate::{Facts, PoolConfig, Volume};
+use fabricbios_contract::Volume;
+
+use crate::{Facts, PoolConfig};
 use block_device::BlockDevice;
 pub(crate) use block_device::SECTOR_BYTES;
 use dm::{Control, DeviceNumber, Slice, Target};

@@ -22,7 +22,9 @@ use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
 use crate::wipe::Wiper;
-use crate::{Facts, PoolConfig, Volume};
+use fabricbios_contract::Volume;
+
+use crate::{Facts, PoolConfig};
 use marker::Marker;
 pub(crate) use marker::write_marker;
 pub(crate) use volume::remove_if_there;

@@ -15,6 +15,7 @@ mod wipe;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
+use fabricbios_contract::Volume;
 use fabricbios_lease::{Condition, Extent, Layout, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
 
@@ -61,19 +62,6 @@ pub struct Facts {
     pub read_only: bool,
     /// It can be pulled out.
     pub removable: bool,
-}
-
-/// A lease's blocks, as a file or device of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volume {
-    /// Where.
-    pub path: PathBuf,
-    /// How much.
-    pub bytes: u64,
-    /// Bytes of a block.
-    pub block_bytes: u32,
-    /// Nothing can be written.
-    pub read_only: bool,
 }
 
 /// A pool. Blocking; called from several threads at once; a call for one lease never waits for a call for

@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{
-    BlockClient, BlockFile, ClientOptions, Coordinates, FbbuBackend, FbbuConfig,
-    transfer::Operation,
+    BlockClient, ClientOptions, Coordinates, FbbuBackend, FbbuConfig, transfer::Operation,
 };
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
@@ -30,20 +30,22 @@ impl Leased {
             ops_per_second: u32::MAX,
             half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
+
+            answers: |_| Ok(()),
         })?;
         let tag = Tag {
             lease_id: LeaseId(7),
             generation: Generation(1),
             resource_id: ResourceId(1),
         };
-        let file = BlockFile {
+        let file = Volume {
             path: path.into(),
             bytes,
             block_bytes: BLOCK_BYTES,
             read_only: false,
         };
         let binding = backend
-            .bind(tag, "bench", &file)
+            .serve(tag, "bench", &file)
             .map_err(|error| anyhow!("{error:?}"))?;
         backend.extend(tag, BootTime(u64::MAX));
         let coordinates = Coordinates {

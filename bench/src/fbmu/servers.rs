@@ -4,8 +4,9 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_arena::{Arena, Source};
+use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{DataKey, FbmuBackend, FbmuConfig, Plain, ReplyBuffer};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Extent, Tag};
 use fabricbios_wire::{
     Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
     Transport,
@@ -26,7 +27,6 @@ impl Leased {
         let backend = FbmuBackend::open(FbmuConfig {
             listen: ANY_PORT.into(),
             workers: Some(workers),
-            resource_id: ARENA,
             arena: Arc::new(Arena::open(&Source::default(), bytes)?),
             ops_per_second: u32::MAX,
         })?;
@@ -47,7 +47,7 @@ impl Leased {
             adopts: false,
         };
         let binding = backend
-            .bind(&order)
+            .bind(&order, &Part::at(order.extent))
             .map_err(|error| anyhow::anyhow!("{error:?}"))?;
         backend.extend(tag, BootTime(u64::MAX));
         binding.dp_key.as_ref().context("a binding without key")?;

@@ -7,7 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use fabricbios_fallback_udp::{BlockFile, FbbuBackend, FbbuConfig};
+use fabricbios_contract::{DataPath as _, Volume};
+use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig};
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::{
     Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
@@ -46,6 +47,8 @@ impl Blocks {
             ops_per_second: 1 << 20,
             half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
+
+            answers: |_| Ok(()),
         })
         .unwrap();
         let tag = Tag {
@@ -53,13 +56,13 @@ impl Blocks {
             generation: Generation(1),
             resource_id: RESOURCE,
         };
-        let file = BlockFile {
+        let file = Volume {
             path,
             bytes: LENGTH as u64,
             block_bytes: u32::try_from(BLOCK).unwrap(),
             read_only,
         };
-        let binding = backend.bind(tag, "ann", &file).unwrap();
+        let binding = backend.serve(tag, "ann", &file).unwrap();
         backend.extend(tag, BootTime(u64::MAX));
         let info = LeaseInfo {
             resource_type: ResourceType::Block,

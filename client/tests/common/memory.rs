@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use fabricbios_arena::{Arena, Source};
+use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{
     Answer, Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
     Transport,
@@ -28,7 +29,6 @@ impl Memory {
         let config = FbmuConfig {
             listen: "127.0.0.1:0".parse().unwrap(),
             workers: None,
-            resource_id: RESOURCE,
             arena: Arc::clone(&arena),
             ops_per_second: FbmuConfig::OPS_PER_SECOND,
         };
@@ -50,7 +50,7 @@ impl Memory {
             block: None,
             adopts: false,
         };
-        let binding = self.backend.bind(&order).unwrap();
+        let binding = self.backend.bind(&order, &Part::at(EXTENT)).unwrap();
         self.backend.extend(order.tag, BootTime(u64::MAX));
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
@@ -59,7 +59,7 @@ impl Memory {
 
     /// Ends access and says `phase` from now on.
     pub(crate) fn end(&self, phase: LeasePhase) {
-        self.backend.cut(tag(1), Farewell::None).unwrap();
+        self.backend.revoke(tag(1), Farewell::None).unwrap();
         self.say(phase);
     }
 

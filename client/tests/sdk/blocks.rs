@@ -6,8 +6,9 @@ use std::{
 };
 
 use fabricbios_client::{BlockBuilder, BlockLease, Error, MemLease, Node, Transfers};
-use fabricbios_fallback_udp::{BlockFile, FbbuBackend, FbbuConfig};
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_contract::{DataPath as _, Volume};
+use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig};
+use fabricbios_lease::{BootTime, Farewell, Tag};
 use fabricbios_wire::{
     Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
     ResourceType, Transport,
@@ -47,14 +48,14 @@ impl Disk {
 
     /// As a node does when it starts again: another key.
     fn bind(&self, generation: u32) {
-        let file = BlockFile {
+        let file = Volume {
             path: self.path(),
             bytes: (BLOCKS * BLOCK) as u64,
             block_bytes: 4096,
             read_only: false,
         };
         let backend = self.backend.lock().unwrap();
-        let binding = backend.bind(tag(generation), "ann", &file).unwrap();
+        let binding = backend.serve(tag(generation), "ann", &file).unwrap();
         backend.extend(tag(generation), BootTime(u64::MAX));
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
@@ -68,7 +69,11 @@ impl Disk {
     }
 
     fn end(&self) {
-        self.backend.lock().unwrap().cut(tag(1)).unwrap();
+        self.backend
+            .lock()
+            .unwrap()
+            .revoke(tag(1), Farewell::None)
+            .unwrap();
         let mut told = self.told.lock().unwrap();
         told.phase = LeasePhase::Revoked;
         told.status = LeaseStatus::Revoked;

@@ -22,7 +22,7 @@ use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 pub use cut::Cut;
 pub use reconcile::{Stray, stray_tag};
 
-use crate::{Path, Store};
+use crate::{DataPath, Store};
 
 /// See the module. Of one kind of resource: its stores have the same paths.
 pub struct Provider {
@@ -35,7 +35,7 @@ pub struct Provider {
 struct Carrier {
     name: &'static str,
     transports: Vec<Transport>,
-    path: Arc<dyn Path>,
+    path: Arc<dyn DataPath>,
 }
 
 impl Carrier {
@@ -80,7 +80,10 @@ impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Provider")
             .field("stores", &self.stores.keys())
-            .field("paths", &self.paths.iter().map(|it| it.name).collect::<Vec<_>>())
+            .field(
+                "paths",
+                &self.paths.iter().map(|it| it.name).collect::<Vec<_>>(),
+            )
             .finish_non_exhaustive()
     }
 }
@@ -109,7 +112,7 @@ impl Provider {
         mut self,
         name: &'static str,
         transports: &[Transport],
-        path: Arc<dyn Path>,
+        path: Arc<dyn DataPath>,
     ) -> Self {
         let transports = transports.to_vec();
         self.paths.push(Carrier {
@@ -140,7 +143,8 @@ impl Provider {
 
     /// The end of the lease could not be proved. Never blocks.
     pub fn fenced(&self, tag: Tag) {
-        self.of(tag.lease_id).for_each(|(_, it)| it.path.fenced(tag));
+        self.of(tag.lease_id)
+            .for_each(|(_, it)| it.path.fenced(tag));
     }
 
     /// After the cut: takes away what the paths have left, then gives the part back.

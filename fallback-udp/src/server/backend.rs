@@ -2,12 +2,10 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
-use fabricbios_arena::{ALIGN, Arena};
-use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
-    StepError, Tag,
-};
-use fabricbios_wire::{Binding, ResourceId, Transport};
+use fabricbios_arena::Arena;
+use fabricbios_contract::{DataPath, Part, Revoked};
+use fabricbios_lease::{BindError, BindOrder, BootTime, Extent, Farewell, Proof, StepError, Tag};
+use fabricbios_wire::{Binding, LeaseId};
 
 use super::{
     bytes::Bytes, counters::Counters, memory_server::MemoryServer, road::Road, socket,
@@ -28,8 +26,6 @@ pub struct FbmuConfig {
     pub listen: SocketAddr,
     /// Threads, each with a socket; without a number one per processor, four at most.
     pub workers: Option<NonZeroUsize>,
-    /// The resource that the arena is.
-    pub resource_id: ResourceId,
     /// The bytes.
     pub arena: Arc<Arena>,
     /// New requests in sessions that a lease is served each second; what is more gets BUSY.
@@ -44,7 +40,6 @@ impl FbmuConfig {
 /// Leases of memory over UDP.
 #[derive(Debug)]
 pub struct FbmuBackend {
-    pub(super) resource_id: ResourceId,
     pub(super) arena: Arc<Arena>,
     pub(super) road: Road<Bytes>,
     counters: Arc<Counters>,
@@ -65,7 +60,6 @@ impl FbmuBackend {
         });
         let workers = workers.map_err(failed)?;
         Ok(Self {
-            resource_id: config.resource_id,
             arena: config.arena,
             road,
             counters,
@@ -91,21 +85,28 @@ impl FbmuBackend {
     }
 }
 
-impl Backend for FbmuBackend {
-    fn probe(&self) -> Result<Vec<Offer>, StepError> {
-        Ok(vec![Offer {
-            resource_id: self.resource_id,
-            capacity: self.arena.bytes(),
-            align: ALIGN,
-            transports: vec![Transport::Udp],
-            outlives: Outlives::arena(self.arena.backing().outlives_process),
-            layout: Layout::Stretches,
-            read_only: false,
-        }])
+impl FbmuBackend {
+    fn check_extent(&self, extent: Extent) -> Result<(), StepError> {
+        let Extent { offset, length } = extent;
+        let end = offset.checked_add(length);
+        if length > 0 && end.is_some_and(|end| end <= self.arena.bytes()) {
+            return Ok(());
+        }
+        let arena = self.arena.bytes();
+        let detail = format!("{length} bytes at {offset} are not within the {arena} of the arena");
+        Err(StepError::new("check extent", detail))
     }
+}
 
-    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
-        self.carry_out(order)
+impl DataPath for FbmuBackend {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        self.check_extent(part.extent).map_err(BindError::Refused)?;
+        let slot = self.road.slot(order.tag)?;
+        let bytes = Bytes {
+            arena: Arc::clone(&self.arena),
+            extent: part.extent,
+        };
+        self.road.bind(&slot, order.tag, bytes)
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) {
@@ -124,24 +125,20 @@ impl Backend for FbmuBackend {
         self.road.drop_old_key(tag)
     }
 
-    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {
-        self.road.cut(tag)
+    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
+        self.road.cut(tag).map(Revoked::proved)
     }
 
-    fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.check_extent(extent)?;
-        self.road
-            .give_back(tag, progress, |_| self.scrub(tag, extent, progress))
+    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.road.verify(tag, revoked)
     }
 
-    fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
-        if resource_id != self.resource_id {
-            let detail = format!("{resource_id} is not ours");
-            return Err(StepError::new("reset", detail));
-        }
-        leases
-            .iter()
-            .try_for_each(|(tag, extent)| self.remedy(*tag, *extent))
+    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.road.give_back(tag, progress, |_| ())
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(self.road.leases())
     }
 }
 

@@ -4,26 +4,14 @@ use std::{
     fs::{self, File, Metadata, OpenOptions},
     io::{self, Seek, SeekFrom},
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
-    path::PathBuf,
 };
+
+use fabricbios_contract::Volume;
 
 use super::buffer::Buffer;
 
-/// A lease's blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockFile {
-    /// A file or block device; no symbolic link.
-    pub path: PathBuf,
-    /// How much of it, from its start: whole blocks.
-    pub bytes: u64,
-    /// Bytes of a block: a power of two from 512 to 4,096, no smaller than what the storage can do.
-    pub block_bytes: u32,
-    /// Nothing is written.
-    pub read_only: bool,
-}
-
 /// Past the page cache, where the file system can do that. `Err` says what is wrong with it.
-pub(super) fn open(file: &BlockFile) -> Result<File, String> {
+pub(super) fn open(file: &Volume) -> Result<File, String> {
     check_sizes(file)?;
     check_kind(&fs::symlink_metadata(&file.path).map_err(told)?)?;
     let mut opened = match open_with(file, libc::O_DIRECT) {
@@ -44,7 +32,7 @@ pub(super) fn open(file: &BlockFile) -> Result<File, String> {
     Ok(opened)
 }
 
-fn check_sizes(file: &BlockFile) -> Result<(), String> {
+fn check_sizes(file: &Volume) -> Result<(), String> {
     let (bytes, block) = (file.bytes, file.block_bytes);
     if !block.is_power_of_two() || !(512..=4096).contains(&block) {
         return Err(format!(
@@ -65,7 +53,7 @@ fn check_kind(metadata: &Metadata) -> Result<(), String> {
     Err("neither a regular file nor a block device".into())
 }
 
-fn open_with(file: &BlockFile, flags: i32) -> io::Result<File> {
+fn open_with(file: &Volume, flags: i32) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(!file.read_only)
@@ -74,7 +62,7 @@ fn open_with(file: &BlockFile, flags: i32) -> io::Result<File> {
 }
 
 /// The kernel refuses (EINVAL, open(2)) what is not aligned to the blocks of the storage.
-fn read_last(opened: &File, file: &BlockFile) -> Result<(), String> {
+fn read_last(opened: &File, file: &Volume) -> Result<(), String> {
     let block = file.block_bytes as usize;
     let last = file.bytes - u64::from(file.block_bytes);
     let read = opened.read_exact_at(&mut Buffer::new().payload()[..block], last);

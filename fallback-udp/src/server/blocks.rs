@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_contract::Volume;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{DataOp, DataService};
 
 use super::{
-    block_file::{self, BlockFile},
+    block_file,
     entry::{Content, Entry},
 };
 use crate::{Io, Share, Space};
@@ -54,7 +55,7 @@ pub(super) struct UnderWay {
 
 impl Blocks {
     pub(super) fn open(
-        file: &BlockFile,
+        file: &Volume,
         write_verifier: u64,
         share: Arc<Share>,
     ) -> Result<Self, StepError> {
@@ -196,7 +197,7 @@ mod tests {
 
     /// One block, of storage that is called stuck after no time at all.
     fn entry(path: &std::path::Path) -> Arc<Entry<Blocks>> {
-        let file = BlockFile {
+        let file = Volume {
             path: path.into(),
             bytes: 512,
             block_bytes: 512,

@@ -11,12 +11,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicUsize},
 };
 
-use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
-use fabricbios_wire::Binding;
+use fabricbios_contract::{DataPath, Part, Revoked, Volume};
+use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag};
+use fabricbios_wire::{Binding, LeaseId};
 
 use super::{
-    backend::usual_workers, block_file::BlockFile, block_server::BlockServer, blocks::Blocks,
-    counters::Counters, road::Road, socket, tidying::Tidying, worker::Workers,
+    backend::usual_workers, block_server::BlockServer, blocks::Blocks, counters::Counters,
+    road::Road, socket, tidying::Tidying, worker::Workers,
 };
 use crate::{Room, Share};
 
@@ -37,6 +38,8 @@ pub struct FbbuConfig {
     /// Another number for each run of this machine, not 0: so clients notice that a power cut may have
     /// taken what they had not flushed. The daemon's own end takes nothing, so it changes nothing here.
     pub write_verifier: u64,
+    /// Asked about storage before a thread of this process opens it: an error where it would never come back.
+    pub answers: fn(&std::path::Path) -> Result<(), StepError>,
 }
 
 impl FbbuConfig {
@@ -44,12 +47,12 @@ impl FbbuConfig {
     pub const HALF_SENT_MAX: usize = 64 << 20;
 }
 
-/// The serving half of FBBU. As [`fabricbios_lease::Backend`], but that it owns no resource: whoever
-/// composes it brings the file.
+/// The serving half of FBBU.
 #[derive(Debug)]
 pub struct FbbuBackend {
     road: Road<Blocks>,
     write_verifier: u64,
+    answers: fn(&std::path::Path) -> Result<(), StepError>,
     room: Arc<Room>,
     /// Bytes that half-sent blocks of a tenant's leases keep, as long as it has leases.
     tenants: Mutex<HashMap<String, Weak<AtomicUsize>>>,
@@ -79,6 +82,7 @@ impl FbbuBackend {
             _tidying: Tidying::start(&road.serving, &room)?,
             road,
             write_verifier: config.write_verifier,
+            answers: config.answers,
             room,
             tenants: Mutex::default(),
             counters,
@@ -99,13 +103,14 @@ impl FbbuBackend {
         &self.counters
     }
 
-    /// A new binding; whatever the lease still has of an older generation is cut first, and what of it is
-    /// under way is waited for. Never opens access after a cut of the same or a newer generation has begun.
-    pub fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError> {
-        let slot = self.road.custody().find_or_make(tag.lease_id);
-        let slot = slot.ok_or(BindError::Cancelled)?;
+    /// Serves blocks as a binding of a lease of this tenant.
+    ///
+    /// # Errors
+    /// See [`DataPath::bind`].
+    pub fn serve(&self, tag: Tag, tenant: &str, volume: &Volume) -> Result<Binding, BindError> {
+        let slot = self.road.slot(tag)?;
         let share = Share::new(&self.room, self.tenant(tenant));
-        let blocks = Blocks::open(file, self.write_verifier, share).map_err(BindError::Failed)?;
+        let blocks = Blocks::open(volume, self.write_verifier, share).map_err(BindError::Failed)?;
         self.road.bind(&slot, tag, blocks)
     }
 
@@ -120,45 +125,62 @@ impl FbbuBackend {
         new
     }
 
-    /// [`fabricbios_lease::Backend::extend`].
-    pub fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.road.extend(tag, deadline);
-    }
-
-    /// [`fabricbios_lease::Backend::fenced`].
-    pub fn fenced(&self, tag: Tag) {
-        self.road.fenced(tag);
-    }
-
-    /// [`fabricbios_lease::Backend::rotate`].
-    pub fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.road.add_key(tag)
-    }
-
-    /// [`fabricbios_lease::Backend::retire_key`].
-    pub fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.road.drop_old_key(tag)
-    }
-
-    /// [`fabricbios_lease::Backend::cut`]: never waits for the storage. What had been handed to it before
-    /// may still land; nothing that is read leaves any more.
-    pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        self.road.cut(tag)
-    }
-
-    /// After a cut. `Ok`: no I/O of the lease is under way any more and its file is closed. Gives up when the
-    /// storage ends nothing for nine seconds. Idempotent. `progress` is called whenever something has ended.
-    pub fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.road.give_back(tag, progress, |entry| {
-            if let Some(entry) = entry {
-                entry.content.close();
-            }
-            Ok(())
-        })
-    }
-
     /// Closes the socket and ends the threads. What they have begun is waited for, two seconds at most.
     pub fn close(self) {
         drop(self.workers);
+    }
+}
+
+impl DataPath for FbbuBackend {
+    /// Whatever the lease still has of an older generation is cut first, and what of it is under way is waited for.
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let Some(volume) = &part.volume else {
+            let detail = format!("{}: it has no blocks", order.tag);
+            return Err(BindError::Refused(StepError::new("open blocks", detail)));
+        };
+        (self.answers)(&volume.path).map_err(BindError::Stranded)?;
+        let block = order.block.as_ref();
+        let read_only = volume.read_only || block.is_some_and(|it| it.terms.read_only);
+        let volume = Volume {
+            read_only,
+            ..volume.clone()
+        };
+        self.serve(order.tag, block.map_or("", |it| &it.tenant), &volume)
+    }
+
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        self.road.extend(tag, deadline);
+    }
+
+    fn fenced(&self, tag: Tag) {
+        self.road.fenced(tag);
+    }
+
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        self.road.add_key(tag)
+    }
+
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        self.road.drop_old_key(tag)
+    }
+
+    /// Never waits for the storage. What had been handed to it before may still land; nothing that is read leaves any
+    /// more.
+    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
+        self.road.cut(tag).map(Revoked::proved)
+    }
+
+    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.road.verify(tag, revoked)
+    }
+
+    /// Gives up when the storage ends nothing for nine seconds.
+    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.road
+            .give_back(tag, progress, |entry| entry.content.close())
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(self.road.leases())
     }
 }

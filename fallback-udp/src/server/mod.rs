@@ -1,8 +1,7 @@
-//! The serving half: sockets, threads, and the backend of the lease table.
+//! The serving half: sockets, threads, and what the lease table orders of them.
 
 mod backend;
 mod batch;
-mod bind;
 mod block_file;
 mod block_server;
 mod blocks;
@@ -29,7 +28,6 @@ mod tidying;
 mod worker;
 
 pub use backend::{FbmuBackend, FbmuConfig};
-pub use block_file::BlockFile;
 pub use counters::{Counters, Tally};
 pub use fbbu::{FbbuBackend, FbbuConfig};
 #[doc(hidden)]

@@ -152,7 +152,7 @@ fn ping(service: DataService, lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVE
     out
 }
 
-fn why_unreachable<C>(state: &State<C>) -> Proof {
+pub(super) fn why_unreachable<C>(state: &State<C>) -> Proof {
     match state {
         State::Cut { proof, .. } => proof.clone(),
         State::Empty => Proof::nothing_to_cut("it was never bound"),

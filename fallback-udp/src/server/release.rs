@@ -1,15 +1,13 @@
-//! After the cut: clean up, remember that the lease is over, forget the rest. And the remediation of
-//! what could not be cut or scrubbed.
+//! After the cut: clean up, remember that the lease is over, forget the rest.
 
 use std::{
     mem,
     sync::{Arc, PoisonError},
 };
 
-use fabricbios_lease::{Backend, Extent, Farewell, Lookup, StepError, Tag};
+use fabricbios_lease::{StepError, Tag};
 
 use super::{
-    backend::FbmuBackend,
     clock,
     entry::{Content, Entry},
     life::{Life, Slot, State},
@@ -31,7 +29,7 @@ impl<C: Content> Road<C> {
         &self,
         tag: Tag,
         progress: &dyn Fn(),
-        clean: impl FnOnce(Option<&Entry<C>>) -> Result<(), StepError>,
+        clean: impl FnOnce(&Entry<C>),
     ) -> Result<(), StepError> {
         let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
             // Scrubbing again would hit whoever has the bytes now. The lease may have been fenced
@@ -50,7 +48,9 @@ impl<C: Content> Road<C> {
             return Ok(());
         };
         let cleaned = wait_until_quiet(tag, entry.as_deref(), progress);
-        let cleaned = cleaned.and_then(|()| clean(entry.as_deref()));
+        if let (Ok(()), Some(entry)) = (&cleaned, &entry) {
+            clean(entry);
+        }
         self.finish(&slot, tag, entry, cleaned)
     }
 
@@ -76,38 +76,6 @@ impl<C: Content> Road<C> {
         }
         self.custody().release(tag.lease_id);
         Ok(())
-    }
-}
-
-impl FbmuBackend {
-    /// [`Backend::release`] without the scrub, for bytes that another road scrubs.
-    pub fn retire(&self, tag: Tag) -> Result<(), StepError> {
-        self.road.give_back(tag, &|| (), |_| Ok(()))
-    }
-
-    pub(super) fn scrub(
-        &self,
-        tag: Tag,
-        extent: Extent,
-        progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
-        let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
-        // Other bytes than were bound would leave the tenant's where they are.
-        let checked = self.road.custody().check(tag.lease_id, extent);
-        checked.map_err(|why| failed(format!("asked to release {extent:?}, but {why}")))?;
-        self.arena
-            .scrub(extent.offset, extent.length, progress)
-            .map_err(|outside| failed(outside.to_string()))
-    }
-
-    /// Cuts and releases again, whatever state the lease was left in, and looks whether it is gone.
-    pub(super) fn remedy(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
-        self.cut(tag, Farewell::None)?;
-        self.release(tag, extent, &|| ())?;
-        match self.road.custody().find(tag.lease_id) {
-            Lookup::Released | Lookup::Unknown => Ok(()),
-            Lookup::Here(_) => Err(StepError::new("reset", format_args!("{tag}: still there"))),
-        }
     }
 }
 

@@ -6,12 +6,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use fabricbios_contract::Revoked;
 use fabricbios_lease::{BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
-use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, Limits};
+use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits};
 
 use super::{
     entry::{Content, Entry},
     life::{Life, Slot, State},
+    proof::why_unreachable,
     serving::Serving,
 };
 use crate::{DataKey, Keys, Rate, Standing};
@@ -40,6 +42,19 @@ impl<C: Content> Road<C> {
     /// Held for a look-up, never while a slot's lock is wanted: no lease waits here for another.
     pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<Slot<C>>>> {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of a lease, made if need be.
+    pub(super) fn slot(&self, tag: Tag) -> Result<Arc<Slot<C>>, BindError> {
+        let slot = self.custody().find_or_make(tag.lease_id);
+        slot.ok_or(BindError::Cancelled)
+    }
+
+    /// Those of which there is an entry.
+    pub(super) fn leases(&self) -> Vec<LeaseId> {
+        let all = self.custody().all().into_iter();
+        let there = all.filter(|(_, slot)| !matches!(slot.lock().state, State::Empty));
+        there.map(|(lease, _)| lease).collect()
     }
 
     /// Serves `content` as the binding of a tag; of an older one nothing is under way any more then.
@@ -96,6 +111,25 @@ impl<C: Content> Road<C> {
             return Ok(moved_on.into());
         }
         self.end(&mut life, tag)
+    }
+
+    /// Entries end with their process: where this one has none, there is none.
+    pub(super) fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        if let Some(revoked) = revoked {
+            return Ok(revoked.steps.clone());
+        }
+        let Some(slot) = self.custody().find(tag.lease_id).here() else {
+            return Ok(Proof::nothing_to_cut("no entry of it is here"));
+        };
+        let life = slot.lock();
+        match &life.state {
+            State::Live(_) => Err(StepError::new(
+                "verify",
+                format_args!("{tag}: it is not cut"),
+            )),
+            State::Failed { error, .. } => Err(error.clone()),
+            ended => Ok(why_unreachable(ended)),
+        }
     }
 
     pub(super) fn add_key(&self, tag: Tag) -> Result<Binding, BindError> {

@@ -51,8 +51,8 @@ fn nothing_is_written_after_a_cut_has_returned() {
             }
             fixture.cut(1);
             let at_the_cut = fixture.bytes(1);
-            let asked = fixture.backend.counters().tally().received;
-            while fixture.backend.counters().tally().received < asked + 200 {
+            let asked = fixture.udp.counters().tally().received;
+            while fixture.udp.counters().tally().received < asked + 200 {
                 thread::yield_now();
             }
             assert_eq!(fixture.bytes(1), at_the_cut);

@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_arena::{Arena, Source};
+use fabricbios_arena::{Arena, ArenaStore, Source};
+use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 use nix::time::{ClockId, clock_gettime};
 
@@ -21,7 +22,8 @@ pub(crate) const RESOURCE: ResourceId = ResourceId(7);
 
 pub(crate) struct Fixture {
     pub(crate) arena: Arc<Arena>,
-    pub(crate) backend: FbmuBackend,
+    pub(crate) udp: Arc<FbmuBackend>,
+    pub(crate) backend: Provider,
 }
 
 impl Fixture {
@@ -36,8 +38,23 @@ impl Fixture {
 
     pub(crate) fn with(config: FbmuConfig) -> Self {
         let arena = Arc::clone(&config.arena);
-        let backend = FbmuBackend::open(config).unwrap();
-        Self { arena, backend }
+        let udp = Arc::new(FbmuBackend::open(config).unwrap());
+        let store = Arc::new(ArenaStore::new(Arc::clone(&arena)));
+        let backend = Provider::new().with_store(RESOURCE, store).with_path(
+            "UDP",
+            &[Transport::Udp],
+            udp.clone(),
+        );
+        Self {
+            arena,
+            udp,
+            backend,
+        }
+    }
+
+    pub(crate) fn close(self) {
+        drop(self.backend);
+        Arc::into_inner(self.udp).unwrap().close();
     }
 
     /// A lease that has a minute.
@@ -49,7 +66,7 @@ impl Fixture {
 
     /// A client of a lease, without a session.
     pub(crate) fn client(&self, number: u128, binding: &Binding) -> Client {
-        Client::new(self.backend.local_addr(), LeaseId(number), binding)
+        Client::new(self.udp.local_addr(), LeaseId(number), binding)
     }
 
     /// A client of a new lease, with a session.
@@ -82,7 +99,6 @@ pub(crate) fn config(arena: Arc<Arena>) -> FbmuConfig {
     FbmuConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         workers: NonZeroUsize::new(2),
-        resource_id: RESOURCE,
         arena,
         ops_per_second: FbmuConfig::OPS_PER_SECOND,
     }

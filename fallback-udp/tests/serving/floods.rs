@@ -25,11 +25,11 @@ fn a_flood_of_forged_frames_does_not_stop_the_holder() {
         threads.spawn(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             while !stop.load(Ordering::Acquire) {
-                let _sent = socket.send_to(&forged, fixture.backend.local_addr());
+                let _sent = socket.send_to(&forged, fixture.udp.local_addr());
             }
         });
         // It is more than is answered.
-        while fixture.backend.counters().tally().dropped == 0 {
+        while fixture.udp.counters().tally().dropped == 0 {
             thread::yield_now();
         }
         // A datagram may be lost in the flood; then the same one again.
@@ -60,9 +60,9 @@ fn few_answers_to_those_without_a_key() {
     for _ in 0..500 {
         client.socket.send(&forged).unwrap();
     }
-    let before = fixture.backend.counters().tally().received;
+    let before = fixture.udp.counters().tally().received;
     assert_eq!(client.ping_through().status, OK);
-    let tally = fixture.backend.counters().tally();
+    let tally = fixture.udp.counters().tally();
     assert!(tally.unauthenticated >= 1, "{before} {tally:?}");
     assert!(tally.unauthenticated < 100, "{tally:?}");
 }
@@ -98,5 +98,5 @@ fn what_is_no_frame_gets_no_answer_at_all() {
         client.socket.send(nothing).unwrap();
     }
     assert_eq!(client.ping().status, OK, "the only answer");
-    assert_eq!(fixture.backend.counters().tally().dropped, 4);
+    assert_eq!(fixture.udp.counters().tally().dropped, 4);
 }

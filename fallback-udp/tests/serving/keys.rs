@@ -1,6 +1,5 @@
 //! Rotation: two keys for a while, on the same sessions.
 
-use fabricbios_lease::Backend;
 use fabricbios_wire::DataStatus;
 
 use crate::{

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fabricbios_lease::{Backend, BindError, BootTime, Extent, Farewell, Outlives};
+use fabricbios_contract::DataPath as _;
+use fabricbios_lease::{BindError, BootTime, Extent, Farewell, Outlives};
 use fabricbios_wire::{DataStatus, ResourceId, Transport};
 
 use crate::{
@@ -38,7 +39,7 @@ fn a_binding_says_where_and_how_much() {
     let fixture = Fixture::new();
     let binding = fixture.lease(1);
     let endpoint = binding.udp_endpoint.unwrap();
-    assert_eq!(endpoint.port, fixture.backend.local_addr().port());
+    assert_eq!(endpoint.port, fixture.udp.local_addr().port());
     let limits = binding.limits.unwrap();
     assert_eq!((limits.offset, limits.length), (0, 4 * PAGE));
     assert!(binding.dp_key.is_some() && binding.rdma.is_none());
@@ -134,7 +135,7 @@ fn a_second_release_touches_no_bytes() {
     client.hello();
     assert_eq!(client.write(0, b"next tenant"), OK);
     fixture.release(1);
-    fixture.backend.retire(tag(1, 1)).unwrap();
+    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
     assert_eq!(client.read(0, 11), (OK, b"next tenant".to_vec()));
     assert!(matches!(
         fixture.backend.bind(&order(1, 2)),
@@ -147,9 +148,12 @@ fn retiring_leaves_the_scrub_to_the_other_road() {
     let fixture = Fixture::new();
     let mut client = fixture.leased(1);
     assert_eq!(client.write(0, b"left"), OK);
-    assert!(fixture.backend.retire(tag(1, 1)).is_err(), "not cut yet");
+    assert!(
+        fixture.udp.remove(tag(1, 1), &|| ()).is_err(),
+        "not cut yet"
+    );
     fixture.cut(1);
-    fixture.backend.retire(tag(1, 1)).unwrap();
+    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
     assert_eq!(&fixture.bytes(1)[..4], b"left");
     assert_eq!(client.ping().status, NO_LEASE);
 }
@@ -264,11 +268,11 @@ fn a_fence_that_another_road_caused_is_told_until_that_is_remedied() {
     let fixture = Fixture::new();
     let client = fixture.leased(1);
     fixture.cut(1);
-    fixture.backend.retire(tag(1, 1)).unwrap();
+    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
     fixture.backend.fenced(tag(1, 1));
     assert_eq!(client.ping().status, DataStatus::Fenced as u8);
     fixture.cut(1);
-    fixture.backend.retire(tag(1, 1)).unwrap();
+    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
     assert_eq!(client.ping().status, NO_LEASE);
 }
 
@@ -278,7 +282,7 @@ fn another_process_serves_the_same_bytes_under_new_keys() {
     let mut client = first.leased(1);
     assert_eq!(client.write(0, b"kept"), OK);
     let arena = std::sync::Arc::clone(&first.arena);
-    first.backend.close();
+    first.close();
     let second = Fixture::over(arena);
     let binding = second.lease(1);
     let mut again = second.client(1, &binding);

@@ -21,7 +21,7 @@ fn listening(address: impl Into<IpAddr>) -> Fixture {
 
 /// The socket of a client is connected: a reply from another address would not arrive.
 fn reaches(fixture: &Fixture, number: u128, address: impl Into<IpAddr>) {
-    let port = fixture.backend.local_addr().port();
+    let port = fixture.udp.local_addr().port();
     let server = SocketAddr::new(address.into(), port);
     let mut client = Client::new(server, LeaseId(number), &fixture.lease(number));
     client.hello();
@@ -53,10 +53,10 @@ fn one_address_of_ipv6() {
 fn a_port_in_use_is_an_error_that_says_so() {
     let first = Fixture::new();
     let mut second = config(Arc::clone(&first.arena));
-    second.listen = first.backend.local_addr();
+    second.listen = first.udp.local_addr();
     let error = FbmuBackend::open(second.clone()).unwrap_err().to_string();
     assert!(error.contains(&second.listen.to_string()), "{error}");
     assert!(error.contains("another program has the port"), "{error}");
-    first.backend.close();
+    first.close();
     FbmuBackend::open(second).expect("the port is free again");
 }

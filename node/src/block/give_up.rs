@@ -4,10 +4,9 @@
 use std::{sync::Arc, thread};
 
 use anyhow::Context;
+use fabricbios_contract::stray_tag;
 use fabricbios_nvmet::Target;
 use fabricbios_wire::ResourceId;
-
-use super::reconcile::stray_tag;
 
 /// Cuts and takes away all of them. A cut that fails is an error: a node that cannot end access does not
 /// start as if it had.

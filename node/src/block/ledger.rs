@@ -15,7 +15,6 @@ use fabricbios_pool::Facts;
 use fabricbios_wire::ResourceId;
 use serde::{Deserialize, Serialize};
 
-use super::parts::Ledger;
 use crate::{
     journal::{Change, Writer},
     records::{self, Record},
@@ -97,10 +96,10 @@ impl JournalLedger {
             records: Mutex::new(records),
         }
     }
-}
 
-impl Ledger for JournalLedger {
-    fn next_grant(&self, resource_id: ResourceId) -> Result<u64, StepError> {
+    /// The number of a grant of that pool that is about to be made: greater than any before, and written
+    /// down when it returns.
+    pub(super) fn next_grant(&self, resource_id: ResourceId) -> Result<u64, StepError> {
         let failed = |why: String| StepError::new("count grant", why);
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let record = records.get_mut(&resource_id);

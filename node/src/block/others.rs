@@ -4,6 +4,7 @@
 use std::{cell::RefCell, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
+use fabricbios_contract::stray_tag;
 use fabricbios_kernfs::{Sacrifice, Tree};
 use fabricbios_lease::StepError;
 use fabricbios_nvmet::{HostRecords, Target, TargetConfig, belongs_to, maker_of};
@@ -11,7 +12,7 @@ use fabricbios_pool::Facts;
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 use zeroize::Zeroizing;
 
-use super::{belonging::is_of, reconcile::stray_tag};
+use super::belonging::is_of;
 
 /// A subsystem whose namespaces cannot be listed in this time is being taken away by somebody.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -154,7 +155,7 @@ fn served_by(subsystem: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::parts::facts, *};
+    use super::{super::facts, *};
 
     const OLD: &str =
         "nqn.2026-11.org.fabricbios:00000000000000aa:00000000000000000000000000001234";

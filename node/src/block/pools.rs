@@ -4,22 +4,17 @@
 //! error. A pool that the last run had and that cannot be had now is withheld, and the node starts: what is
 //! broken must not keep it from what is not.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use fabricbios_pool::{Pool, PoolConfig};
+use fabricbios_pool::{Facts, Pool, PoolConfig};
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
 use super::{
     CONFIGFS, answers,
     ledger::PoolRecord,
     others::Others,
-    parts::Volumes,
     verdict::{Known, Pledge, Verdict, forgotten},
-    withheld::Withheld,
 };
 use crate::{
     config::Settings, detect::resource_id, journal::Change, left_behind::THIS_PROGRAM, past::Past,
@@ -28,7 +23,9 @@ use crate::{
 /// A pool as it is on offer, or is not.
 pub(super) struct OpenPool {
     pub(super) resource_id: ResourceId,
-    pub(super) volumes: Arc<dyn Volumes>,
+    pub(super) facts: Facts,
+    /// Or why it cannot be had.
+    pub(super) pool: Result<Pool, String>,
     pub(super) record: PoolRecord,
     pub(super) standing: Standing,
 }
@@ -201,7 +198,8 @@ impl Taker<'_> {
             Verdict::Trusted => Standing::Known,
             _ => Standing::Anew,
         };
-        Ok(self.pool(record, Arc::new(pool), standing))
+        let facts = facts.clone();
+        Ok(self.pool(record, facts, Ok(pool), standing))
     }
 
     fn absent(&self, path: &Path, record: &PoolRecord, why: &anyhow::Error) -> OpenPool {
@@ -223,15 +221,25 @@ impl Taker<'_> {
             pool = %path.display(), %why, %leases,
             "withheld: the node starts without this pool, and grants nothing of it"
         );
-        let volumes = Arc::new(Withheld::new(record, path, why));
-        self.pool(record.clone(), volumes, standing)
+        let facts = Facts {
+            name: path.display().to_string(),
+            ..record.facts()
+        };
+        self.pool(record.clone(), facts, Err(why), standing)
     }
 
-    fn pool(&self, record: PoolRecord, volumes: Arc<dyn Volumes>, standing: Standing) -> OpenPool {
+    fn pool(
+        &self,
+        record: PoolRecord,
+        facts: Facts,
+        pool: Result<Pool, String>,
+        standing: Standing,
+    ) -> OpenPool {
         let name = format!("{:032x}", record.identity);
         OpenPool {
             resource_id: resource_id(&self.node_id, ResourceType::Block, &name),
-            volumes,
+            facts,
+            pool,
             record,
             standing,
         }

@@ -90,7 +90,7 @@ pub(super) fn forgotten(of_pool: u64, of_journal: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::parts::facts, *};
+    use super::{super::facts, *};
     use crate::journal::Change;
 
     const IDENTITY: u128 = 7;

@@ -1,28 +1,19 @@
 //! A pool that the last run had and that cannot be had now: nothing of it is given out, and nothing of it
 //! is touched. What its leases hold stays theirs.
 
-use std::path::Path;
-
-use fabricbios_lease::{Condition, Extent, StepError};
-use fabricbios_pool::{Facts, Volume};
+use fabricbios_contract::{Part, Store};
+use fabricbios_lease::{BindError, BindOrder, Condition, Extent, StepError, Tag};
 use fabricbios_wire::LeaseId;
-
-use super::{ledger::PoolRecord, parts::Volumes};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Withheld {
-    facts: Facts,
     why: String,
 }
 
 impl Withheld {
-    pub(super) fn new(record: &PoolRecord, path: &Path, why: String) -> Self {
-        let facts = Facts {
-            name: path.display().to_string(),
-            ..record.facts()
-        };
-        Self { facts, why }
+    pub(super) fn new(why: String) -> Self {
+        Self { why }
     }
 
     fn error(&self) -> StepError {
@@ -30,29 +21,26 @@ impl Withheld {
     }
 }
 
-impl Volumes for Withheld {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-    fn count_grant(&self, _: u64) -> Result<(), StepError> {
+impl Store for Withheld {
+    fn prepare(&self, _: &BindOrder, _: &dyn Fn()) -> Result<(), StepError> {
         Err(self.error())
     }
-    fn prepare(&self, _: Extent, _: &dyn Fn()) -> Result<(), StepError> {
+    fn open(&self, _: &BindOrder) -> Result<Part, BindError> {
+        Err(BindError::Failed(self.error()))
+    }
+    fn forget(&self, _: Tag, _: Extent) -> Result<(), StepError> {
         Err(self.error())
     }
-    fn create(&self, _: LeaseId, _: Extent) -> Result<Volume, StepError> {
-        Err(self.error())
+    /// What is not on record is looked for when the pool is back; what is stays fenced until then.
+    fn release(&self, _: Tag, extent: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
+        extent.map_or(Ok(()), |_| Err(self.error()))
     }
-    fn reopen(&self, _: LeaseId, _: Extent) -> Result<Volume, StepError> {
-        Err(self.error())
+    fn may_release_later(&self) -> bool {
+        true
     }
     /// Whatever there is: it is looked for when the pool is back.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(Vec::new())
-    }
-    /// What is not on record is looked for when the pool is back; what is stays fenced until then.
-    fn destroy(&self, _: LeaseId, extent: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
-        extent.map_or(Ok(()), |_| Err(self.error()))
     }
     fn condition(&self) -> Condition {
         Condition::Degraded(self.error().to_string())

@@ -1,13 +1,12 @@
 //! Ends access to a lease's subsystem, and proves it. docs/decisions/0008-nvmet-cut.md has the reasons.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Instant};
 
+use fabricbios_contract::Revoked;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
+use serde::{Deserialize, Serialize};
 
 use super::{
     faults,
@@ -26,37 +25,54 @@ pub(super) struct Cut<'a> {
     pub(super) subsystem: String,
 }
 
-/// Access that has ended, and what is said of it.
-#[derive(Clone, Debug)]
-pub(super) enum Severed {
-    /// There was none.
-    Nothing,
-    Links {
-        /// Numbers of the ports that had the link.
-        ports: Vec<u16>,
-        hosts: Vec<String>,
-        /// That took so long.
-        took: Duration,
-    },
+/// What was unlinked, for the proof.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Unlinked {
+    /// Numbers of the ports that had the link. None: nobody knows which had it.
+    pub(super) ports: Vec<u16>,
+    /// A host that was allowed.
+    host: Option<String>,
 }
 
 impl Cut<'_> {
     /// Ends access: new connections stop with the host, old ones with the link. Waits for nothing but other
     /// cuts that do the same, and looks at nothing that it need not know.
-    pub(super) fn sever(&self) -> Result<Severed, StepError> {
-        let _turn = self.proofs.turns.begin();
-        let exists = self.tree.exists(subsystem_at(&self.subsystem));
-        if !exists.map_err(|error| self.error(error))? {
-            return Ok(Severed::Nothing);
-        }
+    pub(super) fn revoke(&self) -> Result<Revoked, StepError> {
         let started = Instant::now();
-        let hosts = self.disallow_hosts()?;
-        let ports = self.unlink()?;
-        Ok(Severed::Links {
-            ports,
-            hosts,
-            took: started.elapsed(),
+        let Some(unlinked) = self.shut()? else {
+            return Ok(Revoked::proved(nothing_there()));
+        };
+        let mut steps = Proof::default();
+        let count = unlinked.ports.len();
+        steps.add(
+            "unlink",
+            started.elapsed(),
+            format_args!("from {count} ports"),
+        );
+        let found = postcard::to_allocvec(&unlinked);
+        Ok(Revoked {
+            steps,
+            is_proved: false,
+            found: found.map_err(|error| self.error(error))?,
         })
+    }
+
+    /// `None`: there is no subsystem.
+    pub(super) fn shut(&self) -> Result<Option<Unlinked>, StepError> {
+        let _turn = self.proofs.turns.begin();
+        if !self.is_there()? {
+            return Ok(None);
+        }
+        let hosts = self.disallow_hosts()?;
+        Ok(Some(Unlinked {
+            ports: self.unlink()?,
+            host: hosts.into_iter().next(),
+        }))
+    }
+
+    fn is_there(&self) -> Result<bool, StepError> {
+        let exists = self.tree.exists(subsystem_at(&self.subsystem));
+        exists.map_err(|error| self.error(error))
     }
 
     fn disallow_hosts(&self) -> Result<Vec<String>, StepError> {
@@ -85,12 +101,18 @@ impl Cut<'_> {
     }
 
     /// `Ok`: proven unreachable.
-    pub(super) fn prove(&self, severed: Severed) -> Result<Proof, StepError> {
-        let Severed::Links { ports, hosts, took } = severed else {
-            return Ok(Proof::nothing_to_cut("there is no subsystem of the lease"));
+    pub(super) fn verify(&self, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        let (mut proof, unlinked) = match revoked {
+            Some(revoked) if revoked.is_proved => return Ok(revoked.steps.clone()),
+            Some(revoked) => {
+                let unlinked = postcard::from_bytes(&revoked.found);
+                let unlinked: Unlinked = unlinked.map_err(|error| self.error(error))?;
+                (revoked.steps.clone(), unlinked)
+            }
+            None if self.is_there()? => (Proof::default(), Unlinked::default()),
+            None => return Ok(nothing_there()),
         };
-        let mut proof = Proof::default();
-        proof.add("unlink", took, format_args!("from {} ports", ports.len()));
+        let Unlinked { ports, host } = unlinked;
         let started = Instant::now();
         let anchored = self.proofs.settle()?;
         self.sweep_all(&ports, &anchored)?;
@@ -99,8 +121,8 @@ impl Cut<'_> {
         let proven = self.proofs.prove(Case {
             lease: self.lease,
             subsystem: self.subsystem.clone(),
-            ports: ports.clone(),
-            host: hosts.into_iter().next(),
+            ports,
+            host,
         })?;
         let took = started.elapsed();
         for answer in proven.answers {
@@ -147,4 +169,8 @@ impl Cut<'_> {
         let subsystem = &self.subsystem;
         StepError::new("cut", format_args!("subsystem {subsystem}: {detail}"))
     }
+}
+
+fn nothing_there() -> Proof {
+    Proof::nothing_to_cut("there is no subsystem of the lease")
 }

@@ -37,6 +37,7 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_contract::Revoked;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError, Tag};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
@@ -161,40 +162,52 @@ impl Target {
         roads.map(|(_, road)| road).collect()
     }
 
-    /// The first half of a [`Target::cut`], which does it itself where nobody did: ends access, by unlinking
-    /// from every port, and proves nothing yet. It never waits for the proof of another lease; so where
-    /// many leases end together, all of them end before the first one is proved. What fails here is
-    /// tried again by the cut, which tells it.
-    pub fn sever(&self, tag: Tag) {
+    /// Ends access, by unlinking from every port, and proves nothing yet. Idempotent; also for a lease of an earlier
+    /// process. It never waits for the proof of another lease; so where many leases end together, all of them end
+    /// before the first one is proved. Depends on no storage.
+    ///
+    /// # Errors
+    /// The subsystem may still be linked, and a host allowed.
+    pub fn revoke(&self, tag: Tag) -> Result<Revoked, StepError> {
         let slot = self.slots.of(tag.lease_id);
-        let mut links = slot.links();
-        if links.gate.revoke(tag.generation).is_ok() {
-            self.with_cut(tag, |cut| links.severed = cut.sever().ok());
+        let mut gate = slot.gate();
+        match gate.revoke(tag.generation) {
+            Err(moved_on) => Ok(Revoked::proved(moved_on.into())),
+            Ok(()) => self.cut_of(tag).revoke(),
         }
     }
 
-    /// Ends access; `Ok` is the proof. Idempotent; also for a lease of an earlier process. Depends on no
-    /// storage. Cuts of several leases share the proof.
-    pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
+    /// Proves that access has ended. Without `revoked` it looks at every port of this node. Cuts of several leases
+    /// share the proof.
+    ///
+    /// # Errors
+    /// A port has the subsystem, a host is allowed, or a port answers otherwise than it should.
+    pub fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let slot = self.slots.of(tag.lease_id);
-        let mut links = slot.links();
-        if let Err(moved_on) = links.gate.revoke(tag.generation) {
+        if let Err(moved_on) = slot.gate().check_current(tag.generation) {
             return Ok(moved_on.into());
         }
-        self.with_cut(tag, |cut| {
-            let severed = links.severed.take().map_or_else(|| cut.sever(), Ok)?;
-            cut.prove(severed)
-        })
-        .inspect(|_| links.gate.ended(tag.generation))
+        let proof = self.cut_of(tag).verify(revoked)?;
+        slot.gate().ended(tag.generation);
+        Ok(proof)
     }
 
-    fn with_cut<T>(&self, tag: Tag, act: impl FnOnce(&Cut<'_>) -> T) -> T {
-        act(&Cut {
+    /// Ends access and proves it.
+    ///
+    /// # Errors
+    /// See [`Target::revoke`] and [`Target::verify`].
+    pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
+        let revoked = self.revoke(tag)?;
+        self.verify(tag, Some(&revoked))
+    }
+
+    fn cut_of(&self, tag: Tag) -> Cut<'_> {
+        Cut {
             tree: &self.tree,
             proofs: &self.proofs,
             lease: tag.lease_id,
             subsystem: self.names.subsystem(tag.lease_id),
-        })
+        }
     }
 
     /// Every lease of this node of which there is something, whole or half made.

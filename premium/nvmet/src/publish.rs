@@ -66,12 +66,9 @@ impl Target {
     }
 
     fn publish_in(&self, slot: &Slot, export: &Export) -> Result<NvmeofBinding, BindError> {
-        let mut links = slot.links();
-        if !links.gate.begin(export.tag.generation) {
+        if !slot.gate().begin(export.tag.generation) {
             return Err(BindError::Cancelled);
         }
-        links.severed = None;
-        drop(links);
         let device_path = acceptable(export)?;
         let ports = self.ports_for(export)?;
         let taken = self.take_credential(export)?;
@@ -93,7 +90,9 @@ impl Target {
         });
         let made = made.and_then(|()| open_all(slot, export.tag, &links, &mut run));
         match made {
-            Ok(()) => self.binding(export, credential, &ports),
+            Ok(()) => self
+                .binding(export, credential, &ports)
+                .map_err(BindError::Failed),
             Err(stopped) => Err(self.take_back(export.tag, run, &taken, stopped)),
         }
     }
@@ -105,7 +104,7 @@ impl Target {
         let work = slot.work();
         let nothing = || refused(format_args!("{tag} has no export here to give new keys to"));
         let export = work.as_ref().ok_or_else(nothing)?;
-        if !slot.links().gate.admits(tag.generation) {
+        if !slot.gate().admits(tag.generation) {
             return Err(BindError::Cancelled);
         }
         let mut credentials = self.credentials();
@@ -121,8 +120,23 @@ impl Target {
         }
         faults::passed("rekey credentials");
         drop(credentials);
-        let ports = self.linked_ports(tag)?;
+        let ports = self.linked_ports(tag).map_err(BindError::Stranded)?;
         self.binding(export, &new, &ports)
+            .map_err(BindError::Failed)
+    }
+
+    /// What a client needs to know of a lease that has an export.
+    ///
+    /// # Errors
+    /// It has none here.
+    pub fn binding_of(&self, tag: Tag) -> Result<NvmeofBinding, StepError> {
+        let slot = self.slots.of(tag.lease_id);
+        let work = slot.work();
+        let nothing = || StepError::new("look at export", format_args!("{tag} has none here"));
+        let export = work.as_ref().ok_or_else(nothing)?;
+        let credential = self.credentials().of(tag.lease_id).cloned();
+        let ports = self.linked_ports(tag)?;
+        self.binding(export, &credential.ok_or_else(nothing)?, &ports)
     }
 
     fn restore_keys(
@@ -151,13 +165,13 @@ impl Target {
     }
 
     /// Those that the lease was given; one that joined later has no link of it.
-    fn linked_ports(&self, tag: Tag) -> Result<Vec<&Port>, BindError> {
+    fn linked_ports(&self, tag: Tag) -> Result<Vec<&Port>, StepError> {
         let subsystem = self.names.subsystem(tag.lease_id);
         let linked = |port: &Port| self.tree.exists(link_at(port.number, &subsystem));
         let mut ports = Vec::new();
         for port in &self.ports.list {
             let linked = linked(port).map_err(|error| StepError::new("look at ports", error));
-            if linked.map_err(BindError::Stranded)? {
+            if linked? {
                 ports.push(port);
             }
         }
@@ -233,7 +247,7 @@ impl Target {
         export: &Export,
         credential: &Credential,
         ports: &[&Port],
-    ) -> Result<NvmeofBinding, BindError> {
+    ) -> Result<NvmeofBinding, StepError> {
         let address = |port: &&Port| NvmeofAddress {
             transport: port.setting.transport,
             endpoint: Endpoint::from(port.setting.address),
@@ -245,8 +259,7 @@ impl Target {
             .min(CTRL_LOSS_MAX);
         Ok(NvmeofBinding {
             addresses: ports.iter().map(address).collect(),
-            subsystem: subsystem
-                .map_err(|error| BindError::Failed(StepError::new("name of subsystem", error)))?,
+            subsystem: subsystem.map_err(|error| StepError::new("name of subsystem", error))?,
             nsid: NAMESPACE,
             host_nqn: credential.host_nqn.clone(),
             host_id: credential.host_id,
@@ -290,10 +303,8 @@ fn open_all(
     run: &mut Run<'_, fabricbios_kernfs::Tree>,
 ) -> Result<(), Stopped> {
     for link in links {
-        let mut held = slot.links();
-        held.gate
-            .open(tag.generation)
-            .map_err(|_shut| Stopped::Cut)?;
+        let mut gate = slot.gate();
+        gate.open(tag.generation).map_err(|_shut| Stopped::Cut)?;
         run.take(link)?;
     }
     Ok(())

@@ -19,7 +19,7 @@ impl Target {
         let work = slot.work();
         let subsystem = self.names.subsystem(lease);
         self.refuse_linked(&subsystem)?;
-        slot.links().gate.remove();
+        slot.gate().remove();
         let exists = self.tree.exists(subsystem_at(&subsystem));
         if exists.map_err(|error| StepError::new("remove", error))? {
             self.remove_namespace(&subsystem, work.as_ref())?;

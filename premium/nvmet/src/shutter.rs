@@ -6,12 +6,7 @@ use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseId, NodeId};
 
-use super::{
-    cut::{Cut, Severed},
-    names::Names,
-    probe::Asker,
-    proof::Proofs,
-};
+use super::{cut::Cut, names::Names, probe::Asker, proof::Proofs};
 
 /// Knows nothing of leases but their names.
 #[derive(Debug)]
@@ -35,12 +30,10 @@ impl Shutter {
         }
     }
 
-    /// The first half of a [`super::Target::cut`]; the numbers of the ports from which it was unlinked.
+    /// What [`super::Target::revoke`] does; the numbers of the ports from which it was unlinked.
     pub fn shut(&self, lease: LeaseId) -> Result<Vec<u16>, StepError> {
-        match self.cut(lease).sever()? {
-            Severed::Nothing => Ok(Vec::new()),
-            Severed::Links { ports, .. } => Ok(ports),
-        }
+        let unlinked = self.cut(lease).shut()?;
+        Ok(unlinked.map(|it| it.ports).unwrap_or_default())
     }
 
     /// After a moment, the last connections of leases that were shut on these ports fall. For when the daemon

@@ -1,7 +1,7 @@
 //! Which generation of which lease may still open access.
 //!
-//! A lease has two locks. That of its links is held while a link to a port is made, and by a cut as long as it
-//! goes on; so nothing opens behind a cut, and a cut waits for one link at most. `work` keeps what makes and
+//! A lease has two locks. That of its gate is held while a link to a port is made, and by a cut while it
+//! unlinks; so nothing opens behind a cut, and a cut waits for one link at most. `work` keeps what makes and
 //! removes the lease's objects apart, which may take seconds; a cut never wants it.
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
 use fabricbios_lease::Gate;
 use fabricbios_wire::LeaseId;
 
-use super::{Export, cut::Severed};
+use super::Export;
 
 /// Leases of which nothing is left that are remembered, so that a straggling order for one makes nothing.
 const GONE: usize = 16_384;
@@ -20,16 +20,8 @@ const GONE: usize = 16_384;
 /// One lease.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    links: Mutex<Links>,
+    gate: Mutex<Gate>,
     work: Mutex<Option<Export>>,
-}
-
-/// What gives access.
-#[derive(Debug, Default)]
-pub(super) struct Links {
-    pub(super) gate: Gate,
-    /// Access has ended, and that is not proved yet.
-    pub(super) severed: Option<Severed>,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +36,8 @@ struct Inner {
 }
 
 impl Slot {
-    pub(super) fn links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was last exported is what it guards.
@@ -93,8 +85,8 @@ mod tests {
     fn a_removed_lease_does_not_come_back_and_is_forgotten_in_the_end() {
         let slots = Slots::default();
         let first = slots.of(LeaseId(0));
-        first.links().gate.remove();
-        assert!(!slots.of(LeaseId(0)).links().gate.begin(Generation(1)));
+        first.gate().remove();
+        assert!(!slots.of(LeaseId(0)).gate().begin(Generation(1)));
         for lease in 0..GONE as u128 + 1 {
             slots.of(LeaseId(lease));
             slots.forget_later(LeaseId(lease));

@@ -441,29 +441,33 @@ fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
     let road = road(&bindings[0], NvmeofTransport::Tcp, false);
     let busy = [0, 15].map(|at| Busy::write(&connect(&bindings[at], road).unwrap()));
     thread::scope(|scope| {
-        let severing: Vec<_> = (1..=16)
+        let revoking: Vec<_> = (1..=16)
             .map(|lease| {
                 scope.spawn({
                     let target = &target;
-                    move || target.sever(tag(lease, 1))
+                    move || target.revoke(tag(lease, 1)).unwrap()
                 })
             })
             .collect();
-        severing.into_iter().for_each(|it| it.join().unwrap());
+        let revoked = revoking.into_iter().map(|it| it.join().unwrap());
+        let revoked: Vec<_> = revoked.collect();
         let linked = |at: &&str| at.contains("/subsystems/") && !at.contains("anchor");
         let picture = picture();
         let linked: Vec<&str> = picture.lines().filter(linked).collect();
         assert_eq!(linked, Vec::<&str>::new());
         busy.into_iter().for_each(Busy::fails);
-        let cutting: Vec<_> = (1..=16)
-            .map(|lease| {
+        let verifying: Vec<_> = (1..=16)
+            .zip(revoked)
+            .map(|(lease, revoked)| {
                 scope.spawn({
                     let target = &target;
-                    move || target.cut(tag(lease, 1)).unwrap()
+                    // As after a crash in between.
+                    let revoked = Some(revoked).filter(|_| lease > 8);
+                    move || target.verify(tag(lease, 1), revoked.as_ref()).unwrap()
                 })
             })
             .collect();
-        for proof in cutting.into_iter().map(|it| it.join().unwrap()) {
+        for proof in verifying.into_iter().map(|it| it.join().unwrap()) {
             println!("{proof}");
             assert!(
                 proof

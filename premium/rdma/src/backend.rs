@@ -5,17 +5,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_arena::{ALIGN, Arena};
+use fabricbios_arena::Arena;
+use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Custody, Extent, Farewell, Layout, Lookup, Offer,
-    Outlives, Proof, StepError, Tag,
+    BindError, BindOrder, BootTime, Custody, Farewell, Lookup, Proof, StepError, Tag,
 };
-use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
+use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId};
 
 use super::{
     device::{Device, Found, close},
     hardware::Hardware,
-    life::CutStep,
+    life::{CutStep, State},
     parts::Parts,
     permits::Permits,
     slot::Slot,
@@ -76,7 +76,7 @@ pub struct RdmaInventory {
 pub struct RdmaBackend {
     pub(super) hardware: Hardware,
     pub(super) resource_id: ResourceId,
-    /// Of the bytes of the arena that have a binding over this path.
+    /// Of the leases that have, or had, a binding over this path.
     custody: Mutex<Custody<Arc<Slot<Parts>>>>,
     pub(super) bring_ups: Permits,
 }
@@ -144,7 +144,7 @@ impl RdmaBackend {
                 generation,
                 resource_id: self.resource_id,
             };
-            self.cut(tag, Farewell::None)?;
+            self.end(tag, Farewell::None)?;
         }
         let Hardware { device, shared, .. } = self.hardware;
         shared.close()?;
@@ -176,40 +176,10 @@ fn own_tag(resource_id: ResourceId) -> Tag {
     }
 }
 
-impl Backend for RdmaBackend {
-    fn probe(&self) -> Result<Vec<Offer>, StepError> {
-        Ok(vec![Offer {
-            resource_id: self.resource_id,
-            capacity: self.hardware.arena.bytes(),
-            align: ALIGN,
-            transports: vec![Transport::Rdma],
-            outlives: Outlives::arena(self.hardware.arena.backing().outlives_process),
-            layout: Layout::Stretches,
-            read_only: false,
-        }])
-    }
-
-    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
-        self.carry_out(order)
-    }
-
-    /// The device looks at no clock; the guard does. Leases over another road are none of its.
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        let is_here = self.custody().find(tag.lease_id).here().is_some();
-        if let (Some(guard), true) = (&self.hardware.guard, is_here) {
-            guard.extend(tag.lease_id, deadline);
-        }
-    }
-
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.add_key(tag)
-    }
-
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.drop_old_key(tag)
-    }
-
-    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
+impl RdmaBackend {
+    /// Ends access and proves it: the two cannot be told apart here, since the regions of a lease stay until its queue
+    /// pairs are proved gone.
+    pub(super) fn end(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
         let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
@@ -226,20 +196,57 @@ impl Backend for RdmaBackend {
                 .error("cut", tag, "an earlier cut does not end")),
         }
     }
+}
 
-    fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.give_back(tag, extent, progress)
+impl DataPath for RdmaBackend {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        self.carry_out(order, part.extent)
     }
 
-    fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
-        if resource_id != self.resource_id {
-            return Err(StepError::new(
-                "reset",
-                format_args!("{resource_id} is not ours"),
-            ));
+    /// The device looks at no clock; the guard does. Leases over another path are none of its.
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        let is_here = self.custody().find(tag.lease_id).here().is_some();
+        if let (Some(guard), true) = (&self.hardware.guard, is_here) {
+            guard.extend(tag.lease_id, deadline);
         }
-        leases
-            .iter()
-            .try_for_each(|(tag, extent)| self.remedy(*tag, *extent))
+    }
+
+    /// Whoever still asks is answered by the device.
+    fn fenced(&self, _tag: Tag) {}
+
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        self.add_key(tag)
+    }
+
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        self.drop_old_key(tag)
+    }
+
+    fn revoke(&self, tag: Tag, farewell: Farewell) -> Result<Revoked, StepError> {
+        self.end(tag, farewell).map(Revoked::proved)
+    }
+
+    /// Queue pairs end with their process: where this one knows nothing of a lease, there is nothing of it.
+    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        if let Some(revoked) = revoked {
+            return Ok(revoked.steps.clone());
+        }
+        let found = self.custody().find(tag.lease_id);
+        let Some(slot) = found.here() else {
+            return Ok(Proof::nothing_to_cut("no queue pair of it is here"));
+        };
+        let life = slot.lock();
+        life.check_ended(tag.generation)
+            .map_err(|why| self.hardware.error("verify", tag, why))
+    }
+
+    fn remove(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
+        self.give_back(tag)
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.custody().all().into_iter();
+        let there = all.filter(|(_, slot)| !matches!(slot.lock().state, State::Empty));
+        Ok(there.map(|(lease, _)| lease).collect())
     }
 }

@@ -5,9 +5,7 @@
 //! A binding in use goes on meanwhile, and whatever fails takes nothing from it. When the new one is connected the older
 //! one is cut, with proof, and only then the new one opens: no two of a lease are open at any time.
 
-use std::sync::Arc;
-
-use fabricbios_lease::{Backend, BindError, BindOrder, Farewell, NotFree, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, StepError, Tag};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
@@ -29,11 +27,17 @@ enum Before {
 }
 
 impl RdmaBackend {
-    pub(super) fn carry_out(&self, order: &BindOrder) -> Result<Binding, BindError> {
-        self.check_order(order).map_err(BindError::Refused)?;
+    pub(super) fn carry_out(
+        &self,
+        order: &BindOrder,
+        extent: Extent,
+    ) -> Result<Binding, BindError> {
+        self.check_order(order, extent)
+            .map_err(BindError::Refused)?;
         self.check_guard(order.tag)?;
-        let slot = self.claim(order)?;
-        let made = self.queue_pairs_for(&slot, order);
+        let slot = self.custody().find_or_make(order.tag.lease_id);
+        let slot = slot.ok_or(BindError::Cancelled)?;
+        let made = self.queue_pairs_for(&slot, order, extent);
         let result = made.and_then(|(parts, before)| self.establish(&slot, order, parts, before));
         if result.is_err() {
             self.forget_if_nothing(&slot, order);
@@ -41,7 +45,7 @@ impl RdmaBackend {
         result
     }
 
-    fn check_order(&self, order: &BindOrder) -> Result<(), StepError> {
+    fn check_order(&self, order: &BindOrder, extent: Extent) -> Result<(), StepError> {
         let road = matches!(
             order.transport,
             Transport::Rdma | Transport::Both | Transport::Auto
@@ -57,19 +61,7 @@ impl RdmaBackend {
             .peers
             .iter()
             .try_for_each(|peer| self.hardware.check_peer(peer))?;
-        memory::check(&self.hardware.arena, order.extent)
-    }
-
-    fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Parts>>, BindError> {
-        let claimed = self.custody().claim(order.tag.lease_id, order.extent);
-        claimed.map_err(|why| match why {
-            NotFree::Released => BindError::Cancelled,
-            _ => {
-                // Whose they are is for the log and not for the next tenant.
-                tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
-                self.failed(order.tag, "the bytes are not free on this node yet")
-            }
-        })
+        memory::check(&self.hardware.arena, extent)
     }
 
     /// Until this thread owns queue pairs in INIT: those of the slot, which is Connecting then, or others beside it.
@@ -77,12 +69,13 @@ impl RdmaBackend {
         &self,
         slot: &Slot<Parts>,
         order: &BindOrder,
+        extent: Extent,
     ) -> Result<(Parts, Before), BindError> {
         let tag = order.tag;
         loop {
             match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
-                BindStep::Fresh => return self.fresh(slot, order, Before::Nothing),
-                BindStep::Beside => return self.fresh(slot, order, Before::InUse),
+                BindStep::Fresh => return self.fresh(slot, (order, extent), Before::Nothing),
+                BindStep::Beside => return self.fresh(slot, (order, extent), Before::InUse),
                 BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
                 BindStep::Tidy(leftovers) => {
                     let tidied = self.tidy(slot, leftovers, tag);
@@ -99,11 +92,11 @@ impl RdmaBackend {
     fn fresh(
         &self,
         slot: &Slot<Parts>,
-        order: &BindOrder,
+        (order, extent): (&BindOrder, Extent),
         before: Before,
     ) -> Result<(Parts, Before), BindError> {
         let count = order.peers.len().max(1);
-        match self.hardware.prepare(order.tag, order.extent, count) {
+        match self.hardware.prepare(order.tag, extent, count) {
             Ok(parts) => Ok((parts, before)),
             Err((parts, error)) => {
                 Err(self.give_up(slot, order.tag, parts, before, BindError::Failed(error)))
@@ -165,9 +158,8 @@ impl RdmaBackend {
             return Ok(());
         };
         let older = Tag { generation, ..tag };
-        let proof = self
-            .cut(older, Farewell::None)
-            .map_err(BindError::Stranded)?;
+        let proof = self.end(older, Farewell::None);
+        let proof = proof.map_err(BindError::Stranded)?;
         tracing::debug!(lease = %older, %proof, "cut: another binding takes its place");
         Ok(())
     }

@@ -51,9 +51,9 @@ pub(crate) enum State<P> {
     Cut(Proof),
     /// Could not be proven unreachable.
     Failed { remains: P, error: StepError },
-    /// A thread is scrubbing, or has: the gate says so then, and the slot is on its way out of the table.
+    /// A thread is tidying up, or has: the gate says so then, and the slot is on its way out of the table.
     Releasing,
-    /// Unreachable, but could not be scrubbed or tidied.
+    /// Unreachable, but could not be tidied up.
     Dirty(StepError),
 }
 
@@ -92,8 +92,8 @@ pub(crate) enum CutStep<P> {
 /// What a release has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseStep<P> {
-    /// Take these away and scrub; the state is Releasing.
-    Scrub(Vec<P>),
+    /// Take these away; the state is Releasing.
+    Tidy(Vec<P>),
     /// Done before.
     Done,
     /// It is not cut.
@@ -173,6 +173,21 @@ impl<P> Life<P> {
         }
     }
 
+    /// The proof that nothing of this generation, or an older one, gives access.
+    pub(super) fn check_ended(&self, generation: Generation) -> Result<Proof, String> {
+        match &self.state {
+            State::Failed { error, .. } => Err(format!("its cut failed: {error}")),
+            State::Cutting => Err("it is being cut".into()),
+            State::Connecting if self.gate.is_revoked(generation) => {
+                Ok(why_unreachable(&self.state))
+            }
+            State::Prepared(_) | State::Live(_) | State::Connecting => Err("it is not cut".into()),
+            State::Empty | State::Cut(_) | State::Releasing | State::Dirty(_) => {
+                Ok(why_unreachable(&self.state))
+            }
+        }
+    }
+
     pub(super) fn begin_release(&mut self, generation: Generation) -> ReleaseStep<P> {
         if let Err(moved_on) = self.gate.check_current(generation) {
             return ReleaseStep::Refuse(moved_on.to_string());
@@ -187,7 +202,7 @@ impl<P> Life<P> {
         let bound = self.gate.generation();
         match std::mem::replace(&mut self.state, State::Releasing) {
             State::Cut(_) | State::Dirty(_) | State::Empty => {
-                ReleaseStep::Scrub(std::mem::take(&mut self.leftovers))
+                ReleaseStep::Tidy(std::mem::take(&mut self.leftovers))
             }
             other => {
                 let step = match &other {

@@ -1,4 +1,4 @@
-//! The arena as a device has it: registered, checked and scrubbed, extent by extent.
+//! The arena as a device has it: registered and checked, extent by extent.
 //!
 //! The bytes themselves are the arena's own; nothing here maps or makes any.
 
@@ -61,13 +61,6 @@ pub(crate) fn check(arena: &Arena, extent: Extent) -> Result<(), StepError> {
             arena.bytes()
         ),
     ))
-}
-
-/// Overwrites an extent with zeros. `progress` is called after every MiB.
-pub(crate) fn scrub(arena: &Arena, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-    arena
-        .scrub(extent.offset, extent.length, progress)
-        .map_err(|error| StepError::new("zero arena", error))
 }
 
 /// What an operator can do about a registration that failed.

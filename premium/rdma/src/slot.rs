@@ -237,7 +237,7 @@ mod tests {
         assert!(slot.is_revoked(G2), "it must not open any more");
         assert_eq!(slot.lock().begin_release(G2), ReleaseStep::Wait);
         slot.changed(vec!["rest"]);
-        assert_eq!(slot.begin_release(G2), ReleaseStep::Scrub(vec!["rest"]));
+        assert_eq!(slot.begin_release(G2), ReleaseStep::Tidy(vec!["rest"]));
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
         std::thread::scope(|threads| {
             let release = threads.spawn(|| slot.begin_release(G1));
             slot.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
-            assert_eq!(release.join().unwrap(), ReleaseStep::Scrub(Vec::new()));
+            assert_eq!(release.join().unwrap(), ReleaseStep::Tidy(Vec::new()));
         });
     }
 
@@ -341,7 +341,7 @@ mod tests {
             slot.begin_cut(G1),
             Ok(CutStep::Unreachable(Proof::default()))
         );
-        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(vec!["rest"]));
+        assert_eq!(slot.begin_release(G1), ReleaseStep::Tidy(vec!["rest"]));
         slot.remove();
         assert_eq!(slot.begin_release(G1), ReleaseStep::Done);
         assert!(matches!(slot.begin_cut(G1), Ok(CutStep::Unreachable(_))));
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(slot.lock().begin_release(G1), ReleaseStep::Wait);
         assert_eq!(slot.lock().begin_bind(G2, true), BindStep::Wait);
         slot.changed(Vec::new());
-        assert_eq!(slot.begin_release(G1), ReleaseStep::Scrub(Vec::new()));
+        assert_eq!(slot.begin_release(G1), ReleaseStep::Tidy(Vec::new()));
     }
 
     #[test]

@@ -106,9 +106,7 @@ fn a_file_in_hugetlbfs_carries_leases_and_keeps_its_bytes() {
     client.write(rkey, rdma.remote_addr, b"stays").unwrap();
     client.close().unwrap();
     // The file is not scrubbed by the end of a daemon, only by the end of a lease.
-    let Lab { backend, arena, .. } = lab;
-    backend.close().unwrap();
-    drop(arena);
+    lab.close();
     let arena = Arena::open(&source, ARENA_BYTES).unwrap();
     let mut bytes = [0; 5];
     arena.read(0, &mut bytes).unwrap();

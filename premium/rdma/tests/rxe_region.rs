@@ -11,7 +11,6 @@
 mod lab;
 mod lives;
 
-use fabricbios_lease::Backend;
 use fabricbios_rdma::{RequestError, Strategy};
 use fabricbios_wire::RdmaStrategy;
 use lab::{Lab, kernel_objects, pages, tag};
@@ -31,8 +30,8 @@ fn says_what_is_missing() {
         "FABRICBIOS_LAB=1 without --include-ignored would run nothing and look green"
     );
     let lab = Lab::open();
-    println!("{:?}", lab.backend.inventory());
-    assert_eq!(lab.backend.inventory().strategy, RdmaStrategy::Region);
+    println!("{:?}", lab.rdma.inventory());
+    assert_eq!(lab.rdma.inventory().strategy, RdmaStrategy::Region);
     lab.close();
 }
 
@@ -48,7 +47,7 @@ fn a_region_that_stays_while_its_queue_pair_works_is_taken_away_after_it() {
     let lab = Lab::open();
     let before = kernel_objects();
     let (client, _) = lab.grant(1, pages(0, 1));
-    lab.backend.fail_next(&["dereg_mr"]);
+    lab.rdma.fail_next(&["dereg_mr"]);
     let proof = lab.cut(tag(1, 1));
     let (refused, done) = (proof.find("dereg_mr EIO"), proof.find("dereg_mr ok"));
     assert!(refused < proof.find("destroy_qp ok"), "{proof}");
@@ -67,7 +66,7 @@ fn a_retired_key_that_the_kernel_gives_again_is_not_handed_on() {
     let usual = kernel_objects();
     lab.cut_and_release(tag(1, 1), pages(0, 1));
     tenant.close().unwrap();
-    lab.backend.fail_next(&["fresh_key", "fresh_key"]);
+    lab.rdma.fail_next(&["fresh_key", "fresh_key"]);
     let (mut tenant, rdma) = lab.grant(2, pages(0, 1));
     assert_eq!(kernel_objects(), usual, "those refused must not stay");
     tenant

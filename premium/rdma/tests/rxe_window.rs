@@ -17,7 +17,6 @@ mod lives;
 use std::sync::Arc;
 
 use fabricbios_arena::{Arena, Source};
-use fabricbios_lease::Backend;
 use fabricbios_rdma::Strategy;
 use fabricbios_wire::RdmaStrategy;
 use lab::{Lab, PAGE, kernel_objects, pages, tag};
@@ -37,8 +36,8 @@ fn says_what_is_missing() {
         "FABRICBIOS_LAB=1 without --include-ignored would run nothing and look green"
     );
     let lab = Lab::open();
-    println!("{:?}", lab.backend.inventory());
-    assert_eq!(lab.backend.inventory().strategy, RdmaStrategy::Window);
+    println!("{:?}", lab.rdma.inventory());
+    assert_eq!(lab.rdma.inventory().strategy, RdmaStrategy::Window);
     lab.close();
 }
 
@@ -66,7 +65,7 @@ fn an_invalidated_window_is_proof_enough_and_release_takes_it_away() {
     let lab = Lab::open();
     let before = kernel_objects();
     let (mut tenant, rdma) = lab.grant(1, pages(0, 1));
-    lab.backend.fail_next(&["dealloc_mw"]);
+    lab.rdma.fail_next(&["dealloc_mw"]);
     let proof = lab.cut(tag(1, 1));
     assert!(
         proof.contains("local_inv ok") && proof.contains("dealloc_mw EIO"),

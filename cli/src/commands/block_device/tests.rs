@@ -11,10 +11,9 @@ use std::{
 };
 
 use fabricbios_client::{BlockClient, ClientError};
-use fabricbios_fallback_udp::{
-    BlockFile, ClientOptions, Coordinates, FbbuBackend, FbbuConfig, Refresh,
-};
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_contract::{DataPath as _, Volume};
+use fabricbios_fallback_udp::{ClientOptions, Coordinates, FbbuBackend, FbbuConfig, Refresh};
+use fabricbios_lease::{BootTime, Farewell, Tag};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 use tempfile::TempDir;
 
@@ -54,15 +53,17 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
         ops_per_second: 1_000_000,
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: run,
+
+        answers: |_| Ok(()),
     };
     let backend = FbbuBackend::open(&config).unwrap();
-    let file = BlockFile {
+    let file = Volume {
         path,
         bytes: (BLOCKS * BLOCK) as u64,
         block_bytes: 4096,
         read_only,
     };
-    let binding = backend.bind(TAG, "ann", &file).unwrap();
+    let binding = backend.serve(TAG, "ann", &file).unwrap();
     backend.extend(TAG, BootTime(u64::MAX));
     let coordinates = Coordinates {
         lease_id: TAG.lease_id,
@@ -209,7 +210,7 @@ fn a_power_cut_of_the_node_fails_one_flush_and_the_device_goes_on() {
 #[test]
 fn everything_is_answered_when_the_lease_ends() {
     let mut kernel = Kernel::start(false);
-    kernel.backend.cut(TAG).unwrap();
+    kernel.backend.revoke(TAG, Farewell::None).unwrap();
     for cookie in 0..20 {
         kernel.ask(WRITE, cookie, 0, BLOCK, &[1; BLOCK]);
     }

@@ -9,7 +9,9 @@ use std::{
     thread,
 };
 
-use fabricbios_fallback_udp::{BlockFile, FbbuBackend, FbbuConfig};
+use fabricbios_contract::{DataPath as _, Volume};
+use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig};
+use fabricbios_lease::Farewell;
 use fabricbios_wire::{Binding, LeaseId};
 use nix::{
     sys::eventfd::{EfdFlags, EventFd},
@@ -68,11 +70,11 @@ impl Disks {
     }
 
     /// A new file of zeros.
-    pub(crate) fn file(&self, number: u128) -> BlockFile {
+    pub(crate) fn file(&self, number: u128) -> Volume {
         let bytes = BLOCKS * u64::from(UNIT);
         let path = self.path(number);
         File::create(&path).unwrap().set_len(bytes).unwrap();
-        BlockFile {
+        Volume {
             path,
             bytes,
             block_bytes: UNIT,
@@ -81,12 +83,12 @@ impl Disks {
     }
 
     /// A lease of Ann's that has a minute.
-    pub(crate) fn lease(&self, number: u128, file: &BlockFile) -> Binding {
+    pub(crate) fn lease(&self, number: u128, file: &Volume) -> Binding {
         self.lease_of("ann", number, file)
     }
 
-    fn lease_of(&self, tenant: &str, number: u128, file: &BlockFile) -> Binding {
-        let bound = self.backend.bind(tag(number, 1), tenant, file);
+    fn lease_of(&self, tenant: &str, number: u128, file: &Volume) -> Binding {
+        let bound = self.backend.serve(tag(number, 1), tenant, file);
         self.backend.extend(tag(number, 1), in_a_minute());
         bound.unwrap()
     }
@@ -109,11 +111,14 @@ impl Disks {
     }
 
     pub(crate) fn cut(&self, number: u128) -> String {
-        self.backend.cut(tag(number, 1)).unwrap().to_string()
+        self.backend
+            .revoke(tag(number, 1), Farewell::None)
+            .unwrap()
+            .to_string()
     }
 
     pub(crate) fn retire(&self, number: u128) {
-        self.backend.retire(tag(number, 1), &|| ()).unwrap();
+        self.backend.remove(tag(number, 1), &|| ()).unwrap();
     }
 
     /// One block of the file, past FBBU.
@@ -142,6 +147,7 @@ pub(crate) fn config() -> FbbuConfig {
         ops_per_second: 1_000_000,
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: 1,
+        answers: |_| Ok(()),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
+use fabricbios_contract::{DataPath as _, Volume};
+use fabricbios_fallback_udp::FbbuBackend;
 use fabricbios_lease::BindError;
 
 use super::fixture::{BLOCKS, Disks, block, config};
@@ -27,7 +28,7 @@ fn a_cut_proves_it_and_a_release_is_remembered() {
     let disks = Disks::new();
     let mut client = disks.leased(1);
     assert_eq!(client.write(0, &block(1)), OK);
-    assert!(disks.backend.retire(tag(1, 1), &|| ()).is_err(), "in use");
+    assert!(disks.backend.remove(tag(1, 1), &|| ()).is_err(), "in use");
     let proof = disks.cut(1);
     assert!(
         proof.contains("FBBU") && proof.contains("NO_LEASE"),
@@ -41,7 +42,7 @@ fn a_cut_proves_it_and_a_release_is_remembered() {
         block(1),
         "the bytes are another's to scrub"
     );
-    let again = disks.backend.bind(tag(1, 2), "ann", &disks.file(1));
+    let again = disks.backend.serve(tag(1, 2), "ann", &disks.file(1));
     assert!(matches!(again, Err(BindError::Cancelled)), "{again:?}");
 }
 
@@ -56,9 +57,14 @@ fn a_lease_that_nobody_knows_is_retired() {
 fn nothing_opens_after_a_cut_of_the_same_generation() {
     let disks = Disks::new();
     disks.cut(1);
-    let bound = disks.backend.bind(tag(1, 1), "ann", &disks.file(1));
+    let bound = disks.backend.serve(tag(1, 1), "ann", &disks.file(1));
     assert!(matches!(bound, Err(BindError::Cancelled)));
-    assert!(disks.backend.bind(tag(1, 2), "ann", &disks.file(1)).is_ok());
+    assert!(
+        disks
+            .backend
+            .serve(tag(1, 2), "ann", &disks.file(1))
+            .is_ok()
+    );
 }
 
 #[test]
@@ -68,7 +74,7 @@ fn a_new_binding_has_a_new_key_and_keeps_the_blocks() {
     let mut client = disks.client(1, &disks.lease(1, &file));
     client.hello();
     assert_eq!(client.write(0, &block(1)), OK);
-    let binding = disks.backend.bind(tag(1, 2), "ann", &file).unwrap();
+    let binding = disks.backend.serve(tag(1, 2), "ann", &file).unwrap();
     disks.backend.extend(tag(1, 2), in_a_minute());
     client.set_key(&binding);
     client.hello();
@@ -93,11 +99,11 @@ fn a_file_that_cannot_be_served_is_refused_with_its_name() {
     let file = disks.file(1);
     symlink(disks.path(1), disks.path(2)).unwrap();
     fs::create_dir(disks.path(3)).unwrap();
-    let at = |number| BlockFile {
+    let at = |number| Volume {
         path: disks.path(number),
         ..file.clone()
     };
-    let of = |bytes, block_bytes| BlockFile {
+    let of = |bytes, block_bytes| Volume {
         bytes,
         block_bytes,
         ..file.clone()
@@ -113,7 +119,7 @@ fn a_file_that_cannot_be_served_is_refused_with_its_name() {
         (of(0, 4096), "whole blocks"),
     ];
     for (file, why) in refused {
-        let Err(BindError::Failed(error)) = disks.backend.bind(tag(1, 1), "ann", &file) else {
+        let Err(BindError::Failed(error)) = disks.backend.serve(tag(1, 1), "ann", &file) else {
             panic!("{file:?}");
         };
         let told = error.to_string();

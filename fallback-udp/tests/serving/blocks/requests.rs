@@ -2,7 +2,7 @@
 
 use std::{fs::OpenOptions, thread, time::Duration};
 
-use fabricbios_fallback_udp::BlockFile;
+use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_wire::{DataHeader, DataOp, DataStatus};
 
 use super::fixture::{BLOCKS, Disks, UNIT, block};
@@ -31,7 +31,7 @@ fn what_is_written_is_read_and_lies_in_the_file() {
 #[test]
 fn small_blocks_fill_a_datagram() {
     let disks = Disks::new();
-    let file = BlockFile {
+    let file = Volume {
         block_bytes: 512,
         ..disks.file(1)
     };
@@ -57,7 +57,7 @@ fn hello_tells_what_there_is() {
 #[test]
 fn beyond_the_last_block_there_is_nothing_though_the_file_goes_on() {
     let disks = Disks::new();
-    let file = BlockFile {
+    let file = Volume {
         bytes: 10 * u64::from(UNIT),
         ..disks.file(1)
     };
@@ -73,7 +73,7 @@ fn beyond_the_last_block_there_is_nothing_though_the_file_goes_on() {
 #[test]
 fn a_read_only_lease_can_only_be_read() {
     let disks = Disks::new();
-    let file = BlockFile {
+    let file = Volume {
         read_only: true,
         ..disks.file(1)
     };

@@ -2,7 +2,9 @@
 
 use std::{thread, time::Duration};
 
+use fabricbios_contract::DataPath as _;
 use fabricbios_fallback_udp::Tally;
+use fabricbios_lease::Farewell;
 use fabricbios_wire::DataStatus;
 
 use super::fixture::{Disks, UNIT, block};
@@ -212,7 +214,7 @@ fn a_write_of_a_session_that_was_given_up_undoes_no_later_one() {
 fn a_new_binding_waits_for_what_the_older_one_has_under_way() {
     let disks = Disks::held();
     let mut client = disks.leased(1);
-    let file = fabricbios_fallback_udp::BlockFile {
+    let file = fabricbios_contract::Volume {
         path: disks.path(1),
         bytes: u64::from(UNIT),
         block_bytes: UNIT,
@@ -221,7 +223,7 @@ fn a_new_binding_waits_for_what_the_older_one_has_under_way() {
     let frame = client.write_frame(0, &block(1));
     disks.begin(&client, &frame);
     thread::scope(|threads| {
-        let bound = threads.spawn(|| disks.backend.bind(tag(1, 2), "ann", &file));
+        let bound = threads.spawn(|| disks.backend.serve(tag(1, 2), "ann", &file));
         // The older one ends first.
         while client.ping().status == OK {}
         assert!(!bound.is_finished());
@@ -243,9 +245,9 @@ fn a_bind_that_waits_for_the_storage_can_be_cut() {
     let frame = client.write_frame(0, &block(1));
     disks.begin(&client, &frame);
     thread::scope(|threads| {
-        let bound = threads.spawn(|| disks.backend.bind(tag(1, 2), "ann", &file));
+        let bound = threads.spawn(|| disks.backend.serve(tag(1, 2), "ann", &file));
         while client.ping().status == OK {}
-        disks.backend.cut(tag(1, 2)).unwrap();
+        disks.backend.revoke(tag(1, 2), Farewell::None).unwrap();
         disks.let_go();
         assert!(bound.join().unwrap().is_err());
     });

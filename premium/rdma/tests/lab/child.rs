@@ -5,7 +5,6 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use fabricbios_lease::Backend;
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
 
 use super::{Lab, pages, tag};
@@ -60,7 +59,7 @@ pub(crate) fn serve() {
     let peer = RdmaPeer {
         qpn: qpn.parse().unwrap(),
         psn: psn.parse().unwrap(),
-        gid: lab.backend.inventory().gid,
+        gid: lab.rdma.inventory().gid,
         path_mtu: 0,
     };
     let rdma = lab.bind(tag(1, 1), pages(0, 16), Some(peer)).unwrap();

@@ -6,8 +6,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_arena::{Arena, Source};
-use fabricbios_lease::{Backend, BindError, BindOrder, Extent, Farewell, Tag};
+use fabricbios_arena::{Arena, ArenaStore, Source};
+use fabricbios_contract::Provider;
+use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, Tag};
 use fabricbios_rdma::{Guard, RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
 
@@ -26,7 +27,8 @@ pub(crate) fn is_wanted() -> bool {
 }
 
 pub(crate) struct Lab {
-    pub(crate) backend: RdmaBackend,
+    pub(crate) rdma: Arc<RdmaBackend>,
+    pub(crate) backend: Provider,
     pub(crate) arena: Arc<Arena>,
     _turn: MutexGuard<'static, ()>,
 }
@@ -54,7 +56,16 @@ impl Lab {
             RdmaOpened::Ready(backend) => *backend,
             RdmaOpened::Absent(reason) => panic!("FABRICBIOS_LAB=1 and {reason}"),
         };
+        Self::of(backend, arena, turn)
+    }
+
+    fn of(rdma: RdmaBackend, arena: Arc<Arena>, turn: MutexGuard<'static, ()>) -> Self {
+        let (rdma, store) = (Arc::new(rdma), ArenaStore::new(Arc::clone(&arena)));
+        let backend = Provider::new()
+            .with_store(RESOURCE, Arc::new(store))
+            .with_path("RDMA", &[Transport::Rdma], rdma.clone());
         Self {
+            rdma,
             backend,
             arena,
             _turn: turn,
@@ -62,13 +73,15 @@ impl Lab {
     }
 
     pub(crate) fn guarded_by(self, guard: Arc<dyn Guard>) -> Self {
-        let backend = self.backend.guarded_by(guard);
-        Self { backend, ..self }
+        drop(self.backend);
+        let rdma = Arc::into_inner(self.rdma).unwrap();
+        Self::of(rdma.guarded_by(guard), self.arena, self._turn)
     }
 
     /// Takes everything down; a test that gets here must have left nothing behind.
     pub(crate) fn close(self) {
-        self.backend.close().unwrap();
+        drop(self.backend);
+        Arc::into_inner(self.rdma).unwrap().close().unwrap();
     }
 
     /// Binds a lease to a client and connects the client.

@@ -5,7 +5,7 @@ use std::sync::{
     mpsc,
 };
 
-use fabricbios_lease::{Backend, BindError, Extent};
+use fabricbios_lease::{BindError, Extent};
 use fabricbios_rdma::{RequestError, Strategy};
 
 use crate::{
@@ -143,7 +143,7 @@ fn a_binding_that_cannot_be_connected_takes_nothing_from_the_one_in_use() {
     let mut generation = 2;
     for faults in BEFORE_THE_CUT {
         generation += 1;
-        lab.backend.fail_next(faults);
+        lab.rdma.fail_next(faults);
         let failed = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
         let Err(BindError::Failed(error)) = failed else {
             panic!("{faults:?}: {failed:?}");
@@ -179,7 +179,7 @@ fn a_binding_that_cannot_be_opened_says_that_the_one_before_is_gone() {
     let before = kernel_objects();
     let (mut first, old) = lab.grant(1, pages(0, 1));
     let second = client();
-    lab.backend.fail_next(&[OPENS]);
+    lab.rdma.fail_next(&[OPENS]);
     let lost = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
     assert!(matches!(lost, Err(BindError::Lost(_))), "{lost:?}");
     assert!(

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{Backend, Extent};
+use fabricbios_lease::Extent;
 use fabricbios_rdma::RequestError;
 
 use crate::lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, pages, pattern, tag};

@@ -1,13 +1,13 @@
 //! What follows when a step of a cut fails: the error names it, the bytes stay withheld, and only a
 //! remediation that verifies gives them back.
 
-use fabricbios_lease::{Backend, BindError, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
 
 use crate::lab::{Lab, PAGE, RESOURCE, client, kernel_objects, pages, pattern, tag};
 
 /// Cuts lease 1 with `faults` ahead and returns the step that the error names.
 pub(crate) fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
-    lab.backend.fail_next(faults);
+    lab.rdma.fail_next(faults);
     let error = lab.backend.cut(tag(1, 1), Farewell::Brief).unwrap_err();
     println!("{error}");
     error.step
@@ -95,7 +95,7 @@ fn a_new_binding_over_one_that_cannot_be_cut_is_stranded_and_others_go_on() {
     let (first, _) = lab.grant(1, pages(0, 1));
     let (mut other, other_rdma) = lab.grant(2, pages(1, 1));
     let second = client();
-    lab.backend.fail_next(&["destroy_qp"]);
+    lab.rdma.fail_next(&["destroy_qp"]);
     let stranded = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
     assert!(
         matches!(stranded, Err(BindError::Stranded(_))),

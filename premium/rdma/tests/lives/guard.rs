@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use fabricbios_lease::{Backend, BindError, BootTime, StepError};
+use fabricbios_lease::{BindError, BootTime, StepError};
 use fabricbios_rdma::{Guard, GuardedPair};
 use fabricbios_wire::LeaseId;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};

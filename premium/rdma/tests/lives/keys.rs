@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use fabricbios_lease::{Backend, BindError};
+use fabricbios_lease::BindError;
 use fabricbios_rdma::{RequestError, Strategy};
 
 use crate::{

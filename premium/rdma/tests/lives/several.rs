@@ -1,6 +1,6 @@
 //! Several queue pairs over the same bytes.
 
-use fabricbios_lease::{Backend, BindError, BindOrder};
+use fabricbios_lease::{BindError, BindOrder};
 use fabricbios_rdma::{RdmaRequester, RequestError, Strategy};
 use fabricbios_wire::{RdmaBinding, RdmaPeer, Transport};
 

@@ -10,7 +10,7 @@ use crate::lab::{Lab, pages, tag};
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_queue_pair_is_its_processes_whichever_thread_made_it() {
     let lab = Lab::open();
-    let facts = lab.backend.inventory();
+    let facts = lab.rdma.inventory();
     let index = restrack::device_index(&facts.device).unwrap();
     let look = |number| restrack::queue_pair(index, facts.port, number).unwrap();
     let grant = || {

@@ -59,7 +59,7 @@ fn the_neighbours_bytes_cannot_be_read() {
         result,
         Err(RequestError::RemoteAccess),
         "{:?}",
-        lab.backend.inventory()
+        lab.rdma.inventory()
     );
     lab.cut_and_release(tag(1, 1), pages(1, 1));
     client.close().unwrap();

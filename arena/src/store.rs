@@ -1,0 +1,224 @@
+//! The arena as a store of leases: whose bytes are whose, and clean ones for the next.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fabricbios_contract::{Part, Store};
+use fabricbios_lease::{
+    BindError, BindOrder, Condition, Custody, Extent, Layout, Lookup, NotFree, Offer, Outlives,
+    StepError, Tag,
+};
+use fabricbios_wire::{LeaseId, ResourceId, Transport};
+
+use crate::{ALIGN, Arena};
+
+/// The bytes of an arena, for leases. Paths have the arena itself and touch what they are told.
+#[derive(Debug)]
+pub struct ArenaStore {
+    arena: Arc<Arena>,
+    custody: Mutex<Custody<()>>,
+}
+
+impl ArenaStore {
+    /// Nothing is leased yet.
+    #[must_use]
+    pub fn new(arena: Arc<Arena>) -> Self {
+        Self {
+            arena,
+            custody: Mutex::default(),
+        }
+    }
+
+    /// What the table may give out of it. `transports`: of its paths, best first.
+    #[must_use]
+    pub fn offer(&self, resource_id: ResourceId, transports: Vec<Transport>) -> Offer {
+        Offer {
+            resource_id,
+            capacity: self.arena.bytes(),
+            align: ALIGN,
+            transports,
+            outlives: Outlives::arena(self.arena.backing().outlives_process),
+            layout: Layout::Stretches,
+            read_only: false,
+        }
+    }
+
+    fn custody(&self) -> MutexGuard<'_, Custody<()>> {
+        self.custody.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, extent: Extent) -> Result<(), StepError> {
+        let Extent { offset, length } = extent;
+        let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
+        let end = offset.checked_add(length);
+        if length > 0 && whole && end.is_some_and(|end| end <= self.arena.bytes()) {
+            return Ok(());
+        }
+        let arena = self.arena.bytes();
+        let detail = format!(
+            "{length} bytes at {offset} must be a positive multiple of {ALIGN} within the arena of {arena} bytes"
+        );
+        Err(StepError::new("check extent", detail))
+    }
+}
+
+impl Store for ArenaStore {
+    /// Bytes are clean when they come back.
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        self.check(order.extent).map_err(BindError::Refused)?;
+        let claimed = self.custody().claim(order.tag.lease_id, order.extent);
+        claimed.map_err(|why| match why {
+            NotFree::Released => BindError::Cancelled,
+            NotFree::HeldBy(..) | NotFree::HoldsOther(_) => {
+                // Whose they are is for the log and not for the next tenant.
+                tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
+                let detail = format!("{}: the bytes are not free on this node yet", order.tag);
+                BindError::Failed(StepError::new("bind", detail))
+            }
+        })?;
+        Ok(Part::at(order.extent))
+    }
+
+    fn forget(&self, tag: Tag, _extent: Extent) -> Result<(), StepError> {
+        self.custody().forget(tag.lease_id);
+        Ok(())
+    }
+
+    /// Scrubbing other bytes than were bound would leave the tenant's where they are.
+    fn release(
+        &self,
+        tag: Tag,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let Some(extent) = extent else { return Ok(()) };
+        self.check(extent)?;
+        if self.custody().find(tag.lease_id) == Lookup::Released {
+            return Ok(());
+        }
+        let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
+        let checked = self.custody().check(tag.lease_id, extent);
+        checked.map_err(|why| failed(format!("asked to release {extent:?}, but {why}")))?;
+        let scrubbed = self.arena.scrub(extent.offset, extent.length, progress);
+        scrubbed
+            .map_err(|outside| StepError::new("zero arena", format_args!("{tag}: {outside}")))?;
+        self.custody().release(tag.lease_id);
+        Ok(())
+    }
+
+    /// What is wrong with a lease's memory is found by a path that holds on to it, and does not go by itself.
+    fn may_release_later(&self) -> bool {
+        false
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(self
+            .custody()
+            .all()
+            .into_iter()
+            .map(|(id, ())| id)
+            .collect())
+    }
+
+    fn condition(&self) -> Condition {
+        Condition::Good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_wire::{Generation, Transport};
+
+    use super::*;
+    use crate::Source;
+
+    const FIRST: Extent = Extent {
+        offset: 0,
+        length: 2 * ALIGN,
+    };
+
+    fn store() -> ArenaStore {
+        let arena = Arena::open(&Source::default(), 4 * ALIGN).unwrap();
+        arena.write(0, &[7; 16]).unwrap();
+        ArenaStore::new(Arc::new(arena))
+    }
+
+    fn order(lease: u128, extent: Extent) -> BindOrder {
+        BindOrder {
+            tag: Tag {
+                lease_id: LeaseId(lease),
+                generation: Generation(1),
+                resource_id: ResourceId(1),
+            },
+            extent,
+            transport: Transport::Udp,
+            peers: Vec::new(),
+            block: None,
+            adopts: false,
+        }
+    }
+
+    fn begins_with(store: &ArenaStore) -> u8 {
+        let mut first = [0];
+        store.arena.read(0, &mut first).unwrap();
+        first[0]
+    }
+
+    #[test]
+    fn bytes_are_nobody_elses_until_they_are_clean() {
+        let store = store();
+        let (first, second) = (order(1, FIRST), order(2, FIRST));
+        store.open(&first).unwrap();
+        assert!(matches!(store.open(&second), Err(BindError::Failed(_))));
+        let other = store.release(second.tag, Some(FIRST), &|| ());
+        assert!(other.unwrap_err().detail.contains("of lease"));
+        assert_eq!(begins_with(&store), 7);
+        store.release(first.tag, Some(FIRST), &|| ()).unwrap();
+        assert_eq!(begins_with(&store), 0);
+        store.open(&second).unwrap();
+    }
+
+    #[test]
+    fn what_comes_after_the_release_touches_nothing() {
+        let store = store();
+        let late = order(1, FIRST);
+        store.open(&late).unwrap();
+        store.release(late.tag, Some(FIRST), &|| ()).unwrap();
+        store.arena.write(0, &[9]).unwrap();
+        store.release(late.tag, Some(FIRST), &|| ()).unwrap();
+        assert_eq!(begins_with(&store), 9);
+        assert_eq!(store.open(&late).unwrap_err(), BindError::Cancelled);
+    }
+
+    #[test]
+    fn only_whole_pages_of_the_arena_are_given_out() {
+        let store = store();
+        for (offset, length) in [
+            (0, 0),
+            (1, ALIGN),
+            (0, 1),
+            (3 * ALIGN, 2 * ALIGN),
+            (u64::MAX - ALIGN + 1, ALIGN),
+        ] {
+            let extent = Extent { offset, length };
+            let refused = store.open(&order(1, extent));
+            assert!(matches!(refused, Err(BindError::Refused(_))), "{extent:?}");
+            assert!(
+                store
+                    .release(order(1, extent).tag, Some(extent), &|| ())
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_bind_that_came_to_nothing_are_free_at_once() {
+        let store = store();
+        store.open(&order(1, FIRST)).unwrap();
+        store.forget(order(1, FIRST).tag, FIRST).unwrap();
+        store.open(&order(2, FIRST)).unwrap();
+    }
+}
