@@ -109,11 +109,6 @@ impl Store for ArenaStore {
         Ok(())
     }
 
-    /// What is wrong with a lease's memory is found by a path that holds on to it, and does not go by itself.
-    fn may_release_later(&self) -> bool {
-        false
-    }
-
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(self
             .custody()

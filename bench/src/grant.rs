@@ -81,7 +81,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         ..Settings::default()
     };
     let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
-    let offered = OfferedMemory::of(memory, 1 << 30)?;
+    let offered = OfferedMemory::of(memory.offer(), memory.provider(), 1 << 30);
     let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
     let service = Service::start(
         &settings,

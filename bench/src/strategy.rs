@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         };
         println!(
             "\nleases of {mib} MiB; windows of this device {} bounds",
-            if window.backend.inventory().windows_have_bounds {
+            if window.rdma.inventory().windows_have_bounds {
                 "have"
             } else {
                 "have no"

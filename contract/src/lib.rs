@@ -10,6 +10,7 @@
 
 mod path;
 mod provider;
+pub mod remote;
 mod store;
 
 pub use path::{DataPath, Revoked};

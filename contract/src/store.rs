@@ -44,9 +44,6 @@ pub trait Store: Send + Sync + 'static {
         progress: &dyn Fn(),
     ) -> Result<(), StepError>;
 
-    /// Whether a release that failed may work later by itself: what held it up may go away.
-    fn may_release_later(&self) -> bool;
-
     /// Every lease of which the store has something, also of an earlier process, whole or half made.
     ///
     /// # Errors

@@ -1,15 +1,11 @@
-//! The one contract that every kind of hardware signs.
-//!
-//! Orders and reports are plain data: they carry no descriptor and no handle, so that a backend can
-//! live in another process than the table.
+//! What orders and reports are made of: plain data, so that whoever carries an order out may live in another process
+//! than the table.
 
 use alloc::{format, string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
 
-use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
+use fabricbios_wire::{BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
-
-use crate::{BootTime, Proof};
 
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,7 +53,7 @@ impl fmt::Display for Tag {
 }
 
 /// Whether a client that is cut should learn it from the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Farewell {
     /// It gave the lease back and expects nothing.
     None,
@@ -67,8 +63,8 @@ pub enum Farewell {
 }
 
 /// Make a lease's access real. Whatever binding of an older generation the lease still has goes on until the new
-/// one is connected. Then it is cut, by the rules of [`Backend::cut`], and only then does the new one open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// one is connected. Then it is cut, and only then does the new one open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindOrder {
     /// Which binding.
     pub tag: Tag,
@@ -88,7 +84,7 @@ pub struct BindOrder {
 }
 
 /// What a lease of blocks needs beside its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockOrder {
     /// Whose it is: keys of a host NQN belong to one tenant.
     pub tenant: Arc<str>,
@@ -127,7 +123,7 @@ impl core::error::Error for StepError {}
 
 /// Why there is no new binding. Unless the word is `Lost` or `Stranded`, the one before, with all its keys, is as it
 /// was, and later orders name it by the newer generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BindError {
     /// The request cannot be met and nothing was left behind: the client's fault (a GID that does
     /// not resolve), or the road is missing.
@@ -209,81 +205,11 @@ pub enum Layout {
 }
 
 /// How well a resource does, as far as its backend knows without asking the kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// As it should.
     #[default]
     Good,
     /// Something of it failed, for people; leases of it may fail.
     Degraded(String),
-}
-
-/// What makes leases real and unreal. Blocking; called from several threads at once; a call for one
-/// lease never waits for a call for another, except `bind` for `bind`. A call for a lease that has
-/// been released touches no bytes, however late it comes: they may be somebody else's.
-pub trait Backend: Send + Sync + 'static {
-    /// What there is, at start.
-    fn probe(&self) -> Result<Vec<Offer>, StepError>;
-
-    /// What of a first `bind` takes time that scales with size: makes the bytes clean that the lease will have.
-    /// Comes right before it, on the same thread, and opens nothing. `progress` is called at least every
-    /// 16 MiB. `Err`: there will be no binding, and nothing was left behind.
-    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
-        Ok(())
-    }
-
-    /// Makes the binding of `order.tag`. Never opens access after a [`Backend::cut`] of the same
-    /// or a newer generation has begun.
-    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError>;
-
-    /// The lease may be used until `deadline`, on the boot-time clock, and no longer: for roads
-    /// that look at the clock at every request. Said when a binding has been made, before anybody
-    /// is told of it, at every renewal, and before a lease is bound anew; before the first time there is no
-    /// access over such a road. The newest counts, also when it is the earlier one; a new key of the same binding has it
-    /// too. Never blocks: it is called by the driver itself.
-    fn extend(&self, _tag: Tag, _deadline: BootTime) {}
-
-    /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
-    fn fenced(&self, _tag: Tag) {}
-
-    /// Gives the binding a new key beside the old one, which works until [`Backend::retire_key`].
-    /// `Refused` and `Failed` leave the old key as it was. Over NVMe-oF a key is asked for when a host
-    /// connects and a host has one: the old one is dead for new connections at once, those that are
-    /// there go on, whatever the overlap, and retiring it finds it dead.
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError>;
-
-    /// Ends the key before the last rotation. `Ok`: it is proven dead.
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError>;
-
-    /// The first half of a [`Backend::cut`] whose proof takes longer than the end of access itself: ends
-    /// access and proves nothing. `true`: there is such a half, the cut is still to come and may be
-    /// called on another thread, so that no end of access waits for a proof; cuts of this kind of
-    /// resource may wait for each other as long as they move. `false`: nothing was done.
-    fn sever(&self, _tag: Tag) -> bool {
-        false
-    }
-
-    /// Ends access. `Ok`: proven unreachable, with the proof. Idempotent; a lease that
-    /// was never bound is unreachable already.
-    fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError>;
-
-    /// After a cut: takes away what is left, scrubs the extent, returns it. `Ok`: nothing of the
-    /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.
-    fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
-
-    /// Whether a release that failed is worth another try by itself: what held it up may go away.
-    fn may_release_later(&self) -> bool {
-        false
-    }
-
-    /// How well the resource does. Never blocks: it is called by the driver itself.
-    fn condition(&self, _resource_id: ResourceId) -> Condition {
-        Condition::Good
-    }
-
-    /// Remediation of a fenced resource: for each of these leases, whatever is left of it is cut,
-    /// released and looked for again. `Ok`: nothing of any of them is left and their bytes are
-    /// clean. Leases in use are not touched. Some may be of an earlier run, unknown to this process:
-    /// their bytes are scrubbed like the others'.
-    fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError>;
 }

@@ -53,24 +53,26 @@ pub enum After {
     Grant(LeaseId),
 }
 
-/// What a backend is to do; plain data.
+/// What whoever makes leases real is to do; plain data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// [`crate::Backend::bind`].
+    /// Make a lease's access real.
     Bind(BindOrder),
-    /// [`crate::Backend::extend`]; before any answer that follows.
+    /// The lease may be used until then, on the boot-time clock: for paths that look at the clock at every request. Comes
+    /// when a binding has been made, before anybody is told of it, at every renewal, and before a lease is bound
+    /// anew. The newest counts. Carried out before any answer that follows.
     Extend(Tag, BootTime),
-    /// [`crate::Backend::fenced`].
+    /// The end of the lease could not be proved: whoever still asks may be told.
     Fenced(Tag),
-    /// [`crate::Backend::rotate`].
+    /// Give the binding a new key beside the old one.
     Rotate(Tag),
-    /// [`crate::Backend::retire_key`].
+    /// End the key before the last rotation, with proof.
     RetireKey(Tag),
-    /// [`crate::Backend::cut`].
+    /// End access, with proof. Idempotent.
     Cut(Tag, Farewell),
-    /// [`crate::Backend::release`].
+    /// After a cut: take away what is left, clean the part, take it back. Idempotent.
     Release(Tag, Extent),
-    /// [`crate::Backend::reset`], with every lease that keeps the resource fenced.
+    /// Remediation of a fenced resource, with every lease that keeps it fenced: each is cut, released and looked for again.
     Reset(ResourceId, Vec<(Tag, Extent)>),
 }
 

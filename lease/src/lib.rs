@@ -2,7 +2,7 @@
 //!
 //! Pure: time is an argument, the table decides, drivers act. Nothing here performs I/O, asks for
 //! the time, spawns or locks. Start reading at [`State`] (the life of a lease), then
-//! [`LeaseTable`] (who asks what), then [`Backend`] (the contract of the hardware).
+//! [`LeaseTable`] (who asks what), then [`Order`] and [`Report`] (what is asked of the hardware, and what comes of it).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -193,7 +193,7 @@ fn release(
     let outcome = provider.release(tag, extent, &progress);
     let failed = outcome.is_err();
     on_report(Report::Release(tag, outcome));
-    if failed && provider.may_release_later(tag.resource_id) {
+    if failed && provider.may_release_later() {
         try_later(Unfinished {
             provider: provider.clone(),
             tag,

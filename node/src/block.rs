@@ -234,7 +234,8 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
 impl OpenBlocks {
     /// NVMe-oF first, which may refuse; UDP is cut at once.
     fn provider(&self, settings: &Settings, watchdog: Option<&Watchdog>) -> Provider {
-        let mut provider = Provider::new();
+        // Storage that was stuck comes back.
+        let mut provider = Provider::new().releasing_later();
         if let (Some(target), Some(watchdog)) = (&self.target, watchdog) {
             let path = NvmeofPath {
                 target: Arc::clone(target),

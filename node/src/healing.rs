@@ -108,7 +108,7 @@ mod tests {
             length: 4096,
         };
         healing.try_later(Unfinished {
-            backend: memory.clone(),
+            provider: memory.provider(),
             tag,
             extent,
         });

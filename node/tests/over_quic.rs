@@ -54,7 +54,7 @@ impl World {
 
     async fn with(settings: &Settings) -> Self {
         let memory = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
-        let offered = OfferedMemory::of(memory.clone(), 1 << 30).expect("an offer");
+        let offered = OfferedMemory::of(memory.offer(), memory.provider(), 1 << 30);
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
         let past = Past::running(env!("CARGO_BIN_EXE_fabricbiosd"), settings).expect("a journal");
@@ -292,7 +292,6 @@ async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
 async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;
-    world.memory.fail(Step::Reset, true);
     world.fence().await;
     assert_eq!(
         refusal(world.alloc(4096, 60, 0).await).error,
@@ -315,14 +314,13 @@ async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
         LeaseError::Fenced,
         "what does not verify stays fenced"
     );
-    world.memory.fail(Step::Reset, false);
+    world.memory.fail(Step::Cut, false);
     let cleared = world
         .operator
         .call(Request::FenceClear(ARENA))
         .await
         .expect("verified");
     assert_eq!(cleared, Reply::FenceCleared);
-    world.memory.fail(Step::Cut, false);
     world.alloc(4096, 60, 0).await.expect("granted again");
     world.stop().await;
 }

@@ -29,6 +29,7 @@ pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
     paths: Vec<Carrier>,
     leases: Mutex<Custody<Arc<Lease>>>,
+    may_release_later: bool,
 }
 
 /// A path, and which transports go over it.
@@ -96,7 +97,15 @@ impl Provider {
             stores: BTreeMap::new(),
             paths: Vec::new(),
             leases: Mutex::default(),
+            may_release_later: false,
         }
+    }
+
+    /// A release that failed may work later by itself: what held it up may go away.
+    #[must_use]
+    pub fn releasing_later(mut self) -> Self {
+        self.may_release_later = true;
+        self
     }
 
     /// With the store of a resource.
@@ -158,9 +167,8 @@ impl Provider {
 
     /// Whether a release that failed may work later by itself.
     #[must_use]
-    pub fn may_release_later(&self, resource_id: ResourceId) -> bool {
-        let store = self.stores.get(&resource_id);
-        store.is_some_and(|it| it.may_release_later())
+    pub fn may_release_later(&self) -> bool {
+        self.may_release_later
     }
 
     /// How well a resource does. Never blocks.

@@ -84,11 +84,6 @@ impl Store for PoolStore {
         Ok(())
     }
 
-    /// Storage that was stuck comes back.
-    fn may_release_later(&self) -> bool {
-        true
-    }
-
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         self.pool.leases()
     }

@@ -35,9 +35,6 @@ impl Store for Withheld {
     fn release(&self, _: Tag, extent: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
         extent.map_or(Ok(()), |_| Err(self.error()))
     }
-    fn may_release_later(&self) -> bool {
-        true
-    }
     /// Whatever there is: it is looked for when the pool is back.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(Vec::new())

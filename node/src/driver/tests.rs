@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use fabricbios_lease::{Backend, Policy};
+use fabricbios_lease::Policy;
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
     Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType,
@@ -32,12 +32,12 @@ impl Scene {
         let (journal, _) = Journal::open_here(&path, "boot", on_commit).unwrap();
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let mut table = LeaseTable::new(Policy::default());
-        table.offer(ResourceType::Mem, memory.probe().unwrap().remove(0));
+        table.offer(ResourceType::Mem, memory.offer());
         let mut backends = Backends::new(Arc::new(move |_, report| {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(ARENA, ResourceType::Mem, memory.clone());
+        backends.add(ARENA, ResourceType::Mem, memory.provider());
         let inventory = Inventory {
             node_id: NodeId([0; 32]),
             epoch: Epoch(1),

@@ -2,14 +2,14 @@
 
 use std::{path::Path, sync::Arc, time::SystemTime};
 
-use fabricbios_arena::{Arena, Source};
+use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_client::Error;
+use fabricbios_contract::Provider;
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, FbmuBackend, FbmuConfig};
 use fabricbios_node::{
     memory::{OfferedMemory, OpenRoads},
     past::Past,
-    roads::Roads,
 };
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
@@ -22,16 +22,22 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     let settings = settings(directory);
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now());
     let arena = Arena::open(&Source::default(), ARENA_BYTES).expect("an arena");
+    let arena = Arc::new(arena);
     let udp = FbmuBackend::open(FbmuConfig {
         listen: "127.0.0.1:0".parse().expect("an address"),
         workers: None,
-        resource_id: ARENA,
-        arena: Arc::new(arena),
+        arena: arena.clone(),
         ops_per_second: FbmuConfig::OPS_PER_SECOND,
     });
     let rdma = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
-    let roads = Roads::new(rdma.clone(), Arc::new(udp.expect("a road")));
-    let offered = OfferedMemory::of(Arc::new(roads), 1 << 30).expect("an offer");
+    let store = ArenaStore::new(arena);
+    let transports = vec![Transport::Rdma, Transport::Udp, Transport::Both];
+    let offer = store.offer(ARENA, transports);
+    let provider = Provider::new()
+        .with_store(ARENA, Arc::new(store))
+        .with_path("RDMA", &[Transport::Rdma], rdma.clone())
+        .with_path("UDP", &[Transport::Udp], Arc::new(udp.expect("a path")));
+    let offered = OfferedMemory::of(offer, Arc::new(provider), 1 << 30);
     let (fabric, roads) = (fabric.expect("a fabric"), OpenRoads::default());
     let past = Past::running(PROGRAM, &settings).expect("a journal");
     let world = World::serve(&settings, &fabric, past, Some(offered), roads).await;

@@ -1,17 +1,18 @@
-//! A memory backend without hardware: for step order and fault injection. It stands for the RDMA
-//! road or for the one over UDP.
+//! Memory without hardware, for step order and fault injection: a store, and a path that stands for RDMA or for UDP.
 //!
-//! It carries the refusals that the RDMA backend and its kernel have: an extent outside the arena,
+//! It carries the refusals that the RDMA path and its kernel have: an extent outside the arena,
 //! an address that does not resolve, a bind after a cut of the same generation. The lab suites run
 //! the real one through the same requests.
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
+use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, Proof, StepError, Tag,
+    BindError, BindOrder, BootTime, Condition, Extent, Farewell, Layout, Offer, Outlives, Proof,
+    StepError, Tag,
 };
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
@@ -24,14 +25,12 @@ pub const UNREACHABLE_QPN: u32 = 0xBAD;
 /// Steps that can be held up or made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// [`Backend::bind`].
+    /// [`DataPath::bind`].
     Bind,
-    /// [`Backend::cut`].
+    /// [`DataPath::revoke`].
     Cut,
-    /// [`Backend::release`].
+    /// [`Store::release`].
     Release,
-    /// [`Backend::reset`].
-    Reset,
 }
 
 /// See the module.
@@ -81,6 +80,27 @@ impl FakeMemory {
             state: Mutex::default(),
             changed: Condvar::new(),
         }
+    }
+
+    /// What the table may give out of it.
+    #[must_use]
+    pub fn offer(&self) -> Offer {
+        Offer {
+            resource_id: self.resource_id,
+            capacity: self.arena_bytes,
+            align: 4096,
+            transports: vec![self.road],
+            outlives: Outlives::arena(self.road == Transport::Udp),
+            layout: Layout::Stretches,
+            read_only: false,
+        }
+    }
+
+    /// Makes leases of it.
+    #[must_use]
+    pub fn provider(self: &Arc<Self>) -> Arc<Provider> {
+        let provider = Provider::new().with_store(self.resource_id, self.clone());
+        Arc::new(provider.with_path("fake", &[self.road], self.clone()))
     }
 
     /// Makes every call of `step` wait until [`FakeMemory::let_go`].
@@ -222,26 +242,14 @@ fn limits(bound: &Bound) -> Limits {
     }
 }
 
-impl Backend for FakeMemory {
-    fn probe(&self) -> Result<Vec<Offer>, StepError> {
-        Ok(vec![Offer {
-            resource_id: self.resource_id,
-            capacity: self.arena_bytes,
-            align: 4096,
-            transports: vec![self.road],
-            outlives: Outlives::arena(self.road == Transport::Udp),
-            layout: Layout::Stretches,
-            read_only: false,
-        }])
-    }
-
-    fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
+impl DataPath for FakeMemory {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let (lease, generation) = (order.tag.lease_id, order.tag.generation);
         let mut state = self.begin(Step::Bind, lease).map_err(BindError::Failed)?;
         if state.cut.get(&lease).is_some_and(|&cut| cut >= generation) {
             return Err(BindError::Cancelled);
         }
-        if order.extent.length == 0 || order.extent.end() > self.arena_bytes {
+        if part.extent.length == 0 || part.extent.end() > self.arena_bytes {
             let error = StepError::new("bind", "outside the arena");
             return Err(BindError::Failed(error));
         }
@@ -257,13 +265,17 @@ impl Backend for FakeMemory {
         };
         let bound = Bound {
             generation,
-            extent: order.extent,
+            extent: part.extent,
             keys: (0..keys).map(|_| state.fresh_key()).collect(),
             previous: None,
         };
         state.bound.insert(lease, bound);
         Ok(state.binding(lease, self.road))
     }
+
+    fn extend(&self, _tag: Tag, _deadline: BootTime) {}
+
+    fn fenced(&self, _tag: Tag) {}
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
         let mut state = self.lock();
@@ -286,28 +298,63 @@ impl Backend for FakeMemory {
         Ok(state.binding(tag.lease_id, self.road))
     }
 
-    fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {
+    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
         let mut state = self.begin(Step::Cut, tag.lease_id)?;
         state.bound.remove(&tag.lease_id);
         state.cut.insert(tag.lease_id, tag.generation);
-        Ok(Proof::nothing_to_cut("it is a fake"))
+        Ok(Revoked::proved(Proof::nothing_to_cut("it is a fake")))
     }
 
-    fn release(&self, tag: Tag, _extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
+    fn verify(&self, tag: Tag, _revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        match self.lock().bound.contains_key(&tag.lease_id) {
+            true => Err(StepError::new("verify", "still bound")),
+            false => Ok(Proof::nothing_to_cut("it is a fake")),
+        }
+    }
+
+    fn remove(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
+        match self.lock().bound.contains_key(&tag.lease_id) {
+            true => Err(StepError::new("remove", "still bound")),
+            false => Ok(()),
+        }
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(self.lock().bound.keys().copied().collect())
+    }
+}
+
+impl Store for FakeMemory {
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        Ok(Part::at(order.extent))
+    }
+
+    fn forget(&self, _tag: Tag, _extent: Extent) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn release(
+        &self,
+        tag: Tag,
+        _extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
         progress();
-        let mut state = self.begin(Step::Release, tag.lease_id)?;
-        if state.bound.contains_key(&tag.lease_id) {
-            return Err(StepError::new("release", "still bound"));
-        }
-        state.cut.remove(&tag.lease_id);
+        self.begin(Step::Release, tag.lease_id)?
+            .cut
+            .remove(&tag.lease_id);
         Ok(())
     }
 
-    fn reset(&self, _id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {
-        let mut state = self.begin(Step::Reset, LeaseId(0))?;
-        for (tag, _) in leases {
-            state.bound.remove(&tag.lease_id);
-        }
-        Ok(())
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(Vec::new())
+    }
+
+    fn condition(&self) -> Condition {
+        Condition::Good
     }
 }

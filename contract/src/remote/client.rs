@@ -1,0 +1,275 @@
+//! The end that asks.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Sender, channel},
+    },
+    thread,
+};
+
+use fabricbios_lease::{
+    BindError, BindOrder, BootTime, Condition, Extent, Farewell, Proof, StepError, Tag,
+};
+use fabricbios_wire::{Binding, LeaseId};
+use serde::de::DeserializeOwned;
+
+use super::{
+    call::{Call, Told, decode, encode},
+    frame::{Frame, Kind, read_frame, write_frame},
+};
+use crate::{DataPath, Part, Revoked, Store};
+
+/// A socket, and who waits for which outcome.
+#[derive(Debug)]
+struct Connection {
+    socket: UnixStream,
+    /// Held while a frame is written.
+    writing: Mutex<()>,
+    next: AtomicU64,
+    /// None: the other end is gone.
+    waiting: Mutex<Option<HashMap<u64, Sender<Frame>>>>,
+}
+
+impl Connection {
+    fn new(socket: UnixStream) -> io::Result<Arc<Self>> {
+        let connection = Arc::new(Self {
+            socket,
+            writing: Mutex::default(),
+            next: AtomicU64::new(1),
+            waiting: Mutex::new(Some(HashMap::new())),
+        });
+        let (reading, socket) = (Arc::downgrade(&connection), connection.socket.try_clone()?);
+        thread::Builder::new()
+            .name("outcomes".into())
+            .spawn(move || {
+                let ended = loop {
+                    let frame = match read_frame(&socket) {
+                        Ok(Some(frame)) => frame,
+                        ended => break ended.err(),
+                    };
+                    let Some(connection) = reading.upgrade() else {
+                        return;
+                    };
+                    connection.hand_out(frame);
+                };
+                if let Some(connection) = reading.upgrade() {
+                    tracing::error!(
+                        ?ended,
+                        "the process at the other end of a store or path is gone"
+                    );
+                    // Whoever waits finds that nobody will answer.
+                    connection.waiting().take();
+                }
+            })?;
+        Ok(connection)
+    }
+
+    fn hand_out(&self, frame: Frame) {
+        let mut waiting = self.waiting();
+        let Some(waiting) = waiting.as_mut() else {
+            return;
+        };
+        let who = match frame.kind {
+            Kind::Progress => waiting.get(&frame.call).cloned(),
+            _ => waiting.remove(&frame.call),
+        };
+        if let Some(who) = who {
+            // A caller that panicked is not there any more.
+            who.send(frame).ok();
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<HashMap<u64, Sender<Frame>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks and waits for the outcome.
+    fn call<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        descriptor: Option<OwnedFd>,
+        progress: &dyn Fn(),
+    ) -> Result<(T, Option<OwnedFd>), StepError> {
+        let gone = |why: &dyn std::fmt::Display| {
+            StepError::new(
+                "reach the process that does it",
+                format_args!("{call:?}: {why}"),
+            )
+        };
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let frame = Frame {
+            kind: Kind::Call,
+            call: number,
+            body: encode(call)?,
+            descriptor,
+        };
+        let (tell, outcome) = channel();
+        match self.waiting().as_mut() {
+            Some(waiting) => waiting.insert(number, tell),
+            None => return Err(gone(&"it is gone")),
+        };
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        write_frame(&self.socket, &frame).map_err(|error| gone(&error))?;
+        drop(writing);
+        loop {
+            let frame: Frame = outcome.recv().map_err(|_| gone(&"it is gone"))?;
+            match frame.kind {
+                Kind::Progress => progress(),
+                _ => return Ok((decode(&frame.body)?, frame.descriptor)),
+            }
+        }
+    }
+
+    fn ask<T: DeserializeOwned>(&self, call: &Call, progress: &dyn Fn()) -> Result<T, StepError> {
+        self.call::<Result<T, StepError>>(call, None, progress)?.0
+    }
+
+    fn make<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<(T, Option<OwnedFd>), BindError> {
+        let made = self.call::<Result<T, BindError>>(call, descriptor, &|| ());
+        let (made, descriptor) = made.map_err(BindError::Stranded)?;
+        Ok((made?, descriptor))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The thread that reads has a descriptor of its own.
+        self.socket.shutdown(std::net::Shutdown::Both).ok();
+    }
+}
+
+/// A path in another process.
+#[derive(Debug)]
+pub struct RemotePath(Arc<Connection>);
+
+/// A store in another process.
+#[derive(Debug)]
+pub struct RemoteStore(Arc<Connection>);
+
+impl RemotePath {
+    /// At the other end is [`super::serve_path`].
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
+        Connection::new(socket).map(Self)
+    }
+}
+
+impl RemoteStore {
+    /// At the other end is [`super::serve_store`].
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
+        Connection::new(socket).map(Self)
+    }
+}
+
+impl DataPath for RemotePath {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let told = Told {
+            extent: part.extent,
+            volume: part.volume.clone(),
+        };
+        let descriptor = part.descriptor.as_ref();
+        let descriptor = descriptor
+            .map(|it| it.as_fd().try_clone_to_owned())
+            .transpose();
+        let descriptor = descriptor
+            .map_err(|error| BindError::Failed(StepError::new("pass a descriptor", error)))?;
+        let bound = self.0.make(&Call::Bind(order.clone(), told), descriptor);
+        bound.map(|(binding, _)| binding)
+    }
+
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        let told = self
+            .0
+            .call::<()>(&Call::Extend(tag, deadline), None, &|| ());
+        if let Err(error) = told {
+            tracing::error!(lease = %tag, %error, "a deadline could not be told");
+        }
+    }
+
+    fn fenced(&self, tag: Tag) {
+        let told = self.0.call::<()>(&Call::Fenced(tag), None, &|| ());
+        if let Err(error) = told {
+            tracing::error!(lease = %tag, %error, "a fence could not be told");
+        }
+    }
+
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        self.0
+            .make(&Call::Rotate(tag), None)
+            .map(|(binding, _)| binding)
+    }
+
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        self.0.ask(&Call::RetireKey(tag), &|| ())
+    }
+
+    fn revoke(&self, tag: Tag, farewell: Farewell) -> Result<Revoked, StepError> {
+        self.0.ask(&Call::Revoke(tag, farewell), &|| ())
+    }
+
+    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.0.ask(&Call::Verify(tag, revoked.cloned()), &|| ())
+    }
+
+    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.0.ask(&Call::Remove(tag), progress)
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        self.0.ask(&Call::Leases, &|| ())
+    }
+}
+
+impl Store for RemoteStore {
+    fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.0.ask(&Call::Prepare(order.clone()), progress)
+    }
+
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        let (told, descriptor) = self.0.make::<Told>(&Call::Open(order.clone()), None)?;
+        Ok(Part {
+            extent: told.extent,
+            volume: told.volume,
+            descriptor: descriptor.map(Arc::new),
+        })
+    }
+
+    fn forget(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
+        self.0.ask(&Call::Forget(tag, extent), &|| ())
+    }
+
+    fn release(
+        &self,
+        tag: Tag,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        self.0.ask(&Call::Release(tag, extent), progress)
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        self.0.ask(&Call::Leases, &|| ())
+    }
+
+    fn condition(&self) -> Condition {
+        let told = self.0.call(&Call::Condition, None, &|| ());
+        told.map_or_else(|error| Condition::Degraded(error.to_string()), |(it, _)| it)
+    }
+}

@@ -1,0 +1,176 @@
+//! One message on the socket.
+//!
+//! ```text
+//! u32 length of what follows │ u8 version │ u8 kind │ u64 call │ body        (little endian)
+//! ```
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use zeroize::Zeroizing;
+
+/// Both ends are of one version, or do not speak.
+pub const VERSION: u8 = 1;
+
+/// Of one frame without its length. A list of a million leases fits.
+pub const FRAME_BYTES_MAX: u32 = 32 << 20;
+
+const LENGTH: usize = 4;
+/// Version, kind, call.
+const HEAD: usize = 10;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Somebody is asked to do something; the body is a [`super::Call`].
+    Call = 0,
+    /// What a call takes time for moves. No body.
+    Progress = 1,
+    /// The outcome of a call.
+    Outcome = 2,
+}
+
+/// One message.
+#[derive(Debug)]
+pub struct Frame {
+    /// What it is.
+    pub kind: Kind,
+    /// Which call it belongs to.
+    pub call: u64,
+    /// There may be keys in it.
+    pub body: Zeroizing<Vec<u8>>,
+    /// Beside the bytes.
+    pub descriptor: Option<OwnedFd>,
+}
+
+/// Sends a frame, with its descriptor beside its first bytes.
+///
+/// # Errors
+/// The other end is gone, or the body is too long.
+pub fn write_frame(mut socket: &UnixStream, frame: &Frame) -> io::Result<()> {
+    let length = u32::try_from(HEAD + frame.body.len())
+        .ok()
+        .filter(|it| *it <= FRAME_BYTES_MAX)
+        .ok_or_else(|| invalid(format!("a frame of {} bytes", frame.body.len())))?;
+    let mut head = [0; LENGTH + HEAD];
+    head[..LENGTH].copy_from_slice(&length.to_le_bytes());
+    head[LENGTH] = VERSION;
+    head[LENGTH + 1] = frame.kind as u8;
+    head[LENGTH + 2..].copy_from_slice(&frame.call.to_le_bytes());
+    let descriptors: Vec<i32> = { frame.descriptor.iter() }
+        .map(AsRawFd::as_raw_fd)
+        .collect();
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let rights = if descriptors.is_empty() {
+        &[][..]
+    } else {
+        &rights
+    };
+    let mut sent = sendmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&head)],
+        rights,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    // A stream may take a part; what came with the descriptor is never nothing.
+    while sent < head.len() {
+        sent += socket.write(&head[sent..])?;
+    }
+    socket.write_all(&frame.body)
+}
+
+/// Receives a frame; `None` at the end of the stream.
+///
+/// # Errors
+/// The stream ends within a frame, or what comes is no frame of this version.
+pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
+    let mut head = [0; LENGTH + HEAD];
+    let (mut got, descriptor) = receive(socket, &mut head)?;
+    if got == 0 {
+        return Ok(None);
+    }
+    while got < head.len() {
+        let more = (&mut &*socket).read(&mut head[got..])?;
+        if more == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        got += more;
+    }
+    let [l0, l1, l2, l3, version, kind, call @ ..] = head;
+    let length = u32::from_le_bytes([l0, l1, l2, l3]);
+    let body = length
+        .checked_sub(HEAD as u32)
+        .filter(|_| length <= FRAME_BYTES_MAX);
+    let body = body.ok_or_else(|| invalid(format!("a frame of {length} bytes")))?;
+    if version != VERSION {
+        return Err(invalid(format!(
+            "version {version}; this end speaks {VERSION}"
+        )));
+    }
+    Ok(Some(Frame {
+        kind: kind_of(kind)?,
+        call: u64::from_le_bytes(call),
+        body: read_body(socket, body)?,
+        descriptor,
+    }))
+}
+
+fn kind_of(byte: u8) -> io::Result<Kind> {
+    let all = [Kind::Call, Kind::Progress, Kind::Outcome];
+    let kind = all.into_iter().find(|kind| *kind as u8 == byte);
+    kind.ok_or_else(|| invalid(format!("a frame of kind {byte}")))
+}
+
+/// Memory comes with the bytes, not with what the other end says about them.
+fn read_body(socket: &UnixStream, length: u32) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut body = Zeroizing::new(Vec::new());
+    let mut left = length as usize;
+    while left > 0 {
+        let (from, some) = (body.len(), left.min(1 << 16));
+        body.resize(from + some, 0);
+        (&mut &*socket).read_exact(&mut body[from..])?;
+        left -= some;
+    }
+    Ok(body)
+}
+
+fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([i32; 1]);
+    let mut slices = [IoSliceMut::new(into)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = loop {
+        match recvmsg::<UnixAddr>(
+            socket.as_fd().as_raw_fd(),
+            &mut slices,
+            Some(&mut space),
+            flags,
+        ) {
+            Err(nix::errno::Errno::EINTR) => {}
+            received => break received?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = message {
+            // SAFETY: the kernel has just made these descriptors for this process; nobody else has them.
+            descriptors.extend(
+                numbers
+                    .iter()
+                    .map(|it| unsafe { OwnedFd::from_raw_fd(*it) }),
+            );
+        }
+    }
+    Ok((received.bytes, descriptors.pop()))
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}

@@ -1,0 +1,176 @@
+//! The end that does what is asked.
+
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+use fabricbios_lease::{BindError, StepError};
+use serde::Serialize;
+
+use super::{
+    call::{Call, Told, decode, encode},
+    frame::{Frame, Kind, read_frame, write_frame},
+};
+use crate::{DataPath, Part, Store};
+
+/// Does what comes over the socket until the other end closes it. Each call has a thread of its own: a cut waits for no
+/// binding. The path stays as it is; whoever calls this decides what becomes of its leases.
+///
+/// # Errors
+/// What comes is no frame of this version.
+pub fn serve_path(socket: UnixStream, path: &Arc<dyn DataPath>) -> io::Result<()> {
+    serve(socket, |asked| {
+        let path = Arc::clone(path);
+        move || path_does(&*path, asked)
+    })
+}
+
+/// The same, of a store.
+///
+/// # Errors
+/// What comes is no frame of this version.
+pub fn serve_store(socket: UnixStream, store: &Arc<dyn Store>) -> io::Result<()> {
+    serve(socket, |asked| {
+        let store = Arc::clone(store);
+        move || store_does(&*store, asked)
+    })
+}
+
+/// A call on its way.
+struct Asked {
+    call: Call,
+    descriptor: Option<OwnedFd>,
+    answers: Answers,
+}
+
+/// Where its answers go.
+#[derive(Clone)]
+struct Answers {
+    socket: Arc<Mutex<UnixStream>>,
+    number: u64,
+}
+
+impl Answers {
+    fn send(&self, kind: Kind, outcome: &impl Serialize, descriptor: Option<OwnedFd>) {
+        let sent = encode(outcome).map_err(io::Error::other).and_then(|body| {
+            let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+            let frame = Frame {
+                kind,
+                call: self.number,
+                body,
+                descriptor,
+            };
+            write_frame(&socket, &frame)
+        });
+        if let Err(error) = sent {
+            tracing::warn!(%error, "nobody heard the outcome of a call");
+        }
+    }
+
+    fn progress(&self) {
+        self.send(Kind::Progress, &(), None);
+    }
+}
+
+fn serve<W: FnOnce() + Send + 'static>(
+    socket: UnixStream,
+    work: impl Fn(Asked) -> W,
+) -> io::Result<()> {
+    let writing = Arc::new(Mutex::new(socket.try_clone()?));
+    while let Some(frame) = read_frame(&socket)? {
+        let call = decode(&frame.body).map_err(io::Error::other)?;
+        let asked = Asked {
+            call,
+            descriptor: frame.descriptor,
+            answers: Answers {
+                socket: Arc::clone(&writing),
+                number: frame.call,
+            },
+        };
+        let thread = thread::Builder::new().name("call".into());
+        thread.spawn(work(asked))?;
+    }
+    Ok(())
+}
+
+fn path_does(path: &dyn DataPath, asked: Asked) {
+    let Asked {
+        call,
+        descriptor,
+        answers,
+    } = asked;
+    let progress = || answers.progress();
+    match call {
+        Call::Bind(order, Told { extent, volume }) => {
+            let part = Part {
+                extent,
+                volume,
+                descriptor: descriptor.map(Arc::new),
+            };
+            answers.send(Kind::Outcome, &path.bind(&order, &part), None);
+        }
+        Call::Extend(tag, deadline) => {
+            answers.send(Kind::Outcome, &path.extend(tag, deadline), None)
+        }
+        Call::Fenced(tag) => answers.send(Kind::Outcome, &path.fenced(tag), None),
+        Call::Rotate(tag) => answers.send(Kind::Outcome, &path.rotate(tag), None),
+        Call::RetireKey(tag) => answers.send(Kind::Outcome, &path.retire_key(tag), None),
+        Call::Revoke(tag, farewell) => {
+            answers.send(Kind::Outcome, &path.revoke(tag, farewell), None);
+        }
+        Call::Verify(tag, revoked) => {
+            answers.send(Kind::Outcome, &path.verify(tag, revoked.as_ref()), None);
+        }
+        Call::Remove(tag) => answers.send(Kind::Outcome, &path.remove(tag, &progress), None),
+        Call::Leases => answers.send(Kind::Outcome, &path.leases(), None),
+        other => refuse(&answers, &other, "path"),
+    }
+}
+
+fn store_does(store: &dyn Store, asked: Asked) {
+    let Asked { call, answers, .. } = asked;
+    let progress = || answers.progress();
+    match call {
+        Call::Prepare(order) => {
+            answers.send(Kind::Outcome, &store.prepare(&order, &progress), None);
+        }
+        Call::Open(order) => {
+            let opened = store.open(&order);
+            let descriptor = opened
+                .as_ref()
+                .ok()
+                .and_then(|part| part.descriptor.clone());
+            let descriptor = descriptor.map(|it| it.try_clone()).transpose();
+            match descriptor {
+                Ok(descriptor) => {
+                    let told = opened.map(|part| Told {
+                        extent: part.extent,
+                        volume: part.volume,
+                    });
+                    answers.send(Kind::Outcome, &told, descriptor);
+                }
+                Err(error) => {
+                    let error = StepError::new("pass a descriptor", error);
+                    let told: Result<Told, _> = Err(BindError::Stranded(error));
+                    answers.send(Kind::Outcome, &told, None);
+                }
+            }
+        }
+        Call::Forget(tag, extent) => answers.send(Kind::Outcome, &store.forget(tag, extent), None),
+        Call::Release(tag, extent) => {
+            answers.send(Kind::Outcome, &store.release(tag, extent, &progress), None);
+        }
+        Call::Condition => answers.send(Kind::Outcome, &store.condition(), None),
+        Call::Leases => answers.send(Kind::Outcome, &store.leases(), None),
+        other => refuse(&answers, &other, "store"),
+    }
+}
+
+/// Of the other kind: the two ends do not fit each other.
+fn refuse(answers: &Answers, call: &Call, what: &str) {
+    let why = StepError::new("serve a call", format_args!("{call:?} is not for a {what}"));
+    answers.send(Kind::Outcome, &Err::<(), _>(why), None);
+}

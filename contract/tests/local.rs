@@ -1,0 +1,18 @@
+//! The provider with its store and paths in this process.
+
+#[path = "provider/cases.rs"]
+mod cases;
+#[path = "provider/world.rs"]
+mod world;
+
+use std::sync::Arc;
+
+use fabricbios_contract::{DataPath, Store};
+
+fn path(path: Arc<dyn DataPath>) -> Arc<dyn DataPath> {
+    path
+}
+
+fn store(store: Arc<dyn Store>) -> Arc<dyn Store> {
+    store
+}

@@ -1,0 +1,414 @@
+//! Which part of a lease is asked what, in which order, and what is left when one of them fails; against a store and
+//! paths that remember what they hold. The real ones are tested where they live, and in the lab.
+
+use std::{cell::Cell, collections::BTreeSet, mem::discriminant, sync::Arc};
+
+use fabricbios_contract::stray_tag;
+use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, StepError};
+use fabricbios_wire::{LeaseId, Transport};
+
+use crate::world::{EXTENT, POOL, World, order, tag};
+
+fn error() -> StepError {
+    StepError::new("step", "on purpose")
+}
+
+#[test]
+fn a_lease_is_bound_over_the_paths_it_asked_for() {
+    for (transport, asked) in [
+        (Transport::Rdma, &["open", "rdma bind"][..]),
+        (Transport::Udp, &["open", "udp bind"]),
+        (Transport::Both, &["open", "rdma bind", "udp bind"]),
+    ] {
+        let world = World::new();
+        let binding = world.provider.bind(&order(1, transport)).unwrap();
+        assert_eq!(world.asked(), asked);
+        assert_eq!(binding.rdma.is_some(), transport != Transport::Udp);
+        assert_eq!(binding.dp_key.is_some(), transport != Transport::Rdma);
+        assert!(binding.limits.is_some());
+    }
+}
+
+#[test]
+fn a_life_over_both_paths_leaves_nothing() {
+    let world = World::bound();
+    let proof = world.provider.cut(tag(1), Farewell::None).unwrap();
+    let steps: Vec<&str> = proof.steps().iter().map(|it| &*it.step).collect();
+    assert_eq!(steps, ["udp", "rdma"]);
+    world.provider.release(tag(1), EXTENT, &|| ()).unwrap();
+    assert!(world.is_empty());
+}
+
+#[test]
+fn a_transport_that_nobody_serves_is_refused() {
+    let world = World::new();
+    let refused = world.provider.bind(&order(1, Transport::NvmeTcp));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+    assert!(world.is_empty());
+}
+
+#[test]
+fn a_first_binding_that_fails_leaves_nothing() {
+    let world = World::new();
+    world.fail("rdma bind", BindError::Refused(error()));
+    let Err(BindError::Refused(why)) = world.provider.bind(&order(1, Transport::Both)) else {
+        panic!("not refused")
+    };
+    assert!(why.step.contains("RDMA"), "{why}");
+    assert_eq!(world.asked(), ["open", "rdma bind", "forget"]);
+
+    let world = World::new();
+    world.fail("udp bind", BindError::Failed(error()));
+    let Err(BindError::Failed(why)) = world.provider.bind(&order(1, Transport::Both)) else {
+        panic!("not failed")
+    };
+    assert!(why.step.contains("UDP"), "{why}");
+    // Somebody may have been in it.
+    let undone = ["rdma revoke", "rdma verify", "rdma remove", "release"];
+    assert_eq!(world.asked()[3..], undone);
+    assert!(world.is_empty());
+}
+
+#[test]
+fn what_a_failed_binding_leaves_is_said_and_the_next_lease_is_not_in_its_way() {
+    for (step, transport) in [
+        ("open", Transport::Both),
+        ("rdma bind", Transport::Rdma),
+        ("udp bind", Transport::Both),
+        ("udp bind", Transport::Udp),
+    ] {
+        let world = World::new();
+        world.fail(step, BindError::Failed(error()));
+        let failed = world.provider.bind(&order(1, transport)).unwrap_err();
+        assert!(matches!(failed, BindError::Failed(_)), "{step}: {failed:?}");
+        assert!(world.is_empty(), "{step} left something");
+        world.works();
+        world.provider.bind(&order(1, transport)).unwrap();
+    }
+    let world = World::new();
+    world.fail("rdma bind", BindError::Failed(error()));
+    world.fail("forget", BindError::Failed(error()));
+    let stranded = world.provider.bind(&order(1, Transport::Rdma));
+    assert!(
+        matches!(stranded, Err(BindError::Stranded(_))),
+        "{stranded:?}"
+    );
+}
+
+#[test]
+fn a_later_binding_whose_peer_cannot_be_reached_leaves_both_paths_as_they_were() {
+    for failure in [
+        BindError::Refused(error()),
+        BindError::Failed(error()),
+        BindError::Cancelled,
+    ] {
+        let world = World::bound();
+        world.fail("rdma bind", failure.clone());
+        let outcome = world.provider.bind(&order(2, Transport::Both)).unwrap_err();
+        assert_eq!(discriminant(&outcome), discriminant(&failure));
+        assert_eq!(world.asked(), ["open", "rdma bind"]);
+        world.provider.rotate(tag(2)).unwrap();
+        assert_eq!(world.asked(), ["rdma rotate", "udp rotate"]);
+    }
+}
+
+#[test]
+fn a_later_binding_that_fails_after_the_one_before_was_cut_is_closed_and_its_part_stays() {
+    let world = World::bound();
+    world.fail("rdma bind", BindError::Lost(error()));
+    let outcome = world.provider.bind(&order(2, Transport::Both));
+    assert!(matches!(outcome, Err(BindError::Lost(_))), "{outcome:?}");
+    assert!(!world.has_access(), "{:?}", world.asked());
+
+    let world = World::bound();
+    world.fail("udp bind", BindError::Failed(error()));
+    let outcome = world.provider.bind(&order(2, Transport::Both));
+    assert!(matches!(outcome, Err(BindError::Lost(_))), "{outcome:?}");
+    assert!(!world.has_access());
+    let asked = world.asked();
+    assert!(!asked.iter().any(|it| it == "forget" || it == "release"));
+}
+
+#[test]
+fn what_cannot_be_closed_again_is_stranded() {
+    for (bind, revoke) in [
+        ("udp bind", "rdma revoke"),
+        ("udp bind", "udp revoke"),
+        ("rdma bind", "udp revoke"),
+    ] {
+        let world = World::bound();
+        world.fail(bind, BindError::Lost(error()));
+        world.fail(revoke, BindError::Failed(error()));
+        let outcome = world.provider.bind(&order(2, Transport::Both));
+        assert!(
+            matches!(outcome, Err(BindError::Stranded(_))),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn stranded_and_cancelled_stay_what_they_are() {
+    for failure in [BindError::Stranded(error()), BindError::Cancelled] {
+        for step in ["rdma bind", "udp bind"] {
+            let world = World::bound();
+            world.fail(step, failure.clone());
+            let outcome = world.provider.bind(&order(2, Transport::Both)).unwrap_err();
+            assert_eq!(discriminant(&outcome), discriminant(&failure));
+        }
+    }
+}
+
+#[test]
+fn a_deadline_and_a_fence_are_told_to_the_paths_that_the_lease_has() {
+    let world = World::bound();
+    world.provider.extend(tag(1), BootTime(1));
+    world.provider.fenced(tag(1));
+    let asked = ["rdma extend", "udp extend", "rdma fenced", "udp fenced"];
+    assert_eq!(world.asked(), asked);
+    let world = World::new();
+    world.provider.bind(&order(1, Transport::Udp)).unwrap();
+    world.asked();
+    world.provider.extend(tag(1), BootTime(1));
+    world.provider.cut(tag(1), Farewell::None).unwrap();
+    assert_eq!(world.asked(), ["udp extend", "udp revoke", "udp verify"]);
+}
+
+#[test]
+fn keys_change_on_the_paths_that_have_one() {
+    for (transport, asked) in [
+        (Transport::Rdma, &["rdma rotate", "rdma retire"][..]),
+        (Transport::Udp, &["udp rotate", "udp retire"]),
+        (
+            Transport::Both,
+            &["rdma rotate", "udp rotate", "udp retire", "rdma retire"],
+        ),
+    ] {
+        let world = World::new();
+        let bound = world.provider.bind(&order(1, transport)).unwrap();
+        world.asked();
+        assert_eq!(world.provider.rotate(tag(1)).unwrap(), bound);
+        assert_eq!(world.provider.retire_key(tag(1)).unwrap(), bound);
+        assert_eq!(world.asked(), asked);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_waits_for_its_client_survives_a_new_udp_key() {
+    let world = World::new();
+    let waiting = BindOrder {
+        peers: Vec::new(),
+        ..order(1, Transport::Both)
+    };
+    let bound = world.provider.bind(&waiting).unwrap();
+    world.asked();
+    assert_eq!(world.provider.rotate(tag(1)).unwrap(), bound);
+    assert_eq!(world.provider.retire_key(tag(1)).unwrap(), bound);
+    assert_eq!(world.asked(), ["udp rotate", "udp retire"]);
+    let waiting = BindOrder {
+        transport: Transport::Rdma,
+        ..waiting
+    };
+    let world = World::new();
+    world.provider.bind(&waiting).unwrap();
+    let refused = world.provider.rotate(tag(1));
+    assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+}
+
+#[test]
+fn half_a_rotation_is_something_left_behind() {
+    let world = World::bound();
+    world.fail("rdma rotate", BindError::Refused(error()));
+    let refused = world.provider.rotate(tag(1));
+    assert!(matches!(refused, Err(BindError::Refused(_))));
+    assert_eq!(world.asked(), ["rdma rotate"]);
+
+    let world = World::bound();
+    world.fail("udp rotate", BindError::Failed(error()));
+    let stranded = world.provider.rotate(tag(1));
+    assert!(matches!(stranded, Err(BindError::Stranded(_))));
+}
+
+#[test]
+fn an_old_key_that_stays_on_either_path_is_not_retired() {
+    for step in ["rdma retire", "udp retire"] {
+        let world = World::bound();
+        world.fail(step, BindError::Failed(error()));
+        assert!(world.provider.retire_key(tag(1)).is_err());
+        assert_eq!(world.asked(), ["udp retire", "rdma retire"]);
+    }
+}
+
+#[test]
+fn a_cut_cuts_udp_first_and_both_whatever_happens() {
+    for failing in [&["rdma"][..], &["udp"], &["rdma", "udp"]] {
+        let world = World::bound();
+        for path in failing {
+            world.fail(&format!("{path} revoke"), BindError::Failed(error()));
+        }
+        let cut = world.provider.revoke(tag(1), Farewell::None);
+        assert_eq!(world.asked(), ["udp revoke", "rdma revoke"]);
+        assert!(!cut.is_proved());
+        let why = world.provider.verify(cut).unwrap_err().to_string();
+        assert!(failing.iter().all(|path| why.contains(path)), "{why}");
+        let asked = world.asked();
+        assert!(asked.contains(&"udp fenced".to_owned()), "{asked:?}");
+    }
+}
+
+#[test]
+fn a_path_that_could_not_be_revoked_is_tried_once_more_before_that_is_told() {
+    let world = World::bound();
+    world.fail("rdma revoke", BindError::Failed(error()));
+    let cut = world.provider.revoke(tag(1), Farewell::None);
+    world.works();
+    world.provider.verify(cut).unwrap();
+    assert!(!world.has_access());
+}
+
+#[test]
+fn a_cut_waits_for_no_binding_that_is_being_made() {
+    let world = Arc::new(World::bound());
+    let (began, let_on) = world.hold("rdma bind");
+    let binding = std::thread::spawn({
+        let world = world.clone();
+        move || world.provider.bind(&order(2, Transport::Both))
+    });
+    began.recv().unwrap();
+    world.provider.cut(tag(1), Farewell::None).unwrap();
+    world.provider.retire_key(tag(1)).unwrap();
+    let_on.send(()).unwrap();
+    binding.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_part_is_given_back_when_both_paths_have_let_go_of_it() {
+    let world = World::bound();
+    world.provider.cut(tag(1), Farewell::None).unwrap();
+    world.asked();
+    let calls = Cell::new(0);
+    let progress = || calls.set(calls.get() + 1);
+    world.provider.release(tag(1), EXTENT, &progress).unwrap();
+    assert_eq!(world.asked(), ["udp remove", "rdma remove", "release"]);
+    assert_eq!(calls.get(), 3);
+    for (at, step) in ["udp remove", "rdma remove", "release"].iter().enumerate() {
+        let world = World::bound();
+        world.provider.cut(tag(1), Farewell::None).unwrap();
+        world.asked();
+        world.fail(step, BindError::Failed(error()));
+        let failed = world.provider.release(tag(1), EXTENT, &|| ());
+        assert!(failed.is_err());
+        let asked = world.asked();
+        assert_eq!(asked[at], *step);
+        assert_eq!(asked[at + 1..], ["rdma fenced", "udp fenced"]);
+    }
+}
+
+#[test]
+fn a_release_that_comes_twice_touches_nothing_the_second_time() {
+    let world = World::bound();
+    world.provider.cut(tag(1), Farewell::None).unwrap();
+    world.provider.release(tag(1), EXTENT, &|| ()).unwrap();
+    world.asked();
+    world.provider.release(tag(1), EXTENT, &|| ()).unwrap();
+    assert_eq!(world.asked(), Vec::<String>::new());
+    // Nor is it bound again.
+    let error = world.provider.bind(&order(2, Transport::Udp));
+    assert_eq!(error, Err(BindError::Cancelled));
+}
+
+#[test]
+fn a_remediation_takes_both_paths_and_stops_at_what_does_not_verify() {
+    let leases = [(tag(1), EXTENT)];
+    let world = World::bound();
+    world.provider.reset(POOL, &leases).unwrap();
+    assert!(world.is_empty());
+    for step in ["udp revoke", "udp verify", "rdma remove", "release"] {
+        let world = World::bound();
+        world.fail(step, BindError::Failed(error()));
+        assert!(world.provider.reset(POOL, &leases).is_err(), "{step}");
+        let asked = world.asked();
+        assert!(
+            asked.contains(&"udp fenced".to_owned()),
+            "{step}: {asked:?}"
+        );
+    }
+}
+
+#[test]
+fn only_the_part_of_a_new_lease_is_made_clean() {
+    let world = World::new();
+    let prepare = |order: &BindOrder| world.provider.prepare(order, &|| ());
+    let new = order(1, Transport::Udp);
+    prepare(&new).unwrap();
+    assert_eq!(world.asked(), ["prepare"], "it says that it moves");
+    world.provider.bind(&new).unwrap();
+    world.fail("prepare", BindError::Failed(error()));
+    prepare(&order(2, Transport::Udp)).unwrap();
+    let mut adopted = order(1, Transport::Udp);
+    adopted.tag.lease_id = LeaseId(2);
+    assert!(prepare(&adopted).is_err());
+    adopted.adopts = true;
+    prepare(&adopted).unwrap();
+}
+
+#[test]
+fn a_lease_of_an_earlier_run_keeps_its_part_when_it_cannot_be_bound() {
+    let world = World::new();
+    world.put("part", LeaseId(1));
+    let known = BTreeSet::from([LeaseId(1)]);
+    assert_eq!(world.provider.reconcile(&known).unwrap(), []);
+    let adopted = BindOrder {
+        adopts: true,
+        ..order(2, Transport::Udp)
+    };
+    world.fail("udp bind", BindError::Failed(error()));
+    world.provider.bind(&adopted).unwrap_err();
+    assert_eq!(world.ids("part"), [LeaseId(1)]);
+    world.works();
+    world.provider.bind(&adopted).unwrap();
+}
+
+#[test]
+fn strays_go_and_those_on_record_stay() {
+    let world = World::new();
+    for lease in [1, 2] {
+        world.put("part", LeaseId(lease));
+        world.put("rdma", LeaseId(lease));
+    }
+    world.put("udp", LeaseId(3));
+    let known = BTreeSet::from([LeaseId(1)]);
+    assert_eq!(world.provider.reconcile(&known).unwrap(), []);
+    assert_eq!(world.ids("part"), [LeaseId(1)]);
+    assert_eq!(world.ids("rdma"), [LeaseId(1)]);
+    assert_eq!(world.ids("udp"), []);
+    // A remediation leaves a lease alone that is on record and not bound yet.
+    world.put("part", LeaseId(4));
+    world.provider.reset(POOL, &[]).unwrap();
+    assert_eq!(world.ids("part"), [LeaseId(1)]);
+}
+
+#[test]
+fn a_stray_that_stays_is_named() {
+    for (step, is_cut) in [("release", true), ("rdma revoke", false)] {
+        let world = World::new();
+        world.put("part", LeaseId(9));
+        world.fail(step, BindError::Failed(error()));
+        let strays = world.provider.reconcile(&BTreeSet::new()).unwrap();
+        let [stray] = strays.as_slice() else {
+            panic!("{strays:?}");
+        };
+        let found = (stray.lease_id, stray.resource_id, stray.is_cut);
+        assert_eq!(found, (LeaseId(9), POOL, is_cut));
+    }
+}
+
+#[test]
+fn access_ends_by_the_name_alone() {
+    let world = World::new();
+    world.put("rdma", LeaseId(5));
+    let its = stray_tag(POOL, LeaseId(5));
+    assert!(world.rdma.verify(its, None).is_err());
+    world.provider.cut(its, Farewell::None).unwrap();
+    world.rdma.verify(its, None).unwrap();
+}

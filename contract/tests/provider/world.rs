@@ -1,0 +1,311 @@
+//! A store and two paths, which do what they are asked unless told to fail.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store};
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+pub(crate) const POOL: ResourceId = ResourceId(7);
+pub(crate) const EXTENT: Extent = Extent {
+    offset: 0,
+    length: 1 << 20,
+};
+
+/// What the fakes share.
+#[derive(Default)]
+pub(crate) struct Place {
+    /// By what and lease: `part`, or the path's name while it has something of the lease; the value says that it may be
+    /// reached.
+    there: Mutex<BTreeMap<(&'static str, LeaseId), bool>>,
+    failing: Mutex<BTreeMap<String, BindError>>,
+    held: Mutex<Option<(String, Sender<()>, Receiver<()>)>>,
+    done: Mutex<Vec<String>>,
+}
+
+impl Place {
+    pub(crate) fn step(&self, step: &str) -> Result<(), BindError> {
+        self.done.lock().unwrap().push(step.to_owned());
+        let held = self.held.lock().unwrap().take_if(|(it, ..)| it == step);
+        if let Some((_, began, let_on)) = held {
+            began.send(()).unwrap();
+            let_on.recv().unwrap();
+        }
+        let failing = self.failing.lock().unwrap();
+        failing.get(step).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn proves(&self, step: &str) -> Result<(), StepError> {
+        let done = self.step(step);
+        done.map_err(|error| StepError::new(step.to_owned(), format!("{error:?}")))
+    }
+
+    fn has(&self, what: &'static str, lease: LeaseId) -> bool {
+        self.there.lock().unwrap().contains_key(&(what, lease))
+    }
+
+    fn ids(&self, what: &'static str) -> Vec<LeaseId> {
+        let there = self.there.lock().unwrap();
+        let its = there.keys().filter(|(its, _)| *its == what);
+        its.map(|(_, id)| *id).collect()
+    }
+}
+
+pub(crate) struct FakeStore(pub(crate) Arc<Place>);
+
+impl Store for FakeStore {
+    fn prepare(&self, _: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
+        progress();
+        self.0.proves("prepare")
+    }
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        self.0.step("open")?;
+        let key = ("part", order.tag.lease_id);
+        self.0.there.lock().unwrap().insert(key, true);
+        Ok(Part::at(order.extent))
+    }
+    fn forget(&self, tag: Tag, _: Extent) -> Result<(), StepError> {
+        self.0.proves("forget")?;
+        self.0.there.lock().unwrap().remove(&("part", tag.lease_id));
+        Ok(())
+    }
+    fn release(&self, tag: Tag, _: Option<Extent>, progress: &dyn Fn()) -> Result<(), StepError> {
+        progress();
+        self.0.proves("release")?;
+        for path in ["rdma", "udp"] {
+            assert!(!self.0.has(path, tag.lease_id), "cleaned under {path}");
+        }
+        self.0.there.lock().unwrap().remove(&("part", tag.lease_id));
+        Ok(())
+    }
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(self.0.ids("part"))
+    }
+    fn condition(&self) -> Condition {
+        Condition::Good
+    }
+}
+
+pub(crate) struct FakePath {
+    pub(crate) name: &'static str,
+    pub(crate) place: Arc<Place>,
+}
+
+impl FakePath {
+    fn does(&self, step: &str) -> Result<(), BindError> {
+        self.place.step(&format!("{} {step}", self.name))
+    }
+
+    fn proves(&self, step: &str) -> Result<(), StepError> {
+        self.place.proves(&format!("{} {step}", self.name))
+    }
+
+    fn may_be_reached(&self, lease: LeaseId) -> bool {
+        let there = self.place.there.lock().unwrap();
+        there.get(&(self.name, lease)).copied().unwrap_or(false)
+    }
+
+    fn binding(&self, has_peer: bool) -> Binding {
+        let limits = Some(Limits {
+            offset: 0,
+            length: EXTENT.length,
+        });
+        match self.name {
+            "rdma" => Binding {
+                rdma: Some(rdma(has_peer)),
+                limits,
+                ..Binding::default()
+            },
+            _ => Binding {
+                dp_key: Some(DpKey([7; 32])),
+                limits,
+                ..Binding::default()
+            },
+        }
+    }
+}
+
+impl DataPath for FakePath {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        assert_eq!(part.extent, order.extent);
+        self.does("bind")?;
+        let key = (self.name, order.tag.lease_id);
+        self.place.there.lock().unwrap().insert(key, true);
+        Ok(self.binding(!order.peers.is_empty()))
+    }
+    fn extend(&self, _: Tag, _: BootTime) {
+        self.does("extend").unwrap();
+    }
+    fn fenced(&self, _: Tag) {
+        self.does("fenced").unwrap();
+    }
+    fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
+        self.does("rotate").map(|()| self.binding(true))
+    }
+    fn retire_key(&self, _: Tag) -> Result<Binding, StepError> {
+        self.proves("retire").map(|()| self.binding(true))
+    }
+    fn revoke(&self, tag: Tag, _: Farewell) -> Result<Revoked, StepError> {
+        self.proves("revoke")?;
+        let mut there = self.place.there.lock().unwrap();
+        if let Some(reached) = there.get_mut(&(self.name, tag.lease_id)) {
+            *reached = false;
+        }
+        Ok(Revoked::default())
+    }
+    fn verify(&self, tag: Tag, _: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.proves("verify")?;
+        if self.may_be_reached(tag.lease_id) {
+            return Err(StepError::new("verify", "it answers"));
+        }
+        let mut proof = Proof::default();
+        proof.add(self.name, Duration::ZERO, "");
+        Ok(proof)
+    }
+    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+        progress();
+        self.proves("remove")?;
+        assert!(!self.may_be_reached(tag.lease_id), "removed under a client");
+        let key = (self.name, tag.lease_id);
+        self.place.there.lock().unwrap().remove(&key);
+        Ok(())
+    }
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok(self.place.ids(self.name))
+    }
+}
+
+fn rdma(has_peer: bool) -> RdmaBinding {
+    RdmaBinding {
+        rkey: has_peer.then_some(1),
+        remote_addr: 0,
+        qp_num: 2,
+        gid: [3; 16],
+        port: 1,
+        psn: 4,
+        path_mtu: 1024,
+        strategy: RdmaStrategy::Window,
+        previous: None,
+        max_rd_atomic: 16,
+        atomics: false,
+        further: Vec::new(),
+    }
+}
+
+pub(crate) struct World {
+    place: Arc<Place>,
+    pub(crate) rdma: Arc<dyn DataPath>,
+    pub(crate) provider: Arc<Provider>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let place = Arc::<Place>::default();
+        let path = |name| {
+            let place = place.clone();
+            crate::path(Arc::new(FakePath { name, place }))
+        };
+        let store = crate::store(Arc::new(FakeStore(place.clone())));
+        let (rdma, udp) = (path("rdma"), path("udp"));
+        Self::of(place.clone(), store, rdma, udp)
+    }
+
+    pub(crate) fn of(
+        place: Arc<Place>,
+        store: Arc<dyn Store>,
+        rdma: Arc<dyn DataPath>,
+        udp: Arc<dyn DataPath>,
+    ) -> Self {
+        let provider = Provider::new()
+            .with_store(POOL, store)
+            .with_path("RDMA", &[Transport::Rdma], rdma.clone())
+            .with_path("UDP", &[Transport::Udp], udp);
+        Self {
+            place,
+            rdma,
+            provider: Arc::new(provider),
+        }
+    }
+
+    /// With a lease that is bound over both paths.
+    pub(crate) fn bound() -> Self {
+        let world = Self::new();
+        world.provider.bind(&order(1, Transport::Both)).unwrap();
+        world.asked();
+        world
+    }
+
+    /// What was asked since the last time.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.place.done.lock().unwrap())
+    }
+
+    pub(crate) fn fail(&self, step: &str, error: BindError) {
+        self.place
+            .failing
+            .lock()
+            .unwrap()
+            .insert(step.to_owned(), error);
+    }
+
+    pub(crate) fn works(&self) {
+        self.place.failing.lock().unwrap().clear();
+    }
+
+    /// The next call of this step says that it has begun and waits to be let on.
+    pub(crate) fn hold(&self, step: &str) -> (Receiver<()>, Sender<()>) {
+        let ((tell, began), (let_on, wait)) = (channel(), channel());
+        *self.place.held.lock().unwrap() = Some((step.to_owned(), tell, wait));
+        (began, let_on)
+    }
+
+    pub(crate) fn put(&self, what: &'static str, lease: LeaseId) {
+        self.place.there.lock().unwrap().insert((what, lease), true);
+    }
+
+    pub(crate) fn ids(&self, what: &'static str) -> Vec<LeaseId> {
+        self.place.ids(what)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.place.there.lock().unwrap().is_empty()
+    }
+
+    pub(crate) fn has_access(&self) -> bool {
+        let there = self.place.there.lock().unwrap();
+        there
+            .iter()
+            .any(|((what, _), reached)| *what != "part" && *reached)
+    }
+}
+
+pub(crate) fn tag(generation: u32) -> Tag {
+    Tag {
+        lease_id: LeaseId(1),
+        generation: Generation(generation),
+        resource_id: POOL,
+    }
+}
+
+pub(crate) fn order(generation: u32, transport: Transport) -> BindOrder {
+    BindOrder {
+        tag: tag(generation),
+        extent: EXTENT,
+        transport,
+        peers: vec![RdmaPeer {
+            qpn: 1,
+            psn: 1,
+            gid: [9; 16],
+            path_mtu: 0,
+        }],
+        block: None,
+        adopts: false,
+    }
+}

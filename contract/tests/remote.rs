@@ -1,0 +1,202 @@
+//! The provider with its store and each of its paths behind a socket, as they would be in processes of their own: the
+//! same cases, and what a socket adds to them.
+
+#[path = "provider/cases.rs"]
+mod cases;
+#[path = "provider/world.rs"]
+mod world;
+
+use std::{
+    fs::File,
+    io::{Read, Seek, Write},
+    net::Shutdown,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::Arc,
+    thread,
+};
+
+use fabricbios_contract::{
+    DataPath, Part, Store, Volume,
+    remote::{
+        Call, FRAME_BYTES_MAX, RemotePath, RemoteStore, decode, encode, read_frame, serve_path,
+        serve_store,
+    },
+};
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+use world::{EXTENT, order, tag};
+
+fn path(path: Arc<dyn DataPath>) -> Arc<dyn DataPath> {
+    let (here, there) = UnixStream::pair().unwrap();
+    thread::spawn(move || serve_path(there, &path));
+    Arc::new(RemotePath::new(here).unwrap())
+}
+
+fn store(store: Arc<dyn Store>) -> Arc<dyn Store> {
+    let (here, there) = UnixStream::pair().unwrap();
+    thread::spawn(move || serve_store(there, &store));
+    Arc::new(RemoteStore::new(here).unwrap())
+}
+
+/// A store whose parts are files without a name.
+struct Files;
+
+impl Store for Files {
+    fn prepare(&self, _: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
+        (0..3).for_each(|_| progress());
+        Ok(())
+    }
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        let mut file = tempfile();
+        write!(file, "{}", order.tag).unwrap();
+        Ok(Part {
+            volume: Some(Volume {
+                path: "/pool/1".into(),
+                bytes: 4096,
+                block_bytes: 512,
+                read_only: true,
+            }),
+            descriptor: Some(Arc::new(file.into())),
+            ..Part::at(order.extent)
+        })
+    }
+    fn forget(&self, _: Tag, _: Extent) -> Result<(), StepError> {
+        Err(StepError::new("forget", "never"))
+    }
+    fn release(&self, _: Tag, _: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        Ok((0..300_000).map(LeaseId).collect())
+    }
+    fn condition(&self) -> Condition {
+        Condition::Degraded("one of two disks".into())
+    }
+}
+
+fn tempfile() -> File {
+    let name = c"part";
+    nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)
+        .map(File::from)
+        .unwrap()
+}
+
+#[test]
+fn a_descriptor_comes_with_its_part() {
+    let files = store(Arc::new(Files));
+    let part = files.open(&order(3, Transport::Udp)).unwrap();
+    assert_eq!(part.volume.unwrap().block_bytes, 512);
+    let descriptor = Arc::into_inner(part.descriptor.unwrap()).unwrap();
+    let mut file = File::from(descriptor);
+    file.rewind().unwrap();
+    let mut told = String::new();
+    file.read_to_string(&mut told).unwrap();
+    assert_eq!(told, tag(3).to_string());
+}
+
+#[test]
+fn progress_long_lists_and_errors_come_through() {
+    let files = store(Arc::new(Files));
+    let calls = std::cell::Cell::new(0);
+    let progress = || calls.set(calls.get() + 1);
+    files.prepare(&order(1, Transport::Udp), &progress).unwrap();
+    assert_eq!(calls.get(), 3);
+    assert_eq!(files.leases().unwrap().len(), 300_000);
+    let error = files.forget(tag(1), EXTENT).unwrap_err();
+    assert_eq!(error, StepError::new("forget", "never"));
+    assert!(matches!(files.condition(), Condition::Degraded(why) if why.contains("disks")));
+}
+
+#[test]
+fn a_store_is_no_path() {
+    let (here, there) = UnixStream::pair().unwrap();
+    thread::spawn(move || serve_store(there, &(Arc::new(Files) as Arc<dyn Store>)));
+    let path = RemotePath::new(here).unwrap();
+    let error = path.revoke(tag(1), Farewell::None).unwrap_err();
+    assert!(error.detail.contains("not for a store"), "{error}");
+}
+
+#[test]
+fn who_waits_for_a_process_that_is_gone_learns_it() {
+    let (here, there) = UnixStream::pair().unwrap();
+    let path = RemotePath::new(here).unwrap();
+    let gone = thread::spawn(move || {
+        // It has heard the call, and dies with it.
+        let heard = read_frame(&there).unwrap().unwrap();
+        let call: Call = decode(&heard.body).unwrap();
+        there.shutdown(Shutdown::Both).unwrap();
+        call
+    });
+    // What it made before is somebody's to look for.
+    let part = Part::at(EXTENT);
+    let stranded = path.bind(&order(1, Transport::Udp), &part);
+    assert!(
+        matches!(stranded, Err(BindError::Stranded(_))),
+        "{stranded:?}"
+    );
+    assert!(matches!(gone.join().unwrap(), Call::Bind(..)));
+    let error = path.revoke(tag(1), Farewell::None).unwrap_err();
+    assert!(error.detail.contains("gone"), "{error}");
+}
+
+#[test]
+fn nonsense_is_no_call_and_takes_no_memory() {
+    let long = (FRAME_BYTES_MAX + 1).to_le_bytes();
+    let whole = |version: u8, kind: u8, body: &[u8]| {
+        let mut bytes = u32::try_from(10 + body.len())
+            .unwrap()
+            .to_le_bytes()
+            .to_vec();
+        bytes.extend([version, kind, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend(body);
+        bytes
+    };
+    let revoke = encode(&Call::Revoke(tag(1), Farewell::None)).unwrap();
+    let mut behind = revoke.to_vec();
+    behind.push(0);
+    for bytes in [
+        [&long[..], &[0; 10]].concat(),
+        [
+            &FRAME_BYTES_MAX.to_le_bytes()[..],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[7; 99],
+        ]
+        .concat(),
+        whole(2, 0, &revoke),
+        whole(1, 9, &revoke),
+        whole(1, 0, &[0xFF; 40]),
+        whole(1, 0, &behind),
+        vec![3, 0, 0, 0],
+    ] {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        let files: Arc<dyn Store> = Arc::new(Files);
+        let serving = thread::spawn(move || serve_store(there, &files));
+        here.write_all(&bytes).unwrap();
+        here.shutdown(Shutdown::Write).unwrap();
+        assert!(serving.join().unwrap().is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_second_descriptor_than_the_one_that_is_asked_for_does_not_stay_open() {
+    let part = Part {
+        descriptor: Some(Arc::new(OwnedFd::from(tempfile()))),
+        ..Part::at(EXTENT)
+    };
+    let before = open_descriptors();
+    let world = world::World::new();
+    for lease in 0..50 {
+        let mut order = order(1, Transport::Udp);
+        order.tag.lease_id = LeaseId(lease);
+        world.rdma.bind(&order, &part).unwrap();
+    }
+    drop(world);
+    // The threads at the other ends close theirs a moment later.
+    while open_descriptors() > before + 8 {
+        thread::yield_now();
+    }
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
