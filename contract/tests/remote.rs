@@ -16,7 +16,7 @@ use std::{
 };
 
 use fabricbios_contract::{
-    DataPath, Part, Store, Volume,
+    DataPath, Part, Revoked, Store, Volume,
     remote::{
         Call, FRAME_BYTES_MAX, RemotePath, RemoteStore, decode, encode, read_frame, serve_path,
         serve_store,
@@ -174,6 +174,44 @@ fn nonsense_is_no_call_and_takes_no_memory() {
         here.write_all(&bytes).unwrap();
         here.shutdown(Shutdown::Write).unwrap();
         assert!(serving.join().unwrap().is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_as_the_same() {
+    let revoked = Revoked {
+        steps: Proof::nothing_to_cut("no reason"),
+        is_proved: false,
+        found: vec![1, 2, 3],
+    };
+    let mut order = order(7, Transport::Both);
+    order.block = Some(BlockOrder {
+        tenant: "ann".into(),
+        terms: BlockTerms::default(),
+        grace: std::time::Duration::from_secs(3),
+    });
+    for call in [
+        Call::Prepare(order.clone()),
+        Call::Open(order.clone()),
+        Call::Forget(tag(1), EXTENT),
+        Call::Release(tag(1), Some(EXTENT)),
+        Call::Release(tag(1), None),
+        Call::Condition,
+        Call::Extend(tag(1), BootTime(u64::MAX)),
+        Call::Fenced(tag(1)),
+        Call::Rotate(tag(1)),
+        Call::RetireKey(tag(1)),
+        Call::Revoke(tag(1), Farewell::Brief),
+        Call::Verify(tag(1), Some(revoked)),
+        Call::Verify(tag(1), None),
+        Call::Remove(tag(1)),
+        Call::Leases,
+    ] {
+        let bytes = encode(&call).unwrap();
+        assert_eq!(decode::<Call>(&bytes).unwrap(), call);
+        for cut in 0..bytes.len() {
+            assert!(decode::<Call>(&bytes[..cut]).is_err(), "{call:?} to {cut}");
+        }
     }
 }
 

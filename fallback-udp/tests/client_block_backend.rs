@@ -54,8 +54,6 @@ impl Node {
             binding: Binding::default(),
             generation: Generation(1),
             write_verifier: 1,
-
-            answers: |_| Ok(()),
             half_sent_max,
         };
         node.serve();
@@ -69,7 +67,6 @@ impl Node {
             ops_per_second: 1_000_000,
             half_sent_max: self.half_sent_max,
             write_verifier: self.write_verifier,
-
             answers: |_| Ok(()),
         };
         let backend = FbbuBackend::open(&config).unwrap();

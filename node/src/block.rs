@@ -5,7 +5,6 @@ mod belonging;
 mod give_up;
 pub(crate) mod hosts;
 mod ledger;
-mod nvmeof;
 mod others;
 mod pools;
 mod store;
@@ -17,17 +16,21 @@ use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
-use fabricbios_lease::{LeaseTable, Offer, Outlives};
-use fabricbios_nvmet::{Target, TargetConfig};
-use fabricbios_wire::{NodeId, NvmeofTransport, ResourceType, Transport};
+use fabricbios_lease::{BootTime, LeaseTable, Offer, Outlives, Tag};
+use fabricbios_nvmet::{Guard, Target, TargetConfig};
+use fabricbios_wire::{BlockTerms, NodeId, NvmeofTransport, ResourceType, Transport};
 
 use crate::{
-    clock, config::Settings, inventory::OfferedPool, left_behind::THIS_PROGRAM, past::Past,
+    clock,
+    config::Settings,
+    inventory::OfferedPool,
+    left_behind::THIS_PROGRAM,
+    nvme_host::{NvmeHost, refuse_taken},
+    past::Past,
     watchdog::Watchdog,
 };
 
 use ledger::JournalLedger;
-use nvmeof::NvmeofPath;
 use pools::{OpenPool, Standing};
 use store::PoolStore;
 use withheld::Withheld;
@@ -90,6 +93,36 @@ impl fmt::Debug for OfferedBlocks {
     }
 }
 
+/// What ends access over NVMe-oF when this process cannot, and hosts that only one tenant may name.
+#[derive(Debug)]
+struct BlockGuard {
+    watchdog: Watchdog,
+    hosts: Vec<NvmeHost>,
+}
+
+impl Guard for BlockGuard {
+    fn watches(&self) -> bool {
+        self.watchdog.watches()
+    }
+
+    fn extend(&self, tag: Tag, deadline: BootTime) {
+        self.watchdog.extend(tag, deadline);
+    }
+
+    fn over(&self, tag: Tag) {
+        self.watchdog.over(tag);
+    }
+
+    /// Who has which is in the log, so that an operator can end what should not be.
+    fn admits(&self, tag: Tag, tenant: &str, terms: &BlockTerms) -> Result<(), String> {
+        refuse_taken(&self.hosts, tenant, terms)?;
+        if let Some(host_nqn) = &terms.host_nqn {
+            tracing::info!(lease_id = %tag.lease_id, %tenant, %host_nqn, "a tenant named its host");
+        }
+        Ok(())
+    }
+}
+
 /// The roads that are open, to be given back when the node has stopped.
 #[derive(Debug, Default)]
 pub struct OpenBlocks {
@@ -107,14 +140,14 @@ pub fn open(
     let pools = pools::open(settings, node_id, past)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        give_up::exports(open_target(settings, node_id, past)?)?;
+        give_up::exports(open_target(settings, node_id, past, None)?)?;
         return Ok((None, OpenBlocks::default()));
     }
     warn_without_rdma(settings);
     // In this order: a start that ends here leaves nothing in the kernel.
     let roads = OpenBlocks {
         datagrams: open_datagrams(settings)?,
-        target: open_target(settings, node_id, past)?,
+        target: open_target(settings, node_id, past, Some(watchdog))?,
     };
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
@@ -122,7 +155,7 @@ pub fn open(
     let watchdog = roads.target.is_some().then(|| watchdog.clone());
     let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
     let ledger = Arc::new(JournalLedger::new(past.writer(), records.collect()));
-    let mut provider = roads.provider(settings, watchdog.as_ref());
+    let mut provider = roads.provider();
     let (mut offers, mut described) = (Vec::new(), Vec::new());
     for pool in pools {
         let OpenPool {
@@ -184,6 +217,7 @@ fn open_target(
     settings: &Settings,
     node_id: NodeId,
     past: &Past,
+    watchdog: Option<&Watchdog>,
 ) -> anyhow::Result<Option<Arc<Target>>> {
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
@@ -198,7 +232,13 @@ fn open_target(
         node_id,
         asker: vec![THIS_PROGRAM.into(), "ask-rdma".into()],
     };
-    let target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
+    let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
+    if let Some(watchdog) = watchdog {
+        target = target.guarded_by(Arc::new(BlockGuard {
+            watchdog: watchdog.clone(),
+            hosts: settings.nvme_host.clone(),
+        }));
+    }
     tracing::info!(roads = ?target.transports(), "block storage is leased over NVMe-oF");
     Ok(Some(Arc::new(target)))
 }
@@ -233,17 +273,12 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
 
 impl OpenBlocks {
     /// NVMe-oF first, which may refuse; UDP is cut at once.
-    fn provider(&self, settings: &Settings, watchdog: Option<&Watchdog>) -> Provider {
+    fn provider(&self) -> Provider {
         // Storage that was stuck comes back.
         let mut provider = Provider::new().releasing_later();
-        if let (Some(target), Some(watchdog)) = (&self.target, watchdog) {
-            let path = NvmeofPath {
-                target: Arc::clone(target),
-                watchdog: watchdog.clone(),
-                hosts: settings.nvme_host.clone(),
-            };
+        if let Some(target) = &self.target {
             let transports = [Transport::NvmeRdma, Transport::NvmeTcp];
-            provider = provider.with_path("NVMe-oF", &transports, Arc::new(path));
+            provider = provider.with_path("NVMe-oF", &transports, target.clone());
         }
         if let Some(datagrams) = &self.datagrams {
             provider = provider.with_path("UDP", &[Transport::Udp], datagrams.clone());

@@ -94,6 +94,7 @@ fn serving(write_verifier: u64) -> FbbuBackend {
         ops_per_second: 1_000_000,
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier,
+        answers: |_| Ok(()),
     };
     FbbuBackend::open(&config).unwrap()
 }

@@ -12,7 +12,7 @@ mod client;
 mod frame;
 mod server;
 
-pub use call::{Call, decode, encode};
+pub use call::{Call, Told, decode, encode};
 pub use client::{RemotePath, RemoteStore};
 pub use frame::{FRAME_BYTES_MAX, Frame, Kind, VERSION, read_frame, write_frame};
 pub use server::{serve_path, serve_store};

@@ -5,8 +5,9 @@ mod proxy;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use fabricbios_arena::{Arena, Source};
+use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{Coordinates, FbmuBackend, FbmuConfig};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
 pub(crate) use proxy::Proxy;
@@ -40,7 +41,6 @@ impl Node {
         let config = FbmuConfig {
             listen: self.address,
             workers: NonZeroUsize::new(1),
-            resource_id: RESOURCE_ID,
             arena: Arc::clone(&self.arena),
             ops_per_second: FbmuConfig::OPS_PER_SECOND,
         };
@@ -57,16 +57,16 @@ impl Node {
             block: None,
             adopts: false,
         };
-        self.binding = backend.bind(&order).unwrap();
+        self.binding = backend.bind(&order, &Part::at(order.extent)).unwrap();
         backend.extend(self.tag(), BootTime(u64::MAX));
         self.backend = Some(backend);
     }
 
     fn tag(&self) -> Tag {
         Tag {
+            resource_id: RESOURCE_ID,
             lease_id: LEASE_ID,
             generation: self.generation,
-            resource_id: RESOURCE_ID,
         }
     }
 
@@ -113,6 +113,6 @@ impl Node {
     }
 
     pub(crate) fn cut(&self) {
-        self.backend().cut(self.tag(), Farewell::None).unwrap();
+        self.backend().revoke(self.tag(), Farewell::None).unwrap();
     }
 }

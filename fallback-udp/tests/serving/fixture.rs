@@ -1,14 +1,20 @@
-//! A backend with an arena, on a port of its own.
+//! An arena and a path over UDP to it, on a port of its own. Orders reach both through sockets, as in processes of
+//! their own.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
+    os::unix::net::UnixStream,
     sync::Arc,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
 use fabricbios_arena::{Arena, ArenaStore, Source};
-use fabricbios_contract::Provider;
+use fabricbios_contract::{
+    DataPath, Provider, Store,
+    remote::{RemotePath, RemoteStore, serve_path, serve_store},
+};
 use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
 use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
@@ -24,6 +30,7 @@ pub(crate) struct Fixture {
     pub(crate) arena: Arc<Arena>,
     pub(crate) udp: Arc<FbmuBackend>,
     pub(crate) backend: Provider,
+    serving: JoinHandle<std::io::Result<()>>,
 }
 
 impl Fixture {
@@ -39,21 +46,28 @@ impl Fixture {
     pub(crate) fn with(config: FbmuConfig) -> Self {
         let arena = Arc::clone(&config.arena);
         let udp = Arc::new(FbmuBackend::open(config).unwrap());
-        let store = Arc::new(ArenaStore::new(Arc::clone(&arena)));
-        let backend = Provider::new().with_store(RESOURCE, store).with_path(
-            "UDP",
-            &[Transport::Udp],
-            udp.clone(),
-        );
+        let (here, there) = UnixStream::pair().unwrap();
+        let path: Arc<dyn DataPath> = udp.clone();
+        let serving = thread::spawn(move || serve_path(there, &path));
+        let path = RemotePath::new(here).unwrap();
+        let (here, there) = UnixStream::pair().unwrap();
+        let store: Arc<dyn Store> = Arc::new(ArenaStore::new(Arc::clone(&arena)));
+        thread::spawn(move || serve_store(there, &store));
+        let store = RemoteStore::new(here).unwrap();
+        let backend = Provider::new()
+            .with_store(RESOURCE, Arc::new(store))
+            .with_path("UDP", &[Transport::Udp], Arc::new(path));
         Self {
             arena,
             udp,
             backend,
+            serving,
         }
     }
 
     pub(crate) fn close(self) {
         drop(self.backend);
+        self.serving.join().unwrap().unwrap();
         Arc::into_inner(self.udp).unwrap().close();
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabricbios_contract::DataPath as _;
-use fabricbios_lease::{BindError, BootTime, Extent, Farewell, Outlives};
+use fabricbios_lease::{BindError, BootTime, Extent, Farewell};
 use fabricbios_wire::{DataStatus, ResourceId, Transport};
 
 use crate::{
@@ -291,14 +291,4 @@ fn another_process_serves_the_same_bytes_under_new_keys() {
     again.set_key(&binding);
     again.hello();
     assert_eq!(again.read(0, 4), (OK, b"kept".to_vec()));
-}
-
-#[test]
-fn the_offer_is_the_arena_over_udp() {
-    let fixture = Fixture::new();
-    let offers = fixture.backend.probe().unwrap();
-    assert_eq!(offers.len(), 1);
-    assert_eq!(offers[0].capacity, ARENA);
-    assert_eq!(offers[0].transports, [Transport::Udp]);
-    assert_eq!(offers[0].outlives, Outlives::Nothing);
 }

@@ -15,6 +15,7 @@ mod namespace;
 mod nvme_rdma;
 mod nvme_tcp;
 mod objects;
+mod path;
 mod plan;
 mod ports;
 mod probe;
@@ -46,6 +47,7 @@ use zeroize::Zeroizing;
 pub use faults::STEPS;
 pub use host_records::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 pub use names::{belongs_to, maker_of};
+pub use path::Guard;
 pub use probe::ask_rdma_main;
 pub use shutter::Shutter;
 
@@ -111,6 +113,7 @@ pub struct Target {
     host_records: Arc<dyn HostRecords>,
     slots: Slots,
     proofs: Proofs,
+    guard: Option<Arc<dyn Guard>>,
 }
 
 impl Target {
@@ -135,6 +138,7 @@ impl Target {
             host_records: config.host_records,
             slots: Slots::default(),
             proofs,
+            guard: None,
         })
     }
 

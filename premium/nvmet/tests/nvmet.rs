@@ -8,9 +8,16 @@
 
 mod nvmet_lab;
 
-use std::{fs, path::Path, process::Command, sync::Arc, thread, time::Instant};
+use std::{
+    fs, os::unix::net::UnixStream, path::Path, process::Command, sync::Arc, thread, time::Instant,
+};
 
-use fabricbios_lease::{BindError, Proof};
+use fabricbios_contract::{
+    DataPath, Part, Volume,
+    remote::{RemotePath, serve_path},
+    stray_tag,
+};
+use fabricbios_lease::{BindError, BindOrder, BlockOrder, Extent, Farewell, Proof};
 use fabricbios_nvmet::{Export, STEPS, Shutter, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
@@ -132,6 +139,68 @@ fn a_cut_ends_running_io_on_every_road_and_a_neighbour_goes_on() {
     first.remove();
     second.remove();
     lab.close(target);
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
+fn a_lease_lives_and_ends_over_a_socket() {
+    let lab = Lab::open();
+    let target = Arc::new(lab.target());
+    let volume = lab.volume("v1");
+    let (here, there) = UnixStream::pair().unwrap();
+    let path: Arc<dyn DataPath> = target.clone();
+    let serving = thread::spawn(move || serve_path(there, &path));
+    let path = RemotePath::new(here).unwrap();
+    let whole = export(1, &volume);
+    let order = BindOrder {
+        tag: tag(1, 1),
+        extent: Extent {
+            offset: 0,
+            length: 16 << 20,
+        },
+        transport: whole.transport,
+        peers: Vec::new(),
+        block: Some(BlockOrder {
+            tenant: whole.tenant,
+            terms: whole.terms,
+            grace: whole.grace,
+        }),
+        adopts: false,
+    };
+    let part = Part {
+        volume: Some(Volume {
+            path: whole.volume,
+            bytes: order.extent.length,
+            block_bytes: whole.block_bytes,
+            read_only: false,
+        }),
+        ..Part::at(order.extent)
+    };
+    let bound = path.bind(&order, &part).unwrap();
+    assert_eq!(bound.limits.unwrap().length, (16 << 20) / 512);
+    let binding = *bound.nvmeof.unwrap();
+    let road = road(&binding, NvmeofTransport::Tcp, false);
+    let busy = Busy::write(&connect(&binding, road).unwrap());
+    let rekeyed = path.rotate(tag(1, 1)).unwrap().nvmeof.unwrap();
+    assert_ne!(rekeyed.dhchap_secret, binding.dhchap_secret);
+    assert_eq!(path.retire_key(tag(1, 1)).unwrap().nvmeof.unwrap(), rekeyed);
+    assert_eq!(path.leases().unwrap(), [LeaseId(1)]);
+    // By its name alone, by somebody who did not make it, and who has died between the two halves.
+    let its = stray_tag(order.tag.resource_id, LeaseId(1));
+    assert!(path.verify(its, None).is_err(), "it is in use");
+    path.revoke(its, Farewell::None).unwrap();
+    busy.fails();
+    let proof = path.verify(its, None).unwrap().to_string();
+    assert!(
+        proof.contains("Connect refused with status 0x4182"),
+        "{proof}"
+    );
+    path.remove(its, &|| ()).unwrap();
+    disconnect(&binding);
+    drop(path);
+    serving.join().unwrap().unwrap();
+    volume.remove();
+    lab.close(Arc::into_inner(target).unwrap());
 }
 
 #[test]

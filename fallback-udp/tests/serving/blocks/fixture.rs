@@ -114,6 +114,7 @@ impl Disks {
         self.backend
             .revoke(tag(number, 1), Farewell::None)
             .unwrap()
+            .steps
             .to_string()
     }
 

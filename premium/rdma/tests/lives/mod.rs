@@ -6,6 +6,7 @@ mod cutting;
 pub(crate) mod faults;
 mod guard;
 mod keys;
+mod remote;
 mod several;
 mod tracker;
 mod using;

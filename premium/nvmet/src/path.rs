@@ -1,37 +1,52 @@
-//! NVMe-oF as a path: the kernel's target, with a watchdog, since the kernel looks at no clock.
+//! The kernel's target as a path to blocks.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use fabricbios_contract::{DataPath, Part, Revoked};
-use fabricbios_lease::{
-    BindError, BindOrder, BlockOrder, BootTime, Farewell, Proof, StepError, Tag,
-};
-use fabricbios_nvmet::{Export, Target};
-use fabricbios_wire::{Binding, Generation, LeaseId, Limits, NvmeofBinding};
+use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag};
+use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, Limits, NvmeofBinding};
 
-use crate::{
-    nvme_host::{NvmeHost, refuse_taken},
-    watchdog::Watchdog,
-};
+use super::{Export, Target};
 
-/// See the module.
-#[derive(Debug)]
-pub(super) struct NvmeofPath {
-    pub(super) target: Arc<Target>,
-    pub(super) watchdog: Watchdog,
-    /// Hosts that only one tenant may name.
-    pub(super) hosts: Vec<NvmeHost>,
+/// What the kernel does not do: look at the clock, and know whose a host is. Nothing here waits.
+pub trait Guard: fmt::Debug + Send + Sync {
+    /// Whether somebody is there who ends access when this process cannot.
+    fn watches(&self) -> bool;
+    /// The lease may be used until then; the newest counts.
+    fn extend(&self, tag: Tag, deadline: BootTime);
+    /// The end of the lease is proved.
+    fn over(&self, tag: Tag);
+    /// Whether this tenant may name the host that it names.
+    ///
+    /// # Errors
+    /// It may not, for this reason.
+    fn admits(&self, tag: Tag, tenant: &str, terms: &BlockTerms) -> Result<(), String>;
 }
 
-impl DataPath for NvmeofPath {
+impl Target {
+    /// With somebody who does what the kernel does not. For a target that has no leases yet.
+    #[must_use]
+    pub fn guarded_by(mut self, guard: Arc<dyn Guard>) -> Self {
+        self.guard = Some(guard);
+        self
+    }
+}
+
+impl DataPath for Target {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let refused = |step: &'static str, why| BindError::Refused(StepError::new(step, why));
         let (Some(block), Some(volume)) = (&order.block, &part.volume) else {
-            let detail = format!("{}: it has no blocks", order.tag);
-            return Err(BindError::Refused(StepError::new("publish", detail)));
+            return Err(refused(
+                "publish",
+                format!("{}: it has no blocks", order.tag),
+            ));
         };
-        check_watchdog(self.watchdog.watches(), order)?;
-        self.check_host(order.tag, block)?;
-        let nvmeof = self.target.publish(&Export {
+        if let Some(guard) = &self.guard {
+            check_watched(guard.watches(), order)?;
+            let admitted = guard.admits(order.tag, &block.tenant, &block.terms);
+            admitted.map_err(|why| refused("host", why))?;
+        }
+        let nvmeof = self.publish(&Export {
             tag: order.tag,
             tenant: Arc::clone(&block.tenant),
             terms: block.terms.clone(),
@@ -52,57 +67,47 @@ impl DataPath for NvmeofPath {
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.watchdog.extend(tag, deadline);
+        if let Some(guard) = &self.guard {
+            guard.extend(tag, deadline);
+        }
     }
 
     /// Whoever still asks is answered by the kernel.
     fn fenced(&self, _tag: Tag) {}
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.target.rekey(tag).map(binding)
+        self.rekey(tag).map(binding)
     }
 
     /// The old secret was dead at once.
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.target.binding_of(tag).map(binding)
+        self.binding_of(tag).map(binding)
     }
 
     fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        self.target.revoke(tag)
+        Self::revoke(self, tag)
     }
 
     fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        let proof = self.target.verify(tag, revoked)?;
-        self.watchdog.over(tag);
+        let proof = Self::verify(self, tag, revoked)?;
+        if let Some(guard) = &self.guard {
+            guard.over(tag);
+        }
         Ok(proof)
     }
 
     fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.target.remove(tag.lease_id, progress)
+        Self::remove(self, tag.lease_id, progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        self.target.leases()
-    }
-}
-
-impl NvmeofPath {
-    /// Whether the tenant may name the host that it names. Who has which is in the log, so that an operator
-    /// can end what should not be.
-    fn check_host(&self, tag: Tag, block: &BlockOrder) -> Result<(), BindError> {
-        let (tenant, terms) = (&*block.tenant, &block.terms);
-        let refused = |why| BindError::Refused(StepError::new("host", why));
-        refuse_taken(&self.hosts, tenant, terms).map_err(refused)?;
-        if let Some(host_nqn) = &terms.host_nqn {
-            tracing::info!(lease_id = %tag.lease_id, %tenant, %host_nqn, "a tenant named its host");
-        }
-        Ok(())
+        Self::leases(self)
     }
 }
 
 /// The kernel would serve a new lease without anybody who ends that in this process's stead. One that it serves
 /// already goes on.
-fn check_watchdog(is_watched: bool, order: &BindOrder) -> Result<(), BindError> {
+fn check_watched(is_watched: bool, order: &BindOrder) -> Result<(), BindError> {
     let is_new = !order.adopts && order.tag.generation == Generation(1);
     if is_watched || !is_new {
         return Ok(());
@@ -147,12 +152,12 @@ mod tests {
 
     #[test]
     fn without_a_watchdog_nothing_new_goes_over_nvmeof_and_what_is_there_goes_on() {
-        check_watchdog(true, &order(1, false)).unwrap();
-        let Err(BindError::Failed(error)) = check_watchdog(false, &order(1, false)) else {
+        check_watched(true, &order(1, false)).unwrap();
+        let Err(BindError::Failed(error)) = check_watched(false, &order(1, false)) else {
             panic!("nobody would end it");
         };
         assert_eq!(error.step, "reach the watchdog");
-        check_watchdog(false, &order(2, false)).unwrap();
-        check_watchdog(false, &order(1, true)).unwrap();
+        check_watched(false, &order(2, false)).unwrap();
+        check_watched(false, &order(1, true)).unwrap();
     }
 }
