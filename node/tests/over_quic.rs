@@ -378,6 +378,7 @@ async fn a_second_fence_outlives_the_daemon_like_the_first() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;
     world.fence().await;
+    world.memory.fail(Step::Cut, false);
     let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
     assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
     world.crash().await;

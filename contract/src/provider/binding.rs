@@ -26,7 +26,9 @@ impl Provider {
     }
 
     fn bind_known(&self, order: &BindOrder, lease: &Lease) -> Result<Binding, BindError> {
-        let store = self.store(order.tag).map_err(BindError::Failed)?;
+        let store = self
+            .store(order.tag.resource_id)
+            .map_err(BindError::Failed)?;
         let part = store.open(order)?;
         let had_part = std::mem::replace(&mut lease.notes().has_part, true);
         let (error, was_open) = match self.bind_paths(order, &part, lease) {

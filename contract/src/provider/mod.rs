@@ -140,7 +140,7 @@ impl Provider {
         let is_known = self.leases().find(order.tag.lease_id).here().is_some();
         match is_known || order.adopts {
             true => Ok(()),
-            false => self.store(order.tag)?.prepare(order, progress),
+            false => self.store(order.tag.resource_id)?.prepare(order, progress),
         }
     }
 
@@ -188,6 +188,7 @@ impl Provider {
         resource_id: ResourceId,
         leases: &[(Tag, Extent)],
     ) -> Result<(), StepError> {
+        self.store(resource_id)?;
         for &(tag, extent) in leases {
             // A late release may be at it: one at a time.
             let taken = self.unless_released(tag, || {
@@ -204,11 +205,13 @@ impl Provider {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn store(&self, tag: Tag) -> Result<&dyn Store, StepError> {
-        let store = self.stores.get(&tag.resource_id).map(|store| &**store);
+    fn store(&self, resource_id: ResourceId) -> Result<&dyn Store, StepError> {
+        let store = self.stores.get(&resource_id).map(|store| &**store);
         store.ok_or_else(|| {
-            let detail = format!("{tag}: resource {} has no store here", tag.resource_id);
-            StepError::new("find store", detail)
+            StepError::new(
+                "find store",
+                format_args!("resource {resource_id} has none here"),
+            )
         })
     }
 
@@ -236,7 +239,7 @@ impl Provider {
         for (_, carrier) in self.of(tag.lease_id).rev() {
             carrier.path.remove(tag, progress)?;
         }
-        self.store(tag)?.release(tag, extent, progress)
+        self.store(tag.resource_id)?.release(tag, extent, progress)
     }
 
     /// Does what ends a lease for good, once.
