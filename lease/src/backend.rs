@@ -153,6 +153,18 @@ impl BindError {
     }
 }
 
+/// This path has cut the binding, or knows that its lease was released: there is nothing to extend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlreadyCut;
+
+impl fmt::Display for AlreadyCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the path has cut the binding already")
+    }
+}
+
+impl core::error::Error for AlreadyCut {}
+
 /// What a backend offers, from the truth of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -228,9 +240,7 @@ pub trait Backend: Send + Sync + 'static {
     /// What of a first `bind` takes time that scales with size: makes the bytes clean that the lease will have.
     /// Comes right before it, on the same thread, and opens nothing. `progress` is called at least every
     /// 16 MiB. `Err`: there will be no binding, and nothing was left behind.
-    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
-        Ok(())
-    }
+    fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError>;
 
     /// Makes the binding of `order.tag`. Never opens access after a [`Backend::cut`] of the same
     /// or a newer generation has begun.
@@ -240,11 +250,15 @@ pub trait Backend: Send + Sync + 'static {
     /// that look at the clock at every request. Said when a binding has been made, before anybody
     /// is told of it, at every renewal, and before a lease is bound anew; before the first time there is no
     /// access over such a road. The newest counts, also when it is the earlier one; a new key of the same binding has it
-    /// too. Never blocks: it is called by the driver itself.
-    fn extend(&self, _tag: Tag, _deadline: BootTime) {}
+    /// too. Never blocks: it is called by the driver itself. `Ok`: the deadline is in force here, or there is nothing
+    /// here yet that a deadline could end.
+    ///
+    /// # Errors
+    /// The binding of the tag was cut here: the lease cannot go on.
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut>;
 
     /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
-    fn fenced(&self, _tag: Tag) {}
+    fn fenced(&self, tag: Tag);
 
     /// Gives the binding a new key beside the old one, which works until [`Backend::retire_key`].
     /// `Refused` and `Failed` leave the old key as it was. Over NVMe-oF a key is asked for when a host
@@ -259,9 +273,7 @@ pub trait Backend: Send + Sync + 'static {
     /// access and proves nothing. `true`: there is such a half, the cut is still to come and may be
     /// called on another thread, so that no end of access waits for a proof; cuts of this kind of
     /// resource may wait for each other as long as they move. `false`: nothing was done.
-    fn sever(&self, _tag: Tag) -> bool {
-        false
-    }
+    fn sever(&self, tag: Tag) -> bool;
 
     /// Ends access. `Ok`: proven unreachable, with the proof. Idempotent; a lease that
     /// was never bound is unreachable already.

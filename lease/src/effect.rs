@@ -6,7 +6,8 @@ use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, Proof,
+    StepError, Tag,
 };
 
 /// Whom an answer is for: chosen by the driver, given back to it.
@@ -58,7 +59,7 @@ pub enum After {
 pub enum Order {
     /// [`crate::Backend::bind`].
     Bind(BindOrder),
-    /// [`crate::Backend::extend`]; before any answer that follows.
+    /// [`crate::Backend::extend`]; what waits for the report goes on then.
     Extend(Tag, BootTime),
     /// [`crate::Backend::fenced`].
     Fenced(Tag),
@@ -113,6 +114,8 @@ pub enum Report {
     Bind(Tag, Result<Binding, BindError>),
     /// What an [`Order::Bind`] takes time for is still moving: bytes are made clean.
     BindProgress(Tag),
+    /// Of [`Order::Extend`], with its deadline.
+    Extended(Tag, BootTime, Result<(), AlreadyCut>),
     /// Of [`Order::Rotate`].
     Rotate(Tag, Result<Binding, BindError>),
     /// Of [`Order::RetireKey`].
@@ -139,6 +142,7 @@ impl Report {
         match self {
             Self::Bind(tag, _)
             | Self::BindProgress(tag)
+            | Self::Extended(tag, ..)
             | Self::Rotate(tag, _)
             | Self::RetireKey(tag, _)
             | Self::EndBegan(tag)

@@ -17,6 +17,7 @@ mod config;
 mod custody;
 mod effect;
 mod ending;
+mod extending;
 mod extents;
 mod fate;
 mod fencing;

@@ -106,12 +106,12 @@ impl Backends {
         }
     }
 
-    /// Has an order for a lease of `owner` carried out. Never blocks.
-    pub fn dispatch(&self, owner: Owner, order: Order) {
+    /// Has an order for a lease of `owner` carried out. Never blocks. What is done when this returns is reported by it.
+    pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
         let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
             // Only a fence of an earlier run can name a resource that nobody owns any more.
             tracing::error!(?order, "no backend owns this resource");
-            return;
+            return None;
         };
         let Resource {
             backend,
@@ -121,9 +121,15 @@ impl Backends {
             healing,
         } = resource;
         let pool = match order {
-            // Neither blocks, and what they say has to be so before anybody is answered.
-            Order::Extend(tag, deadline) => return backend.extend(tag, deadline),
-            Order::Fenced(tag) => return backend.fenced(tag),
+            // Neither blocks.
+            Order::Extend(tag, deadline) => {
+                let outcome = backend.extend(tag, deadline);
+                return Some(Report::Extended(tag, deadline, outcome));
+            }
+            Order::Fenced(tag) => {
+                backend.fenced(tag);
+                return None;
+            }
             Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
             // What needs no answer from the network does not wait behind what does.
             Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &preparing,
@@ -153,6 +159,7 @@ impl Backends {
             }
             order => carry_out(&*backend, order, &on_report),
         });
+        None
     }
 }
 
@@ -209,7 +216,7 @@ mod tests {
         mpsc::{Receiver, Sender, channel},
     };
 
-    use fabricbios_lease::{Farewell, Offer, Proof, StepError};
+    use fabricbios_lease::{AlreadyCut, BootTime, Farewell, Offer, Proof, StepError};
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
     use super::*;
@@ -227,6 +234,13 @@ mod tests {
         fn bind(&self, _: &BindOrder) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
+        fn prepare(&self, _: &BindOrder, _: &dyn Fn()) -> Result<(), StepError> {
+            Ok(())
+        }
+        fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
+            Ok(())
+        }
+        fn fenced(&self, _: Tag) {}
         fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }

@@ -405,7 +405,7 @@ impl<E: Environment> Driver<E> {
                     tenant,
                     after_journal: true,
                 } => held.push((tenant, Held::Order(order))),
-                Effect::Order { order, tenant, .. } => self.environment.dispatch(tenant, order),
+                Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
                 Effect::Answer {
@@ -438,12 +438,20 @@ impl<E: Environment> Driver<E> {
         }
     }
 
+    /// What is done at once is heard at once: whoever waits for it is told in this turn.
+    fn dispatch(&mut self, owner: Owner, order: Order) {
+        if let Some(report) = self.environment.dispatch(owner, order) {
+            let now = self.environment.now();
+            self.table.on_report(now, now.boot, report);
+        }
+    }
+
     /// Tells and orders some of what waited for the disk.
     fn let_go(&mut self) {
         for _ in 0..RELEASED_A_TURN {
             match self.released.pop_of(|_| true) {
                 Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
-                Some((tenant, Held::Order(order))) => self.environment.dispatch(tenant, order),
+                Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
                 None => return,
             }
         }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, Outlives, Proof, StepError,
-    Tag,
+    AlreadyCut, Backend, BindError, BindOrder, BootTime, Extent, Farewell, Offer, Outlives, Proof,
+    StepError, Tag,
 };
 use fabricbios_wire::{Binding, LeaseId, RdmaBinding, ResourceId, Transport};
 
@@ -216,9 +216,14 @@ impl Backend for Roads {
         outcome
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.rdma.extend(tag, deadline);
-        self.udp.extend(tag, deadline);
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    /// One refusal is a refusal: the other road is cut with it.
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let rdma = self.rdma.extend(tag, deadline);
+        self.udp.extend(tag, deadline).and(rdma)
     }
 
     fn fenced(&self, tag: Tag) {
@@ -253,6 +258,10 @@ impl Backend for Roads {
             Keys::Udp { prepared } => Ok(merged(prepared, self.udp.retire_key(tag)?)),
             Keys::Rdma | Keys::Neither => self.rdma.retire_key(tag),
         }
+    }
+
+    fn sever(&self, _tag: Tag) -> bool {
+        false
     }
 
     /// Both, whatever comes of the first: a bind may be on its way on either.

@@ -4,8 +4,8 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
-    StepError, Tag,
+    AlreadyCut, Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives,
+    Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, ResourceId, Transport};
 
@@ -108,8 +108,12 @@ impl Backend for FbmuBackend {
         self.carry_out(order)
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.road.extend(tag, deadline);
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.road.extend(tag, deadline)
     }
 
     fn fenced(&self, tag: Tag) {
@@ -122,6 +126,10 @@ impl Backend for FbmuBackend {
 
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
         self.road.drop_old_key(tag)
+    }
+
+    fn sever(&self, _tag: Tag) -> bool {
+        false
     }
 
     fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {

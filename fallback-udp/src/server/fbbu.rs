@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicUsize},
 };
 
-use fabricbios_lease::{BindError, BootTime, Proof, StepError, Tag};
+use fabricbios_lease::{AlreadyCut, BindError, BootTime, Proof, StepError, Tag};
 use fabricbios_wire::Binding;
 
 use super::{
@@ -121,8 +121,8 @@ impl FbbuBackend {
     }
 
     /// [`fabricbios_lease::Backend::extend`].
-    pub fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.road.extend(tag, deadline);
+    pub fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.road.extend(tag, deadline)
     }
 
     /// [`fabricbios_lease::Backend::fenced`].

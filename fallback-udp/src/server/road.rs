@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_lease::{BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
+use fabricbios_lease::{AlreadyCut, BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, Limits};
 
 use super::{
@@ -74,10 +74,23 @@ impl<C: Content> Road<C> {
         }
     }
 
-    pub(super) fn extend(&self, tag: Tag, deadline: BootTime) {
+    /// A lock that is taken says that a bind or a cut is under way, whose report tells what comes of it.
+    pub(super) fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let slot = match self.custody().find(tag.lease_id) {
+            Lookup::Here(slot) => slot,
+            Lookup::Released => return Err(AlreadyCut),
+            Lookup::Unknown => return Ok(()),
+        };
+        if slot
+            .try_lock()
+            .is_some_and(|life| life.gate.is_over(tag.generation))
+        {
+            return Err(AlreadyCut);
+        }
         if let Some(entry) = self.serving.leases.of(tag) {
             entry.extend(deadline);
         }
+        Ok(())
     }
 
     pub(super) fn fenced(&self, tag: Tag) {

@@ -8,8 +8,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Condition, Custody, Extent, Farewell, Offer, Outlives,
-    Proof, StepError, Tag,
+    AlreadyCut, Backend, BindError, BindOrder, BootTime, Condition, Custody, Extent, Farewell,
+    Offer, Outlives, Proof, StepError, Tag,
 };
 use fabricbios_pool::Volume;
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
@@ -272,13 +272,13 @@ impl Backend for BlockBackend {
         bound
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
         if let Some(watchdog) = &self.watchdog {
             watchdog.extend(tag, deadline);
         }
-        if let Some(datagrams) = &self.datagrams {
-            datagrams.extend(tag, deadline);
-        }
+        self.datagrams
+            .as_ref()
+            .map_or(Ok(()), |datagrams| datagrams.extend(tag, deadline))
     }
 
     fn fenced(&self, tag: Tag) {

@@ -3,7 +3,7 @@
 
 use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
-use fabricbios_lease::{BindError, BootTime, Condition, Extent, Proof, StepError, Tag};
+use fabricbios_lease::{AlreadyCut, BindError, BootTime, Condition, Extent, Proof, StepError, Tag};
 use fabricbios_nvmet::{Export, Target};
 use fabricbios_pool::{Facts, Pool, Volume};
 use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, ResourceId, Transport};
@@ -63,7 +63,7 @@ pub trait Datagrams: Send + Sync {
     /// [`FbbuBackend::bind`].
     fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError>;
     /// [`FbbuBackend::extend`].
-    fn extend(&self, tag: Tag, deadline: BootTime);
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut>;
     /// [`FbbuBackend::fenced`].
     fn fenced(&self, tag: Tag);
     /// [`FbbuBackend::rotate`].
@@ -138,8 +138,8 @@ impl Datagrams for FbbuBackend {
         answers::within_patience(&file.path).map_err(BindError::Stranded)?;
         Self::bind(self, tag, tenant, file)
     }
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        Self::extend(self, tag, deadline);
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        Self::extend(self, tag, deadline)
     }
     fn fenced(&self, tag: Tag) {
         Self::fenced(self, tag);

@@ -192,7 +192,9 @@ impl Datagrams for Part {
             ..Binding::default()
         })
     }
-    fn extend(&self, _: Tag, _: BootTime) {}
+    fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
+        Ok(())
+    }
     fn fenced(&self, _: Tag) {}
     fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
         self.place.step("rotate").map_err(BindError::Failed)?;

@@ -91,8 +91,12 @@ impl Backend for Road {
         self.does("bind").map(|()| self.binding())
     }
 
-    fn extend(&self, _tag: Tag, _deadline: BootTime) {
-        self.does("extend").unwrap();
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn extend(&self, _tag: Tag, _deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.does("extend").map_err(|_| AlreadyCut)
     }
 
     fn fenced(&self, _tag: Tag) {
@@ -105,6 +109,10 @@ impl Backend for Road {
 
     fn retire_key(&self, _tag: Tag) -> Result<Binding, StepError> {
         self.proves("retire_key").map(|()| self.binding())
+    }
+
+    fn sever(&self, _tag: Tag) -> bool {
+        false
     }
 
     fn cut(&self, _tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {
@@ -338,10 +346,25 @@ fn stranded_and_cancelled_stay_what_they_are() {
 #[test]
 fn a_deadline_and_a_fence_are_told_to_both() {
     let scene = Scene::bound();
-    scene.roads.extend(tag(1), BootTime(1));
+    scene.roads.extend(tag(1), BootTime(1)).unwrap();
     scene.roads.fenced(tag(1));
     let asked = ["rdma extend", "udp extend", "rdma fenced", "udp fenced"];
     assert_eq!(scene.asked(), asked);
+}
+
+#[test]
+fn a_road_that_is_cut_refuses_for_both() {
+    for name in ["rdma", "udp"] {
+        let scene = Scene::bound();
+        let road = match name {
+            "udp" => &scene.udp,
+            _ => &scene.rdma,
+        };
+        road.fail("extend", BindError::Cancelled);
+        let extended = scene.roads.extend(tag(1), BootTime(1));
+        assert_eq!(extended, Err(AlreadyCut), "{name}");
+        assert_eq!(scene.asked(), ["rdma extend", "udp extend"]);
+    }
 }
 
 #[test]

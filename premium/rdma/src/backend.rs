@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Custody, Extent, Farewell, Layout, Lookup, Offer,
-    Outlives, Proof, StepError, Tag,
+    AlreadyCut, Backend, BindError, BindOrder, BootTime, Custody, Extent, Farewell, Layout, Lookup,
+    Offer, Outlives, Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
@@ -193,13 +193,28 @@ impl Backend for RdmaBackend {
         self.carry_out(order)
     }
 
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
     /// The device looks at no clock; the guard does. Leases over another road are none of its.
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        let is_here = self.custody().find(tag.lease_id).here().is_some();
-        if let (Some(guard), true) = (&self.hardware.guard, is_here) {
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let slot = match self.custody().find(tag.lease_id) {
+            Lookup::Here(slot) => slot,
+            Lookup::Released => return Err(AlreadyCut),
+            Lookup::Unknown => return Ok(()),
+        };
+        if slot.lock().gate.is_over(tag.generation) {
+            return Err(AlreadyCut);
+        }
+        if let Some(guard) = &self.hardware.guard {
             guard.extend(tag.lease_id, deadline);
         }
+        Ok(())
     }
+
+    /// Whoever asks a device is answered by its queue pairs.
+    fn fenced(&self, _tag: Tag) {}
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
         self.add_key(tag)
@@ -207,6 +222,10 @@ impl Backend for RdmaBackend {
 
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
         self.drop_old_key(tag)
+    }
+
+    fn sever(&self, _tag: Tag) -> bool {
+        false
     }
 
     fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {

@@ -11,7 +11,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, Proof, StepError, Tag,
+    AlreadyCut, Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives,
+    Proof, StepError, Tag,
 };
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
@@ -265,6 +266,21 @@ impl Backend for FakeMemory {
         Ok(state.binding(lease, self.road))
     }
 
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    /// A binding that was cut cannot go on.
+    fn extend(&self, tag: Tag, _deadline: BootTime) -> Result<(), AlreadyCut> {
+        let cut = self.lock().cut.get(&tag.lease_id).copied();
+        match cut {
+            Some(cut) if cut >= tag.generation => Err(AlreadyCut),
+            _ => Ok(()),
+        }
+    }
+
+    fn fenced(&self, _tag: Tag) {}
+
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
         let mut state = self.lock();
         let rkey = state.fresh_key();
@@ -284,6 +300,10 @@ impl Backend for FakeMemory {
             bound.previous = None;
         }
         Ok(state.binding(tag.lease_id, self.road))
+    }
+
+    fn sever(&self, _tag: Tag) -> bool {
+        false
     }
 
     fn cut(&self, tag: Tag, _farewell: Farewell) -> Result<Proof, StepError> {

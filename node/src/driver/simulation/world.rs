@@ -7,8 +7,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Availability, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order, Proof, Report,
-    StepError, Tag,
+    AlreadyCut, Availability, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order,
+    Proof, Report, StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceId};
 
@@ -82,8 +82,8 @@ impl Environment for Simulated {
         Some(LeaseId(u128::from(number) + 1))
     }
 
-    fn dispatch(&mut self, owner: Owner, order: Order) {
-        self.world().ordered(owner, order);
+    fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
+        self.world().ordered(owner, order)
     }
 
     fn standing(&self, available: Availability) -> Standing {
@@ -166,17 +166,30 @@ impl World {
         }
     }
 
-    fn ordered(&mut self, owner: Owner, order: Order) {
+    fn ordered(&mut self, owner: Owner, order: Order) -> Option<Report> {
         match order {
-            Order::Extend(tag, until) => {
-                if let Some(access) = self.access.get_mut(&tag.lease_id) {
-                    access.until = until;
-                }
-            }
+            // Mostly at once, like the paths of this process.
+            Order::Extend(..) if !self.fails(20) => return Some(self.carried_out(order)),
             Order::Fenced(_) => {}
             order if self.fails(1) => self.stuck.push(Event::Order(owner, order)),
             order => self.later(Event::Order(owner, order)),
         }
+        None
+    }
+
+    /// A path that has cut the binding refuses; now and then one cuts on its own.
+    fn extended(&mut self, tag: Tag, until: BootTime) -> Result<(), AlreadyCut> {
+        if self.access.contains_key(&tag.lease_id) && self.fails(3) {
+            self.end_access(tag);
+        }
+        let was_cut = self.cut.get(&tag.lease_id);
+        if was_cut.is_some_and(|cut| *cut >= tag.generation) {
+            return Err(AlreadyCut);
+        }
+        if let Some(access) = self.access.get_mut(&tag.lease_id) {
+            access.until = until;
+        }
+        Ok(())
     }
 
     pub(super) fn happens(&mut self, event: Event) {
@@ -293,7 +306,8 @@ impl World {
                 }
                 Report::Reset(resource_id, Ok(()))
             }
-            Order::Extend(..) | Order::Fenced(_) => unreachable!("done where it is dispatched"),
+            Order::Extend(tag, until) => Report::Extended(tag, until, self.extended(tag, until)),
+            Order::Fenced(_) => unreachable!("done where it is dispatched"),
         }
     }
 

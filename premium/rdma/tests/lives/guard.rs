@@ -71,7 +71,7 @@ fn shut(pair: GuardedPair) -> Result<bool, StepError> {
 fn every_queue_pair_is_told_before_its_keys_are_and_until_its_cut() {
     let (lab, guard) = guarded();
     let (client, rdma) = lab.grant(1, pages(0, 1));
-    lab.backend.extend(tag(1, 1), BootTime(7));
+    lab.backend.extend(tag(1, 1), BootTime(7)).unwrap();
     lab.cut(tag(1, 1));
     let number = rdma.qp_num;
     let [opens, ends] = ["opens", "ends"].map(|it| format!("{it} 1 {number}"));
