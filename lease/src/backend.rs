@@ -200,6 +200,13 @@ pub enum Outlives {
 }
 
 impl Outlives {
+    /// Whether a release that failed is tried again: what a lease was made is still there then, and what held it up may
+    /// go away.
+    #[must_use]
+    pub fn releases_later(self) -> bool {
+        self == Self::Machine
+    }
+
     /// Of an arena, whose bytes are in a file of their own or end with the process.
     #[must_use]
     pub fn arena(bytes_stay: bool) -> Self {
@@ -220,7 +227,7 @@ pub enum Layout {
     Amounts,
 }
 
-/// How well a resource does, as far as its backend knows without asking the kernel.
+/// How well a resource does, as [`crate::Report::Condition`] tells whenever that changes; it begins as good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// As it should.
@@ -282,16 +289,6 @@ pub trait Backend: Send + Sync + 'static {
     /// After a cut: takes away what is left, scrubs the extent, returns it. `Ok`: nothing of the
     /// lease can be found by the next one. Idempotent. `progress` is called at least every 16 MiB.
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError>;
-
-    /// Whether a release that failed is worth another try by itself: what held it up may go away.
-    fn may_release_later(&self) -> bool {
-        false
-    }
-
-    /// How well the resource does. Never blocks: it is called by the driver itself.
-    fn condition(&self, _resource_id: ResourceId) -> Condition {
-        Condition::Good
-    }
 
     /// Remediation of a fenced resource: for each of these leases, whatever is left of it is cut,
     /// released and looked for again. `Ok`: nothing of any of them is left and their bytes are

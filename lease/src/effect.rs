@@ -6,8 +6,8 @@ use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, Proof,
-    StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Extent, Farewell, LeaseRecord, Note,
+    Proof, StepError, Tag,
 };
 
 /// Whom an answer is for: chosen by the driver, given back to it.
@@ -133,10 +133,12 @@ pub enum Report {
     Release(Tag, Result<(), StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
+    /// How well a resource does has changed. Of no order; it is for inventories, and the table does nothing about it.
+    Condition(ResourceId, Condition),
 }
 
 impl Report {
-    /// About which lease; `None` for a remediation.
+    /// About which lease; `None` where it is about a resource.
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
@@ -150,7 +152,7 @@ impl Report {
             | Self::Cut(tag, _)
             | Self::ReleaseProgress(tag)
             | Self::Release(tag, _) => Some(tag.lease_id),
-            Self::Reset(..) => None,
+            Self::Reset(..) | Self::Condition(..) => None,
         }
     }
 }

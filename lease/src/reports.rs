@@ -35,6 +35,7 @@ impl LeaseTable {
             Report::ReleaseProgress(tag) => self.release_moves(done, tag),
             Report::Release(tag, outcome) => self.release_reported(now, tag, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
+            Report::Condition(..) => {}
         }
     }
 

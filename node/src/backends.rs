@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_lease::{
-    Availability, Backend, BindError, BindOrder, Condition, Extent, Order, Report, Tag,
+    Backend, BindError, BindOrder, Condition, Extent, Offer, Order, Report, Tag,
 };
 use fabricbios_wire::{ResourceId, ResourceType};
 
@@ -11,7 +11,6 @@ use crate::{
     descriptors,
     fair::Owner,
     healing::{self, Healing, Unfinished},
-    inventory::Standing,
     workers::{Urgency, WorkerPool},
 };
 
@@ -52,6 +51,7 @@ struct Resource {
     preparing: WorkerPool,
     cleaning: WorkerPool,
     healing: Healing,
+    releases_later: bool,
 }
 
 impl fmt::Debug for Backends {
@@ -73,16 +73,17 @@ impl Backends {
         }
     }
 
-    /// `backend` owns `resource_id`, which is of this kind.
-    pub fn add(&mut self, resource_id: ResourceId, kind: ResourceType, backend: Arc<dyn Backend>) {
+    /// `backend` owns what is offered, which is of this kind.
+    pub fn add(&mut self, kind: ResourceType, offer: &Offer, backend: Arc<dyn Backend>) {
         let resource = Resource {
             backend,
+            releases_later: offer.outlives.releases_later(),
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
             healing: Healing::start(self.on_report.clone(), healing::PAUSE),
         };
-        self.resources.insert(resource_id, resource);
+        self.resources.insert(offer.resource_id, resource);
     }
 
     /// A release that failed in an earlier run is tried again until it is done.
@@ -96,14 +97,10 @@ impl Backends {
         }
     }
 
-    /// How it is with an offered resource.
-    pub fn standing(&self, available: Availability) -> Standing {
-        let resource = self.resources.get(&available.resource_id);
-        let condition = resource.map(|resource| resource.backend.condition(available.resource_id));
-        Standing {
-            available,
-            degraded: matches!(condition, Some(Condition::Degraded(_))),
-        }
+    /// Where it is told how a resource does.
+    pub fn on_condition(&self) -> Arc<dyn Fn(ResourceId, Condition) + Send + Sync> {
+        let on_report = self.on_report.clone();
+        Arc::new(move |id, condition| on_report(None, Report::Condition(id, condition)))
     }
 
     /// Has an order for a lease of `owner` carried out. Never blocks. What is done when this returns is reported by it.
@@ -119,6 +116,7 @@ impl Backends {
             preparing,
             cleaning,
             healing,
+            releases_later,
         } = resource;
         let pool = match order {
             // Neither blocks.
@@ -141,9 +139,16 @@ impl Backends {
         let on_report = move |report| reports(whose.clone(), report);
         let (again, proving) = (owner.clone(), of_kind.proving.clone());
         pool.run(owner, move || match order {
-            Order::Release(tag, extent) => release(&backend, tag, extent, &on_report, |failed| {
-                healing.try_later(failed);
-            }),
+            Order::Release(tag, extent) => {
+                let released = release(&*backend, tag, extent, &on_report);
+                if !released && releases_later {
+                    healing.try_later(Unfinished {
+                        backend,
+                        tag,
+                        extent,
+                    });
+                }
+            }
             Order::Cut(tag, farewell) => {
                 on_report(Report::EndBegan(tag));
                 if !backend.sever(tag) {
@@ -187,26 +192,14 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
     });
 }
 
-/// One that fails is tried again later, where that can help.
-fn release(
-    backend: &Arc<dyn Backend>,
-    tag: Tag,
-    extent: Extent,
-    on_report: &dyn Fn(Report),
-    try_later: impl FnOnce(Unfinished),
-) {
+/// Whether it is done.
+fn release(backend: &dyn Backend, tag: Tag, extent: Extent, on_report: &dyn Fn(Report)) -> bool {
     let progress = || on_report(Report::ReleaseProgress(tag));
     progress();
     let outcome = backend.release(tag, extent, &progress);
-    let failed = outcome.is_err();
+    let is_done = outcome.is_ok();
     on_report(Report::Release(tag, outcome));
-    if failed && backend.may_release_later() {
-        try_later(Unfinished {
-            backend: backend.clone(),
-            tag,
-            extent,
-        });
-    }
+    is_done
 }
 
 #[cfg(test)]
@@ -216,7 +209,7 @@ mod tests {
         mpsc::{Receiver, Sender, channel},
     };
 
-    use fabricbios_lease::{AlreadyCut, BootTime, Farewell, Offer, Proof, StepError};
+    use fabricbios_lease::{AlreadyCut, BootTime, Farewell, Layout, Outlives, Proof, StepError};
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
     use super::*;
@@ -285,7 +278,16 @@ mod tests {
             severed,
             let_on: Mutex::new(wait),
         };
-        backends.add(ResourceId(1), ResourceType::Block, Arc::new(slow));
+        let offer = Offer {
+            resource_id: ResourceId(1),
+            capacity: 0,
+            align: 1,
+            transports: Vec::new(),
+            outlives: Outlives::Machine,
+            layout: Layout::Stretches,
+            read_only: false,
+        };
+        backends.add(ResourceType::Block, &offer, Arc::new(slow));
         let all = 1..=300;
         let dispatch = |lease| {
             let owner = Some(format!("{}", lease % 7).into());

@@ -316,6 +316,10 @@ impl<E: Environment> Driver<E> {
                 };
                 self.asked(tenant, role, request, asker);
             }
+            Input::Report {
+                report: Report::Condition(id, condition),
+                ..
+            } => self.inventory.note(id, &condition),
             Input::Report { at, report } => {
                 self.table.on_report(self.environment.now(), at, report);
             }
@@ -365,11 +369,8 @@ impl<E: Environment> Driver<E> {
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {
-        let offered: Vec<Standing> = self
-            .table
-            .availability()
-            .map(|available| self.environment.standing(available))
-            .collect();
+        let standing = |available| self.inventory.standing(available);
+        let offered: Vec<Standing> = self.table.availability().map(standing).collect();
         match form {
             InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&offered)),
             InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&offered)),

@@ -127,6 +127,7 @@ impl Pair {
                 tag.generation = Generation(if which < 32 { right - 1 } else { right + 1 });
             }
             Report::Reset(id, _) => id.0 += 7,
+            Report::Condition(..) => {}
         }
         if self.open.iter().any(|order| answers(&report, order)) {
             return;

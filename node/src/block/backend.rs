@@ -89,6 +89,14 @@ impl BlockBackend {
         described.collect()
     }
 
+    /// Has `tell` told whenever it is otherwise with a pool.
+    pub fn tell_conditions(&self, tell: &Arc<dyn Fn(ResourceId, Condition) + Send + Sync>) {
+        for (&id, pool) in &self.pools {
+            let tell = Arc::clone(tell);
+            pool.tell_condition(Box::new(move |condition| tell(id, condition)));
+        }
+    }
+
     /// Best first. What is read-only goes over UDP only: the kernel's target opens no device that is,
     /// and has no way to protect one that is not.
     fn roads(&self, read_only: bool) -> Vec<Transport> {
@@ -353,15 +361,6 @@ impl Backend for BlockBackend {
 
     fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
         self.unless_released(tag, || self.take_away(tag, Some(extent), progress))
-    }
-
-    fn may_release_later(&self) -> bool {
-        true
-    }
-
-    fn condition(&self, resource_id: ResourceId) -> Condition {
-        let pool = self.pools.get(&resource_id);
-        pool.map_or(Condition::Good, |pool| pool.condition())
     }
 
     fn reset(&self, resource_id: ResourceId, leases: &[(Tag, Extent)]) -> Result<(), StepError> {

@@ -3,9 +3,9 @@
 
 use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
-use fabricbios_lease::{AlreadyCut, BindError, BootTime, Condition, Extent, Proof, StepError, Tag};
+use fabricbios_lease::{AlreadyCut, BindError, BootTime, Extent, Proof, StepError, Tag};
 use fabricbios_nvmet::{Export, Target};
-use fabricbios_pool::{Facts, Pool, Volume};
+use fabricbios_pool::{Facts, Pool, TellCondition, Volume};
 use fabricbios_wire::{Binding, LeaseId, NvmeofBinding, ResourceId, Transport};
 
 /// [`Pool`].
@@ -29,8 +29,8 @@ pub trait Volumes: Send + Sync {
         extent: Option<Extent>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError>;
-    /// [`Pool::condition`].
-    fn condition(&self) -> Condition;
+    /// [`Pool::tell_condition`].
+    fn tell_condition(&self, tell: TellCondition);
 }
 
 /// Who counts grants, durably.
@@ -103,8 +103,8 @@ impl Volumes for Pool {
     ) -> Result<(), StepError> {
         Self::destroy(self, lease, extent, progress)
     }
-    fn condition(&self) -> Condition {
-        Self::condition(self)
+    fn tell_condition(&self, tell: TellCondition) {
+        Self::tell_condition(self, tell);
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 use fabricbios_fallback_udp::BlockFile;
 use fabricbios_lease::*;
 use fabricbios_nvmet::Export;
-use fabricbios_pool::{Facts, Volume};
+use fabricbios_pool::{Facts, TellCondition, Volume};
 use fabricbios_wire::*;
 
 use super::{BlockBackend, Datagrams, Exports, Ledger, Volumes, parts::facts};
@@ -132,9 +132,7 @@ impl Volumes for Part {
         self.place.take("volume", lease);
         Ok(())
     }
-    fn condition(&self) -> Condition {
-        Condition::Good
-    }
+    fn tell_condition(&self, _: TellCondition) {}
 }
 
 impl Ledger for Part {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use fabricbios_lease::{Condition, Extent, StepError};
-use fabricbios_pool::{Facts, Volume};
+use fabricbios_pool::{Facts, TellCondition, Volume};
 use fabricbios_wire::LeaseId;
 
 use super::{ledger::PoolRecord, parts::Volumes};
@@ -54,7 +54,7 @@ impl Volumes for Withheld {
     fn destroy(&self, _: LeaseId, extent: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
         extent.map_or(Ok(()), |_| Err(self.error()))
     }
-    fn condition(&self) -> Condition {
-        Condition::Degraded(self.error().to_string())
+    fn tell_condition(&self, tell: TellCondition) {
+        tell(Condition::Degraded(self.error().to_string()));
     }
 }

@@ -1,13 +1,12 @@
 //! What the driver asks and acts on: the node that it runs on, or a simulation.
 
-use fabricbios_lease::{Availability, Now, Order, Report};
+use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
 
 use crate::{
     backends::Backends,
     clock,
     fair::Owner,
-    inventory::Standing,
     journal::{Change, CommitError, Journal, Seq},
 };
 
@@ -20,8 +19,6 @@ pub trait Environment {
     /// Has an order for a lease of `owner` carried out. What comes of it is a report, which is given back where the order
     /// is done already.
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report>;
-    /// How it is with an offered resource.
-    fn standing(&self, available: Availability) -> Standing;
     /// Hands in changes that become durable together.
     fn submit(&mut self, changes: Vec<Change>) -> Seq;
     /// Whether the disk follows, so that new leases can be taken on.
@@ -52,10 +49,6 @@ impl Environment for Machine {
 
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
         self.backends.dispatch(owner, order)
-    }
-
-    fn standing(&self, available: Availability) -> Standing {
-        self.backends.standing(available)
     }
 
     fn submit(&mut self, changes: Vec<Change>) -> Seq {

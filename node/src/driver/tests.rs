@@ -3,10 +3,11 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use fabricbios_lease::{Backend, Policy};
+use fabricbios_lease::{Backend, Condition, Policy};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
     Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType,
+    resource_flags,
 };
 
 use super::*;
@@ -32,18 +33,20 @@ impl Scene {
         let (journal, _) = Journal::open_here(&path, "boot", on_commit).unwrap();
         let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
         let mut table = LeaseTable::new(Policy::default());
-        table.offer(ResourceType::Mem, memory.probe().unwrap().remove(0));
+        let offer = memory.probe().unwrap().remove(0);
+        table.offer(ResourceType::Mem, offer.clone());
         let mut backends = Backends::new(Arc::new(move |_, report| {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(ARENA, ResourceType::Mem, memory.clone());
+        backends.add(ResourceType::Mem, &offer, memory.clone());
         let inventory = Inventory {
             node_id: NodeId([0; 32]),
             epoch: Epoch(1),
             detected: Detected::default(),
             arenas: Vec::new(),
             pools: Vec::new(),
+            degraded: BTreeSet::new(),
         };
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
@@ -231,4 +234,22 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let granted = scene.ask(Request::LeaseAlloc(all));
     scene.go_on(true, |driver| driver.askers.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
+}
+
+#[test]
+fn an_inventory_says_what_was_reported_last_of_how_a_resource_does() {
+    let mut scene = Scene::new();
+    let mut flags_after = |condition| {
+        let report = Report::Condition(ARENA, condition);
+        let at = clock::now().boot;
+        scene.take(Input::Report { at, report });
+        let mut told = scene.ask(Request::GetInventory(InventoryForm::Flat));
+        match told.try_recv().unwrap() {
+            Ok(Reply::FlatInventory(entries)) => entries[0].flags,
+            other => panic!("{other:?}"),
+        }
+    };
+    let degraded = Condition::Degraded("on purpose".to_owned());
+    assert_eq!(flags_after(degraded), resource_flags::DEGRADED);
+    assert_eq!(flags_after(Condition::Good), 0);
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, Availability, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order,
-    Proof, Report, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order, Proof, Report,
+    StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceId};
 
@@ -16,7 +16,6 @@ use super::MILLISECOND;
 use crate::{
     driver::{Environment, Input},
     fair::Owner,
-    inventory::Standing,
     journal::{Change, CommitError, Seq},
     mailbox::Sender,
     records,
@@ -84,13 +83,6 @@ impl Environment for Simulated {
 
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
         self.world().ordered(owner, order)
-    }
-
-    fn standing(&self, available: Availability) -> Standing {
-        Standing {
-            available,
-            degraded: false,
-        }
     }
 
     fn submit(&mut self, changes: Vec<Change>) -> Seq {
