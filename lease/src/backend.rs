@@ -3,13 +3,13 @@
 //! Orders and reports are plain data: they carry no descriptor and no handle, so that a backend can
 //! live in another process than the table.
 
-use alloc::{format, string::String, sync::Arc, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
 
-use crate::{BootTime, Proof};
+use crate::{BootTime, Proof, StepError};
 
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -97,33 +97,6 @@ pub struct BlockOrder {
     /// How long the contents are kept after the term.
     pub grace: Duration,
 }
-
-/// A step that failed: what, where, and what the system said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StepError {
-    /// Name of the step, such as `modify_qp RTR` or `dealloc_mw`.
-    pub step: String,
-    /// Path, value, lease and errno, for people.
-    pub detail: String,
-}
-
-impl StepError {
-    /// A failure of `step`.
-    pub fn new(step: impl Into<String>, detail: impl fmt::Display) -> Self {
-        Self {
-            step: step.into(),
-            detail: format!("{detail}"),
-        }
-    }
-}
-
-impl fmt::Display for StepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.step, self.detail)
-    }
-}
-
-impl core::error::Error for StepError {}
 
 /// Why there is no new binding. Unless the word is `Lost` or `Stranded`, the one before, with all its keys, is as it
 /// was, and later orders name it by the newer generation.

@@ -182,6 +182,7 @@ pub struct FenceRecord {
     /// Since when, wall clock.
     pub since_unix_ms: u64,
     /// What failed.
+    #[serde(with = "crate::step::recorded")]
     pub reason: StepError,
     /// Whether it was only the release that failed: then its late success clears the fence.
     pub by_release: bool,

@@ -157,20 +157,18 @@ fn is_gone(error: &BindError) -> bool {
 }
 
 /// Says which of the two roads it was.
-fn named(error: BindError, road: &str) -> BindError {
-    let named =
-        |error: StepError| StepError::new(format!("{road} road: {}", error.step), error.detail);
+fn named(error: BindError, road: &'static str) -> BindError {
     match error {
-        BindError::Refused(error) => BindError::Refused(named(error)),
-        BindError::Failed(error) => BindError::Failed(named(error)),
-        BindError::Lost(error) => BindError::Lost(named(error)),
-        BindError::Stranded(error) => BindError::Stranded(named(error)),
+        BindError::Refused(error) => BindError::Refused(error.over(road)),
+        BindError::Failed(error) => BindError::Failed(error.over(road)),
+        BindError::Lost(error) => BindError::Lost(error.over(road)),
+        BindError::Stranded(error) => BindError::Stranded(error.over(road)),
         BindError::Cancelled => BindError::Cancelled,
     }
 }
 
 fn over_udp(error: StepError) -> StepError {
-    StepError::new(format!("UDP road: {}", error.step), error.detail)
+    error.over("UDP")
 }
 
 /// A rotation of which one half is done already.
@@ -272,7 +270,7 @@ impl Backend for Roads {
             (Ok(udp), Ok(rdma)) => Ok(udp.and(rdma)),
             (Err(udp), Err(rdma)) => {
                 let detail = format!("{}; and {rdma}", udp.detail);
-                Err(StepError::new(udp.step, detail))
+                Err(StepError { detail, ..udp })
             }
             (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
         };

@@ -171,7 +171,7 @@ impl<C: Content> Road<C> {
     }
 
     /// The slot of a lease that is bound here.
-    fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<C>>, StepError> {
+    fn bound_slot(&self, tag: Tag, step: &'static str) -> Result<Arc<Slot<C>>, StepError> {
         match self.custody().find(tag.lease_id) {
             Lookup::Here(slot) => Ok(slot),
             Lookup::Released | Lookup::Unknown => Err(not_bound(step, tag)),
@@ -186,12 +186,16 @@ fn fresh_key(tag: Tag) -> Result<DpKey, StepError> {
     Ok(key)
 }
 
-fn live<'a, C>(life: &'a Life<C>, tag: Tag, step: &str) -> Result<&'a Arc<Entry<C>>, StepError> {
+fn live<'a, C>(
+    life: &'a Life<C>,
+    tag: Tag,
+    step: &'static str,
+) -> Result<&'a Arc<Entry<C>>, StepError> {
     life.live(tag.generation)
         .ok_or_else(|| not_bound(step, tag))
 }
 
-fn not_bound(step: &str, tag: Tag) -> StepError {
+fn not_bound(step: &'static str, tag: Tag) -> StepError {
     StepError::new(step, format_args!("{tag}: not bound here"))
 }
 

@@ -397,6 +397,6 @@ pub(crate) fn binding_over(road: Transport, key: u8) -> Binding {
     }
 }
 
-pub(crate) fn failed(step: &str) -> StepError {
+pub(crate) fn failed(step: &'static str) -> StepError {
     StepError::new(step, "on purpose")
 }

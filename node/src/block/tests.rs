@@ -323,7 +323,7 @@ fn what_cannot_be_undone_is_said() {
     let Err(BindError::Stranded(left)) = error else {
         panic!("{error:?}");
     };
-    assert_eq!(left.step, "destroy");
+    assert_eq!(left.step.name(), "destroy");
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn without_a_watchdog_nothing_new_goes_over_nvmeof_and_what_is_there_goes_on() {
         let Err(BindError::Failed(error)) = refused else {
             panic!("{refused:?}");
         };
-        assert_eq!(error.step, "reach the watchdog");
+        assert_eq!(error.step.name(), "reach the watchdog");
         assert!(place.is_empty(), "nothing was made");
     }
     backend.bind(&order(tag(2, 1), Transport::Udp)).unwrap();

@@ -12,6 +12,7 @@ use fabricbios_wire::LeaseId;
 use super::{
     faults,
     names::{allowed_at, subsystem_at},
+    objects::failed,
     plan, ports,
     proof::{Case, Proofs},
     run::Run,
@@ -67,7 +68,7 @@ impl Cut<'_> {
                 Ok(()) => faults::passed("disallow host"),
                 // The watchdog cuts too, where the daemon is late.
                 Err(error) if error.is_absent() => {}
-                Err(error) => return Err(StepError::new("disallow host", error)),
+                Err(error) => return Err(failed("disallow host", error)),
             }
         }
         Ok(hosts)

@@ -200,7 +200,8 @@ impl Target {
     /// Every lease of this node of which there is something, whole or half made.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let subsystems = self.tree.list("subsystems");
-        let subsystems = subsystems.map_err(|error| StepError::new("look at subsystems", error))?;
+        let subsystems =
+            subsystems.map_err(|error| objects::failed("look at subsystems", error))?;
         let named = subsystems
             .iter()
             .filter_map(|name| self.names.lease_of(name));

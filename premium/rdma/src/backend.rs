@@ -157,7 +157,11 @@ impl RdmaBackend {
     }
 
     /// The slot of a lease that is bound here.
-    pub(super) fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<Parts>>, StepError> {
+    pub(super) fn bound_slot(
+        &self,
+        tag: Tag,
+        step: &'static str,
+    ) -> Result<Arc<Slot<Parts>>, StepError> {
         match self.custody().find(tag.lease_id) {
             Lookup::Here(slot) => Ok(slot),
             _ => Err(self

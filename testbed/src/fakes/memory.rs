@@ -35,6 +35,17 @@ pub enum Step {
     Reset,
 }
 
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bind => "Bind",
+            Self::Cut => "Cut",
+            Self::Release => "Release",
+            Self::Reset => "Reset",
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct FakeMemory {
@@ -140,10 +151,8 @@ impl FakeMemory {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         if state.failing.contains(&step) {
-            return Err(StepError::new(
-                format!("{step:?}"),
-                format!("lease {lease}: on purpose"),
-            ));
+            let detail = format!("lease {lease}: on purpose");
+            return Err(StepError::new(step.name(), detail));
         }
         Ok(state)
     }

@@ -245,7 +245,7 @@ impl World {
     }
 
     fn carried_out(&mut self, order: Order) -> Report {
-        let failed = |step: &str| StepError::new(step, "on purpose");
+        let failed = |step: &'static str| StepError::new(step, "on purpose");
         match order {
             Order::Bind(order) => Report::Bind(order.tag, self.bind(&order)),
             Order::Rotate(tag) => Report::Rotate(

@@ -151,7 +151,7 @@ fn what_is_told_wrongly_shuts_nothing() {
     };
     for wrong in [absent, elsewhere] {
         let refused = shut(wrong).unwrap_err();
-        assert_eq!(refused.step, "modify_qp ERR", "{refused}");
+        assert_eq!(refused.step.name(), "modify_qp ERR", "{refused}");
     }
     let written = client.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1]);
     assert_eq!(written, Ok(()));
@@ -171,7 +171,7 @@ fn unguarded_nobody_gets_access_who_has_none() {
     let Err(BindError::Failed(error)) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(error.step, "reach the watchdog");
+    assert_eq!(error.step.name(), "reach the watchdog");
     let rdma = lab.bind(tag(1, 2), pages(0, 1), Some(new.peer())).unwrap();
     new.connect(&rdma).unwrap();
     lab.cut_and_release(tag(1, 2), pages(0, 1));
