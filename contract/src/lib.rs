@@ -15,4 +15,4 @@ mod store;
 
 pub use path::{DataPath, Revoked};
 pub use provider::{Cut, Provider, Stray, stray_tag};
-pub use store::{Part, Store, Volume};
+pub use store::{Part, Store, TellCondition, Volume};

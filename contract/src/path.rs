@@ -1,6 +1,8 @@
 //! What gives a client access.
 
-use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag,
+};
 use fabricbios_wire::{Binding, LeaseId};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +22,12 @@ pub trait DataPath: Send + Sync + 'static {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError>;
 
     /// The lease may be used until then, on the boot-time clock. The newest call counts, also where its deadline is the
-    /// earlier one. Never blocks: the driver itself calls it.
-    fn extend(&self, tag: Tag, deadline: BootTime);
+    /// earlier one. Never blocks: the driver itself calls it. `Ok`: the deadline is in force here, or there is nothing
+    /// here yet that a deadline could end.
+    ///
+    /// # Errors
+    /// The binding was cut here: the lease cannot go on.
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut>;
 
     /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
     fn fenced(&self, tag: Tag);

@@ -50,9 +50,12 @@ pub trait Store: Send + Sync + 'static {
     /// The store cannot be looked at.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
 
-    /// How well the store does. Never blocks.
-    fn condition(&self) -> Condition;
+    /// From now on `tell` is told how the store does whenever that changes; at once, if it does not do well.
+    fn tell_condition(&self, tell: TellCondition);
 }
+
+/// Is told how a store does. Never blocks.
+pub type TellCondition = Box<dyn Fn(Condition) + Send>;
 
 /// A lease's part of a store, as its paths get it.
 #[derive(Clone, Debug)]

@@ -11,12 +11,12 @@ use std::{
     io::{Read, Seek, Write},
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
-    sync::Arc,
+    sync::{Arc, mpsc::channel},
     thread,
 };
 
 use fabricbios_contract::{
-    DataPath, Part, Revoked, Store, Volume,
+    DataPath, Part, Revoked, Store, TellCondition, Volume,
     remote::{
         Call, FRAME_BYTES_MAX, RemotePath, RemoteStore, decode, encode, read_frame, serve_path,
         serve_store,
@@ -69,8 +69,8 @@ impl Store for Files {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok((0..300_000).map(LeaseId).collect())
     }
-    fn condition(&self) -> Condition {
-        Condition::Degraded("one of two disks".into())
+    fn tell_condition(&self, tell: TellCondition) {
+        tell(Condition::Degraded("one of two disks".into()));
     }
 }
 
@@ -104,7 +104,10 @@ fn progress_long_lists_and_errors_come_through() {
     assert_eq!(files.leases().unwrap().len(), 300_000);
     let error = files.forget(tag(1), EXTENT).unwrap_err();
     assert_eq!(error, StepError::new("forget", "never"));
-    assert!(matches!(files.condition(), Condition::Degraded(why) if why.contains("disks")));
+    let (tell, told) = channel();
+    files.tell_condition(Box::new(move |condition| tell.send(condition).unwrap()));
+    let expected = Condition::Degraded("one of two disks".into());
+    assert_eq!(told.recv().unwrap(), expected);
 }
 
 #[test]
@@ -196,7 +199,7 @@ fn what_is_written_is_read_as_the_same() {
         Call::Forget(tag(1), EXTENT),
         Call::Release(tag(1), Some(EXTENT)),
         Call::Release(tag(1), None),
-        Call::Condition,
+        Call::TellCondition,
         Call::Extend(tag(1), BootTime(u64::MAX)),
         Call::Fenced(tag(1)),
         Call::Rotate(tag(1)),

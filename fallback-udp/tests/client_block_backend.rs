@@ -78,7 +78,7 @@ impl Node {
         };
         self.address = backend.local_addr();
         self.binding = backend.serve(self.tag(), "ann", &file).unwrap();
-        backend.extend(self.tag(), BootTime(u64::MAX));
+        backend.extend(self.tag(), BootTime(u64::MAX)).unwrap();
         self.backend = Some(backend);
     }
 

@@ -1,11 +1,13 @@
 //! What orders and reports are made of: plain data, so that whoever carries an order out may live in another process
 //! than the table.
 
-use alloc::{format, string::String, sync::Arc, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
+
+use crate::StepError;
 
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -94,33 +96,6 @@ pub struct BlockOrder {
     pub grace: Duration,
 }
 
-/// A step that failed: what, where, and what the system said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StepError {
-    /// Name of the step, such as `modify_qp RTR` or `dealloc_mw`.
-    pub step: String,
-    /// Path, value, lease and errno, for people.
-    pub detail: String,
-}
-
-impl StepError {
-    /// A failure of `step`.
-    pub fn new(step: impl Into<String>, detail: impl fmt::Display) -> Self {
-        Self {
-            step: step.into(),
-            detail: format!("{detail}"),
-        }
-    }
-}
-
-impl fmt::Display for StepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.step, self.detail)
-    }
-}
-
-impl core::error::Error for StepError {}
-
 /// Why there is no new binding. Unless the word is `Lost` or `Stranded`, the one before, with all its keys, is as it
 /// was, and later orders name it by the newer generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +123,18 @@ impl BindError {
         }
     }
 }
+
+/// This path has cut the binding, or knows that its lease was released: there is nothing to extend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlreadyCut;
+
+impl fmt::Display for AlreadyCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the path has cut the binding already")
+    }
+}
+
+impl core::error::Error for AlreadyCut {}
 
 /// What a backend offers, from the truth of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,6 +171,13 @@ pub enum Outlives {
 }
 
 impl Outlives {
+    /// Whether a release that failed is tried again: what a lease was made is still there then, and what held it up may
+    /// go away.
+    #[must_use]
+    pub fn releases_later(self) -> bool {
+        self == Self::Machine
+    }
+
     /// Of an arena, whose bytes are in a file of their own or end with the process.
     #[must_use]
     pub fn arena(bytes_stay: bool) -> Self {
@@ -204,7 +198,7 @@ pub enum Layout {
     Amounts,
 }
 
-/// How well a resource does, as far as its backend knows without asking the kernel.
+/// How well a resource does, as [`crate::Report::Condition`] tells whenever that changes; it begins as good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// As it should.

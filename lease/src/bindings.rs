@@ -6,8 +6,9 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
 
 use crate::{
-    After, BindError, Change, Event, LeaseTable, Note, Now, Order, State, Tag,
+    After, BindError, Change, Event, LeaseTable, Note, Now, State, Tag,
     config::BIND_AGAIN_WITHIN,
+    extending::Then,
     lease::{Lease, OldKey, Waiting, whole_secs},
 };
 
@@ -36,29 +37,33 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(tag, "bound", &expected) else {
             return;
         };
+        lease.binding = None;
+        lease.older_is_gone();
+        lease.bound_before = false;
+        if lease.state == State::Binding {
+            lease.start_term(now, whole_secs(lease.term));
+        }
+        let deadline = lease.deadline;
+        // Nobody is told of a binding whose paths do not know until when.
+        self.extend(now, tag.lease_id, deadline, Then::Tell(Box::new(binding)));
+    }
+
+    /// Every path knows until when it is to be open.
+    pub(crate) fn use_binding(&mut self, now: Now, id: LeaseId, binding: Box<Binding>) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
         let first = lease.state == State::Binding;
         if !lease.step(Event::Bound) {
             return;
         }
-        lease.binding = Some(Box::new(binding));
+        lease.binding = Some(binding);
         lease.bound = lease.generation;
-        lease.older_is_gone();
-        lease.bound_before = false;
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
-            lease.start_term(now, whole_secs(lease.term));
-            self.note_grant(tag.lease_id);
+            self.note_grant(id);
         }
-        self.extend(tag.lease_id);
-        self.settle(now, tag.lease_id);
-    }
-
-    /// Every road learns until when, before anybody is told.
-    pub(crate) fn extend(&mut self, id: LeaseId) {
-        if let Some(lease) = self.leases.get(&id) {
-            let order = Order::Extend(lease.tag(), lease.deadline);
-            self.order(order);
-        }
+        self.settle(now, id);
     }
 
     fn note_grant(&mut self, id: LeaseId) {
@@ -79,13 +84,17 @@ impl LeaseTable {
         self.note(note);
     }
 
-    /// Active with what it now has: written down, told to who waited for it.
+    /// In use with what it now has: written down, told to who waited for it. Who waits for another term goes on
+    /// waiting.
     pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
         self.put(id);
         self.arm(id);
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
+        if lease.extending.is_some() {
+            return;
+        }
         let info = lease.info(now, true);
         for waiting in core::mem::take(&mut lease.waiting) {
             let told = Ok(Reply::Lease(info.clone()));

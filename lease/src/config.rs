@@ -25,6 +25,9 @@ pub struct Policy {
     /// A release without progress for so long has failed. On progress, not in total: scrubbing
     /// scales with size.
     pub release_stall: Duration,
+    /// A deadline that a path has not acknowledged for so long is not in force. A path looks at no disk and asks nobody
+    /// before it answers; the shortest term is a second.
+    pub extend_within: Duration,
     /// A remediation that takes longer is reported as failed.
     pub reset_within: Duration,
     /// For how long LEASE_QUERY answers for an ended lease; at least 10 minutes.
@@ -58,6 +61,7 @@ impl Default for Policy {
             cut_within: Duration::from_secs(1),
             bind_within: Duration::from_secs(30),
             release_stall: Duration::from_secs(10),
+            extend_within: Duration::from_secs(1),
             reset_within: Duration::from_secs(30),
             keep_ended: Duration::from_secs(15 * 60),
             leases_max: 1 << 20,

@@ -6,7 +6,8 @@ use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Extent, Farewell, LeaseRecord, Note,
+    Proof, StepError, Tag,
 };
 
 /// Whom an answer is for: chosen by the driver, given back to it.
@@ -60,7 +61,7 @@ pub enum Order {
     Bind(BindOrder),
     /// The lease may be used until then, on the boot-time clock: for paths that look at the clock at every request. Comes
     /// when a binding has been made, before anybody is told of it, at every renewal, and before a lease is bound
-    /// anew. The newest counts. Carried out before any answer that follows.
+    /// anew. The newest counts. What waits for the report goes on then.
     Extend(Tag, BootTime),
     /// The end of the lease could not be proved: whoever still asks may be told.
     Fenced(Tag),
@@ -115,6 +116,8 @@ pub enum Report {
     Bind(Tag, Result<Binding, BindError>),
     /// What an [`Order::Bind`] takes time for is still moving: bytes are made clean.
     BindProgress(Tag),
+    /// Of [`Order::Extend`], with its deadline.
+    Extended(Tag, BootTime, Result<(), AlreadyCut>),
     /// Of [`Order::Rotate`].
     Rotate(Tag, Result<Binding, BindError>),
     /// Of [`Order::RetireKey`].
@@ -132,15 +135,18 @@ pub enum Report {
     Release(Tag, Result<(), StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
+    /// How well a resource does has changed. Of no order; it is for inventories, and the table does nothing about it.
+    Condition(ResourceId, Condition),
 }
 
 impl Report {
-    /// About which lease; `None` for a remediation.
+    /// About which lease; `None` where it is about a resource.
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
             Self::Bind(tag, _)
             | Self::BindProgress(tag)
+            | Self::Extended(tag, ..)
             | Self::Rotate(tag, _)
             | Self::RetireKey(tag, _)
             | Self::EndBegan(tag)
@@ -148,7 +154,7 @@ impl Report {
             | Self::Cut(tag, _)
             | Self::ReleaseProgress(tag)
             | Self::Release(tag, _) => Some(tag.lease_id),
-            Self::Reset(..) => None,
+            Self::Reset(..) | Self::Condition(..) => None,
         }
     }
 }
@@ -178,6 +184,7 @@ pub struct FenceRecord {
     /// Since when, wall clock.
     pub since_unix_ms: u64,
     /// What failed.
+    #[serde(with = "crate::step::recorded")]
     pub reason: StepError,
     /// Whether it was only the release that failed: then its late success clears the fence.
     pub by_release: bool,

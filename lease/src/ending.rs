@@ -60,7 +60,7 @@ impl LeaseTable {
         };
         lease.timers.0 = None;
         let overlap_is_over = matches!(lease.old_key, Some(OldKey::Until(at)) if at <= now.boot);
-        let may_bind = lease.state == State::Active && lease.deadline > now.boot;
+        let may_bind = lease.may_rebind() && lease.deadline > now.boot;
         let binds_again = may_bind && lease.bind_again_at.is_some_and(|at| at <= now.boot);
         if binds_again && lease.step(Event::Rebind) {
             return self.bind_anew(now, id);
@@ -77,6 +77,8 @@ impl LeaseTable {
                 self.order(Order::RetireKey(tag));
                 self.arm(id);
             }
+            // Its term is over before a path has agreed to it, and nobody was told of it.
+            State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),
             State::Grace => self.end(now, id, Event::GraceOver, EndCause::Expired, None),
             _ => {}
         }
@@ -128,14 +130,17 @@ impl LeaseTable {
         self.fence(now, id, Event::CutFailed, StepError::new("cut", error));
     }
 
-    /// The retirement of an old key or a new binding takes too long.
+    /// The retirement of an old key, an acknowledgement or a new binding takes too long.
     fn key_or_bind_is_overdue(&mut self, now: Now, id: LeaseId) {
-        let old_key = self.leases.get(&id).and_then(|lease| lease.old_key);
-        match old_key {
+        let Some(lease) = self.leases.get(&id) else {
+            return;
+        };
+        match lease.old_key {
             // A key that does not die takes the lease with it.
             Some(OldKey::Retiring { by }) if by <= now.boot => {
                 self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
+            _ if lease.extending.is_some() => self.extension_is_overdue(now, id),
             _bind_takes_long => self.lose_patience(now, id),
         }
     }
@@ -177,12 +182,13 @@ impl LeaseTable {
         (lease.cut_ordered, lease.cut_moved) = (true, None);
         // The cut ends every key.
         (lease.binding, lease.old_key, lease.peers_before) = (None, None, None);
-        if lease.state == State::Releasing {
+        let (state, tag) = (lease.state, lease.tag());
+        self.stop_extending(id);
+        if state == State::Releasing {
             self.tell_ended(now, id);
             self.start_release(now, id);
             return;
         }
-        let tag = lease.tag();
         // Who asked for the end expects nothing; and many cuts at once have no time for it.
         let hurried = self.draining || self.cutting >= FAREWELLS_AT_ONCE;
         let farewell = match cause {
@@ -294,7 +300,7 @@ fn bind_overdue() -> Refusal {
     Refusal::new(
         LeaseError::Unavailable,
         RefusalClass::Transient,
-        "the binding could not be made in time and was taken back; nothing was leased",
+        "the binding was not made, or not in time, and was taken back; nothing was leased",
     )
 }
 

@@ -51,6 +51,7 @@ impl LeaseTable {
         // the fence: what a crash leaves is never a fence under a lease that seems to live.
         let record = lease.record();
         self.journal(Change::PutLease(record));
+        self.stop_extending(id);
         match before {
             State::Cutting => self.cut_is_over(now, id),
             // Whatever still works is taken away as far as can be; that does not clear the fence.

@@ -60,6 +60,12 @@ impl Gate {
         self.revoked >= Some(generation)
     }
 
+    /// Whether nothing of this generation may be used any more: it was cut, or the lease was removed.
+    #[must_use]
+    pub fn is_over(&self, generation: Generation) -> bool {
+        self.removed || self.is_revoked(generation)
+    }
+
     /// Whether the lease was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::{
     Tag,
     admission::check_peers,
     config::{CUT_PATIENCES, OVERLAP_MS_MAX},
+    extending::Then,
     lease::{Lease, OldKey, Outstanding, Waiting},
     requests::Decision,
     roads::{takes_datagrams, takes_peers},
@@ -42,7 +43,7 @@ impl LeaseTable {
                 "lease {id}: the key before is being ended; ask again"
             )));
         }
-        if !lease.step(Event::Rebind) {
+        if !lease.may_rebind() || !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
         lease.asks_for(peers.to_vec());
@@ -56,22 +57,31 @@ impl LeaseTable {
         Ok(None)
     }
 
-    /// A new generation towards the peers on record. What was before goes on meanwhile. The state is `Rebinding` already.
+    /// A new generation towards the peers on record, once its deadline is acknowledged. What was before goes on meanwhile.
+    /// The state is `Rebinding` already.
     pub(crate) fn bind_anew(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
         lease.generation = lease.generation.next();
-        lease.since = now.boot;
         lease.bind_again_at = None;
-        lease.outstanding = Some(Outstanding::Bind);
+        lease.outstanding = Some(Outstanding::Term);
         lease.patience_over = false;
-        let (name, order) = (lease.tenant.clone(), lease.bind_order());
+        let (name, deadline) = (lease.tenant.clone(), lease.deadline);
         self.on_its_way(&name);
         // Who renewed has his term, and may be told of it before the binding is there.
         self.put(id);
-        // Nor is a road opened whose end nobody would know, were this process to die behind it.
-        self.extend(id);
+        self.extend(now, id, deadline, Then::Bind);
+    }
+
+    /// The deadline of the next binding is acknowledged.
+    pub(crate) fn order_bind(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.since = now.boot;
+        lease.outstanding = Some(Outstanding::Bind);
+        let order = lease.bind_order();
         self.order(order);
         self.arm(id);
     }
@@ -107,7 +117,7 @@ impl LeaseTable {
         }
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
-        if !lease.step(Event::Rebind) {
+        if !lease.may_rebind() || !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
         let tag = lease.tag();
@@ -116,36 +126,25 @@ impl LeaseTable {
             lease.asks_for(Vec::new());
             return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
         }
-        self.rotate_now(
-            now,
-            Waiting::Rebind(asked.ticket),
-            tag,
-            Duration::from_millis(overlap_ms.into()),
-        )
+        lease.waiting.push(Waiting::Rebind(asked.ticket));
+        self.rotate_now(now, tag, Duration::from_millis(overlap_ms.into()));
+        Ok(None)
     }
 
-    pub(crate) fn rotate_now(
-        &mut self,
-        now: Now,
-        waiting: Waiting,
-        tag: Tag,
-        overlap: Duration,
-    ) -> Decision {
-        let lease = self.live_mut(tag.lease_id)?;
-        if lease.state == State::Active && !lease.step(Event::Rebind) {
-            return Err(lease.busy());
-        }
+    /// The state is `Rebinding` already.
+    pub(crate) fn rotate_now(&mut self, now: Now, tag: Tag, overlap: Duration) {
+        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+            return;
+        };
         lease.since = now.boot;
         lease.overlap = overlap;
         lease.outstanding = Some(Outstanding::Rotation);
         lease.patience_over = false;
-        lease.waiting.push(waiting);
         let name = lease.tenant.clone();
         self.on_its_way(&name);
         self.put(tag.lease_id);
         self.order(Order::Rotate(tag));
         self.arm(tag.lease_id);
-        Ok(None)
     }
 }
 
@@ -205,7 +204,12 @@ impl LeaseTable {
             return;
         }
         match outcome {
-            Ok(_) if lease.outstanding == Some(Outstanding::Bind) => {
+            Ok(_)
+                if matches!(
+                    lease.outstanding,
+                    Some(Outstanding::Term | Outstanding::Bind)
+                ) =>
+            {
                 // Whose binding it is, the one before or the new one, the bind will tell.
                 lease.old_key = None;
                 self.arm(tag.lease_id);

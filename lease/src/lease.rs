@@ -11,6 +11,7 @@ use fabricbios_wire::{
 use crate::{
     BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
+    extending::Extending,
     record::Ended,
 };
 
@@ -21,7 +22,7 @@ pub(crate) enum Waiting {
     Grant(Ticket),
     /// For a new binding or key.
     Rebind(Ticket),
-    /// For the binding or key that comes with another term; the term is his already.
+    /// For another term, and for the binding or key that comes with it.
     Renew(Ticket),
     /// For the end, as its holder.
     Free(Ticket),
@@ -43,6 +44,8 @@ pub(crate) enum OldKey {
 /// What has been ordered and not reported yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outstanding {
+    /// A bind, as soon as its deadline is acknowledged.
+    Term,
     Bind,
     Rotation,
 }
@@ -85,6 +88,8 @@ pub(crate) struct Lease {
     /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not
     /// released: an order that still waits for its thread must not find them with somebody else.
     pub(crate) outstanding: Option<Outstanding>,
+    /// Another deadline, or that of another binding, that is not acknowledged yet.
+    pub(crate) extending: Option<Box<Extending>>,
     /// Whoever waited for that has been told that it takes long.
     pub(crate) patience_over: bool,
     /// The release has found its thread: from then on it must move.
@@ -146,8 +151,9 @@ impl Lease {
             Some(OldKey::Until(at)) => Some(at),
             _ => None,
         };
-        let bind_again_at = self.bind_again_at.filter(|_| self.state == State::Active);
+        let bind_again_at = self.bind_again_at.filter(|_| self.may_rebind());
         match self.state {
+            State::Binding => self.extending.is_some().then_some(self.deadline),
             State::Active | State::Rebinding => {
                 let sooner = overlap_ends.into_iter().chain(bind_again_at);
                 sooner.chain([self.deadline]).min()
@@ -164,6 +170,10 @@ impl Lease {
             _ => None,
         };
         match self.state {
+            State::Binding | State::Active | State::Rebinding if self.extending.is_some() => {
+                let extended = self.since + policy.extend_within;
+                Some(retiring.map_or(extended, |by| by.min(extended)))
+            }
             State::Rebinding if !self.patience_over => {
                 let bound = self.since + policy.bind_within;
                 Some(retiring.map_or(bound, |by| by.min(bound)))
@@ -178,6 +188,11 @@ impl Lease {
             State::Releasing if self.release_began => Some(self.since + policy.release_stall),
             State::Grace | State::Cutting | State::Releasing | State::Ended | State::Fenced => None,
         }
+    }
+
+    /// Whether a new binding or key can be asked for.
+    pub(crate) fn may_rebind(&self) -> bool {
+        self.state == State::Active && self.extending.is_none()
     }
 
     pub(crate) fn grace_ends(&self) -> BootTime {
@@ -343,10 +358,16 @@ impl Lease {
 
     /// Why the holder cannot have it any more, for a message.
     pub(crate) fn over_because(&self) -> String {
-        self.fault.as_deref().map_or_else(
-            || alloc::format!("lease {} is {}", self.id, self.ending()),
-            |fault| alloc::format!("lease {} could not be proved clean: {fault}", self.id),
-        )
+        let cause = self.end.as_deref().map(|end| end.cause);
+        match self.fault.as_deref() {
+            Some(fault) => alloc::format!("lease {} could not be proved clean: {fault}", self.id),
+            None if cause == Some(EndCause::BindingFailed) => alloc::format!(
+                "lease {} is {}: this node had cut its access before it could be renewed",
+                self.id,
+                self.ending()
+            ),
+            None => alloc::format!("lease {} is {}", self.id, self.ending()),
+        }
     }
 }
 

@@ -119,6 +119,8 @@ pub enum Note {
         /// For how long the keys before go on working.
         overlap: Duration,
     },
+    /// A deadline could not be extended: a path did not answer, or has cut the binding, whose lease ends for that.
+    NotExtended(Tag, StepError),
     /// A key could not be retired; the lease is cut for it.
     KeyNotRetired(Tag, StepError),
     /// A report came for something that is over.

@@ -22,6 +22,7 @@ impl LeaseTable {
                 }
             }
             Report::BindProgress(tag) => self.bind_moves(done, tag),
+            Report::Extended(tag, deadline, outcome) => self.extended(now, tag, deadline, outcome),
             Report::Rotate(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Rotation) {
                     self.made_or_not(now, tag, outcome, Self::rotated, Self::not_rotated);
@@ -34,6 +35,7 @@ impl LeaseTable {
             Report::ReleaseProgress(tag) => self.release_moves(done, tag),
             Report::Release(tag, outcome) => self.release_reported(now, tag, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
+            Report::Condition(..) => {}
         }
     }
 

@@ -11,13 +11,10 @@ use fabricbios_wire::{
 use crate::{
     After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State,
     admission::{Admitted, wanted},
+    extending::Then,
     lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
     standing::{busy, check_operator},
 };
-
-/// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
-/// this covers what it has in flight.
-const RENEWAL_OVERLAP: Duration = Duration::from_secs(5);
 
 /// `Ok(Some)`: answer at once. `Ok(None)`: somebody will be told when it is done.
 pub(crate) type Decision = Result<Option<Reply>, Refusal>;
@@ -124,6 +121,7 @@ impl LeaseTable {
             bound: Generation(0),
             old_key: None,
             outstanding: Some(Outstanding::Bind),
+            extending: None,
             patience_over: false,
             release_began: false,
             bound_before: false,
@@ -163,33 +161,30 @@ impl LeaseTable {
         }
         self.check_term(secs)?;
         // While the key before still works, the key is new already.
-        let rotate = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
-        if lease.state == State::Grace || rotate {
+        let rotates = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
+        if lease.state == State::Grace || rotates {
             self.check_binds(&asked.tenant)?;
         }
         let lease = self.live_mut(id)?;
-        let was = lease.state;
-        if lease.outstanding.is_some() || !lease.step(Event::Renew) {
+        let waiting = Waiting::Renew(asked.ticket);
+        if lease.may_rebind() && lease.outstanding.is_none() {
+            lease.waiting.push(waiting);
+            let to = now.boot + Duration::from_secs(secs.into());
+            let then = Then::Renew {
+                secs,
+                expires_at_unix_ms: now.unix_ms_at(to),
+                rotates,
+            };
+            self.extend(now, id, to, then);
+            return Ok(None);
+        }
+        // Of a lease in its grace time nothing is open that an older deadline could end.
+        if lease.state != State::Grace || lease.outstanding.is_some() || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
-        if was == State::Grace {
-            lease.end = None;
-        }
+        lease.end = None;
         lease.start_term(now, secs);
-        // Over before the next renewal can come, however short the term.
-        let (tag, overlap) = (lease.tag(), RENEWAL_OVERLAP.min(lease.term / 2));
-        if was == State::Active {
-            self.extend(id);
-        }
-        match (was, rotate) {
-            (State::Grace, _) => self.bind_again(now, Waiting::Renew(asked.ticket), id),
-            (_, true) => self.rotate_now(now, Waiting::Renew(asked.ticket), tag, overlap),
-            (_, false) => {
-                self.put(id);
-                self.arm(id);
-                Ok(Some(Reply::Lease(self.live(id)?.info(now, true))))
-            }
-        }
+        self.bind_again(now, waiting, id)
     }
 
     fn query(&self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
@@ -318,9 +313,14 @@ impl LeaseTable {
 impl Lease {
     /// A term of `secs` from now.
     pub(crate) fn start_term(&mut self, now: Now, secs: u32) {
+        let deadline = now.boot + Duration::from_secs(secs.into());
+        self.set_term(secs, deadline, now.unix_ms_at(deadline));
+    }
+
+    pub(crate) fn set_term(&mut self, secs: u32, deadline: BootTime, expires_at_unix_ms: u64) {
         self.term = Duration::from_secs(secs.into());
-        self.deadline = now.boot + self.term;
-        self.expires_at_unix_ms = now.unix_ms_at(self.deadline);
+        self.deadline = deadline;
+        self.expires_at_unix_ms = expires_at_unix_ms;
         // The window of an overlap never reaches past the term.
         if let Some(OldKey::Until(until)) = &mut self.old_key {
             *until = (*until).min(self.deadline);

@@ -306,6 +306,7 @@ impl Lease {
             bound: Generation(0),
             old_key: None,
             outstanding: None,
+            extending: None,
             patience_over: false,
             release_began: false,
             bound_before: false,

@@ -64,6 +64,10 @@ impl Lease {
                     self.id
                 ))
             }
+            State::Active => busy(format!(
+                "lease {} is being renewed; ask again when that is done",
+                self.id
+            )),
             State::Binding | State::Rebinding => {
                 busy(format!("lease {} is getting a new key; ask again", self.id))
             }

@@ -3,14 +3,13 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{Availability, BindError, BindOrder, Condition, Extent, Order, Report, Tag};
+use fabricbios_lease::{BindError, BindOrder, Condition, Extent, Offer, Order, Report, Tag};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
     descriptors,
     fair::Owner,
     healing::{self, Healing, Unfinished},
-    inventory::Standing,
     workers::{Urgency, WorkerPool},
 };
 
@@ -51,6 +50,7 @@ struct Resource {
     preparing: WorkerPool,
     cleaning: WorkerPool,
     healing: Healing,
+    releases_later: bool,
 }
 
 impl fmt::Debug for Backends {
@@ -72,16 +72,17 @@ impl Backends {
         }
     }
 
-    /// `provider` has the store of `resource_id`, which is of this kind.
-    pub fn add(&mut self, resource_id: ResourceId, kind: ResourceType, provider: Arc<Provider>) {
+    /// `provider` has the store of what is offered, which is of this kind.
+    pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
         let resource = Resource {
             provider,
+            releases_later: offer.outlives.releases_later(),
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
             healing: Healing::start(self.on_report.clone(), healing::PAUSE),
         };
-        self.resources.insert(resource_id, resource);
+        self.resources.insert(offer.resource_id, resource);
     }
 
     /// A release that failed in an earlier run is tried again until it is done.
@@ -95,22 +96,18 @@ impl Backends {
         }
     }
 
-    /// How it is with an offered resource.
-    pub fn standing(&self, available: Availability) -> Standing {
-        let resource = self.resources.get(&available.resource_id);
-        let condition = resource.map(|resource| resource.provider.condition(available.resource_id));
-        Standing {
-            available,
-            degraded: matches!(condition, Some(Condition::Degraded(_))),
-        }
+    /// Where it is told how a resource does.
+    pub fn on_condition(&self) -> Arc<dyn Fn(ResourceId, Condition) + Send + Sync> {
+        let on_report = self.on_report.clone();
+        Arc::new(move |id, condition| on_report(None, Report::Condition(id, condition)))
     }
 
-    /// Has an order for a lease of `owner` carried out. Never blocks.
-    pub fn dispatch(&self, owner: Owner, order: Order) {
+    /// Has an order for a lease of `owner` carried out. Never blocks. What is done when this returns is reported by it.
+    pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
         let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
             // Only a fence of an earlier run can name a resource that nobody owns any more.
             tracing::error!(?order, "no backend owns this resource");
-            return;
+            return None;
         };
         let Resource {
             provider,
@@ -118,11 +115,18 @@ impl Backends {
             preparing,
             cleaning,
             healing,
+            releases_later,
         } = resource;
         let pool = match order {
-            // Neither blocks, and what they say has to be so before anybody is answered.
-            Order::Extend(tag, deadline) => return provider.extend(tag, deadline),
-            Order::Fenced(tag) => return provider.fenced(tag),
+            // Neither blocks.
+            Order::Extend(tag, deadline) => {
+                let outcome = provider.extend(tag, deadline);
+                return Some(Report::Extended(tag, deadline, outcome));
+            }
+            Order::Fenced(tag) => {
+                provider.fenced(tag);
+                return None;
+            }
             Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
             // What needs no answer from the network does not wait behind what does.
             Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &preparing,
@@ -134,9 +138,16 @@ impl Backends {
         let on_report = move |report| reports(whose.clone(), report);
         let (again, proving) = (owner.clone(), of_kind.proving.clone());
         pool.run(owner, move || match order {
-            Order::Release(tag, extent) => release(&provider, tag, extent, &on_report, |failed| {
-                healing.try_later(failed);
-            }),
+            Order::Release(tag, extent) => {
+                let released = release(&provider, tag, extent, &on_report);
+                if !released && releases_later {
+                    healing.try_later(Unfinished {
+                        provider,
+                        tag,
+                        extent,
+                    });
+                }
+            }
             Order::Cut(tag, farewell) => {
                 on_report(Report::EndBegan(tag));
                 let cut = provider.revoke(tag, farewell);
@@ -153,6 +164,7 @@ impl Backends {
             }
             order => carry_out(&provider, order, &on_report),
         });
+        None
     }
 }
 
@@ -180,26 +192,14 @@ fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
     });
 }
 
-/// One that fails is tried again later, where that can help.
-fn release(
-    provider: &Arc<Provider>,
-    tag: Tag,
-    extent: Extent,
-    on_report: &dyn Fn(Report),
-    try_later: impl FnOnce(Unfinished),
-) {
+/// Whether it is done.
+fn release(provider: &Provider, tag: Tag, extent: Extent, on_report: &dyn Fn(Report)) -> bool {
     let progress = || on_report(Report::ReleaseProgress(tag));
     progress();
     let outcome = provider.release(tag, extent, &progress);
-    let failed = outcome.is_err();
+    let is_done = outcome.is_ok();
     on_report(Report::Release(tag, outcome));
-    if failed && provider.may_release_later() {
-        try_later(Unfinished {
-            provider: provider.clone(),
-            tag,
-            extent,
-        });
-    }
+    is_done
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
     };
 
     use fabricbios_contract::{DataPath, Part, Revoked};
-    use fabricbios_lease::{BootTime, Farewell, Proof, StepError};
+    use fabricbios_lease::{AlreadyCut, BootTime, Farewell, Layout, Outlives, Proof, StepError};
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
     use super::*;
@@ -225,7 +225,9 @@ mod tests {
         fn bind(&self, _: &BindOrder, _: &Part) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
-        fn extend(&self, _: Tag, _: BootTime) {}
+        fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
+            Ok(())
+        }
         fn fenced(&self, _: Tag) {}
         fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
@@ -271,8 +273,17 @@ mod tests {
             revoked,
             let_on: Mutex::new(wait),
         };
+        let offer = Offer {
+            resource_id: ResourceId(1),
+            capacity: 0,
+            align: 1,
+            transports: Vec::new(),
+            outlives: Outlives::Machine,
+            layout: Layout::Stretches,
+            read_only: false,
+        };
         let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
-        backends.add(ResourceId(1), ResourceType::Block, Arc::new(provider));
+        backends.add(ResourceType::Block, &offer, Arc::new(provider));
         let all = 1..=300;
         let dispatch = |lease| {
             let owner = Some(format!("{}", lease % 7).into());

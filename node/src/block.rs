@@ -274,8 +274,7 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
 impl OpenBlocks {
     /// NVMe-oF first, which may refuse; UDP is cut at once.
     fn provider(&self) -> Provider {
-        // Storage that was stuck comes back.
-        let mut provider = Provider::new().releasing_later();
+        let mut provider = Provider::new();
         if let Some(target) = &self.target {
             let transports = [Transport::NvmeRdma, Transport::NvmeTcp];
             provider = provider.with_path("NVMe-oF", &transports, target.clone());

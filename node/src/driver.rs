@@ -316,6 +316,10 @@ impl<E: Environment> Driver<E> {
                 };
                 self.asked(tenant, role, request, asker);
             }
+            Input::Report {
+                report: Report::Condition(id, condition),
+                ..
+            } => self.inventory.note(id, &condition),
             Input::Report { at, report } => {
                 self.table.on_report(self.environment.now(), at, report);
             }
@@ -365,11 +369,8 @@ impl<E: Environment> Driver<E> {
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {
-        let offered: Vec<Standing> = self
-            .table
-            .availability()
-            .map(|available| self.environment.standing(available))
-            .collect();
+        let standing = |available| self.inventory.standing(available);
+        let offered: Vec<Standing> = self.table.availability().map(standing).collect();
         match form {
             InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&offered)),
             InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&offered)),
@@ -405,7 +406,7 @@ impl<E: Environment> Driver<E> {
                     tenant,
                     after_journal: true,
                 } => held.push((tenant, Held::Order(order))),
-                Effect::Order { order, tenant, .. } => self.environment.dispatch(tenant, order),
+                Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
                 Effect::Journal(change) => self.batch.extend(encode(change)),
                 Effect::Note(note) => log_note::log(&note),
                 Effect::Answer {
@@ -438,12 +439,20 @@ impl<E: Environment> Driver<E> {
         }
     }
 
+    /// What is done at once is heard at once: whoever waits for it is told in this turn.
+    fn dispatch(&mut self, owner: Owner, order: Order) {
+        if let Some(report) = self.environment.dispatch(owner, order) {
+            let now = self.environment.now();
+            self.table.on_report(now, now.boot, report);
+        }
+    }
+
     /// Tells and orders some of what waited for the disk.
     fn let_go(&mut self) {
         for _ in 0..RELEASED_A_TURN {
             match self.released.pop_of(|_| true) {
                 Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
-                Some((tenant, Held::Order(order))) => self.environment.dispatch(tenant, order),
+                Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
                 None => return,
             }
         }

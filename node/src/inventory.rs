@@ -1,7 +1,9 @@
 //! What the node says it has: what was detected, overlaid with what the operator offers and what
 //! the table says is left of it.
 
-use fabricbios_lease::Availability;
+use std::collections::BTreeSet;
+
+use fabricbios_lease::{Availability, Condition};
 use fabricbios_pool::Facts;
 use fabricbios_wire::{
     BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, MemArena, NodeId,
@@ -49,6 +51,8 @@ pub struct Inventory {
     pub arenas: Vec<OfferedArena>,
     /// What is offered of block storage.
     pub pools: Vec<OfferedPool>,
+    /// Of what is offered, what does not do well.
+    pub degraded: BTreeSet<ResourceId>,
 }
 
 /// What the table and the backend say of an offered resource.
@@ -93,6 +97,29 @@ impl Standing {
 }
 
 impl Inventory {
+    /// It is otherwise with a resource.
+    pub fn note(&mut self, id: ResourceId, condition: &Condition) {
+        match condition {
+            Condition::Good => {
+                tracing::info!(resource_id = %id, "does well again");
+                self.degraded.remove(&id);
+            }
+            Condition::Degraded(why) => {
+                tracing::warn!(resource_id = %id, why, "degraded");
+                self.degraded.insert(id);
+            }
+        }
+    }
+
+    /// How it is with an offered resource.
+    #[must_use]
+    pub fn standing(&self, available: Availability) -> Standing {
+        Standing {
+            available,
+            degraded: self.degraded.contains(&available.resource_id),
+        }
+    }
+
     /// 36 bytes an entry.
     #[must_use]
     pub fn flat(&self, offered: &[Standing]) -> Vec<FlatEntry> {

@@ -82,6 +82,9 @@ pub(crate) fn log(note: &Note) {
         Note::Rotated { tag, overlap } => {
             tracing::info!(lease_id = %tag.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
         }
+        Note::NotExtended(tag, error) => {
+            tracing::warn!(lease_id = %tag.lease_id, generation = tag.generation.0, %error, "deadline not extended");
+        }
         Note::KeyNotRetired(tag, error) => {
             tracing::error!(lease_id = %tag.lease_id, %error, "old key not retired; cutting");
         }

@@ -126,6 +126,16 @@ mod tests {
     }
 
     #[test]
+    fn of_a_step_that_failed_a_record_has_the_name_with_its_path_and_the_detail() {
+        let reason = StepError::new("bind", "EIO").with_errno(5).over("UDP");
+        let bytes = encode(&FenceRecord { reason, ..fence() }).unwrap();
+        let shape = ("UDP road: bind", "EIO", false);
+        assert!(bytes.ends_with(&postcard::to_allocvec(&shape).unwrap()));
+        let read: FenceRecord = decode(&bytes).unwrap();
+        assert_eq!(read.reason.to_string(), "UDP road: bind: EIO");
+    }
+
+    #[test]
     fn other_versions_and_damage_are_told_and_not_guessed_at() {
         let good = encode(&fence()).unwrap();
         let mut older = good.clone();

@@ -166,6 +166,7 @@ fn prepare(
         detected,
         arenas: Vec::new(),
         pools: Vec::new(),
+        degraded: BTreeSet::new(),
     };
     let mut backends = Backends::new(Arc::new(move |owner, report| {
         let at = clock::now().boot;
@@ -227,7 +228,7 @@ fn open_memory(
 ) -> anyhow::Result<()> {
     let resource_id = memory.offer.resource_id;
     memory.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
-    backends.add(resource_id, ResourceType::Mem, memory.provider);
+    backends.add(ResourceType::Mem, &memory.offer, memory.provider);
     inventory.arenas.push(memory.arena);
     Ok(())
 }
@@ -255,11 +256,11 @@ fn open_blocks(
         table.restore_fence(clock::now(), fence, true);
     }
     for offer in blocks.offers() {
-        let provider = blocks.provider.clone();
-        backends.add(offer.resource_id, ResourceType::Block, provider);
+        backends.add(ResourceType::Block, offer, blocks.provider.clone());
         let unreleased = table.unreleased(offer.resource_id);
         unreleased.for_each(|(tag, extent)| backends.release_later(tag, extent));
     }
+    blocks.provider.tell_conditions(&backends.on_condition());
     // A device on offer is told as a pool, not as what was merely found.
     let devices: Vec<_> = blocks
         .pools

@@ -1,9 +1,11 @@
-//! How a pool does: what the latest call found, and what a thread that looks from time to time finds.
+//! How a pool does: what the latest call found, and what a thread that looks from time to time finds. Whoever wants to know
+//! is told whenever that changes.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabricbios_lease::{Condition, StepError};
 
@@ -14,19 +16,30 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 /// Looks at a pool; says what is wrong with it. It may be stuck for as long as the kernel likes.
 pub(crate) type Check = Box<dyn Fn() -> Result<(), String> + Send>;
 
+/// Is told how a pool does. Never blocks.
+pub type TellCondition = Box<dyn Fn(Condition) + Send>;
+
 /// What is known of a pool without asking the kernel.
 #[derive(Debug)]
 pub(crate) struct Health {
     known: Arc<Mutex<Known>>,
-    /// Dropped, it ends the thread that looks.
+    /// Dropped, it ends the threads that look.
     _stop: Sender<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Known {
     call_trouble: Option<String>,
     look_trouble: Option<String>,
-    looks_since: Option<Instant>,
+    tell: Option<TellCondition>,
+    /// What was told last.
+    told: Condition,
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.condition().fmt(f)
+    }
 }
 
 impl Health {
@@ -34,15 +47,26 @@ impl Health {
     pub(crate) fn watch(check: Check) -> Self {
         let known = Arc::new(Mutex::new(Known::default()));
         let (stop, stopped) = channel();
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
         let shared = Arc::clone(&known);
-        let looking = thread::Builder::new()
+        let threads = thread::Builder::new()
             .name("pool".to_owned())
-            .spawn(move || {
-                while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                    look(&shared, &check);
-                }
+            .spawn(
+                move || {
+                    while asked.recv().is_ok() && answer.send(check().err()).is_ok() {}
+                },
+            )
+            .and_then(|_looks| {
+                let watches = thread::Builder::new().name("pool".to_owned());
+                watches.spawn(move || {
+                    while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout)
+                        && ask.send(()).is_ok()
+                        && hear(&shared, &answers, LOOK_MAX).is_some()
+                    {}
+                })
             });
-        if let Err(error) = looking {
+        if let Err(error) = threads {
             tracing::warn!(%error, "no thread to look after a pool: its loss shows when it is used");
         }
         Self { known, _stop: stop }
@@ -51,35 +75,54 @@ impl Health {
     /// Remembers how a call went.
     pub(crate) fn note<T>(&self, result: Result<T, StepError>) -> Result<T, StepError> {
         let trouble = result.as_ref().err().map(ToString::to_string);
-        lock(&self.known).call_trouble = trouble;
+        change(&self.known, |known| known.call_trouble = trouble);
         result
     }
 
+    /// From now on `tell` is told of every change; at once, if the pool does not do well.
+    pub(crate) fn tell(&self, tell: TellCondition) {
+        change(&self.known, |known| {
+            known.told = Condition::Good;
+            known.tell = Some(tell);
+        });
+    }
+
     pub(crate) fn condition(&self) -> Condition {
-        match lock(&self.known).trouble() {
-            Some(trouble) => Condition::Degraded(trouble),
-            None => Condition::Good,
-        }
+        lock(&self.known).condition()
     }
 }
 
 impl Known {
-    fn trouble(&self) -> Option<String> {
-        let silent = self
-            .looks_since
-            .is_some_and(|since| since.elapsed() > LOOK_MAX);
-        let silence = silent.then(|| "does not answer".to_owned());
-        let look_trouble = self.look_trouble.clone().or(silence);
-        look_trouble.or_else(|| self.call_trouble.clone())
+    fn condition(&self) -> Condition {
+        let trouble = self.look_trouble.as_ref().or(self.call_trouble.as_ref());
+        trouble.map_or(Condition::Good, |it| Condition::Degraded(it.clone()))
     }
 }
 
-fn look(known: &Mutex<Known>, check: &Check) {
-    lock(known).looks_since = Some(Instant::now());
-    let trouble = check().err();
+/// Waits for what a look finds. `None`: nobody looks any more.
+fn hear(known: &Mutex<Known>, answers: &Receiver<Option<String>>, at_most: Duration) -> Option<()> {
+    let trouble = match answers.recv_timeout(at_most) {
+        Ok(trouble) => trouble,
+        Err(RecvTimeoutError::Disconnected) => return None,
+        Err(RecvTimeoutError::Timeout) => {
+            let silent = "does not answer".to_owned();
+            change(known, |known| known.look_trouble = Some(silent));
+            answers.recv().ok()?
+        }
+    };
+    change(known, |known| known.look_trouble = trouble);
+    Some(())
+}
+
+/// Under the lock, so that changes are told in their order.
+fn change(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
     let mut known = lock(known);
-    known.looks_since = None;
-    known.look_trouble = trouble;
+    change(&mut known);
+    let condition = known.condition();
+    if let Some(tell) = known.tell.as_ref().filter(|_| known.told != condition) {
+        tell(condition.clone());
+        known.told = condition;
+    }
 }
 
 /// Nothing is ever left half changed under this lock.
@@ -91,36 +134,73 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 mod tests {
     use super::*;
 
+    fn degraded(why: &str) -> Condition {
+        Condition::Degraded(why.to_owned())
+    }
+
+    fn told(health: &Health) -> Receiver<Condition> {
+        let (tell, told) = channel();
+        health.tell(Box::new(move |condition| tell.send(condition).unwrap()));
+        told
+    }
+
     #[test]
     fn trouble_of_a_call_ends_with_the_next_that_works() {
         let health = Health::watch(Box::new(|| Ok(())));
-        assert_eq!(health.condition(), Condition::Good);
-        let failed: Result<(), _> = Err(StepError::new("volume", "no space"));
-        health.note(failed).unwrap_err();
-        let degraded = Condition::Degraded("volume: no space".to_owned());
-        assert_eq!(health.condition(), degraded);
+        let told = told(&health);
+        let fails = || {
+            let failed: Result<(), _> = Err(StepError::new("volume", "no space"));
+            health.note(failed).unwrap_err();
+        };
+        fails();
+        fails();
+        assert_eq!(health.condition(), degraded("volume: no space"));
         health.note(Ok(())).unwrap();
-        assert_eq!(health.condition(), Condition::Good);
+        let all: Vec<_> = told.try_iter().collect();
+        assert_eq!(
+            all,
+            [degraded("volume: no space"), Condition::Good],
+            "changes only"
+        );
+    }
+
+    #[test]
+    fn who_comes_later_is_told_of_the_trouble_that_there_is() {
+        let health = Health::watch(Box::new(|| Ok(())));
+        health
+            .note(Err::<(), _>(StepError::new("volume", "no space")))
+            .unwrap_err();
+        let all: Vec<_> = told(&health).try_iter().collect();
+        assert_eq!(all, [degraded("volume: no space")]);
     }
 
     #[test]
     fn trouble_that_a_look_finds_outlives_calls_that_work() {
-        let known = Mutex::new(Known::default());
-        look(&known, &(Box::new(|| Err("gone".to_owned())) as Check));
-        assert_eq!(lock(&known).trouble().unwrap(), "gone");
-        look(&known, &(Box::new(|| Ok(())) as Check));
-        assert_eq!(lock(&known).trouble(), None);
+        let health = Health::watch(Box::new(|| Ok(())));
+        let told = told(&health);
+        let (answer, answers) = channel();
+        let looks = |found: Option<&str>| {
+            answer.send(found.map(str::to_owned)).unwrap();
+            hear(&health.known, &answers, LOOK_MAX).unwrap();
+        };
+        looks(Some("gone"));
+        health.note(Ok(())).unwrap();
+        looks(None);
+        let all: Vec<_> = told.try_iter().collect();
+        assert_eq!(all, [degraded("gone"), Condition::Good]);
     }
 
     #[test]
-    fn a_look_that_does_not_come_back_is_trouble() {
-        let Some(long_ago) = Instant::now().checked_sub(LOOK_MAX * 2) else {
-            return;
-        };
-        let known = Known {
-            looks_since: Some(long_ago),
-            ..Known::default()
-        };
-        assert_eq!(known.trouble().unwrap(), "does not answer");
+    fn a_look_that_does_not_come_back_is_trouble_until_it_does() {
+        let health = Health::watch(Box::new(|| Ok(())));
+        let told = told(&health);
+        let (answer, answers) = channel();
+        thread::scope(|scope| {
+            let known = &health.known;
+            scope.spawn(move || hear(known, &answers, Duration::ZERO));
+            assert_eq!(told.recv().unwrap(), degraded("does not answer"));
+            answer.send(None).unwrap();
+            assert_eq!(told.recv().unwrap(), Condition::Good);
+        });
     }
 }

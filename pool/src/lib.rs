@@ -22,6 +22,7 @@ use fabricbios_wire::{LeaseId, NodeId};
 use device::Device;
 use directory::Directory;
 use health::Health;
+pub use health::TellCondition;
 use steps::passed;
 pub use wipe::wipe_main;
 
@@ -240,6 +241,11 @@ impl Pool {
     #[must_use]
     pub fn condition(&self) -> Condition {
         self.health.condition()
+    }
+
+    /// Has `tell` told whenever that changes; at once, if the pool does not do well.
+    pub fn tell_condition(&self, tell: TellCondition) {
+        self.health.tell(tell);
     }
 }
 

@@ -81,7 +81,8 @@ pub enum EndCause {
     NodeRestarted = 4,
     /// An old key could not be proved dead, so the lease was cut.
     KeyNotRetired = 5,
-    /// A binding was not made and left something behind, or was not made in time.
+    /// A binding was not made and left something behind, was not made in time, or had been cut when its deadline was to
+    /// be extended.
     BindingFailed = 6,
     /// What it held was not there any more after a restart, or was somebody else's.
     Displaced = 7,

@@ -46,7 +46,7 @@ impl Leased {
         let binding = backend
             .serve(tag, "bench", &file)
             .map_err(|error| anyhow!("{error:?}"))?;
-        backend.extend(tag, BootTime(u64::MAX));
+        backend.extend(tag, BootTime(u64::MAX)).unwrap();
         let coordinates = Coordinates {
             lease_id: tag.lease_id,
             dp_key: binding.dp_key.context("a binding without key")?,

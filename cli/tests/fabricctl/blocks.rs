@@ -62,7 +62,7 @@ impl Blocks {
             read_only,
         };
         let binding = backend.serve(tag, "ann", &file).unwrap();
-        backend.extend(tag, BootTime(u64::MAX));
+        backend.extend(tag, BootTime(u64::MAX)).unwrap();
         let info = LeaseInfo {
             resource_type: ResourceType::Block,
             effective: Effective {

@@ -51,7 +51,7 @@ impl Memory {
             adopts: false,
         };
         let binding = self.backend.bind(&order, &Part::at(EXTENT)).unwrap();
-        self.backend.extend(order.tag, BootTime(u64::MAX));
+        self.backend.extend(order.tag, BootTime(u64::MAX)).unwrap();
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
         told.binding = binding;

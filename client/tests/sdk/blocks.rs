@@ -56,7 +56,7 @@ impl Disk {
         };
         let backend = self.backend.lock().unwrap();
         let binding = backend.serve(tag(generation), "ann", &file).unwrap();
-        backend.extend(tag(generation), BootTime(u64::MAX));
+        backend.extend(tag(generation), BootTime(u64::MAX)).unwrap();
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
         told.binding = binding;

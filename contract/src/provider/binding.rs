@@ -3,7 +3,7 @@
 use fabricbios_lease::{BindError, BindOrder, Farewell, StepError, Tag};
 use fabricbios_wire::Binding;
 
-use super::{Bindings, Lease, Provider, cut::named, stranded_unless};
+use super::{Bindings, Lease, Provider, stranded_unless};
 use crate::Part;
 
 impl Provider {
@@ -123,7 +123,7 @@ impl Provider {
             let carrier = &self.paths[at];
             let rotated = carrier.path.rotate(tag).map_err(|error| match error {
                 BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
-                    BindError::Stranded(named(carrier.name, why))
+                    BindError::Stranded(why.over(carrier.name))
                 }
                 error if keyed.len() > 1 => with_path(carrier.name, error),
                 error => error,
@@ -152,7 +152,7 @@ impl Provider {
             match carrier.path.retire_key(tag) {
                 Ok(binding) => drop(bindings.insert(at, binding)),
                 Err(error) if keyed.len() == 1 => all = Err(error),
-                Err(error) => all = all.and(Err(named(carrier.name, error))),
+                Err(error) => all = all.and(Err(error.over(carrier.name))),
             }
         }
         match keyed.is_empty() {
@@ -189,12 +189,12 @@ fn is_gone(error: &BindError) -> bool {
     matches!(error, BindError::Lost(_) | BindError::Stranded(_))
 }
 
-fn with_path(path: &str, error: BindError) -> BindError {
+fn with_path(path: &'static str, error: BindError) -> BindError {
     match error {
-        BindError::Refused(error) => BindError::Refused(named(path, error)),
-        BindError::Failed(error) => BindError::Failed(named(path, error)),
-        BindError::Lost(error) => BindError::Lost(named(path, error)),
-        BindError::Stranded(error) => BindError::Stranded(named(path, error)),
+        BindError::Refused(error) => BindError::Refused(error.over(path)),
+        BindError::Failed(error) => BindError::Failed(error.over(path)),
+        BindError::Lost(error) => BindError::Lost(error.over(path)),
+        BindError::Stranded(error) => BindError::Stranded(error.over(path)),
         BindError::Cancelled => BindError::Cancelled,
     }
 }

@@ -9,7 +9,6 @@ use crate::Revoked;
 #[derive(Debug)]
 pub struct Cut {
     tag: Tag,
-    farewell: Farewell,
     /// Of each path, by its index.
     revoked: Vec<(usize, Result<Revoked, StepError>)>,
 }
@@ -30,37 +29,29 @@ impl Provider {
         let paths = self.of(tag.lease_id).rev();
         Cut {
             tag,
-            farewell,
             revoked: paths
                 .map(|(at, it)| (at, it.path.revoke(tag, farewell)))
                 .collect(),
         }
     }
 
-    /// Proves that access has ended. A path that could not be revoked is tried once more.
+    /// Proves that access has ended.
     ///
     /// # Errors
     /// It is not proved of every path.
     pub fn verify(&self, cut: Cut) -> Result<Proof, StepError> {
-        let Cut {
-            tag,
-            farewell,
-            revoked,
-        } = cut;
+        let Cut { tag, revoked } = cut;
         let several = revoked.len() > 1;
         let mut all: Result<Proof, StepError> = Ok(Proof::default());
         for (at, revoked) in revoked {
             let Carrier { path, name, .. } = &self.paths[at];
-            let again = |_failed| path.revoke(tag, farewell);
-            let proof = revoked
-                .or_else(again)
-                .and_then(|revoked| path.verify(tag, Some(&revoked)));
-            let proof = proof.map_err(|error| if several { named(name, error) } else { error });
+            let proof = revoked.and_then(|revoked| path.verify(tag, Some(&revoked)));
+            let proof = proof.map_err(|error| if several { error.over(name) } else { error });
             all = match (all, proof) {
                 (Ok(before), Ok(proof)) => Ok(before.and(proof)),
                 (Err(before), Err(error)) => {
                     let detail = format!("{}; and {error}", before.detail);
-                    Err(StepError::new(before.step, detail))
+                    Err(StepError { detail, ..before })
                 }
                 (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
             };
@@ -86,13 +77,7 @@ impl Provider {
         let revoke = |(at, it): (usize, &Carrier)| (at, it.path.revoke(tag, Farewell::None));
         self.verify(Cut {
             tag,
-            farewell: Farewell::None,
             revoked: paths.map(revoke).collect(),
         })
     }
-}
-
-/// Says which path it was.
-pub(super) fn named(path: &str, error: StepError) -> StepError {
-    StepError::new(format!("{path} path: {}", error.step), error.detail)
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    BindError, BindOrder, BootTime, Condition, Custody, Extent, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Custody, Extent, StepError, Tag,
 };
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
@@ -29,7 +29,6 @@ pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
     paths: Vec<Carrier>,
     leases: Mutex<Custody<Arc<Lease>>>,
-    may_release_later: bool,
 }
 
 /// A path, and which transports go over it.
@@ -97,15 +96,7 @@ impl Provider {
             stores: BTreeMap::new(),
             paths: Vec::new(),
             leases: Mutex::default(),
-            may_release_later: false,
         }
-    }
-
-    /// A release that failed may work later by itself: what held it up may go away.
-    #[must_use]
-    pub fn releasing_later(mut self) -> Self {
-        self.may_release_later = true;
-        self
     }
 
     /// With the store of a resource.
@@ -145,9 +136,13 @@ impl Provider {
     }
 
     /// The lease may be used until then. Never blocks.
-    pub fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.of(tag.lease_id)
-            .for_each(|(_, it)| it.path.extend(tag, deadline));
+    ///
+    /// # Errors
+    /// A path has cut the binding: the lease cannot go on over the others either.
+    pub fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let extend = |(_, it): (usize, &Carrier)| it.path.extend(tag, deadline);
+        // Every one is told, whatever the first says.
+        self.of(tag.lease_id).map(extend).fold(Ok(()), Result::and)
     }
 
     /// The end of the lease could not be proved. Never blocks.
@@ -165,17 +160,12 @@ impl Provider {
         self.or_fenced(tag, taken)
     }
 
-    /// Whether a release that failed may work later by itself.
-    #[must_use]
-    pub fn may_release_later(&self) -> bool {
-        self.may_release_later
-    }
-
-    /// How well a resource does. Never blocks.
-    #[must_use]
-    pub fn condition(&self, resource_id: ResourceId) -> Condition {
-        let store = self.stores.get(&resource_id);
-        store.map_or(Condition::Good, |it| it.condition())
+    /// From now on `tell` is told how each of the stores does, see [`Store::tell_condition`].
+    pub fn tell_conditions(&self, tell: &Arc<dyn Fn(ResourceId, Condition) + Send + Sync>) {
+        for (&resource_id, store) in &self.stores {
+            let tell = Arc::clone(tell);
+            store.tell_condition(Box::new(move |condition| tell(resource_id, condition)));
+        }
     }
 
     /// Remediation of a fenced resource: each of these leases is cut, released and looked for again, by its name alone.

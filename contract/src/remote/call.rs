@@ -17,8 +17,8 @@ pub enum Call {
     Forget(Tag, Extent),
     /// [`crate::Store::release`].
     Release(Tag, Option<Extent>),
-    /// [`crate::Store::condition`].
-    Condition,
+    /// [`crate::Store::tell_condition`], by frames of their own.
+    TellCondition,
     /// [`crate::DataPath::bind`].
     Bind(BindOrder, Told),
     /// [`crate::DataPath::extend`].

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    fmt, io,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -16,7 +16,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    BindError, BindOrder, BootTime, Condition, Extent, Farewell, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Extent, Farewell, Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, LeaseId};
 use serde::de::DeserializeOwned;
@@ -25,10 +25,9 @@ use super::{
     call::{Call, Told, decode, encode},
     frame::{Frame, Kind, read_frame, write_frame},
 };
-use crate::{DataPath, Part, Revoked, Store};
+use crate::{DataPath, Part, Revoked, Store, TellCondition};
 
 /// A socket, and who waits for which outcome.
-#[derive(Debug)]
 struct Connection {
     socket: UnixStream,
     /// Held while a frame is written.
@@ -36,6 +35,8 @@ struct Connection {
     next: AtomicU64,
     /// None: the other end is gone.
     waiting: Mutex<Option<HashMap<u64, Sender<Frame>>>>,
+    /// Who wants to know how the store does.
+    tell: Mutex<Option<TellCondition>>,
 }
 
 impl Connection {
@@ -45,6 +46,7 @@ impl Connection {
             writing: Mutex::default(),
             next: AtomicU64::new(1),
             waiting: Mutex::new(Some(HashMap::new())),
+            tell: Mutex::default(),
         });
         let (reading, socket) = (Arc::downgrade(&connection), connection.socket.try_clone()?);
         thread::Builder::new()
@@ -67,12 +69,26 @@ impl Connection {
                     );
                     // Whoever waits finds that nobody will answer.
                     connection.waiting().take();
+                    if let Some(tell) = &*connection.tell() {
+                        let gone = "the process that has it is gone".to_owned();
+                        tell(Condition::Degraded(gone));
+                    }
                 }
             })?;
         Ok(connection)
     }
 
+    fn tell(&self) -> MutexGuard<'_, Option<TellCondition>> {
+        self.tell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn hand_out(&self, frame: Frame) {
+        if frame.kind == Kind::Condition {
+            if let (Some(tell), Ok(condition)) = (&*self.tell(), decode(&frame.body)) {
+                tell(condition);
+            }
+            return;
+        }
         let mut waiting = self.waiting();
         let Some(waiting) = waiting.as_mut() else {
             return;
@@ -98,7 +114,7 @@ impl Connection {
         descriptor: Option<OwnedFd>,
         progress: &dyn Fn(),
     ) -> Result<(T, Option<OwnedFd>), StepError> {
-        let gone = |why: &dyn std::fmt::Display| {
+        let gone = |why: &dyn fmt::Display| {
             StepError::new(
                 "reach the process that does it",
                 format_args!("{call:?}: {why}"),
@@ -143,6 +159,18 @@ impl Connection {
     }
 }
 
+impl fmt::Debug for RemotePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemotePath").field(&self.0.socket).finish()
+    }
+}
+
+impl fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteStore").field(&self.0.socket).finish()
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         // The thread that reads has a descriptor of its own.
@@ -151,11 +179,9 @@ impl Drop for Connection {
 }
 
 /// A path in another process.
-#[derive(Debug)]
 pub struct RemotePath(Arc<Connection>);
 
 /// A store in another process.
-#[derive(Debug)]
 pub struct RemoteStore(Arc<Connection>);
 
 impl RemotePath {
@@ -194,12 +220,14 @@ impl DataPath for RemotePath {
         bound.map(|(binding, _)| binding)
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        let told = self
-            .0
-            .call::<()>(&Call::Extend(tag, deadline), None, &|| ());
-        if let Err(error) = told {
-            tracing::error!(lease = %tag, %error, "a deadline could not be told");
+    /// The end of a process that has a path ends what it gave, or nobody knows: such a lease does not go on.
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        match self.0.call(&Call::Extend(tag, deadline), None, &|| ()) {
+            Ok((told, _)) => told,
+            Err(error) => {
+                tracing::error!(lease = %tag, %error, "a deadline could not be told");
+                Err(AlreadyCut)
+            }
         }
     }
 
@@ -268,8 +296,11 @@ impl Store for RemoteStore {
         self.0.ask(&Call::Leases, &|| ())
     }
 
-    fn condition(&self) -> Condition {
-        let told = self.0.call(&Call::Condition, None, &|| ());
-        told.map_or_else(|error| Condition::Degraded(error.to_string()), |(it, _)| it)
+    fn tell_condition(&self, tell: TellCondition) {
+        *self.0.tell() = Some(tell);
+        let told = self.0.call::<()>(&Call::TellCondition, None, &|| ());
+        if let (Err(error), Some(tell)) = (told, &*self.0.tell()) {
+            tell(Condition::Degraded(error.to_string()));
+        }
     }
 }

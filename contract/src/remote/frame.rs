@@ -35,6 +35,8 @@ pub enum Kind {
     Progress = 1,
     /// The outcome of a call.
     Outcome = 2,
+    /// How the store of a [`super::Call::TellCondition`] does by now.
+    Condition = 3,
 }
 
 /// One message.
@@ -124,7 +126,7 @@ pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
 }
 
 fn kind_of(byte: u8) -> io::Result<Kind> {
-    let all = [Kind::Call, Kind::Progress, Kind::Outcome];
+    let all = [Kind::Call, Kind::Progress, Kind::Outcome, Kind::Condition];
     let kind = all.into_iter().find(|kind| *kind as u8 == byte);
     kind.ok_or_else(|| invalid(format!("a frame of kind {byte}")))
 }

@@ -163,7 +163,13 @@ fn store_does(store: &dyn Store, asked: Asked) {
         Call::Release(tag, extent) => {
             answers.send(Kind::Outcome, &store.release(tag, extent, &progress), None);
         }
-        Call::Condition => answers.send(Kind::Outcome, &store.condition(), None),
+        Call::TellCondition => {
+            let tell = answers.clone();
+            store.tell_condition(Box::new(move |condition| {
+                tell.send(Kind::Condition, &condition, None);
+            }));
+            answers.send(Kind::Outcome, &(), None);
+        }
         Call::Leases => answers.send(Kind::Outcome, &store.leases(), None),
         other => refuse(&answers, &other, "store"),
     }

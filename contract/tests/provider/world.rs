@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store};
+use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store, TellCondition};
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
@@ -44,7 +44,7 @@ impl Place {
 
     fn proves(&self, step: &str) -> Result<(), StepError> {
         let done = self.step(step);
-        done.map_err(|error| StepError::new(step.to_owned(), format!("{error:?}")))
+        done.map_err(|error| StepError::new("fake", format!("{step}: {error:?}")))
     }
 
     fn has(&self, what: &'static str, lease: LeaseId) -> bool {
@@ -88,9 +88,7 @@ impl Store for FakeStore {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(self.0.ids("part"))
     }
-    fn condition(&self) -> Condition {
-        Condition::Good
-    }
+    fn tell_condition(&self, _: TellCondition) {}
 }
 
 pub(crate) struct FakePath {
@@ -140,8 +138,8 @@ impl DataPath for FakePath {
         self.place.there.lock().unwrap().insert(key, true);
         Ok(self.binding(!order.peers.is_empty()))
     }
-    fn extend(&self, _: Tag, _: BootTime) {
-        self.does("extend").unwrap();
+    fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
+        self.does("extend").map_err(|_| AlreadyCut)
     }
     fn fenced(&self, _: Tag) {
         self.does("fenced").unwrap();

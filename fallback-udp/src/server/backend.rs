@@ -4,7 +4,9 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::Arena;
 use fabricbios_contract::{DataPath, Part, Revoked};
-use fabricbios_lease::{BindError, BindOrder, BootTime, Extent, Farewell, Proof, StepError, Tag};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, Proof, StepError, Tag,
+};
 use fabricbios_wire::{Binding, LeaseId};
 
 use super::{
@@ -109,8 +111,8 @@ impl DataPath for FbmuBackend {
         self.road.bind(&slot, order.tag, bytes)
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.road.extend(tag, deadline);
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.road.extend(tag, deadline)
     }
 
     fn fenced(&self, tag: Tag) {

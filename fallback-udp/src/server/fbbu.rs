@@ -12,7 +12,9 @@ use std::{
 };
 
 use fabricbios_contract::{DataPath, Part, Revoked, Volume};
-use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag,
+};
 use fabricbios_wire::{Binding, LeaseId};
 
 use super::{
@@ -148,8 +150,8 @@ impl DataPath for FbbuBackend {
         self.serve(order.tag, block.map_or("", |it| &it.tenant), &volume)
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.road.extend(tag, deadline);
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.road.extend(tag, deadline)
     }
 
     fn fenced(&self, tag: Tag) {

@@ -10,7 +10,7 @@
 //! Nothing but a release takes long, so all else happens under the lock; while a release scrubs, the
 //! lock is free.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::{DpKey, Generation};
@@ -80,6 +80,15 @@ impl<C> Slot<C> {
     /// The lock. A thread that panicked with it left a state that says how far it was.
     pub(super) fn lock(&self) -> MutexGuard<'_, Life<C>> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless another thread has it.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Life<C>>> {
+        match self.life.try_lock() {
+            Ok(life) => Some(life),
+            Err(TryLockError::Poisoned(life)) => Some(life.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabricbios_contract::Revoked;
-use fabricbios_lease::{BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
+use fabricbios_lease::{AlreadyCut, BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits};
 
 use super::{
@@ -89,10 +89,23 @@ impl<C: Content> Road<C> {
         }
     }
 
-    pub(super) fn extend(&self, tag: Tag, deadline: BootTime) {
+    /// A lock that is taken says that a bind or a cut is under way, whose report tells what comes of it.
+    pub(super) fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let slot = match self.custody().find(tag.lease_id) {
+            Lookup::Here(slot) => slot,
+            Lookup::Released => return Err(AlreadyCut),
+            Lookup::Unknown => return Ok(()),
+        };
+        if slot
+            .try_lock()
+            .is_some_and(|life| life.gate.is_over(tag.generation))
+        {
+            return Err(AlreadyCut);
+        }
         if let Some(entry) = self.serving.leases.of(tag) {
             entry.extend(deadline);
         }
+        Ok(())
     }
 
     pub(super) fn fenced(&self, tag: Tag) {
@@ -192,7 +205,7 @@ impl<C: Content> Road<C> {
     }
 
     /// The slot of a lease that is bound here.
-    fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<C>>, StepError> {
+    fn bound_slot(&self, tag: Tag, step: &'static str) -> Result<Arc<Slot<C>>, StepError> {
         match self.custody().find(tag.lease_id) {
             Lookup::Here(slot) => Ok(slot),
             Lookup::Released | Lookup::Unknown => Err(not_bound(step, tag)),
@@ -207,12 +220,16 @@ fn fresh_key(tag: Tag) -> Result<DpKey, StepError> {
     Ok(key)
 }
 
-fn live<'a, C>(life: &'a Life<C>, tag: Tag, step: &str) -> Result<&'a Arc<Entry<C>>, StepError> {
+fn live<'a, C>(
+    life: &'a Life<C>,
+    tag: Tag,
+    step: &'static str,
+) -> Result<&'a Arc<Entry<C>>, StepError> {
     life.live(tag.generation)
         .ok_or_else(|| not_bound(step, tag))
 }
 
-fn not_bound(step: &str, tag: Tag) -> StepError {
+fn not_bound(step: &'static str, tag: Tag) -> StepError {
     StepError::new(step, format_args!("{tag}: not bound here"))
 }
 

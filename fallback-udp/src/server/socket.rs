@@ -26,14 +26,16 @@ pub(super) fn open(
     listen: SocketAddr,
     count: usize,
 ) -> Result<Vec<UdpSocket>, StepError> {
-    let step = format!("listen for {name}");
-    let failed = |errno| StepError::new(&step, explain(listen, errno));
+    let failed = |errno: Errno| {
+        let why = explain(listen, errno);
+        StepError::new("listen", format_args!("for {name}: {why}")).with_errno(errno as i32)
+    };
     // The first is alone on the port: if somebody else has it, also another server that would
     // share it, this fails. Only then may the others join.
     let first = UdpSocket::from(bound(listen, false).map_err(failed)?);
     let address = first
         .local_addr()
-        .map_err(|error| StepError::new(&step, format_args!("{listen}: {error}")))?;
+        .map_err(|error| StepError::new("listen", format_args!("for {name}: {listen}: {error}")))?;
     setsockopt(&first, sockopt::ReusePort, &true).map_err(failed)?;
     let mut sockets = vec![first];
     for _ in 1..count {

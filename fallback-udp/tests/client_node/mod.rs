@@ -58,7 +58,7 @@ impl Node {
             adopts: false,
         };
         self.binding = backend.bind(&order, &Part::at(order.extent)).unwrap();
-        backend.extend(self.tag(), BootTime(u64::MAX));
+        backend.extend(self.tag(), BootTime(u64::MAX)).unwrap();
         self.backend = Some(backend);
     }
 

@@ -74,7 +74,7 @@ impl Fixture {
     /// A lease that has a minute.
     pub(crate) fn lease(&self, number: u128) -> Binding {
         let binding = self.backend.bind(&order(number, 1)).unwrap();
-        self.backend.extend(tag(number, 1), in_a_minute());
+        self.backend.extend(tag(number, 1), in_a_minute()).unwrap();
         binding
     }
 

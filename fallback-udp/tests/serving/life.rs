@@ -53,7 +53,7 @@ fn nothing_is_served_before_the_first_deadline_is_told() {
     let client = fixture.client(1, &binding);
     let got = client.ping();
     assert_eq!((got.status, got.authentic), (NO_LEASE, true));
-    fixture.backend.extend(tag(1, 1), in_a_minute());
+    fixture.backend.extend(tag(1, 1), in_a_minute()).unwrap();
     assert_eq!(client.ping().status, OK);
 }
 
@@ -63,7 +63,8 @@ fn the_deadline_ends_a_lease_without_anybodys_order_and_a_renewal_prolongs_it() 
     let mut client = fixture.leased(1);
     fixture
         .backend
-        .extend(tag(1, 1), now() + Duration::from_millis(50));
+        .extend(tag(1, 1), now() + Duration::from_millis(50))
+        .unwrap();
     let mut written = 0;
     while client.write(0, &[written; 64]) == OK {
         written = written.wrapping_add(1);
@@ -71,7 +72,7 @@ fn the_deadline_ends_a_lease_without_anybodys_order_and_a_renewal_prolongs_it() 
     let after = fixture.bytes(1);
     assert_eq!(client.write(0, &[0xEE; 64]), NO_LEASE);
     assert_eq!(fixture.bytes(1), after);
-    fixture.backend.extend(tag(1, 1), in_a_minute());
+    fixture.backend.extend(tag(1, 1), in_a_minute()).unwrap();
     assert_eq!(client.write(0, &[0xEE; 64]), OK);
 }
 
@@ -80,10 +81,13 @@ fn an_older_orders_deadline_does_not_reach_a_newer_binding() {
     let fixture = Fixture::new();
     fixture.lease(1);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
-    fixture.backend.extend(tag(1, 1), in_a_minute());
+    fixture.backend.extend(tag(1, 1), in_a_minute()).unwrap();
     let client = fixture.client(1, &binding);
     assert_eq!(client.ping().status, NO_LEASE);
-    fixture.backend.extend(tag(1, 2), BootTime(u64::MAX));
+    fixture
+        .backend
+        .extend(tag(1, 2), BootTime(u64::MAX))
+        .unwrap();
     assert_eq!(client.ping().status, OK);
     fixture.backend.fenced(tag(1, 1));
     assert_eq!(client.ping().status, OK);
@@ -130,7 +134,7 @@ fn a_second_release_touches_no_bytes() {
     let mut next = order(9, 1);
     next.extent = extent(1);
     let binding = fixture.backend.bind(&next).unwrap();
-    fixture.backend.extend(tag(9, 1), in_a_minute());
+    fixture.backend.extend(tag(9, 1), in_a_minute()).unwrap();
     let mut client = fixture.client(9, &binding);
     client.hello();
     assert_eq!(client.write(0, b"next tenant"), OK);
@@ -195,7 +199,7 @@ fn an_older_order_never_touches_a_newer_binding() {
     let fixture = Fixture::new();
     fixture.lease(1);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
-    fixture.backend.extend(tag(1, 2), in_a_minute());
+    fixture.backend.extend(tag(1, 2), in_a_minute()).unwrap();
     let bind_late = || fixture.backend.bind(&order(1, 1));
     assert!(matches!(bind_late(), Err(BindError::Cancelled)));
     assert!(fixture.cut(1).contains("moved on"));
@@ -215,7 +219,7 @@ fn a_new_binding_has_a_new_key_and_no_sessions_and_keeps_the_bytes() {
     let mut client = fixture.leased(1);
     assert_eq!(client.write(0, b"stays"), OK);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
-    fixture.backend.extend(tag(1, 2), in_a_minute());
+    fixture.backend.extend(tag(1, 2), in_a_minute()).unwrap();
     assert!(is_unauthenticated(&client.ping()), "the old key is dead");
     client.set_key(&binding);
     assert_eq!(client.read(0, 5).0, DataStatus::TooOld as u8);

@@ -9,6 +9,7 @@
 mod blocks;
 mod client;
 mod cutting;
+mod extending;
 mod fixture;
 mod floods;
 mod keys;

@@ -13,7 +13,18 @@ fn deadline_in(world: &World, secs: u64) -> BootTime {
 
 /// What comes of the next effects, in their order: `E`xtend, `A`nswer, other orders.
 fn order_of_effects(world: &mut World) -> String {
-    let effects = std::iter::from_fn(|| world.table.poll_effect());
+    let effects = std::iter::from_fn(|| {
+        let effect = world.table.poll_effect()?;
+        if let Effect::Order {
+            order: Order::Extend(tag, deadline),
+            ..
+        } = effect
+        {
+            let agreed = Report::Extended(tag, deadline, Ok(()));
+            world.table.on_report(world.now, world.now.boot, agreed);
+        }
+        Some(effect)
+    });
     let letter = |effect| match effect {
         Effect::Order {
             order: Order::Extend(..),
@@ -163,4 +174,143 @@ fn the_road_is_told_of_a_cut_that_takes_too_long() {
     world.cut_order();
     world.pass_ms(1_000);
     assert_eq!(world.said(), Order::Fenced(tag));
+}
+
+/// A renewal that no path has acknowledged, at the ninth of ten seconds.
+fn renewed(world: &mut World) -> (Tag, BootTime, Ticket) {
+    let tag = world.granted_over(Transport::Udp, 10, 0);
+    world.said.clear();
+    world.acknowledges = false;
+    world.pass_ms(9_500);
+    let ticket = world.renew(tag.lease_id);
+    let deadline = deadline_in(world, 10);
+    assert_eq!(world.said(), Order::Extend(tag, deadline));
+    (tag, deadline, ticket)
+}
+
+fn is_stale(world: &World) -> bool {
+    matches!(world.notes.last(), Some(Note::Stale(_, "extended")))
+}
+
+#[test]
+fn a_renewal_is_told_when_the_paths_have_agreed_and_the_old_deadline_is_in_force_until_then() {
+    let mut world = World::lasting(&[Transport::Udp]);
+    let (tag, deadline, ticket) = renewed(&mut world);
+    assert_eq!(world.answer(ticket), None);
+    assert_eq!(world.query(tag.lease_id).remaining_ms, 500);
+    for meanwhile in [world.renew(tag.lease_id), world.rotate(tag.lease_id, 0)] {
+        assert_eq!(world.refusal(meanwhile).error, LeaseError::ResourceBusy);
+    }
+    world.pass_ms(100);
+    world.report(Report::Extended(tag, deadline, Ok(())));
+    assert_eq!(world.lease(ticket).remaining_ms, 9_900);
+    world.report(Report::Extended(tag, deadline, Ok(())));
+    assert!(is_stale(&world), "once");
+}
+
+#[test]
+fn a_path_that_has_cut_already_ends_the_lease() {
+    let mut world = World::lasting(&[Transport::Udp]);
+    let (tag, deadline, ticket) = renewed(&mut world);
+    world.report(Report::Extended(tag, deadline, Err(AlreadyCut)));
+    assert_eq!(world.answer(ticket), None, "not before the proof");
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    let refusal = world.refusal(ticket).clone();
+    assert_eq!(refusal.error, LeaseError::Revoked);
+    assert!(refusal.message.contains("cut its access"), "{refusal}");
+    world.released();
+    let info = world.query(tag.lease_id);
+    assert_eq!(info.phase, LeasePhase::Revoked);
+    assert_eq!(info.end.unwrap().cause, EndCause::BindingFailed);
+    assert_eq!(world.available(), 16 * PAGE);
+}
+
+#[test]
+fn a_deadline_that_passes_before_the_paths_agree_cuts_and_a_late_acknowledgement_changes_nothing() {
+    let mut world = World::lasting(&[Transport::Udp]);
+    let (tag, deadline, ticket) = renewed(&mut world);
+    world.pass_ms(500);
+    let cut = world.cut_order();
+    world.report(Report::Extended(tag, deadline, Ok(())));
+    assert!(is_stale(&world));
+    world.cut_ok(cut);
+    assert_eq!(world.refusal(ticket).error, LeaseError::Expired);
+    world.released();
+}
+
+#[test]
+fn an_acknowledgement_that_does_not_come_leaves_the_lease_its_deadline() {
+    let mut world = World::lasting(&[Transport::Udp]);
+    let tag = world.granted_over(Transport::Udp, 10, 0);
+    world.acknowledges = false;
+    world.pass_ms(8_000);
+    let ticket = world.renew(tag.lease_id);
+    let deadline = deadline_in(&world, 10);
+    world.pass_ms(999);
+    assert_eq!(world.answer(ticket), None);
+    world.pass_ms(1);
+    let refusal = world.refusal(ticket);
+    let told = (refusal.error, refusal.class);
+    assert_eq!(told, (LeaseError::Unavailable, RefusalClass::Transient));
+    world.report(Report::Extended(tag, deadline, Ok(())));
+    assert!(is_stale(&world));
+    assert_eq!(world.query(tag.lease_id).remaining_ms, 1_000);
+    world.acknowledges = true;
+    let again = world.renew(tag.lease_id);
+    assert_eq!(world.lease(again).remaining_ms, 10_000);
+}
+
+#[test]
+fn nothing_is_granted_and_nothing_bound_anew_until_the_paths_have_agreed() {
+    let mut world = World::lasting(&[Transport::Both]);
+    world.acknowledges = false;
+    let ticket = world.ask(Request::LeaseAlloc(over(Transport::Both, 10, 0)));
+    let tag = world.bind_order().tag;
+    let bound = |tag, key| Report::Bind(tag, Ok(binding_over(Transport::Both, key)));
+    world.report(bound(tag, 7));
+    assert_eq!(world.answer(ticket), None);
+    assert_eq!(world.phase(tag.lease_id), LeasePhase::Binding);
+    let deadline = deadline_in(&world, 10);
+    world.report(Report::Extended(tag, deadline, Ok(())));
+    assert_eq!(world.lease(ticket).remaining_ms, 10_000);
+
+    let rebound = world.rebind(tag.lease_id);
+    assert_eq!(world.orders, [], "it waits for the deadline");
+    let second = Tag {
+        generation: tag.generation.next(),
+        ..tag
+    };
+    world.report(Report::Extended(second, deadline, Ok(())));
+    assert_eq!(world.bind_order().tag, second);
+    world.report(bound(second, 8));
+    assert_eq!(world.answer(rebound), None);
+    let none = Binding::default();
+    let told = world.query(tag.lease_id).binding;
+    assert_eq!(told, none, "the one before is cut, this one not open");
+    world.report(Report::Extended(second, deadline, Ok(())));
+    let keys = binding_over(Transport::Both, 8).dp_key;
+    assert_eq!(world.lease(rebound).binding.dp_key, keys);
+}
+
+#[test]
+fn a_grant_whose_paths_do_not_agree_is_none() {
+    for answer in [None, Some(Err(AlreadyCut))] {
+        let mut world = World::lasting(&[Transport::Udp]);
+        world.acknowledges = false;
+        let ticket = world.ask(Request::LeaseAlloc(over(Transport::Udp, 1, 5)));
+        let tag = world.bind_order().tag;
+        world.report(Report::Bind(tag, Ok(binding_over(Transport::Udp, 7))));
+        let deadline = deadline_in(&world, 1);
+        match answer {
+            Some(refuses) => world.report(Report::Extended(tag, deadline, refuses)),
+            None => world.pass_ms(1_000),
+        }
+        let cut = world.cut_order();
+        world.cut_ok(cut);
+        assert_eq!(world.refusal(ticket).error, LeaseError::Unavailable);
+        world.released();
+        assert_eq!(world.table.records(), 0);
+        assert_eq!(world.available(), 16 * PAGE);
+    }
 }

@@ -98,6 +98,8 @@ pub(crate) enum Action {
     Revoke(Asker, usize),
     ClearFence(Asker, usize),
     Drain,
+    /// From now on paths acknowledge deadlines at once, or only by reports.
+    Paths(bool),
     Pass(Step),
     /// About an order that was not reported yet.
     Report(usize, Outcome),
@@ -266,6 +268,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
             true => Action::Drain,
             false => Action::Pass(Step::Due),
         }),
+        1 => any::<bool>().prop_map(Action::Paths),
         16 => step().prop_map(Action::Pass),
         34 => (who(), outcome()).prop_map(|(w, o)| Action::Report(w, o)),
         3 => who().prop_map(Action::Again),

@@ -15,7 +15,20 @@ fn to_its_tenant(info: &LeaseInfo) -> LeaseInfo {
 /// Comparison.
 impl Pair {
     pub(super) fn effects(&mut self) -> Vec<Effect> {
-        std::iter::from_fn(|| self.table.poll_effect()).collect()
+        let mut effects = vec![];
+        while let Some(effect) = self.table.poll_effect() {
+            if let Effect::Order {
+                order: Order::Extend(tag, deadline),
+                ..
+            } = effect
+                && self.oracle.at_once
+            {
+                let agreed = Report::Extended(tag, deadline, Ok(()));
+                self.table.on_report(self.now, self.now.boot, agreed);
+            }
+            effects.push(effect);
+        }
+        effects
     }
 
     pub(super) fn compare(&mut self, effects: Vec<Effect>) {
@@ -50,9 +63,14 @@ impl Pair {
             match effect {
                 Effect::Order { order, .. } => {
                     self.seen.order(&order, &self.open, &fenced);
-                    // Nobody reports on what is only said.
-                    if !matches!(order, Order::Extend(..) | Order::Fenced(_)) {
-                        self.open.push(order.clone());
+                    match order {
+                        // Nobody reports on what is only said.
+                        Order::Fenced(_) => {}
+                        Order::Extend(tag, deadline) if self.oracle.at_once => {
+                            let agreed = Report::Extended(tag, deadline, Ok(()));
+                            self.seen.report(&agreed);
+                        }
+                        _ => self.open.push(order.clone()),
                     }
                     orders.push(order);
                 }

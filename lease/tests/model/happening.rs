@@ -113,7 +113,8 @@ impl Pair {
         };
         let mut report = outcome_of(order, outcome, 0, &self.oracle);
         match &mut report {
-            Report::Bind(tag, _)
+            Report::Extended(tag, ..)
+            | Report::Bind(tag, _)
             | Report::BindProgress(tag)
             | Report::Rotate(tag, _)
             | Report::RetireKey(tag, _)
@@ -126,6 +127,10 @@ impl Pair {
                 tag.generation = Generation(if which < 32 { right - 1 } else { right + 1 });
             }
             Report::Reset(id, _) => id.0 += 7,
+            Report::Condition(..) => {}
+        }
+        if self.open.iter().any(|order| answers(&report, order)) {
+            return;
         }
         self.table.on_report(self.now, self.now.boot, report);
         let effects = self.effects();
@@ -237,6 +242,7 @@ pub(super) fn answers(report: &Report, order: &Order) -> bool {
         | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
             tag == of
         }
+        (Report::Extended(tag, deadline, _), Order::Extend(of, to)) => (tag, deadline) == (of, to),
         (Report::Reset(id, _), Order::Reset(of, _)) => id == of,
         _ => false,
     }
@@ -269,8 +275,12 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Order::Rotate(tag) => Report::Rotate(*tag, bound(rotated(*tag, number, oracle))),
         Order::RetireKey(tag) if matches!(outcome, Outcome::Moving) => Report::EndBegan(*tag),
         Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
-        // Nobody reports on these.
-        Order::Extend(..) | Order::Fenced(_) => unreachable!("{order:?} is not open"),
+        // A path that moves has agreed.
+        Order::Extend(tag, deadline) => {
+            let agrees = fine || matches!(outcome, Outcome::Moving);
+            Report::Extended(*tag, *deadline, agrees.then_some(()).ok_or(AlreadyCut))
+        }
+        Order::Fenced(_) => unreachable!("nobody reports on {order:?}"),
         Order::Cut(tag, _) if matches!(outcome, Outcome::Moving) => match number % 2 {
             0 => Report::EndBegan(*tag),
             _ => Report::CutMoves(*tag),

@@ -42,8 +42,8 @@ pub(crate) struct Seen {
     pub(crate) answered: BTreeSet<Ticket>,
     /// Bindings that a cut was ordered for.
     cut: BTreeSet<(LeaseId, Generation)>,
-    /// Until when the newest binding of a lease may be used, as its road was told.
-    prolonged: BTreeMap<LeaseId, (Generation, BootTime)>,
+    /// Until when bindings of a lease may be used, as their paths acknowledged.
+    prolonged: BTreeSet<(LeaseId, Generation, BootTime)>,
     /// All that was ever written down.
     pub(crate) changes: Vec<Change>,
     /// What is on record.
@@ -63,6 +63,10 @@ impl Seen {
             Report::Cut(tag, Ok(_)) => {
                 self.works.remove(&tag.lease_id);
                 self.proved.insert((tag.lease_id, tag.generation));
+            }
+            Report::Extended(tag, deadline, Ok(())) => {
+                let acknowledged = (tag.lease_id, tag.generation, *deadline);
+                self.prolonged.insert(acknowledged);
             }
             _ => {}
         }
@@ -94,11 +98,9 @@ impl Seen {
                 self.names(*tag);
                 self.cut.insert((tag.lease_id, tag.generation));
             }
-            Order::Extend(tag, deadline) => {
+            Order::Extend(tag, _) => {
                 self.names(*tag);
                 self.invariant_what_is_cut_is_not_prolonged(*tag);
-                let until = (tag.generation, *deadline);
-                self.prolonged.insert(tag.lease_id, until);
             }
             Order::Fenced(tag) => {
                 let binding = (tag.lease_id, tag.generation);
@@ -143,13 +145,13 @@ impl Seen {
         if info.binding == Binding::default() {
             return;
         }
-        let Some(&(generation, until)) = self.prolonged.get(&info.lease_id) else {
-            panic!("the road knows nothing of {info:?}");
-        };
         // A newer binding may be on its way, or have come to nothing.
-        assert!(info.generation <= generation, "{info:?}");
-        let left_ms = (until.0 - now.0) / 1_000_000;
-        assert_eq!(left_ms, info.remaining_ms, "{info:?}");
+        let is_told = |&(id, generation, until): &(LeaseId, Generation, BootTime)| {
+            let left_ms = until.0.saturating_sub(now.0) / 1_000_000;
+            id == info.lease_id && info.generation <= generation && left_ms == info.remaining_ms
+        };
+        let told = self.prolonged.iter().any(is_told);
+        assert!(told, "no path has agreed to {info:?}: {:?}", self.prolonged);
     }
 
     /// The process is gone, and what only it knew. Its end has cut whatever it had bound, except what
@@ -163,6 +165,7 @@ impl Seen {
         self.proved
             .extend(newest.map(|(&id, &generation)| (id, generation)));
         self.works.clear();
+        self.prolonged.clear();
         self.asked
             .retain(|ticket, _| self.answered.contains(ticket));
     }

@@ -224,6 +224,7 @@ impl Pair {
             Action::Revoke(asker, who) => self.about(asker, who, Request::LeaseRevoke),
             Action::ClearFence(asker, arena) => self.clear_fence(asker, arena),
             Action::Drain => self.drain(),
+            Action::Paths(at_once) => self.oracle.at_once = at_once,
             Action::Pass(step) => self.pass(step),
             Action::Report(which, outcome) => self.report_open(which, outcome),
             Action::Again(which) => self.report_again(which),

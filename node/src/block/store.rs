@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_contract::{Part, Store, Volume};
-use fabricbios_lease::{BindError, BindOrder, Condition, Custody, Extent, Lookup, StepError, Tag};
+use fabricbios_contract::{Part, Store, TellCondition, Volume};
+use fabricbios_lease::{BindError, BindOrder, Custody, Extent, Lookup, StepError, Tag};
 use fabricbios_pool::Pool;
 use fabricbios_wire::{LeaseId, ResourceId};
 
@@ -88,7 +88,7 @@ impl Store for PoolStore {
         self.pool.leases()
     }
 
-    fn condition(&self) -> Condition {
-        self.pool.condition()
+    fn tell_condition(&self, tell: TellCondition) {
+        self.pool.tell_condition(tell);
     }
 }

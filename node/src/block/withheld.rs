@@ -1,7 +1,7 @@
 //! A pool that the last run had and that cannot be had now: nothing of it is given out, and nothing of it
 //! is touched. What its leases hold stays theirs.
 
-use fabricbios_contract::{Part, Store};
+use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{BindError, BindOrder, Condition, Extent, StepError, Tag};
 use fabricbios_wire::LeaseId;
 
@@ -39,7 +39,7 @@ impl Store for Withheld {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(Vec::new())
     }
-    fn condition(&self) -> Condition {
-        Condition::Degraded(self.error().to_string())
+    fn tell_condition(&self, tell: TellCondition) {
+        tell(Condition::Degraded(self.error().to_string()));
     }
 }

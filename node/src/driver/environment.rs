@@ -1,13 +1,12 @@
 //! What the driver asks and acts on: the node that it runs on, or a simulation.
 
-use fabricbios_lease::{Availability, Now, Order};
+use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
 
 use crate::{
     backends::Backends,
     clock,
     fair::Owner,
-    inventory::Standing,
     journal::{Change, CommitError, Journal, Seq},
 };
 
@@ -17,10 +16,9 @@ pub trait Environment {
     fn now(&self) -> Now;
     /// An id that nobody can guess and no lease has had; `None`: the system has no randomness.
     fn random_lease_id(&mut self) -> Option<LeaseId>;
-    /// Has an order for a lease of `owner` carried out. What comes of it is a report.
-    fn dispatch(&mut self, owner: Owner, order: Order);
-    /// How it is with an offered resource.
-    fn standing(&self, available: Availability) -> Standing;
+    /// Has an order for a lease of `owner` carried out. What comes of it is a report, which is given back where the order
+    /// is done already.
+    fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report>;
     /// Hands in changes that become durable together.
     fn submit(&mut self, changes: Vec<Change>) -> Seq;
     /// Whether the disk follows, so that new leases can be taken on.
@@ -49,12 +47,8 @@ impl Environment for Machine {
         Some(LeaseId(u128::from_be_bytes(bytes))).filter(|id| id.0 != 0)
     }
 
-    fn dispatch(&mut self, owner: Owner, order: Order) {
-        self.backends.dispatch(owner, order);
-    }
-
-    fn standing(&self, available: Availability) -> Standing {
-        self.backends.standing(available)
+    fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
+        self.backends.dispatch(owner, order)
     }
 
     fn submit(&mut self, changes: Vec<Change>) -> Seq {

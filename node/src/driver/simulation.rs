@@ -85,6 +85,7 @@ fn start(world: &Simulated) -> Driver<Simulated> {
         detected: Detected::default(),
         arenas: Vec::new(),
         pools: Vec::new(),
+        degraded: BTreeSet::new(),
     };
     let (mailbox, sender) = Mailbox::new().unwrap();
     world.world().driver = Some(sender);

@@ -37,13 +37,14 @@ impl Scene {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(ARENA, ResourceType::Mem, memory.provider());
+        backends.add(ResourceType::Mem, &memory.offer(), memory.provider());
         let inventory = Inventory {
             node_id: NodeId([0; 32]),
             epoch: Epoch(1),
             detected: Detected::default(),
             arenas: Vec::new(),
             pools: Vec::new(),
+            degraded: std::collections::BTreeSet::new(),
         };
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     faults,
     names::{allowed_at, subsystem_at},
+    objects::failed,
     plan, ports,
     proof::{Case, Proofs},
     run::Run,
@@ -83,7 +84,7 @@ impl Cut<'_> {
                 Ok(()) => faults::passed("disallow host"),
                 // The watchdog cuts too, where the daemon is late.
                 Err(error) if error.is_absent() => {}
-                Err(error) => return Err(StepError::new("disallow host", error)),
+                Err(error) => return Err(failed("disallow host", error)),
             }
         }
         Ok(hosts)

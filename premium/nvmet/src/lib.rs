@@ -177,7 +177,11 @@ impl Target {
         let mut gate = slot.gate();
         match gate.revoke(tag.generation) {
             Err(moved_on) => Ok(Revoked::proved(moved_on.into())),
-            Ok(()) => self.cut_of(tag).revoke(),
+            Ok(()) => {
+                let cut = self.cut_of(tag);
+                // The watchdog may have been at the same links; nothing is wrong with that.
+                cut.revoke().or_else(|_met_somebody| cut.revoke())
+            }
         }
     }
 
@@ -217,7 +221,8 @@ impl Target {
     /// Every lease of this node of which there is something, whole or half made.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let subsystems = self.tree.list("subsystems");
-        let subsystems = subsystems.map_err(|error| StepError::new("look at subsystems", error))?;
+        let subsystems =
+            subsystems.map_err(|error| objects::failed("look at subsystems", error))?;
         let named = subsystems
             .iter()
             .filter_map(|name| self.names.lease_of(name));

@@ -3,6 +3,7 @@
 use std::{fmt, path::Path, time::Duration};
 
 use fabricbios_kernfs::{Error, Sacrifice, Tree};
+use fabricbios_lease::StepError;
 
 /// The longest that a process which only waits for a device may be silent. With what comes around it, a
 /// removal that is stuck is told within ten seconds.
@@ -35,6 +36,12 @@ impl From<Error> for Trouble {
             ..Self::new(&error)
         }
     }
+}
+
+/// A step that the system refused, or that has another trouble.
+pub(super) fn failed(step: &'static str, trouble: impl Into<Trouble>) -> StepError {
+    let trouble = trouble.into();
+    StepError::new(step, &trouble).with_errno(trouble.errno)
 }
 
 impl fmt::Display for Trouble {

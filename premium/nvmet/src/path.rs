@@ -3,7 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use fabricbios_contract::{DataPath, Part, Revoked};
-use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag,
+};
 use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, Limits, NvmeofBinding};
 
 use super::{Export, Target};
@@ -66,10 +68,14 @@ impl DataPath for Target {
         })
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        if self.slots.of(tag.lease_id).is_over(tag.generation) {
+            return Err(AlreadyCut);
+        }
         if let Some(guard) = &self.guard {
             guard.extend(tag, deadline);
         }
+        Ok(())
     }
 
     /// Whoever still asks is answered by the kernel.
@@ -156,7 +162,7 @@ mod tests {
         let Err(BindError::Failed(error)) = check_watched(false, &order(1, false)) else {
             panic!("nobody would end it");
         };
-        assert_eq!(error.step, "reach the watchdog");
+        assert_eq!(error.step, "reach the watchdog".into());
         check_watched(false, &order(2, false)).unwrap();
         check_watched(false, &order(1, true)).unwrap();
     }

@@ -20,6 +20,7 @@ use fabricbios_wire::NvmeofTransport;
 use super::{
     PortSetting, faults,
     names::{link_at, port_at},
+    objects::failed,
     plan,
     run::{Failed, Run},
     survey::{Seen, choose, survey},
@@ -143,11 +144,11 @@ impl Ports {
             return Ok(());
         }
         let removed = self.tree.rmdir(super::names::subsystem_at(&self.anchor));
-        removed.map_err(|error| StepError::new("remove anchor", error))
+        removed.map_err(|error| failed("remove anchor", error))
     }
 
     fn give_back(&self, seen: &Seen) -> Result<(), StepError> {
-        let failed = |error| StepError::new("give back port", error);
+        let failed = |error| failed("give back port", error);
         if seen.subsystems.contains(&self.anchor) {
             let link = link_at(seen.number, &self.anchor);
             self.tree.unlink(link).map_err(failed)?;
@@ -230,6 +231,7 @@ fn explained(setting: PortSetting, failed: Failed) -> StepError {
     };
     let trouble = failed.trouble;
     StepError::new(failed.step, format_args!("{setting}: {trouble}{hint}"))
+        .with_errno(trouble.errno)
 }
 
 /// Takes a subsystem off a port; `false`: it was not linked.
@@ -245,6 +247,6 @@ pub(super) fn unlink(
             Ok(true)
         }
         Err(error) if error.is_absent() => Ok(false),
-        Err(error) => Err(StepError::new(step, error)),
+        Err(error) => Err(failed(step, error)),
     }
 }

@@ -211,7 +211,7 @@ impl Proofs {
     }
 }
 
-fn stuck(step: &str) -> StepError {
+fn stuck(step: &'static str) -> StepError {
     let why = "the proof of cuts before this one does not end: look at what the kernel's NVMe target does (dmesg)";
     StepError::new(step, why)
 }

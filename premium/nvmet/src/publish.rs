@@ -11,7 +11,7 @@ use super::{
     credentials::{Credential, Credentials, Taken},
     faults,
     names::{NAMESPACE, host_at, link_at},
-    objects::Objects,
+    objects::{Objects, failed},
     plan,
     ports::Port,
     run::{Failed, Run},
@@ -149,13 +149,13 @@ impl Target {
         let back = back.map_err(StepError::from);
         match back.and_then(|()| credentials.keep(old)) {
             Ok(_not_waited_for) => BindError::Failed(error),
-            Err(failed) => BindError::Stranded(StepError::new(
-                error.step,
-                format_args!(
+            Err(failed) => BindError::Stranded(StepError {
+                detail: format!(
                     "{}; and the old key is not back: {}",
                     error.detail, failed.detail
                 ),
-            )),
+                ..error
+            }),
         }
     }
 
@@ -170,7 +170,7 @@ impl Target {
         let linked = |port: &Port| self.tree.exists(link_at(port.number, &subsystem));
         let mut ports = Vec::new();
         for port in &self.ports.list {
-            let linked = linked(port).map_err(|error| StepError::new("look at ports", error));
+            let linked = linked(port).map_err(|error| failed("look at ports", error));
             if linked? {
                 ports.push(port);
             }
@@ -236,8 +236,8 @@ impl Target {
             },
             (Err(left), Stopped::Cut) => BindError::Stranded(left),
             (Err(left), Stopped::Failed { error, .. }) => {
-                let detail = format_args!("{}; then {left}", error.detail);
-                BindError::Stranded(StepError::new(error.step, detail))
+                let detail = format!("{}; then {left}", error.detail);
+                BindError::Stranded(StepError { detail, ..error })
             }
         }
     }

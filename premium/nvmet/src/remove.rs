@@ -7,6 +7,7 @@ use super::{
     Export, Target, faults,
     names::{allowed_at, host_at, namespace_at, subsystem_at},
     namespace,
+    objects::failed,
     survey::{Seen, survey},
 };
 
@@ -21,7 +22,7 @@ impl Target {
         self.refuse_linked(&subsystem)?;
         slot.gate().remove();
         let exists = self.tree.exists(subsystem_at(&subsystem));
-        if exists.map_err(|error| StepError::new("remove", error))? {
+        if exists.map_err(|error| failed("remove", error))? {
             self.remove_namespace(&subsystem, work.as_ref())?;
             progress();
             self.remove_subsystem(&subsystem)?;
@@ -72,7 +73,7 @@ impl Target {
     }
 
     fn remove_subsystem(&self, subsystem: &str) -> Result<(), StepError> {
-        let failed = |error| StepError::new("remove subsystem", error);
+        let failed = |error| failed("remove subsystem", error);
         let base = subsystem_at(subsystem);
         let hosts = self.tree.list(format!("{base}/allowed_hosts"));
         for host in hosts.map_err(failed)? {
@@ -87,7 +88,7 @@ impl Target {
     /// A host that no lease uses any more.
     pub(super) fn remove_host(&self, host: &Nqn) -> Result<(), StepError> {
         match self.tree.rmdir(host_at(host.as_str())) {
-            Err(error) if !error.is_absent() => Err(StepError::new("remove host", error)),
+            Err(error) if !error.is_absent() => Err(failed("remove host", error)),
             _ => {
                 faults::passed("remove host");
                 Ok(())

@@ -24,7 +24,7 @@ pub(super) struct Failed {
 
 impl From<Failed> for StepError {
     fn from(failed: Failed) -> Self {
-        Self::new(failed.step, failed.trouble)
+        super::objects::failed(failed.step, failed.trouble)
     }
 }
 
@@ -56,7 +56,8 @@ impl<'a, O: Objects> Run<'a, O> {
         let mut result = Ok(());
         for (name, inverse) in self.made.iter().rev() {
             if let Err(trouble) = undo(self.objects, inverse) {
-                let error = StepError::new(format!("undo {name}"), trouble);
+                let error = StepError::new(*name, format_args!("not undone: {trouble}"))
+                    .with_errno(trouble.errno);
                 tracing::warn!(%error, "something is left behind");
                 result = result.and(Err(error));
             }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fabricbios_lease::Gate;
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{Generation, LeaseId};
 
 use super::Export;
 
@@ -38,6 +38,13 @@ struct Inner {
 impl Slot {
     pub(super) fn gate(&self) -> MutexGuard<'_, Gate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing of this generation gives access any more, as far as that is known without waiting: whoever has
+    /// the gate now says it when it is done.
+    pub(super) fn is_over(&self, generation: Generation) -> bool {
+        let gate = self.gate.try_lock();
+        gate.is_ok_and(|gate| gate.is_over(generation))
     }
 
     /// What was last exported is what it guards.
@@ -77,8 +84,6 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_wire::Generation;
-
     use super::*;
 
     #[test]

@@ -10,7 +10,7 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::NvmeofTransport;
 use sha2::{Digest, Sha256};
 
-use super::{PortSetting, names::port_at};
+use super::{PortSetting, names::port_at, objects::failed};
 
 /// A port as it is in configfs, whosever it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl fmt::Display for Seen {
 
 /// Every port of the kernel's target.
 pub(super) fn survey(tree: &Tree) -> Result<Vec<Seen>, StepError> {
-    let failed = |error| StepError::new("look at ports", error);
+    let failed = |error| failed("look at ports", error);
     let numbers = tree.list("ports").map_err(failed)?;
     let numbers = numbers.iter().filter_map(|name| name.parse().ok());
     let seen = numbers.filter_map(|number| match look(tree, number) {

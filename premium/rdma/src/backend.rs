@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabricbios_arena::Arena;
 use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
-    BindError, BindOrder, BootTime, Custody, Farewell, Lookup, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Custody, Farewell, Lookup, Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId};
 
@@ -157,7 +157,11 @@ impl RdmaBackend {
     }
 
     /// The slot of a lease that is bound here.
-    pub(super) fn bound_slot(&self, tag: Tag, step: &str) -> Result<Arc<Slot<Parts>>, StepError> {
+    pub(super) fn bound_slot(
+        &self,
+        tag: Tag,
+        step: &'static str,
+    ) -> Result<Arc<Slot<Parts>>, StepError> {
         match self.custody().find(tag.lease_id) {
             Lookup::Here(slot) => Ok(slot),
             _ => Err(self
@@ -204,11 +208,20 @@ impl DataPath for RdmaBackend {
     }
 
     /// The device looks at no clock; the guard does. Leases over another path are none of its.
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        let is_here = self.custody().find(tag.lease_id).here().is_some();
-        if let (Some(guard), true) = (&self.hardware.guard, is_here) {
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let found = self.custody().find(tag.lease_id);
+        let slot = match found {
+            Lookup::Here(slot) => slot,
+            Lookup::Released => return Err(AlreadyCut),
+            Lookup::Unknown => return Ok(()),
+        };
+        if slot.is_over(tag.generation) {
+            return Err(AlreadyCut);
+        }
+        if let Some(guard) = &self.hardware.guard {
             guard.extend(tag.lease_id, deadline);
         }
+        Ok(())
     }
 
     /// Whoever still asks is answered by the device.

@@ -64,13 +64,13 @@ impl Hardware {
             Shared::Windows { .. } => {}
             Shared::Regions => {
                 let domain = ProtectionDomain::alloc(&self.device.context)
-                    .map_err(|errno| self.error("alloc_pd", tag, errno))?;
+                    .map_err(|errno| self.refused("alloc_pd", tag, errno))?;
                 let domain = parts.domain.insert(domain);
                 self.register_key(domain, parts.extent, tag, &mut parts.regions)?;
             }
         }
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
-            .map_err(|errno| self.error("create_cq", tag, errno))?;
+            .map_err(|errno| self.refused("create_cq", tag, errno))?;
         parts.completions = Some(completions);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Hardware {
     }
 
     fn add_pair(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
-        let failed = |step: &'static str| move |errno: Errno| self.error(step, tag, errno);
+        let failed = |step: &'static str| move |errno: Errno| self.refused(step, tag, errno);
         let psn = random_psn()?;
         let (Some(domain), Some(completions)) = (self.domain_of(parts), &parts.completions) else {
             return Err(failed("create_qp")(Errno::EINVAL));
@@ -184,7 +184,7 @@ impl Hardware {
         peer: &RdmaPeer,
     ) -> Result<(), BindError> {
         let connection = self.connection(pair, mtu_bytes, peer);
-        let failed = |step, errno| BindError::Failed(self.error(step, tag, errno));
+        let failed = |step, errno| BindError::Failed(self.refused(step, tag, errno));
         let queue_pair = pair
             .queue_pair
             .as_ref()
@@ -230,7 +230,7 @@ impl Hardware {
                     ),
                 ))
             }
-            errno => BindError::Failed(self.error(STEP, tag, errno)),
+            errno => BindError::Failed(self.refused(STEP, tag, errno)),
         }
     }
 
@@ -238,6 +238,7 @@ impl Hardware {
     pub(super) fn not_registered(&self, tag: Tag, errno: Errno) -> StepError {
         let hint = memory::hint(errno);
         self.error("reg_mr extent", tag, format_args!("{errno}{hint}"))
+            .with_errno(errno as i32)
     }
 }
 

@@ -213,14 +213,14 @@ impl Hardware {
                 .dealloc()
                 .map_err(|(window, errno)| {
                     pair.windows.insert(0, window);
-                    self.error("dealloc_mw", tag, errno)
+                    self.refused("dealloc_mw", tag, errno)
                 })?;
         }
         let old = parts.regions.len().saturating_sub(1);
         let mut retired = parts.regions.drain(..old).collect();
         let ended = self.dereg_all(&mut retired);
         parts.regions.splice(0..0, retired);
-        ended.map_err(|errno| self.error("dereg_mr", tag, errno))
+        ended.map_err(|errno| self.refused("dereg_mr", tag, errno))
     }
 
     fn destroy_queue_pair(&self, pair: &mut Pair, steps: &mut Steps) -> Result<(), Failure> {

@@ -30,7 +30,7 @@ impl Hardware {
                 Ok(window) => windows.push(window),
                 Err(errno) => {
                     dealloc_unbound(windows);
-                    return Err(self.error("alloc_mw", tag, errno));
+                    return Err(self.refused("alloc_mw", tag, errno));
                 }
             }
         }
@@ -56,7 +56,7 @@ impl Hardware {
         for queue_pair in pairs {
             let open = || queue_pair.open_to(self.rights());
             let opened = self.faults.or("modify_qp access", open);
-            opened.map_err(|errno| self.error("modify_qp access", tag, errno))?;
+            opened.map_err(|errno| self.refused("modify_qp access", tag, errno))?;
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Hardware {
         let stuck = self.dereg_all(&mut retired);
         regions.extend(retired);
         regions.push(fresh?);
-        stuck.map_err(|errno| self.error("dereg_mr", tag, errno))
+        stuck.map_err(|errno| self.refused("dereg_mr", tag, errno))
     }
 
     /// Deregisters all that can be; what cannot stays, with the last refusal.

@@ -13,6 +13,7 @@ use fabricbios_arena::Arena;
 use fabricbios_lease::{StepError, Tag};
 use fabricbios_verbs::Rights;
 use fabricbios_wire::{Binding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair};
+use nix::errno::Errno;
 
 use super::{
     device::Device,
@@ -111,11 +112,16 @@ impl Hardware {
     }
 
     /// An error that says on which device and for which lease.
-    pub(super) fn error(&self, step: &str, tag: Tag, what: impl fmt::Display) -> StepError {
+    pub(super) fn error(&self, step: &'static str, tag: Tag, what: impl fmt::Display) -> StepError {
         StepError::new(
             step,
             format_args!("{tag} on {}: {what}", self.device.name()),
         )
+    }
+
+    /// The same, of what the kernel refused.
+    pub(super) fn refused(&self, step: &'static str, tag: Tag, errno: Errno) -> StepError {
+        self.error(step, tag, errno).with_errno(errno as i32)
     }
 
     pub(super) fn numbers(&self) -> MutexGuard<'_, HashSet<u32>> {

@@ -12,6 +12,7 @@ use fabricbios_verbs::{
     QueuePair, QueueSizes, Remote, Rights, WorkError,
 };
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
+use nix::errno::Errno;
 
 use super::{
     device::{Device, Found, close},
@@ -60,7 +61,7 @@ impl RdmaRequester {
             Found::Device(device) => *device,
             Found::Nothing(reason) => return Err(StepError::new("open RDMA device", reason)),
         };
-        let failed = |step: &'static str| move |errno| StepError::new(step, errno);
+        let failed = |step: &'static str| move |errno| refused(step, errno);
         let domain = ProtectionDomain::alloc(&device.context).map_err(failed("alloc_pd"))?;
         let (buffer, region) = buffer(&domain, buffer_bytes)?;
         let completions =
@@ -110,7 +111,7 @@ impl RdmaRequester {
             responder_reads: 1,
             initiator_reads: to.max_rd_atomic.clamp(1, 16),
         };
-        let failed = |step: &'static str| move |errno| StepError::new(step, errno);
+        let failed = |step: &'static str| move |errno| refused(step, errno);
         self.queue_pair
             .ready_to_receive(&connection)
             .map_err(failed("modify_qp RTR"))?;
@@ -143,7 +144,7 @@ impl RdmaRequester {
 
     /// Gives everything back.
     pub fn close(self) -> Result<(), StepError> {
-        let failed = |step: &'static str, errno| StepError::new(step, errno);
+        let failed = refused;
         let Self {
             device,
             domain,
@@ -226,4 +227,8 @@ fn buffer(
     let region = MemoryRegion::register(domain, &arena, (0, whole), Access::LocalBuffer)
         .map_err(|errno| failed(format!("reg_mr: {errno}")))?;
     Ok((arena, region))
+}
+
+fn refused(step: &'static str, errno: Errno) -> StepError {
+    StepError::new(step, errno).with_errno(errno as i32)
 }

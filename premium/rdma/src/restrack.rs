@@ -69,7 +69,9 @@ impl Tracked {
 
 /// The kernel's number of the device of that name.
 pub fn device_index(name: &str) -> Result<u32, StepError> {
-    let failed = |errno: Errno| StepError::new("restrack", format_args!("device {name}: {errno}"));
+    let failed = |errno: Errno| {
+        StepError::new("restrack", format_args!("device {name}: {errno}")).with_errno(errno as i32)
+    };
     let socket = open().map_err(failed)?;
     send(&socket, &request(GET_DEVICES, NLM_F_DUMP, &[])).map_err(failed)?;
     loop {
@@ -84,8 +86,10 @@ pub fn device_index(name: &str) -> Result<u32, StepError> {
 
 /// Looks for queue pair `number` on a port of a device; `None`: there is none.
 pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Option<Tracked>, StepError> {
-    let failed =
-        |errno: Errno| StepError::new("restrack", format_args!("queue pair {number}: {errno}"));
+    let failed = |errno: Errno| {
+        StepError::new("restrack", format_args!("queue pair {number}: {errno}"))
+            .with_errno(errno as i32)
+    };
     let attributes = [
         (ATTR_DEV_INDEX, device_index),
         (ATTR_PORT_INDEX, port.into()),

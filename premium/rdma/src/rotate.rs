@@ -60,7 +60,7 @@ impl RdmaBackend {
                 Ok(_) => {
                     return refuse("a queue pair has failed: bind the lease again with a new one");
                 }
-                Err(errno) => return Err(self.hardware.error("query_qp", tag, errno)),
+                Err(errno) => return Err(self.hardware.refused("query_qp", tag, errno)),
             }
         }
         Ok(Wanted {
@@ -139,7 +139,7 @@ impl RdmaBackend {
         let windows = dealloc_unbound(made.windows);
         let regions = self.hardware.dereg_all(&mut made.regions);
         match regions {
-            Err(errno) => BindError::Stranded(self.hardware.error("dereg_mr", tag, errno)),
+            Err(errno) => BindError::Stranded(self.hardware.refused("dereg_mr", tag, errno)),
             Ok(()) if !windows.is_empty() => {
                 BindError::Stranded(self.hardware.error("dealloc_mw", tag, error))
             }
@@ -165,7 +165,7 @@ impl RdmaBackend {
         &self,
         life: &'a mut Life<Parts>,
         tag: Tag,
-        step: &str,
+        step: &'static str,
     ) -> Result<&'a mut Parts, StepError> {
         match &mut life.state {
             State::Live(parts) if life.gate.admits(tag.generation) => Ok(parts),

@@ -158,6 +158,13 @@ impl<P> Slot<P> {
         self.lock().gate.is_revoked(generation)
     }
 
+    /// Whether nothing of this generation gives access any more, as far as that is known without waiting: whoever has
+    /// the lock now says it when it is done.
+    pub(crate) fn is_over(&self, generation: Generation) -> bool {
+        let life = self.life.try_lock();
+        life.is_ok_and(|life| life.gate.is_over(generation))
+    }
+
     fn repeat<S>(
         &self,
         mut attempt: impl FnMut(&mut Life<P>) -> S,

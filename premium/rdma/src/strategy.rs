@@ -66,6 +66,7 @@ impl Shared {
         }
         let domain = ProtectionDomain::alloc(&device.context).map_err(|errno| {
             StepError::new("alloc_pd", format_args!("{}: {errno}", device.name()))
+                .with_errno(errno as i32)
         })?;
         let arena = memory::register_all(&domain, arena)?;
         Ok(Self::Windows {
@@ -89,11 +90,13 @@ impl Shared {
         let Self::Windows { domain, arena, .. } = self else {
             return Ok(());
         };
-        arena
-            .dereg()
-            .map_err(|(_, errno)| StepError::new("dereg_mr arena", errno))?;
+        arena.dereg().map_err(|(_, errno)| {
+            StepError::new("dereg_mr arena", errno).with_errno(errno as i32)
+        })?;
         match Arc::into_inner(domain).map(ProtectionDomain::dealloc) {
-            Some(Err((_, errno))) => Err(StepError::new("dealloc_pd", errno)),
+            Some(Err((_, errno))) => {
+                Err(StepError::new("dealloc_pd", errno).with_errno(errno as i32))
+            }
             _ => Ok(()),
         }
     }

@@ -9,9 +9,9 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store};
+use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BootTime, Condition, Extent, Farewell, Layout, Offer, Outlives, Proof,
+    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
     StepError, Tag,
 };
 use fabricbios_wire::{
@@ -31,6 +31,16 @@ pub enum Step {
     Cut,
     /// [`Store::release`].
     Release,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bind => "Bind",
+            Self::Cut => "Cut",
+            Self::Release => "Release",
+        }
+    }
 }
 
 /// See the module.
@@ -159,10 +169,8 @@ impl FakeMemory {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         if state.failing.contains(&step) {
-            return Err(StepError::new(
-                format!("{step:?}"),
-                format!("lease {lease}: on purpose"),
-            ));
+            let detail = format!("lease {lease}: on purpose");
+            return Err(StepError::new(step.name(), detail));
         }
         Ok(state)
     }
@@ -273,7 +281,14 @@ impl DataPath for FakeMemory {
         Ok(state.binding(lease, self.road))
     }
 
-    fn extend(&self, _tag: Tag, _deadline: BootTime) {}
+    /// A binding that was cut cannot go on.
+    fn extend(&self, tag: Tag, _deadline: BootTime) -> Result<(), AlreadyCut> {
+        let cut = self.lock().cut.get(&tag.lease_id).copied();
+        match cut {
+            Some(cut) if cut >= tag.generation => Err(AlreadyCut),
+            _ => Ok(()),
+        }
+    }
 
     fn fenced(&self, _tag: Tag) {}
 
@@ -354,7 +369,5 @@ impl Store for FakeMemory {
         Ok(Vec::new())
     }
 
-    fn condition(&self) -> Condition {
-        Condition::Good
-    }
+    fn tell_condition(&self, _tell: TellCondition) {}
 }

@@ -63,7 +63,7 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
         read_only,
     };
     let binding = backend.serve(TAG, "ann", &file).unwrap();
-    backend.extend(TAG, BootTime(u64::MAX));
+    backend.extend(TAG, BootTime(u64::MAX)).unwrap();
     let coordinates = Coordinates {
         lease_id: TAG.lease_id,
         dp_key: binding.dp_key.unwrap(),

@@ -89,7 +89,7 @@ impl Disks {
 
     fn lease_of(&self, tenant: &str, number: u128, file: &Volume) -> Binding {
         let bound = self.backend.serve(tag(number, 1), tenant, file);
-        self.backend.extend(tag(number, 1), in_a_minute());
+        self.backend.extend(tag(number, 1), in_a_minute()).unwrap();
         bound.unwrap()
     }
 

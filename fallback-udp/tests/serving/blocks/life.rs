@@ -75,7 +75,7 @@ fn a_new_binding_has_a_new_key_and_keeps_the_blocks() {
     client.hello();
     assert_eq!(client.write(0, &block(1)), OK);
     let binding = disks.backend.serve(tag(1, 2), "ann", &file).unwrap();
-    disks.backend.extend(tag(1, 2), in_a_minute());
+    disks.backend.extend(tag(1, 2), in_a_minute()).unwrap();
     client.set_key(&binding);
     client.hello();
     assert_eq!(client.read(0, 1), (OK, block(1)));

@@ -114,7 +114,7 @@ fn nothing_is_answered_once_the_deadline_has_come() {
     let frame = client.read_frame(0, 1);
     disks.begin(&client, &frame);
     let deadline = now() + Duration::from_millis(20);
-    disks.backend.extend(tag(1, 1), deadline);
+    disks.backend.extend(tag(1, 1), deadline).unwrap();
     while now() < deadline {
         thread::yield_now();
     }
@@ -124,7 +124,7 @@ fn nothing_is_answered_once_the_deadline_has_come() {
         thread::yield_now();
     }
     assert_eq!(nothing_came(&client).status, NO_LEASE);
-    disks.backend.extend(tag(1, 1), in_a_minute());
+    disks.backend.extend(tag(1, 1), in_a_minute()).unwrap();
     assert_eq!(client.read(0, 1), (OK, block(0)));
 }
 
@@ -229,7 +229,7 @@ fn a_new_binding_waits_for_what_the_older_one_has_under_way() {
         assert!(!bound.is_finished());
         disks.let_go();
         let binding = bound.join().unwrap().unwrap();
-        disks.backend.extend(tag(1, 2), in_a_minute());
+        disks.backend.extend(tag(1, 2), in_a_minute()).unwrap();
         client.set_key(&binding);
     });
     (client.session, client.counter) = (0, 0);

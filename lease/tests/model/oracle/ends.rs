@@ -78,8 +78,13 @@ impl Oracle {
         let lease = &mut self.leases[at];
         match lease.life {
             Life::Kept => self.scrub(at),
+            Life::Asked => self.cut(at, LeasePhase::Revoked),
             _ if lease.deadline <= now => self.cut(at, LeasePhase::Expired),
-            Life::InUse if lease.again_at.is_some_and(|at| at <= now) => self.bind_again(at),
+            Life::InUse
+                if lease.extending.is_none() && lease.again_at.is_some_and(|at| at <= now) =>
+            {
+                self.bind_again(at)
+            }
             _ => {
                 lease.old = OldKey::Dying {
                     by: now + 10 * CUT_NS,
@@ -97,6 +102,7 @@ impl Oracle {
             Life::Asked => self.cut(at, LeasePhase::Revoked),
             Life::InUse | Life::NewBinding | Life::NewKey => match lease.old {
                 OldKey::Dying { by } if by <= now => self.cut(at, LeasePhase::Revoked),
+                _ if lease.extending.is_some() => self.not_extended(at),
                 _ => self.lose_patience(at),
             },
             Life::BeingCut => {

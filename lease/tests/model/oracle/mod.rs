@@ -18,6 +18,7 @@ const SEC: u64 = 1_000 * MS;
 const TERM_MAX_SECS: u32 = 3600;
 const CUT_NS: u64 = SEC;
 const BIND_NS: u64 = 30 * SEC;
+const EXTEND_NS: u64 = SEC;
 const STALL_NS: u64 = 10 * SEC;
 const RESET_NS: u64 = 30 * SEC;
 const KEEP_NS: u64 = 15 * 60 * SEC;
@@ -158,8 +159,22 @@ enum Waits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnItsWay {
     Nothing,
+    /// A bind, when its deadline is acknowledged.
+    Term,
     Bind,
     Rotate,
+}
+
+/// What an acknowledgement lets happen.
+#[derive(Clone, Debug)]
+enum Then {
+    Renew {
+        secs: u32,
+        expires_ms: u64,
+        rotates: bool,
+    },
+    Bind,
+    Tell(Keys),
 }
 
 /// A lease on record.
@@ -197,6 +212,8 @@ pub(crate) struct Held {
     old: OldKey,
     overlap_ms: u32,
     on_its_way: OnItsWay,
+    /// A deadline that no path has acknowledged.
+    extending: Option<(u64, Then)>,
     /// Who waited for that was told that it takes long.
     patience_over: bool,
     release_ordered: bool,
@@ -226,7 +243,11 @@ impl Held {
                 if let OldKey::Works { until, .. } = self.old {
                     at.push(until);
                 }
-                at.extend(self.again_at.filter(|_| self.life == Life::InUse));
+                let may_bind = self.life == Life::InUse && self.extending.is_none();
+                at.extend(self.again_at.filter(|_| may_bind));
+            }
+            Sort::Time if self.life == Life::Asked && self.extending.is_some() => {
+                at.push(self.deadline);
             }
             Sort::Time if self.life == Life::Kept => at.push(self.deadline + self.grace_ns),
             Sort::Patience => {
@@ -236,6 +257,7 @@ impl Held {
                     at.push(by);
                 }
                 match self.life {
+                    _ if self.extending.is_some() => at.push(self.since + EXTEND_NS),
                     Life::NewBinding | Life::NewKey if self.patience_over => {}
                     Life::Asked | Life::NewBinding | Life::NewKey => at.push(self.since + BIND_NS),
                     Life::BeingCut => {
@@ -321,6 +343,14 @@ impl Held {
     fn unbind(&mut self) {
         (self.keys, self.bound, self.old, self.peers_before) =
             (Keys::NONE, None, OldKey::None, None);
+        self.stop_extending();
+    }
+
+    fn stop_extending(&mut self) -> Option<Then> {
+        if self.on_its_way == OnItsWay::Term {
+            self.on_its_way = OnItsWay::Nothing;
+        }
+        self.extending.take().map(|(_, then)| then)
     }
 
     /// The binding before is gone, and with it the key before.
@@ -447,6 +477,8 @@ pub(crate) struct Oracle {
     pub(crate) boot: u64,
     limits: Limits,
     draining: bool,
+    /// Paths acknowledge deadlines at once.
+    pub(crate) at_once: bool,
     /// By kind of resource.
     cut_moved: BTreeMap<ResourceType, u64>,
     pub(crate) arenas: Vec<Arena>,
@@ -473,6 +505,7 @@ impl Oracle {
             boot,
             limits,
             draining: false,
+            at_once: true,
             cut_moved: BTreeMap::new(),
             arenas: offers.iter().map(arena).collect(),
             leases: vec![],

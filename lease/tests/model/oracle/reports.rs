@@ -19,6 +19,17 @@ impl Oracle {
                     lease.since = now;
                 }
             }
+            Report::Extended(tag, deadline, outcome) => {
+                let awaited = |&at: &usize| {
+                    let extending = self.leases[at].extending.as_ref();
+                    extending.is_some_and(|(to, _)| *to == deadline.0)
+                };
+                match (self.at(*tag).filter(awaited), outcome) {
+                    (Some(at), Ok(())) => self.extended(at),
+                    (Some(at), Err(AlreadyCut)) => self.cut(at, LeasePhase::Revoked),
+                    (None, _) => {}
+                }
+            }
             Report::Rotate(tag, outcome) => self.returned(*tag, OnItsWay::Rotate, outcome),
             Report::RetireKey(tag, outcome) => self.retired(*tag, outcome.is_ok()),
             Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
@@ -56,6 +67,7 @@ impl Oracle {
             }
             Report::Release(tag, outcome) => self.released(*tag, outcome.is_ok()),
             Report::Reset(id, outcome) => self.reset_over(*id, outcome.is_ok()),
+            Report::Condition(..) => {}
         }
     }
 
@@ -93,16 +105,17 @@ impl Oracle {
         let lease = &mut self.leases[at];
         if lease.life != Life::NewKey {
             lease.bound_before = false;
-            lease.bound = Some(lease.generation);
+            (lease.keys, lease.bound) = (Keys::NONE, None);
             lease.older_is_gone();
-        }
-        let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
-        match lease.life {
-            Life::Asked => {
-                lease.granted = true;
+            if lease.life == Life::Asked {
                 lease.deadline = now + u64::from(lease.term_secs) * SEC;
                 lease.expires_ms = unix_ms + u64::from(lease.term_secs) * 1_000;
             }
+            let deadline = lease.deadline;
+            return self.prolong(at, deadline, Then::Tell(Keys::of(binding)));
+        }
+        let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
+        match lease.life {
             Life::NewKey if lease.overlap_ms == 0 => {
                 // Told when the old key is dead.
                 lease.old = OldKey::Dying {
@@ -119,16 +132,70 @@ impl Oracle {
             }
             _ => {}
         }
-        if self.leases[at].life != Life::NewKey {
-            self.prolong(at);
-        }
         self.in_use(at);
     }
 
-    /// Roads that look at the clock learn the deadline.
-    pub(super) fn prolong(&mut self, at: usize) {
-        let deadline = BootTime(self.leases[at].deadline);
-        self.orders.push(Order::Extend(self.tag(at), deadline));
+    /// Paths learn another deadline. What comes next waits until they have agreed.
+    pub(super) fn prolong(&mut self, at: usize, to: u64, then: Then) {
+        self.orders.push(Order::Extend(self.tag(at), BootTime(to)));
+        let lease = &mut self.leases[at];
+        lease.since = self.boot;
+        lease.extending = Some((to, then));
+        if self.at_once {
+            self.extended(at);
+        }
+    }
+
+    fn extended(&mut self, at: usize) {
+        let now = self.boot;
+        let lease = &mut self.leases[at];
+        let Some((to, then)) = lease.extending.take() else {
+            return;
+        };
+        match then {
+            Then::Renew {
+                secs,
+                expires_ms,
+                rotates,
+            } => {
+                (lease.term_secs, lease.deadline, lease.expires_ms) = (secs, to, expires_ms);
+                if let OldKey::Works { until, .. } = &mut lease.old {
+                    *until = to.min(*until);
+                }
+                match rotates {
+                    true => {
+                        let half_term_ms = secs.saturating_mul(500);
+                        self.new_key(at, RENEWAL_OVERLAP_MS.min(half_term_ms));
+                    }
+                    false => self.in_use(at),
+                }
+            }
+            Then::Bind => {
+                lease.since = now;
+                lease.on_its_way = OnItsWay::Bind;
+                self.order_bind(at);
+            }
+            Then::Tell(keys) => {
+                (lease.keys, lease.bound) = (keys, Some(lease.generation));
+                lease.granted = true;
+                self.in_use(at);
+            }
+        }
+    }
+
+    /// No path has agreed in time: the deadline of before is the one that counts.
+    pub(super) fn not_extended(&mut self, at: usize) {
+        let error = || StepError::new("extend", "no answer");
+        match self.leases[at].stop_extending() {
+            Some(Then::Renew { .. }) => {
+                for (ticket, _) in std::mem::take(&mut self.leases[at].waits) {
+                    self.refuse(ticket, LeaseError::Unavailable);
+                }
+            }
+            Some(Then::Bind) => self.not_bound(at, &BindError::Failed(error())),
+            Some(Then::Tell(_)) => self.not_bound(at, &BindError::Lost(error())),
+            None => {}
+        }
     }
 
     pub(super) fn in_use(&mut self, at: usize) {

@@ -131,6 +131,7 @@ impl Oracle {
             old: OldKey::None,
             overlap_ms: 0,
             on_its_way: OnItsWay::Bind,
+            extending: None,
             patience_over: false,
             release_ordered: false,
             release_moves: false,
@@ -237,36 +238,24 @@ impl Oracle {
         }
         let lease = &mut self.leases[at];
         let kept = lease.life == Life::Kept && lease.on_its_way == OnItsWay::Nothing;
-        if lease.life != Life::InUse && !kept {
+        if lease.extending.is_some() || lease.life != Life::InUse && !kept {
             return Err(lease.unfit());
         }
-        if secs > 0 {
-            lease.term_secs = secs;
-        }
-        lease.deadline = now + u64::from(lease.term_secs) * SEC;
-        lease.expires_ms = unix_ms + u64::from(lease.term_secs) * 1_000;
-        if let OldKey::Works { until, .. } = &mut lease.old {
-            *until = lease.deadline.min(*until);
-        }
+        let secs = if secs > 0 { secs } else { lease.term_secs };
+        let to = now + u64::from(secs) * SEC;
+        let expires_ms = unix_ms + u64::from(secs) * 1_000;
+        lease.waits.push((ticket, Waits::Renew));
         if kept {
-            self.leases[at].waits.push((ticket, Waits::Renew));
+            (lease.term_secs, lease.deadline, lease.expires_ms) = (secs, to, expires_ms);
             self.bind_again(at);
             return Ok(());
         }
-        self.prolong(at);
-        let lease = &self.leases[at];
-        if rotates {
-            let half_term_ms = lease.term_secs.saturating_mul(500);
-            self.new_key(
-                at,
-                ticket,
-                Waits::Renew,
-                RENEWAL_OVERLAP_MS.min(half_term_ms),
-            );
-        } else {
-            let said = self.lease_said(at, true);
-            self.say(ticket, said);
-        }
+        let then = Then::Renew {
+            secs,
+            expires_ms,
+            rotates,
+        };
+        self.prolong(at, to, then);
         Ok(())
     }
 
@@ -280,21 +269,19 @@ impl Oracle {
         lease.generation += 1;
         lease.again_at = None;
         lease.life = Life::NewBinding;
-        lease.since = self.boot;
-        lease.on_its_way = OnItsWay::Bind;
+        lease.on_its_way = OnItsWay::Term;
         lease.patience_over = false;
-        self.prolong(at);
-        self.order_bind(at);
+        let deadline = lease.deadline;
+        self.prolong(at, deadline, Then::Bind);
     }
 
-    pub(super) fn new_key(&mut self, at: usize, ticket: Ticket, waits: Waits, overlap_ms: u32) {
+    pub(super) fn new_key(&mut self, at: usize, overlap_ms: u32) {
         let lease = &mut self.leases[at];
         lease.life = Life::NewKey;
         lease.since = self.boot;
         lease.overlap_ms = overlap_ms;
         lease.on_its_way = OnItsWay::Rotate;
         lease.patience_over = false;
-        lease.waits.push((ticket, waits));
         let tag = self.tag(at);
         self.orders.push(Order::Rotate(tag));
     }
@@ -312,6 +299,7 @@ impl Oracle {
             }
             self.turn_to_bind(&lease.tenant)?;
             match (lease.life, lease.old) {
+                (Life::InUse, _) if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
                 (Life::InUse, OldKey::None | OldKey::Works { .. }) => Ok(at),
                 (Life::InUse, OldKey::Dying { .. } | OldKey::Gone) => Err(LeaseError::ResourceBusy),
                 _ => Err(lease.unfit()),
@@ -337,6 +325,7 @@ impl Oracle {
                 Life::InUse if lease.keys == Keys::NONE && lease.road == Transport::Rdma => {
                     Err(LeaseError::InvalidArgs)
                 }
+                Life::InUse if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
                 Life::InUse => self.turn_to_bind(&lease.tenant).map(|()| at),
                 _ => Err(self
                     .turn_to_bind(&lease.tenant)
@@ -352,7 +341,10 @@ impl Oracle {
                 self.leases[at].waits.push((ticket, Waits::Rebind));
                 self.bind_again(at);
             }
-            Ok(at) => self.new_key(at, ticket, Waits::Rebind, overlap_ms),
+            Ok(at) => {
+                self.leases[at].waits.push((ticket, Waits::Rebind));
+                self.new_key(at, overlap_ms);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Availability, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order, Proof, Report,
+    AlreadyCut, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order, Proof, Report,
     StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceId};
@@ -16,7 +16,6 @@ use super::MILLISECOND;
 use crate::{
     driver::{Environment, Input},
     fair::Owner,
-    inventory::Standing,
     journal::{Change, CommitError, Seq},
     mailbox::Sender,
     records,
@@ -82,15 +81,8 @@ impl Environment for Simulated {
         Some(LeaseId(u128::from(number) + 1))
     }
 
-    fn dispatch(&mut self, owner: Owner, order: Order) {
-        self.world().ordered(owner, order);
-    }
-
-    fn standing(&self, available: Availability) -> Standing {
-        Standing {
-            available,
-            degraded: false,
-        }
+    fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
+        self.world().ordered(owner, order)
     }
 
     fn submit(&mut self, changes: Vec<Change>) -> Seq {
@@ -166,17 +158,30 @@ impl World {
         }
     }
 
-    fn ordered(&mut self, owner: Owner, order: Order) {
+    fn ordered(&mut self, owner: Owner, order: Order) -> Option<Report> {
         match order {
-            Order::Extend(tag, until) => {
-                if let Some(access) = self.access.get_mut(&tag.lease_id) {
-                    access.until = until;
-                }
-            }
+            // Mostly at once, like the paths of this process.
+            Order::Extend(..) if !self.fails(20) => return Some(self.carried_out(order)),
             Order::Fenced(_) => {}
             order if self.fails(1) => self.stuck.push(Event::Order(owner, order)),
             order => self.later(Event::Order(owner, order)),
         }
+        None
+    }
+
+    /// A path that has cut the binding refuses; now and then one cuts on its own.
+    fn extended(&mut self, tag: Tag, until: BootTime) -> Result<(), AlreadyCut> {
+        if self.access.contains_key(&tag.lease_id) && self.fails(3) {
+            self.end_access(tag);
+        }
+        let was_cut = self.cut.get(&tag.lease_id);
+        if was_cut.is_some_and(|cut| *cut >= tag.generation) {
+            return Err(AlreadyCut);
+        }
+        if let Some(access) = self.access.get_mut(&tag.lease_id) {
+            access.until = until;
+        }
+        Ok(())
     }
 
     pub(super) fn happens(&mut self, event: Event) {
@@ -240,7 +245,7 @@ impl World {
     }
 
     fn carried_out(&mut self, order: Order) -> Report {
-        let failed = |step: &str| StepError::new(step, "on purpose");
+        let failed = |step: &'static str| StepError::new(step, "on purpose");
         match order {
             Order::Bind(order) => Report::Bind(order.tag, self.bind(&order)),
             Order::Rotate(tag) => Report::Rotate(
@@ -293,7 +298,8 @@ impl World {
                 }
                 Report::Reset(resource_id, Ok(()))
             }
-            Order::Extend(..) | Order::Fenced(_) => unreachable!("done where it is dispatched"),
+            Order::Extend(tag, until) => Report::Extended(tag, until, self.extended(tag, until)),
+            Order::Fenced(_) => unreachable!("done where it is dispatched"),
         }
     }
 

@@ -10,7 +10,7 @@ pub(crate) fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
     lab.rdma.fail_next(faults);
     let error = lab.backend.cut(tag(1, 1), Farewell::Brief).unwrap_err();
     println!("{error}");
-    error.step
+    error.step.name().to_owned()
 }
 
 /// A failed cut of a lease in use withholds the bytes until a reset has verified.
@@ -79,7 +79,7 @@ fn a_reset_that_fails_leaves_everything_withheld() {
         "destroy_qp"
     );
     assert_eq!(
-        reset(&lab, tag(1, 1), pages(0, 1)).unwrap_err().step,
+        reset(&lab, tag(1, 1), pages(0, 1)).unwrap_err().step.name(),
         "destroy_qp"
     );
     assert!(lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).is_err());

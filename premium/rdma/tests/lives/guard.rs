@@ -71,7 +71,7 @@ fn shut(pair: GuardedPair) -> Result<bool, StepError> {
 fn every_queue_pair_is_told_before_its_keys_are_and_until_its_cut() {
     let (lab, guard) = guarded();
     let (client, rdma) = lab.grant(1, pages(0, 1));
-    lab.backend.extend(tag(1, 1), BootTime(7));
+    lab.backend.extend(tag(1, 1), BootTime(7)).unwrap();
     lab.cut(tag(1, 1));
     let number = rdma.qp_num;
     let [opens, ends] = ["opens", "ends"].map(|it| format!("{it} 1 {number}"));
@@ -151,7 +151,7 @@ fn what_is_told_wrongly_shuts_nothing() {
     };
     for wrong in [absent, elsewhere] {
         let refused = shut(wrong).unwrap_err();
-        assert_eq!(refused.step, "modify_qp ERR", "{refused}");
+        assert_eq!(refused.step.name(), "modify_qp ERR", "{refused}");
     }
     let written = client.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1]);
     assert_eq!(written, Ok(()));
@@ -171,7 +171,7 @@ fn unguarded_nobody_gets_access_who_has_none() {
     let Err(BindError::Failed(error)) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(error.step, "reach the watchdog");
+    assert_eq!(error.step.name(), "reach the watchdog");
     let rdma = lab.bind(tag(1, 2), pages(0, 1), Some(new.peer())).unwrap();
     new.connect(&rdma).unwrap();
     lab.cut_and_release(tag(1, 2), pages(0, 1));

@@ -1,0 +1,160 @@
+//! Another deadline: an order to every path, and what waits for its acknowledgement.
+//!
+//! The deadline of before is in force until every path has agreed. Then whoever asked is told, or the next step is
+//! taken. A path that has cut the binding already refuses, and the lease ends. An acknowledgement that does not come in
+//! time changes nothing: the lease goes on until the deadline that it has, and whoever asked is told so.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass};
+
+use crate::{
+    AlreadyCut, BindError, BootTime, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
+    ending::not_done_within,
+    lease::{Outstanding, Waiting},
+};
+
+/// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
+/// this covers what it has in flight.
+const RENEWAL_OVERLAP: Duration = Duration::from_secs(5);
+
+/// A deadline that is ordered and not acknowledged.
+#[derive(Clone, Debug)]
+pub(crate) struct Extending {
+    pub(crate) to: BootTime,
+    pub(crate) then: Then,
+}
+
+/// What the acknowledgement lets happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Then {
+    /// The lease has another term, and another key where it rotates.
+    Renew {
+        secs: u32,
+        expires_at_unix_ms: u64,
+        rotates: bool,
+    },
+    /// The next binding is ordered: no path opens whose end nobody would know, were this process to die behind it.
+    Bind,
+    /// The binding that was made is told.
+    Tell(Box<Binding>),
+}
+
+impl LeaseTable {
+    pub(crate) fn extend(&mut self, now: Now, id: LeaseId, to: BootTime, then: Then) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.since = now.boot;
+        lease.extending = Some(Box::new(Extending { to, then }));
+        let order = Order::Extend(lease.tag(), to);
+        self.order(order);
+        self.arm(id);
+    }
+
+    /// What waited for the acknowledgement waits no more, and a binding that was to be ordered is not on its way.
+    pub(crate) fn stop_extending(&mut self, id: LeaseId) -> Option<Then> {
+        let lease = self.leases.get_mut(&id)?;
+        let then = lease.extending.take()?.then;
+        if lease
+            .outstanding
+            .take_if(|it| *it == Outstanding::Term)
+            .is_some()
+        {
+            let name = lease.tenant.clone();
+            self.arrived(&name);
+        }
+        Some(then)
+    }
+
+    pub(crate) fn extended(
+        &mut self,
+        now: Now,
+        tag: Tag,
+        to: BootTime,
+        outcome: Result<(), AlreadyCut>,
+    ) {
+        let lease = self.leases.get_mut(&tag.lease_id);
+        let lease = lease.filter(|lease| lease.tag() == tag);
+        let Some(lease) = lease.filter(|it| it.extending.as_ref().is_some_and(|it| it.to == to))
+        else {
+            return self.note(Note::Stale(tag, "extended"));
+        };
+        if let Err(refusal) = outcome {
+            self.note(Note::NotExtended(tag, StepError::new("extend", refusal)));
+            return self.end(
+                now,
+                tag.lease_id,
+                Event::Revoke,
+                EndCause::BindingFailed,
+                None,
+            );
+        }
+        match lease.extending.take().map(|it| it.then) {
+            Some(Then::Renew {
+                secs,
+                expires_at_unix_ms,
+                rotates,
+            }) => {
+                if !lease.step(Event::Renew) {
+                    return;
+                }
+                lease.set_term(secs, to, expires_at_unix_ms);
+                // Over before the next renewal can come, however short the term.
+                let overlap = RENEWAL_OVERLAP.min(lease.term / 2);
+                if rotates && lease.step(Event::Rebind) {
+                    self.rotate_now(now, tag, overlap);
+                } else {
+                    self.settle(now, tag.lease_id);
+                }
+            }
+            Some(Then::Bind) => self.order_bind(now, tag.lease_id),
+            Some(Then::Tell(binding)) => self.use_binding(now, tag.lease_id, binding),
+            None => {}
+        }
+        // The term may be over by now.
+        self.catch_up(now, tag.lease_id);
+    }
+
+    /// No path has agreed in time.
+    pub(crate) fn extension_is_overdue(&mut self, now: Now, id: LeaseId) {
+        let Some(then) = self.stop_extending(id) else {
+            return;
+        };
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let tag = lease.tag();
+        let error = StepError::new("extend", not_done_within(self.policy.extend_within));
+        match then {
+            Then::Renew { .. } => {
+                let waiting = core::mem::take(&mut lease.waiting);
+                self.note(Note::NotExtended(tag, error));
+                for waiting in waiting {
+                    if let Waiting::Renew(ticket) = waiting {
+                        self.answer(ticket, Err(not_extended(id)));
+                    }
+                }
+                self.arm(id);
+            }
+            Then::Bind => self.not_bound(now, tag, &BindError::Failed(error)),
+            Then::Tell(_) if lease.state == State::Binding => {
+                self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
+            }
+            // The binding before was cut for this one.
+            Then::Tell(_) => self.not_bound(now, tag, &BindError::Lost(error)),
+        }
+    }
+}
+
+fn not_extended(id: LeaseId) -> Refusal {
+    Refusal::new(
+        LeaseError::Unavailable,
+        RefusalClass::Transient,
+        alloc::format!(
+            "the node could not renew lease {id}: a path did not answer; the lease goes on until the deadline that it \
+             had, ask again"
+        ),
+    )
+}
