@@ -12,8 +12,8 @@ use fabricbios_lease::{
     Report, Tag, Ticket,
 };
 use fabricbios_wire::{
-    Binding, LeaseAllocRequest, LeaseId, RdmaBinding, RdmaPeer, RdmaStrategy, Request, ResourceId,
-    ResourceType, Role, Transport,
+    Binding, LeaseAllocRequest, LeaseId, LeaseTerms, MemTerms, RdmaBinding, RdmaPeer, RdmaStrategy,
+    Request, ResourceId, ResourceType, Role, Transport,
 };
 use nix::time::{ClockId, clock_gettime};
 
@@ -318,12 +318,14 @@ fn arena(pages: u64) -> Offer {
 
 fn wanted(lease_secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        rdma_peers: vec![RdmaPeer {
-            qpn: 17,
-            psn: 3,
-            gid: [1; 16],
-            path_mtu: 0,
-        }],
+        terms: LeaseTerms::Mem(MemTerms {
+            rdma_peers: vec![RdmaPeer {
+                qpn: 17,
+                psn: 3,
+                gid: [1; 16],
+                path_mtu: 0,
+            }],
+        }),
         ..LeaseAllocRequest::new(ResourceType::Mem, PAGE, lease_secs)
     }
 }

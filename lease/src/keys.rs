@@ -8,11 +8,11 @@ use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer};
 use crate::{
     Asked, BindError, BindOrder, BlockOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
     Tag,
-    admission::check_peers,
     config::{CUT_PATIENCES, OVERLAP_MS_MAX},
+    kinds::{check_peers, rules},
     lease::{Lease, OldKey, Outstanding, Waiting},
     requests::Decision,
-    roads::{takes_datagrams, takes_peers},
+    roads::takes_datagrams,
     standing::{busy, invalid},
 };
 
@@ -248,7 +248,7 @@ impl Lease {
             extent: self.extent,
             transport: self.effective.transport.unwrap_or_default(),
             peers: self.peers.clone(),
-            block: self.block.as_deref().map(|terms| BlockOrder {
+            block: self.terms().block().map(|terms| BlockOrder {
                 tenant: self.tenant.clone(),
                 terms: terms.clone(),
                 grace: self.grace,
@@ -272,6 +272,6 @@ impl Lease {
 
     pub(crate) fn takes_peers(&self) -> bool {
         let road = self.effective.transport;
-        road.is_some_and(|road| takes_peers(self.kind, road))
+        road.is_some_and(|road| rules(&self.terms()).takes_peers(road))
     }
 }

@@ -1,11 +1,11 @@
 //! One lease that is not over.
 
-use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, BlockTerms, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
-    LeaseStatus, PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
+    LeaseStatus, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
@@ -72,8 +72,8 @@ pub(crate) struct Lease {
     /// While cutting: when a thread began with it, or when a cut of its kind moved after that.
     pub(crate) cut_moved: Option<BootTime>,
     pub(crate) effective: Effective,
-    /// Of a lease of blocks: what was asked for, as it is enforced.
-    pub(crate) block: Option<Box<BlockTerms>>,
+    /// What was stated that only its kind has, as it is enforced; absent where that is nothing.
+    pub(crate) terms: Option<Box<LeaseTerms>>,
     pub(crate) peers: Vec<RdmaPeer>,
     /// While other ones are being connected: those that the binding in use is for.
     pub(crate) peers_before: Option<Vec<RdmaPeer>>,
@@ -120,6 +120,14 @@ impl Lease {
             .next(event)
             .map(|next| self.state = next)
             .is_some()
+    }
+
+    /// What was stated that only its kind has, as it is enforced.
+    pub(crate) fn terms(&self) -> Cow<'_, LeaseTerms> {
+        match self.terms.as_deref() {
+            Some(terms) => Cow::Borrowed(terms),
+            None => Cow::Owned(LeaseTerms::plain(self.kind)),
+        }
     }
 
     pub(crate) fn tag(&self) -> Tag {
@@ -303,7 +311,7 @@ impl Lease {
             ended: (!lives).then_some(phase),
             cannot_go_on: self.cannot_go_on,
             fenced_by_release: self.fenced_by_release,
-            block: self.block.clone(),
+            terms: self.terms.clone(),
             ..self.to_ended(phase).record(self.id)
         }
     }

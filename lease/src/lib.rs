@@ -22,6 +22,7 @@ mod fate;
 mod fencing;
 mod gate;
 mod keys;
+mod kinds;
 mod lease;
 mod life;
 mod list;

@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, string::String, sync::Arc};
 
 use fabricbios_wire::{
-    BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
+    Effective, Generation, LeaseEnd, LeaseId, LeasePhase, LeaseTerms, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::{BootTime, Extent};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
 /// formats without names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 4;
+pub const RECORDS_VERSION: u8 = 5;
 
 /// What survives of a lease: enough to go on with it, or to answer LEASE_QUERY after it ended; nothing
 /// secret.
@@ -52,8 +52,9 @@ pub struct LeaseRecord {
     pub cannot_go_on: bool,
     /// Where `ended` is `Fenced`: it is cut, and all that failed is its release.
     pub fenced_by_release: bool,
-    /// Of a lease of blocks, as long as it holds some: what was asked for, as it is enforced.
-    pub block: Option<Box<BlockTerms>>,
+    /// What was stated that only its kind has, as it is enforced; absent where that is nothing, and when
+    /// it holds nothing any more.
+    pub terms: Option<Box<LeaseTerms>>,
 }
 
 /// A lease that is over, in memory: the tenant's name is shared.
@@ -110,7 +111,7 @@ impl Ended {
             end: self.end.clone(),
             cannot_go_on: false,
             fenced_by_release: false,
-            block: None,
+            terms: None,
         }
     }
 }

@@ -299,7 +299,7 @@ impl Lease {
             cut_ordered: false,
             cut_moved: None,
             effective: record.effective,
-            block: record.block.clone(),
+            terms: record.terms.clone(),
             peers: Vec::new(),
             peers_before: None,
             binding: None,

@@ -3,30 +3,35 @@
 use anyhow::{Context, bail};
 use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, RECORDS_VERSION};
 use fabricbios_wire::{
-    BlockTerms, Effective, Generation, LeaseId, LeasePhase, ResourceId, ResourceType,
+    BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The version before, which is still read.
+/// Versions before, which are still read.
 const VERSION_3: u8 = 3;
+const VERSION_4: u8 = 4;
 
-/// What can be read in the shape that it had in [`VERSION_3`].
+/// What can be read in the shapes that it had in versions before.
 pub(crate) trait Record: DeserializeOwned {
-    /// That shape.
+    /// In [`VERSION_3`].
     type Version3: DeserializeOwned + Into<Self>;
+    /// In [`VERSION_4`].
+    type Version4: DeserializeOwned + Into<Self>;
 }
 
 impl Record for LeaseRecord {
-    type Version3 = LeaseVersion3;
+    type Version3 = LeaseBefore5<NoEnd>;
+    type Version4 = LeaseBefore5<Option<Box<LeaseEnd>>>;
 }
 
 impl Record for FenceRecord {
     type Version3 = Self;
+    type Version4 = Self;
 }
 
-/// A [`LeaseRecord`] without its end.
+/// A [`LeaseRecord`] that knows blocks by name.
 #[derive(Deserialize)]
-pub(crate) struct LeaseVersion3 {
+pub(crate) struct LeaseBefore5<End> {
     lease_id: LeaseId,
     tenant: String,
     resource_id: ResourceId,
@@ -41,13 +46,24 @@ pub(crate) struct LeaseVersion3 {
     grace_secs: u32,
     deadline: BootTime,
     ended: Option<LeasePhase>,
+    end: End,
     cannot_go_on: bool,
     fenced_by_release: bool,
     block: Option<Box<BlockTerms>>,
 }
 
-impl From<LeaseVersion3> for LeaseRecord {
-    fn from(old: LeaseVersion3) -> Self {
+/// [`VERSION_3`] does not say why a lease ended: no byte of a record.
+#[derive(Deserialize)]
+pub(crate) struct NoEnd;
+
+impl From<NoEnd> for Option<Box<LeaseEnd>> {
+    fn from(_: NoEnd) -> Self {
+        None
+    }
+}
+
+impl<End: Into<Option<Box<LeaseEnd>>>> From<LeaseBefore5<End>> for LeaseRecord {
+    fn from(old: LeaseBefore5<End>) -> Self {
         Self {
             lease_id: old.lease_id,
             tenant: old.tenant,
@@ -63,10 +79,10 @@ impl From<LeaseVersion3> for LeaseRecord {
             grace_secs: old.grace_secs,
             deadline: old.deadline,
             ended: old.ended,
-            end: None,
+            end: old.end.into(),
             cannot_go_on: old.cannot_go_on,
             fenced_by_release: old.fenced_by_release,
-            block: old.block,
+            terms: old.block.map(|terms| Box::new((*terms).into())),
         }
     }
 }
@@ -76,16 +92,17 @@ pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
     postcard::to_extend(record, vec![RECORDS_VERSION])
 }
 
-/// Bytes as a record, if this version of the daemon or the one before wrote them, whole.
+/// Bytes as a record, if this version of the daemon or one of the two before wrote them, whole.
 pub(crate) fn decode<T: Record>(bytes: &[u8]) -> anyhow::Result<T> {
     let Some((&version, record)) = bytes.split_first() else {
         bail!("the journal holds an empty record; {ADVICE}");
     };
     match version {
         RECORDS_VERSION => read(record),
+        VERSION_4 => read::<T::Version4>(record).map(Into::into),
         VERSION_3 => read::<T::Version3>(record).map(Into::into),
         _ => bail!(
-            "the journal holds a record of version {version}, not {VERSION_3} or {RECORDS_VERSION}; {ADVICE}"
+            "the journal holds a record of version {version}, not {VERSION_3} to {RECORDS_VERSION}; {ADVICE}"
         ),
     }
 }
@@ -177,9 +194,9 @@ mod tests {
         );
         assert!(
             leases[1]
-                .block
+                .terms
                 .as_ref()
-                .is_some_and(|terms| terms.read_only)
+                .is_some_and(|terms| terms.block().is_some_and(|it| it.read_only))
         );
         let pools = recovered.pools.iter();
         assert_eq!(

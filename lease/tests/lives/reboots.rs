@@ -69,8 +69,8 @@ fn is_cut_and_released(world: &mut World, tag: Tag, extent: Extent) {
 fn on_the_same_boot_a_lease_goes_on_as_it_was() {
     let mut before = world();
     let mut wanted = blocks(10, 5);
-    wanted.block.host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
-    wanted.block.mutual_auth = true;
+    block_terms(&mut wanted).host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
+    block_terms(&mut wanted).mutual_auth = true;
     let tag = before.granted_for(wanted.clone());
     let told = before.query(tag.lease_id);
     before.pass_ms(4_000);
@@ -79,7 +79,10 @@ fn on_the_same_boot_a_lease_goes_on_as_it_was() {
     assert!(order.adopts, "a client may be using it");
     assert_eq!(order.transport, NvmeTcp);
     let block = order.block.unwrap();
-    assert_eq!((&*block.tenant, block.terms), ("alice", wanted.block));
+    assert_eq!(
+        (&*block.tenant, block.terms),
+        ("alice", block_terms(&mut wanted).clone())
+    );
     assert_eq!(block.grace, Duration::from_secs(5));
     assert_eq!(order.extent, extent(&before, tag));
     assert_eq!(holders(&after), [(order.tag, order.extent)]);

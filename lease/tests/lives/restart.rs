@@ -99,7 +99,7 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
 fn a_lease_over_both_roads_goes_on_without_its_queue_pairs() {
     let mut before = World::lasting(&[Transport::Both]);
     let mut wanted = over(Transport::Both, 10, 0);
-    wanted.rdma_peers = vec![peer()];
+    wanted = wanted.with_terms(to_peers(vec![peer()]));
     before.ask(Request::LeaseAlloc(wanted));
     let tag = before.bind_order().tag;
     before.report(Report::Bind(tag, Ok(binding_over(Transport::Both, 7))));

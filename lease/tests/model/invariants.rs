@@ -413,7 +413,7 @@ pub(crate) fn invariant_permanent_means_never(
     let Err(refusal) = answer else { return };
     if refusal.error == LeaseError::CapacityExceeded && refusal.class != RefusalClass::Policy {
         let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
-        let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type;
+        let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type();
         let road = |offer: &&Offer| {
             let mut roads = offer.transports.iter();
             let road = |road: &Transport| {
@@ -434,11 +434,11 @@ pub(crate) fn invariant_permanent_means_never(
 /// Only memory over RDMA has queue pairs of the client, only NVMe-oF has hosts, and NVMe-oF cannot be
 /// read-only.
 fn goes_over(road: Transport, offer: &Offer, wanted: &LeaseAllocRequest) -> bool {
-    let blocks = wanted.resource_type == ResourceType::Block;
-    if !blocks {
-        return wanted.rdma_peers.is_empty() || matches!(road, Transport::Rdma | Transport::Both);
-    }
+    let Some(block) = wanted.terms.block() else {
+        let peers = wanted.terms.rdma_peers();
+        return peers.is_empty() || matches!(road, Transport::Rdma | Transport::Both);
+    };
     let udp = road == Transport::Udp;
-    let read_only = offer.read_only || wanted.block.read_only;
-    wanted.rdma_peers.is_empty() && (udp || !read_only) && !(udp && wanted.block.names_host())
+    let read_only = offer.read_only || block.read_only;
+    (udp || !read_only) && !(udp && block.names_host())
 }

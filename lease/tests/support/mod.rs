@@ -317,8 +317,20 @@ pub(crate) fn block_binding_over(road: Transport, key: u8) -> Binding {
 pub(crate) fn request(capacity: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         grace_secs: grace,
-        rdma_peers: vec![peer()],
+        terms: to_peers(vec![peer()]).into(),
         ..LeaseAllocRequest::new(ResourceType::Mem, capacity, secs)
+    }
+}
+
+pub(crate) fn to_peers(rdma_peers: Vec<RdmaPeer>) -> MemTerms {
+    MemTerms { rdma_peers }
+}
+
+/// Of a request for blocks.
+pub(crate) fn block_terms(wanted: &mut LeaseAllocRequest) -> &mut BlockTerms {
+    match &mut wanted.terms {
+        LeaseTerms::Block(terms) => terms,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -371,7 +383,7 @@ pub(crate) fn rotated(rkey: u32, previous: u32) -> Binding {
 pub(crate) fn over(road: Transport, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         transport: road,
-        rdma_peers: vec![],
+        terms: LeaseTerms::plain(ResourceType::Mem),
         ..request(PAGE, secs, grace)
     }
 }
