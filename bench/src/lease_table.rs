@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricbios_lease::{
-    Asked, BootTime, Effect, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Proof,
-    Report, Tag, Ticket,
+    Asked, BootTime, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy,
+    Proof, Report, Tag, Ticket,
 };
 use fabricbios_wire::{
     Binding, LeaseAllocRequest, LeaseId, LeaseTerms, MemTerms, RdmaBinding, RdmaPeer, RdmaStrategy,
@@ -310,7 +310,9 @@ fn arena(pages: u64) -> Offer {
         capacity: pages * PAGE,
         align: PAGE,
         transports: vec![Transport::Rdma],
+        ends: vec![Transport::Rdma],
         outlives: Outlives::Nothing,
+        fence_scope: FenceScope::Whole,
         layout: Layout::Stretches,
         read_only: false,
     }

@@ -5,16 +5,18 @@ use alloc::{format, string::String, vec::Vec};
 
 use fabricbios_wire::{
     Effective, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass, ResourceId,
-    ResourceType, Transport,
+    Transport,
 };
 
-use crate::{Extent, LeaseTable, Wanted, kinds::rules, resource::Resource, roads::check_road};
+use crate::{
+    LeaseTable, Placement, Wanted, kinds::rules, resource::Resource, roads::check_road, room::Need,
+};
 
 /// A place for a lease.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) resource_id: ResourceId,
-    pub(crate) extent: Extent,
+    pub(crate) placement: Placement,
     pub(crate) effective: Effective,
     /// As they are enforced.
     pub(crate) terms: LeaseTerms,
@@ -48,14 +50,14 @@ impl LeaseTable {
         self.check_offered(request)?;
         let resource = self.choose(request)?;
         let road = check_road(resource, request)?;
-        let Some(extent) = resource.free.take(request.capacity) else {
+        let Some(placement) = resource.free.take(need(request)) else {
             let id = resource.id;
             return Err(self.no_room(id, request));
         };
         let terms = rules(&request.terms).enforced(resource.read_only);
         Ok(Admitted {
             resource_id: resource.id,
-            extent,
+            placement,
             effective: Effective {
                 transport: Some(road),
                 rotate_on_renew: request.rotate_on_renew,
@@ -117,11 +119,7 @@ impl LeaseTable {
     /// Tells what cannot be leased at all from what is not leased here.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
-        let leasable = !matches!(
-            kind,
-            ResourceType::Scheduler | ResourceType::Vendor | ResourceType::Unknown(_)
-        );
-        if !leasable {
+        if matches!(request.terms, LeaseTerms::Other(_)) {
             return refuse(
                 LeaseError::InvalidArgs,
                 RefusalClass::Permanent,
@@ -200,6 +198,7 @@ impl LeaseTable {
     }
 
     fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
+        let need = need(request);
         let rank = |resource: &Resource| {
             (
                 resource.usable < request.capacity,
@@ -208,8 +207,8 @@ impl LeaseTable {
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
                 resource.is_fenced(),
-                resource.free.longest() < request.capacity,
-                resource.free.longest(),
+                resource.free.most(need.shared) < request.capacity,
+                resource.free.most(need.shared),
             )
         };
         self.resources
@@ -226,8 +225,10 @@ impl LeaseTable {
             None => resource.id == chosen || resource.may_serve(request),
         };
         let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
-        let most = |of: fn(&Resource) -> u64| fitting.iter().map(|it| of(it)).max().unwrap_or(0);
-        let (usable, longest) = (most(|it| it.usable), most(|it| it.free.longest()));
+        let most =
+            |of: &dyn Fn(&Resource) -> u64| fitting.iter().map(|it| of(it)).max().unwrap_or(0);
+        let shared = need(request).shared;
+        let (usable, longest) = (most(&|it| it.usable), most(&|it| it.free.most(shared)));
         let class = match request.capacity > usable {
             true => RefusalClass::Permanent,
             false => RefusalClass::Transient,
@@ -255,6 +256,13 @@ impl Resource {
     fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
         let serves = self.kind == request.resource_type() && self.road(request).is_some();
         serves && !self.withheld && !self.is_fenced()
+    }
+}
+
+fn need(request: &LeaseAllocRequest) -> Need {
+    Need {
+        amount: request.capacity,
+        shared: rules(&request.terms).shares_units(),
     }
 }
 

@@ -6,7 +6,7 @@ use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BindError, BindOrder, BootTime, Extent, Farewell, LeaseRecord, Note, Proof, StepError, Tag,
+    BindError, BindOrder, BootTime, Farewell, LeaseRecord, Note, Placement, Proof, StepError, Tag,
 };
 
 /// Whom an answer is for: chosen by the driver, given back to it.
@@ -69,9 +69,9 @@ pub enum Order {
     /// [`crate::Backend::cut`].
     Cut(Tag, Farewell),
     /// [`crate::Backend::release`].
-    Release(Tag, Extent),
+    Release(Tag, Placement),
     /// [`crate::Backend::reset`], with every lease that keeps the resource fenced.
-    Reset(ResourceId, Vec<(Tag, Extent)>),
+    Reset(ResourceId, Vec<(Tag, Placement)>),
 }
 
 impl Order {

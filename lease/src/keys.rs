@@ -245,7 +245,7 @@ impl Lease {
     pub(crate) fn bind_order(&self) -> Order {
         Order::Bind(BindOrder {
             tag: self.tag(),
-            extent: self.extent,
+            placement: self.placement.clone(),
             transport: self.effective.transport.unwrap_or_default(),
             peers: self.peers.clone(),
             block: self.terms().block().map(|terms| BlockOrder {

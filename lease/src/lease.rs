@@ -9,7 +9,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
+    BootTime, Event, LeaseRecord, Now, Placement, Policy, State, StepError, Tag, Ticket, Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
     record::Ended,
 };
@@ -54,7 +54,7 @@ pub(crate) struct Lease {
     pub(crate) tenant: Arc<str>,
     pub(crate) resource_id: ResourceId,
     pub(crate) kind: ResourceType,
-    pub(crate) extent: Extent,
+    pub(crate) placement: Placement,
     pub(crate) state: State,
     pub(crate) generation: Generation,
     pub(crate) term: Duration,
@@ -245,7 +245,7 @@ impl Lease {
                 Some(_) => self.bound,
                 None => self.generation,
             },
-            capacity: self.extent.length,
+            capacity: self.placement.amount(),
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,
             renewable_at_unix_ms: match phase {
@@ -304,7 +304,7 @@ impl Lease {
             LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
         );
         LeaseRecord {
-            extent: Some(self.extent),
+            placement: Some(self.placement.clone()),
             term_secs: whole_secs(self.term),
             grace_secs: whole_secs(self.grace),
             deadline: self.deadline,
@@ -338,7 +338,7 @@ impl Lease {
             tenant: self.tenant.clone(),
             resource_id: self.resource_id,
             resource_type: self.kind,
-            capacity: self.extent.length,
+            capacity: self.placement.amount(),
             generation: self.generation,
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,

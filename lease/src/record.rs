@@ -7,7 +7,7 @@ use fabricbios_wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{BootTime, Extent};
+use crate::{BootTime, Placement};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
 /// formats without names would read one shape as another.
@@ -28,7 +28,7 @@ pub struct LeaseRecord {
     /// How much.
     pub capacity: u64,
     /// Which part of the resource; absent when that is anybody's again.
-    pub extent: Option<Extent>,
+    pub placement: Option<Placement>,
     /// Bindings it had.
     pub generation: Generation,
     /// Wall clock.
@@ -99,7 +99,7 @@ impl Ended {
             resource_id: self.resource_id,
             resource_type: self.resource_type,
             capacity: self.capacity,
-            extent: None,
+            placement: None,
             generation: self.generation,
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,

@@ -84,7 +84,7 @@ impl LeaseTable {
         let admitted = self.admit(request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
-        self.lives(&name, lease.id, lease.kind, lease.extent.length);
+        self.lives(&name, lease.id, lease.kind, lease.placement.amount());
         self.on_its_way(&name);
         self.leases.insert(lease.id, lease);
         self.order(order);
@@ -104,7 +104,7 @@ impl LeaseTable {
             tenant: self.tenant_name(&asked.tenant),
             resource_id: admitted.resource_id,
             kind: request.resource_type(),
-            extent: admitted.extent,
+            placement: admitted.placement.clone(),
             state: State::Binding,
             generation: Generation(1),
             term: Duration::from_secs(request.lease_secs.into()),

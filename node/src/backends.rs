@@ -135,9 +135,12 @@ impl Backends {
         let on_report = move |report| reports(whose.clone(), report);
         let (again, proving) = (owner.clone(), of_kind.proving.clone());
         pool.run(owner, move || match order {
-            Order::Release(tag, extent) => release(&backend, tag, extent, &on_report, |failed| {
-                healing.try_later(failed);
-            }),
+            Order::Release(tag, placement) => {
+                let extent = placement.extent();
+                release(&backend, tag, extent, &on_report, |failed| {
+                    healing.try_later(failed);
+                });
+            }
             Order::Cut(tag, farewell) => {
                 on_report(Report::EndBegan(tag));
                 if !backend.sever(tag) {
@@ -173,6 +176,8 @@ fn carry_out(backend: &dyn Backend, order: Order, on_report: &dyn Fn(Report)) {
             Report::RetireKey(tag, backend.retire_key(tag))
         }
         Order::Reset(resource_id, leases) => {
+            let leases = leases.into_iter();
+            let leases: Vec<_> = leases.map(|(tag, it)| (tag, it.extent())).collect();
             Report::Reset(resource_id, backend.reset(resource_id, &leases))
         }
         // Carried out where they are dispatched.

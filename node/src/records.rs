@@ -1,7 +1,7 @@
 //! The journal's form of the table's records: a version, then the record.
 
 use anyhow::{Context, bail};
-use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, RECORDS_VERSION};
+use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, Placement, RECORDS_VERSION};
 use fabricbios_wire::{
     BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
 };
@@ -29,7 +29,7 @@ impl Record for FenceRecord {
     type Version4 = Self;
 }
 
-/// A [`LeaseRecord`] that knows blocks by name.
+/// A [`LeaseRecord`] that knows blocks by name, and stretches only.
 #[derive(Deserialize)]
 pub(crate) struct LeaseBefore5<End> {
     lease_id: LeaseId,
@@ -70,7 +70,7 @@ impl<End: Into<Option<Box<LeaseEnd>>>> From<LeaseBefore5<End>> for LeaseRecord {
             resource_id: old.resource_id,
             resource_type: old.resource_type,
             capacity: old.capacity,
-            extent: old.extent,
+            placement: old.extent.map(Placement::Stretch),
             generation: old.generation,
             granted_at_unix_ms: old.granted_at_unix_ms,
             expires_at_unix_ms: old.expires_at_unix_ms,

@@ -99,7 +99,7 @@ impl Roads {
         let closed = self.rdma.cut(order.tag, Farewell::None).map(drop);
         match is_new {
             true => {
-                let release = || self.rdma.release(order.tag, order.extent, &|| ());
+                let release = || self.rdma.release(order.tag, order.extent(), &|| ());
                 stranded_unless(closed.and_then(|()| release()), error)
             }
             false => self.close_udp(order.tag, stranded_unless(closed, error)),
@@ -200,6 +200,7 @@ impl Backend for Roads {
         let offers = self.rdma.probe()?.into_iter();
         let both = |offer| Offer {
             transports: vec![Transport::Rdma, Transport::Udp, Transport::Both],
+            ends: vec![Transport::Udp, Transport::Rdma],
             outlives,
             ..offer
         };

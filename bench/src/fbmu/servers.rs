@@ -5,7 +5,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 use anyhow::Context;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_fallback_udp::{DataKey, FbmuBackend, FbmuConfig, Plain, ReplyBuffer};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Tag};
+use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Placement, Tag};
 use fabricbios_wire::{
     Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
     Transport,
@@ -37,10 +37,10 @@ impl Leased {
         };
         let order = BindOrder {
             tag,
-            extent: Extent {
+            placement: Placement::Stretch(Extent {
                 offset: 0,
                 length: bytes,
-            },
+            }),
             transport: Transport::Udp,
             peers: Vec::new(),
             block: None,

@@ -4,8 +4,8 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
-    StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Extent, Farewell, FenceScope, Layout, Offer, Outlives,
+    Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, ResourceId, Transport};
 
@@ -98,7 +98,9 @@ impl Backend for FbmuBackend {
             capacity: self.arena.bytes(),
             align: ALIGN,
             transports: vec![Transport::Udp],
+            ends: vec![Transport::Udp],
             outlives: Outlives::arena(self.arena.backing().outlives_process),
+            fence_scope: FenceScope::Whole,
             layout: Layout::Stretches,
             read_only: false,
         }])

@@ -13,7 +13,7 @@ impl FbmuBackend {
         let slot = self.claim(order)?;
         let bytes = Bytes {
             arena: Arc::clone(&self.arena),
-            extent: order.extent,
+            extent: order.extent(),
         };
         self.road.bind(&slot, order.tag, bytes)
     }
@@ -28,7 +28,7 @@ impl FbmuBackend {
             let detail = format!("{:?} on {} is not ours", what.0, what.1);
             return Err(StepError::new("check order", detail));
         }
-        self.check_extent(order.extent)
+        self.check_extent(order.extent())
     }
 
     pub(super) fn check_extent(&self, extent: Extent) -> Result<(), StepError> {
@@ -43,7 +43,10 @@ impl FbmuBackend {
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Bytes>>, BindError> {
-        let claimed = self.road.custody().claim(order.tag.lease_id, order.extent);
+        let claimed = self
+            .road
+            .custody()
+            .claim(order.tag.lease_id, order.extent());
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
             _ => {

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_fallback_udp::{Coordinates, FbmuBackend, FbmuConfig};
-use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{Backend, BindOrder, BootTime, Extent, Farewell, Placement, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
 pub(crate) use proxy::Proxy;
@@ -48,10 +48,10 @@ impl Node {
         self.address = backend.local_addr();
         let order = BindOrder {
             tag: self.tag(),
-            extent: Extent {
+            placement: Placement::Stretch(Extent {
                 offset: 0,
                 length: self.arena.bytes(),
-            },
+            }),
             transport: Transport::Udp,
             peers: Vec::new(),
             block: None,

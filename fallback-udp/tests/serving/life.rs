@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricbios_lease::{Backend, BindError, BootTime, Extent, Farewell, Outlives};
+use fabricbios_lease::{Backend, BindError, BootTime, Extent, Farewell, Outlives, Placement};
 use fabricbios_wire::{DataStatus, ResourceId, Transport};
 
 use crate::{
@@ -127,7 +127,7 @@ fn a_second_release_touches_no_bytes() {
     fixture.cut(1);
     fixture.release(1);
     let mut next = order(9, 1);
-    next.extent = extent(1);
+    next.placement = extent(1).into();
     let binding = fixture.backend.bind(&next).unwrap();
     fixture.backend.extend(tag(9, 1), in_a_minute());
     let mut client = fixture.client(9, &binding);
@@ -228,11 +228,14 @@ fn orders_that_make_no_sense_are_refused() {
         Err(BindError::Failed(_))
     ));
     let mut overlapping = order(2, 1);
-    overlapping.extent.offset -= PAGE;
+    overlapping.placement = extent(1).into();
     let mut foreign = order(3, 1);
     foreign.transport = Transport::Rdma;
     let mut outside = order(4, 1);
-    outside.extent.offset = ARENA;
+    outside.placement = Placement::Stretch(Extent {
+        offset: ARENA,
+        ..extent(4)
+    });
     for order in [overlapping, foreign, outside] {
         assert!(fixture.backend.bind(&order).is_err(), "{order:?}");
     }

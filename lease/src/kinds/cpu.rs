@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String};
 
-use fabricbios_wire::{CpuTerms, Effective, LeaseTerms, ResourceType};
+use fabricbios_wire::{CpuIsolationClass, CpuTerms, Effective, LeaseTerms, ResourceType};
 
 use super::Rules;
 
@@ -11,6 +11,10 @@ impl Rules for CpuTerms {
     fn foreign_to(&self, kind: ResourceType) -> String {
         let class = self.isolation.map_or("class", |class| class.name());
         format!("cpu isolation {class} cannot be enforced for a lease of {kind}")
+    }
+
+    fn shares_units(&self) -> bool {
+        self.isolation == Some(CpuIsolationClass::BestEffort)
     }
 
     fn classes(&self) -> Effective {

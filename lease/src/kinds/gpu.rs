@@ -2,7 +2,7 @@
 
 use alloc::{format, string::String};
 
-use fabricbios_wire::{Effective, GpuTerms, LeaseTerms, ResourceType};
+use fabricbios_wire::{Effective, GpuExclusivityClass, GpuTerms, LeaseTerms, ResourceType};
 
 use super::Rules;
 
@@ -11,6 +11,10 @@ impl Rules for GpuTerms {
     fn foreign_to(&self, kind: ResourceType) -> String {
         let class = self.exclusivity.map_or("class", |class| class.name());
         format!("gpu exclusivity {class} cannot be enforced for a lease of {kind}")
+    }
+
+    fn shares_units(&self) -> bool {
+        self.exclusivity == Some(GpuExclusivityClass::Shared)
     }
 
     fn classes(&self) -> Effective {

@@ -38,6 +38,11 @@ pub(crate) trait Rules {
         false
     }
 
+    /// Whether the lease may have its units together with others of which this is true.
+    fn shares_units(&self) -> bool {
+        false
+    }
+
     /// The classes that are stated.
     fn classes(&self) -> Effective {
         Effective::default()

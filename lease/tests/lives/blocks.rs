@@ -234,7 +234,7 @@ fn a_directory_is_given_out_by_amount() {
     }
     assert_eq!(world.available(), 8 * PAGE);
     world.ask(Request::LeaseAlloc(of_pages(8)));
-    let extent = world.bind_order().extent;
+    let extent = world.bind_order().extent();
     assert_eq!((extent.offset, extent.length), (0, 8 * PAGE));
 }
 

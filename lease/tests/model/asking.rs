@@ -42,7 +42,7 @@ impl Pair {
             Effect::Order {
                 order: Order::Bind(order),
                 ..
-            } if order.tag.lease_id == id => Some(order.extent),
+            } if order.tag.lease_id == id => Some(order.extent()),
             _ => None,
         });
         for effect in &effects {

@@ -84,7 +84,7 @@ impl Seen {
             Order::Bind(bind) => {
                 invariant_no_new_lease_on_a_fenced_resource(bind, fenced);
                 invariant_only_ports_are_bound(bind);
-                let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent));
+                let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent()));
                 let before = *self.extents.entry(id).or_insert(place);
                 assert_eq!(before, place, "a lease never moves");
                 self.names(bind.tag);
@@ -105,15 +105,18 @@ impl Seen {
                 let cut = self.cut.contains(&binding) || self.proved.contains(&binding);
                 assert!(cut, "{tag}: fenced before it was cut");
             }
-            Order::Release(tag, extent) => {
+            Order::Release(tag, placement) => {
                 self.names(*tag);
-                assert_eq!(self.extents[&tag.lease_id], (tag.resource_id, *extent));
+                assert_eq!(
+                    self.extents[&tag.lease_id],
+                    (tag.resource_id, placement.extent())
+                );
                 self.invariant_release_waits(*tag, open);
             }
             Order::Reset(id, leases) => {
-                for &(tag, extent) in leases {
+                for &(tag, ref placement) in leases {
                     self.names(tag);
-                    assert_eq!(self.extents[&tag.lease_id], (*id, extent));
+                    assert_eq!(self.extents[&tag.lease_id], (*id, placement.extent()));
                     invariant_nothing_is_on_its_way(tag, open);
                 }
             }
@@ -265,7 +268,7 @@ impl Seen {
         for record in self.journal.leases.values() {
             if outlives_machine(record.resource_id, offers) {
                 let lives = live.iter().any(|info| info.lease_id == record.lease_id);
-                assert_eq!(record.extent.is_some(), lives, "{record:?}");
+                assert_eq!(record.placement.is_some(), lives, "{record:?}");
             }
         }
     }

@@ -127,7 +127,9 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         capacity,
         align: PAGE,
         transports: transports.to_vec(),
+        ends: vec![],
         outlives: Outlives::Nothing,
+        fence_scope: FenceScope::Whole,
         layout: Layout::Stretches,
         read_only: false,
     }
@@ -145,6 +147,7 @@ fn kind_of(id: ResourceId) -> ResourceType {
 fn blocks(offer: Offer) -> Offer {
     Offer {
         outlives: Outlives::Machine,
+        fence_scope: FenceScope::Part,
         ..offer
     }
 }

@@ -173,7 +173,7 @@ impl World {
 
     pub(crate) fn release_order(&mut self) -> (Tag, Extent) {
         match self.order() {
-            Order::Release(tag, extent) => (tag, extent),
+            Order::Release(tag, placement) => (tag, placement.extent()),
             other => panic!("expected a release, got {other:?}"),
         }
     }
@@ -270,7 +270,9 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         capacity,
         align: PAGE,
         transports: vec![Transport::Rdma],
+        ends: vec![],
         outlives: Outlives::Nothing,
+        fence_scope: FenceScope::Whole,
         layout: Layout::Stretches,
         read_only: false,
     }
@@ -281,6 +283,7 @@ pub(crate) fn block_offer() -> Offer {
     Offer {
         transports: vec![Transport::NvmeTcp, Transport::Udp, Transport::Both],
         outlives: Outlives::Machine,
+        fence_scope: FenceScope::Part,
         ..offer(ARENA, 16 * PAGE)
     }
 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Condition, Custody, Extent, Farewell, Offer, Outlives,
-    Proof, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Condition, Custody, Extent, Farewell, FenceScope,
+    Offer, Outlives, Proof, StepError, Tag,
 };
 use fabricbios_pool::Volume;
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
@@ -171,7 +171,7 @@ impl BlockBackend {
         let is_new = !order.adopts && !lease.has_volume;
         let volume = match is_new {
             true => self.create(order, pool),
-            false => pool.reopen(id, order.extent),
+            false => pool.reopen(id, order.extent()),
         };
         let volume = volume.map_err(BindError::Failed)?;
         lease.has_volume = true;
@@ -185,7 +185,7 @@ impl BlockBackend {
             // An export that stays may still use it.
             Err(error @ BindError::Stranded(_)) => Err(error),
             Err(error) if is_new => {
-                let gone = pool.destroy(id, Some(order.extent), &|| ());
+                let gone = pool.destroy(id, Some(order.extent()), &|| ());
                 lease.has_volume = gone.is_err();
                 Err(stranded_unless(gone, error))
             }
@@ -203,7 +203,7 @@ impl BlockBackend {
         if !pool.facts().read_only {
             pool.count_grant(self.ledger.next_grant(resource_id)?)?;
         }
-        pool.create(lease_id, order.extent)
+        pool.create(lease_id, order.extent())
     }
 
     /// Does what ends a lease for good, once.
@@ -241,8 +241,10 @@ impl Backend for BlockBackend {
                 capacity: facts.capacity,
                 align: facts.align,
                 transports: self.roads(facts.read_only),
+                ends: vec![Transport::Udp, Transport::NvmeTcp, Transport::NvmeRdma],
                 outlives: Outlives::Machine,
-                layout: facts.layout,
+                fence_scope: FenceScope::Part,
+                layout: facts.layout.clone(),
                 read_only: facts.read_only,
             }
         });
@@ -254,7 +256,7 @@ impl Backend for BlockBackend {
         match is_new {
             true => self
                 .pool(order.tag.resource_id)?
-                .prepare(order.extent, progress),
+                .prepare(order.extent(), progress),
             false => Ok(()),
         }
     }

@@ -254,7 +254,7 @@ fn tag(id: u128, generation: u32) -> Tag {
 fn order(tag: Tag, transport: Transport) -> BindOrder {
     BindOrder {
         tag,
-        extent: EXTENT,
+        placement: EXTENT.into(),
         transport,
         peers: Vec::new(),
         block: Some(BlockOrder {

@@ -13,7 +13,7 @@ mod world;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use fabricbios_lease::{Layout, Offer, Outlives, Policy};
+use fabricbios_lease::{FenceScope, Layout, Offer, Outlives, Policy};
 use fabricbios_wire::{
     Epoch, Generation, LeaseAllocRequest, NodeId, ResourceId, ResourceType, Transport,
 };
@@ -56,7 +56,9 @@ fn table(world: &World) -> LeaseTable {
         capacity: PAGES * PAGE,
         align: PAGE,
         transports: vec![Transport::NvmeTcp],
+        ends: vec![Transport::NvmeTcp],
         outlives: Outlives::Machine,
+        fence_scope: FenceScope::Part,
         layout: Layout::Stretches,
         read_only: false,
     };

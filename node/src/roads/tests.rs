@@ -1,5 +1,5 @@
 //! Which road is asked what, in which order, and what comes of every failure.
-use fabricbios_lease::Layout;
+use fabricbios_lease::{FenceScope, Layout};
 
 use std::{cell::Cell, time::Duration};
 
@@ -80,7 +80,9 @@ impl Backend for Road {
             } else {
                 Transport::Udp
             }],
+            ends: vec![],
             outlives: Outlives::arena(self.name == "udp"),
+            fence_scope: FenceScope::Whole,
             layout: Layout::Stretches,
             read_only: false,
         }])
@@ -196,7 +198,7 @@ fn tag(generation: u32) -> Tag {
 fn order(generation: u32, transport: Transport) -> BindOrder {
     BindOrder {
         tag: tag(generation),
-        extent: EXTENT,
+        placement: EXTENT.into(),
         transport,
         peers: vec![RdmaPeer {
             qpn: 1,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_arena::{ALIGN, Arena};
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, BootTime, Custody, Extent, Farewell, Layout, Lookup, Offer,
-    Outlives, Proof, StepError, Tag,
+    Backend, BindError, BindOrder, BootTime, Custody, Extent, Farewell, FenceScope, Layout, Lookup,
+    Offer, Outlives, Proof, StepError, Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId, Transport};
 
@@ -183,7 +183,9 @@ impl Backend for RdmaBackend {
             capacity: self.hardware.arena.bytes(),
             align: ALIGN,
             transports: vec![Transport::Rdma],
+            ends: vec![Transport::Rdma],
             outlives: Outlives::arena(self.hardware.arena.backing().outlives_process),
+            fence_scope: FenceScope::Whole,
             layout: Layout::Stretches,
             read_only: false,
         }])

@@ -57,11 +57,11 @@ impl RdmaBackend {
             .peers
             .iter()
             .try_for_each(|peer| self.hardware.check_peer(peer))?;
-        memory::check(&self.hardware.arena, order.extent)
+        memory::check(&self.hardware.arena, order.extent())
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Arc<Slot<Parts>>, BindError> {
-        let claimed = self.custody().claim(order.tag.lease_id, order.extent);
+        let claimed = self.custody().claim(order.tag.lease_id, order.extent());
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
             _ => {
@@ -103,7 +103,7 @@ impl RdmaBackend {
         before: Before,
     ) -> Result<(Parts, Before), BindError> {
         let count = order.peers.len().max(1);
-        match self.hardware.prepare(order.tag, order.extent, count) {
+        match self.hardware.prepare(order.tag, order.extent(), count) {
             Ok(parts) => Ok((parts, before)),
             Err((parts, error)) => {
                 Err(self.give_up(slot, order.tag, parts, before, BindError::Failed(error)))

@@ -11,7 +11,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    Backend, BindError, BindOrder, Extent, Farewell, Layout, Offer, Outlives, Proof, StepError, Tag,
+    Backend, BindError, BindOrder, Extent, Farewell, FenceScope, Layout, Offer, Outlives, Proof,
+    StepError, Tag,
 };
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
@@ -229,7 +230,9 @@ impl Backend for FakeMemory {
             capacity: self.arena_bytes,
             align: 4096,
             transports: vec![self.road],
+            ends: vec![self.road],
             outlives: Outlives::arena(self.road == Transport::Udp),
+            fence_scope: FenceScope::Whole,
             layout: Layout::Stretches,
             read_only: false,
         }])
@@ -241,7 +244,7 @@ impl Backend for FakeMemory {
         if state.cut.get(&lease).is_some_and(|&cut| cut >= generation) {
             return Err(BindError::Cancelled);
         }
-        if order.extent.length == 0 || order.extent.end() > self.arena_bytes {
+        if order.extent().length == 0 || order.extent().end() > self.arena_bytes {
             let error = StepError::new("bind", "outside the arena");
             return Err(BindError::Failed(error));
         }
@@ -257,7 +260,7 @@ impl Backend for FakeMemory {
         };
         let bound = Bound {
             generation,
-            extent: order.extent,
+            extent: order.extent(),
             keys: (0..keys).map(|_| state.fresh_key()).collect(),
             previous: None,
         };

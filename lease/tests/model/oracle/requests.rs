@@ -186,7 +186,7 @@ impl Oracle {
         let lease = &self.leases[at];
         self.orders.push(Order::Bind(BindOrder {
             tag,
-            extent: lease.extent,
+            placement: self.placement(at),
             transport: lease.road,
             peers: lease.peers.clone(),
             block: lease.terms.clone().map(|terms| BlockOrder {
@@ -431,7 +431,8 @@ impl Oracle {
         let by = self.boot + RESET_NS;
         let fenced = self.fenced_on(id);
         let leases = { fenced.iter() }
-            .map(|lease| (self.tag(self.find(lease.id).unwrap()), lease.extent))
+            .map(|lease| self.find(lease.id).unwrap())
+            .map(|at| (self.tag(at), self.placement(at)))
             .collect();
         self.orders.push(Order::Reset(id, leases));
         let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();

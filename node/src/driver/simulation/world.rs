@@ -261,7 +261,8 @@ impl World {
                     }
                 },
             ),
-            Order::Release(tag, extent) => {
+            Order::Release(tag, placement) => {
+                let extent = placement.extent();
                 assert!(
                     !self.access.contains_key(&tag.lease_id),
                     "{tag} is released and reachable"
@@ -307,7 +308,7 @@ impl World {
     }
 
     fn bind(&mut self, order: &BindOrder) -> Result<Binding, BindError> {
-        let (tag, extent) = (order.tag, order.extent);
+        let (tag, extent) = (order.tag, order.extent());
         let was_cut = self.cut.get(&tag.lease_id);
         if was_cut.is_some_and(|cut| *cut >= tag.generation) {
             return Err(BindError::Cancelled);
