@@ -59,13 +59,14 @@ impl LeaseTable {
             resource_id: resource.id,
             placement,
             effective: Effective {
-                transport: Some(road),
+                transport: road,
                 rotate_on_renew: request.rotate_on_renew,
                 ..rules(&terms).classes()
             },
             terms,
-            policy: match request.transport {
-                Transport::Auto => "capacity; road by the resource's preference",
+            policy: match (request.transport, road) {
+                (_, None) => "capacity",
+                (Transport::Auto, _) => "capacity; road by the resource's preference",
                 _ => "capacity; road by request",
             },
         })
@@ -202,7 +203,7 @@ impl LeaseTable {
         let rank = |resource: &Resource| {
             (
                 resource.usable < request.capacity,
-                resource.road(request).is_none(),
+                !resource.fits(request),
                 // Who did not ask for less gets less only where there is nothing else.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
@@ -254,7 +255,7 @@ impl LeaseTable {
 impl Resource {
     /// Whether a request of its kind could be met if there were room.
     fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
-        let serves = self.kind == request.resource_type() && self.road(request).is_some();
+        let serves = self.kind == request.resource_type() && self.fits(request);
         serves && !self.withheld && !self.is_fenced()
     }
 }

@@ -74,7 +74,7 @@ pub struct BindOrder {
     pub tag: Tag,
     /// Which part of the resource; scrubbed before.
     pub placement: Placement,
-    /// Over which road.
+    /// Over which road; `Auto` where the lease has none.
     pub transport: Transport,
     /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
     pub peers: Vec<RdmaPeer>,

@@ -132,19 +132,23 @@ fn term(now: Now, record: &LeaseRecord, run: EarlierRun, outlives: Outlives) -> 
 
 impl Resource {
     /// Whether a new process can open again what a lease had: queue pairs of memory die with the
-    /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again.
+    /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again, and so is
+    /// what has no transport.
     fn can_reopen(&self, record: &LeaseRecord) -> bool {
-        let Some(road) = record.effective.transport else {
-            return false;
-        };
-        let reopens = match self.outlives {
-            Outlives::Nothing => false,
-            Outlives::Process => matches!(road, Transport::Udp | Transport::Both),
-            Outlives::Boot | Outlives::Machine => {
+        let road = record.effective.transport;
+        let reopens = match (self.outlives, road) {
+            (Outlives::Nothing, _) => false,
+            (_, None) => true,
+            (Outlives::Process, Some(road)) => matches!(road, Transport::Udp | Transport::Both),
+            (Outlives::Boot | Outlives::Machine, Some(road)) => {
                 !matches!(road, Transport::Auto | Transport::Rdma)
             }
         };
-        reopens && self.kind == record.resource_type && self.transports.contains(&road)
+        let offered = match road {
+            Some(road) => self.transports.contains(&road),
+            None => self.transports.is_empty(),
+        };
+        reopens && offered && self.kind == record.resource_type
     }
 }
 

@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, format, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer};
+use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, BlockOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
@@ -27,10 +27,10 @@ impl LeaseTable {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
         if !lease.takes_peers() {
+            let road = lease.effective.transport.map_or("nothing", Transport::name);
             return Err(invalid(format!(
-                "lease {id} of {} goes over {}; only leases of memory over RDMA take a queue pair",
-                lease.kind,
-                lease.effective.transport.unwrap_or_default()
+                "lease {id} of {} goes over {road}; only leases of memory over RDMA take a queue pair",
+                lease.kind
             )));
         }
         check_peers(peers)?;
@@ -97,6 +97,12 @@ impl LeaseTable {
             };
             return Err(busy(format!(
                 "lease {id}: the key before still works; rotate again {when}"
+            )));
+        }
+        if lease.effective.transport.is_none() && lease.binding.is_some() {
+            return Err(invalid(format!(
+                "lease {id} of {} has no transport, and so no key to rotate",
+                lease.kind
             )));
         }
         let by_bind_alone = lease.takes_peers() && !lease.takes_datagrams();

@@ -12,8 +12,16 @@ pub(crate) fn takes_datagrams(road: Transport) -> bool {
 }
 
 impl Resource {
+    /// Whether a lease fits the roads, or asks for none where its resource has none.
+    pub(crate) fn fits(&self, request: &LeaseAllocRequest) -> bool {
+        match self.transports.is_empty() {
+            true => request.transport == Transport::Auto,
+            false => self.road(request).is_some(),
+        }
+    }
+
     /// Over which road a lease would go; `None` if this resource has none that fits.
-    pub(crate) fn road(&self, request: &LeaseAllocRequest) -> Option<Transport> {
+    fn road(&self, request: &LeaseAllocRequest) -> Option<Transport> {
         let fits = |road: &Transport| self.misfit(*road, request).is_none();
         let named = |road: &Transport| match request.transport {
             Transport::Auto => true,
@@ -50,19 +58,23 @@ impl Resource {
 
 fn names(roads: &[Transport]) -> String {
     let names: Vec<&str> = roads.iter().map(|road| road.name()).collect();
-    names.join(", ")
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
 }
 
-/// The road, or why there is none and what to do.
+/// The road, `None` where leases of this resource have none, or why none fits and what to do.
 pub(crate) fn check_road(
     resource: &Resource,
     request: &LeaseAllocRequest,
-) -> Result<Transport, Refusal> {
-    resource.road(request).ok_or_else(|| {
-        Refusal::new(
+) -> Result<Option<Transport>, Refusal> {
+    match resource.fits(request) {
+        true => Ok(resource.road(request)),
+        false => Err(Refusal::new(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
             resource.why_no_road(request),
-        )
-    })
+        )),
+    }
 }

@@ -46,7 +46,7 @@ impl World {
         Self::of(ResourceType::Mem, Policy::default(), offer)
     }
 
-    fn of(kind: ResourceType, policy: Policy, offer: Offer) -> Self {
+    pub(crate) fn of(kind: ResourceType, policy: Policy, offer: Offer) -> Self {
         let mut table = LeaseTable::new(policy);
         table.offer(kind, offer);
         Self {

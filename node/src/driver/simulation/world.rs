@@ -23,6 +23,10 @@ use crate::{
 };
 
 /// What happens later.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a few hundred of them live at once, in a test"
+)]
 pub(super) enum Event {
     /// A backend does it, and says so.
     Order(Owner, Order),
