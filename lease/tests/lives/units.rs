@@ -340,7 +340,7 @@ fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
             used.insert(number);
         }
     }
-    let told = world.table.availability().next().unwrap();
+    let told = world.table.availability().next().expect("the units");
     if !told.fenced {
         assert_eq!(
             told.available,
