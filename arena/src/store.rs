@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, Custody, Extent, Layout, Lookup, NotFree, Offer, Outlives, StepError, Tag,
+    BindError, BindOrder, Custody, Extent, FenceScope, Layout, Lookup, NotFree, Offer, Outlives,
+    Placement, StepError, Tag,
 };
 use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
@@ -36,6 +37,7 @@ impl ArenaStore {
             align: ALIGN,
             transports,
             outlives: Outlives::arena(self.arena.backing().outlives_process),
+            fence_scope: FenceScope::Whole,
             layout: Layout::Stretches,
             read_only: false,
         }
@@ -67,8 +69,9 @@ impl Store for ArenaStore {
     }
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
-        self.check(order.extent).map_err(BindError::Refused)?;
-        let claimed = self.custody().claim(order.tag.lease_id, order.extent);
+        let extent = order.extent();
+        self.check(extent).map_err(BindError::Refused)?;
+        let claimed = self.custody().claim(order.tag.lease_id, extent);
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
             NotFree::HeldBy(..) | NotFree::HoldsOther(_) => {
@@ -78,10 +81,10 @@ impl Store for ArenaStore {
                 BindError::Failed(StepError::new("bind", detail))
             }
         })?;
-        Ok(Part::at(order.extent))
+        Ok(Part::at(extent))
     }
 
-    fn forget(&self, tag: Tag, _extent: Extent) -> Result<(), StepError> {
+    fn forget(&self, tag: Tag, _placement: &Placement) -> Result<(), StepError> {
         self.custody().forget(tag.lease_id);
         Ok(())
     }
@@ -90,10 +93,12 @@ impl Store for ArenaStore {
     fn release(
         &self,
         tag: Tag,
-        extent: Option<Extent>,
+        placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        let Some(extent) = extent else { return Ok(()) };
+        let Some(extent) = placement.map(Placement::extent) else {
+            return Ok(());
+        };
         self.check(extent)?;
         if self.custody().find(tag.lease_id) == Lookup::Released {
             return Ok(());
@@ -146,7 +151,7 @@ mod tests {
                 generation: Generation(1),
                 resource_id: ResourceId(1),
             },
-            extent,
+            placement: extent.into(),
             transport: Transport::Udp,
             peers: Vec::new(),
             block: None,
@@ -166,10 +171,12 @@ mod tests {
         let (first, second) = (order(1, FIRST), order(2, FIRST));
         store.open(&first).unwrap();
         assert!(matches!(store.open(&second), Err(BindError::Failed(_))));
-        let other = store.release(second.tag, Some(FIRST), &|| ());
+        let other = store.release(second.tag, Some(&FIRST.into()), &|| ());
         assert!(other.unwrap_err().detail.contains("of lease"));
         assert_eq!(begins_with(&store), 7);
-        store.release(first.tag, Some(FIRST), &|| ()).unwrap();
+        store
+            .release(first.tag, Some(&FIRST.into()), &|| ())
+            .unwrap();
         assert_eq!(begins_with(&store), 0);
         store.open(&second).unwrap();
     }
@@ -179,9 +186,13 @@ mod tests {
         let store = store();
         let late = order(1, FIRST);
         store.open(&late).unwrap();
-        store.release(late.tag, Some(FIRST), &|| ()).unwrap();
+        store
+            .release(late.tag, Some(&FIRST.into()), &|| ())
+            .unwrap();
         store.arena.write(0, &[9]).unwrap();
-        store.release(late.tag, Some(FIRST), &|| ()).unwrap();
+        store
+            .release(late.tag, Some(&FIRST.into()), &|| ())
+            .unwrap();
         assert_eq!(begins_with(&store), 9);
         assert_eq!(store.open(&late).unwrap_err(), BindError::Cancelled);
     }
@@ -201,7 +212,7 @@ mod tests {
             assert!(matches!(refused, Err(BindError::Refused(_))), "{extent:?}");
             assert!(
                 store
-                    .release(order(1, extent).tag, Some(extent), &|| ())
+                    .release(order(1, extent).tag, Some(&extent.into()), &|| ())
                     .is_err()
             );
         }
@@ -211,7 +222,7 @@ mod tests {
     fn bytes_of_a_bind_that_came_to_nothing_are_free_at_once() {
         let store = store();
         store.open(&order(1, FIRST)).unwrap();
-        store.forget(order(1, FIRST).tag, FIRST).unwrap();
+        store.forget(order(1, FIRST).tag, &FIRST.into()).unwrap();
         store.open(&order(2, FIRST)).unwrap();
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricbios_lease::{
-    Asked, BootTime, Effect, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Proof,
-    Report, Tag, Ticket,
+    Asked, BootTime, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy,
+    Proof, Report, Tag, Ticket,
 };
 use fabricbios_wire::{
-    Binding, LeaseAllocRequest, LeaseId, RdmaBinding, RdmaPeer, RdmaStrategy, Request, ResourceId,
-    ResourceType, Role, Transport,
+    Binding, LeaseAllocRequest, LeaseId, LeaseTerms, MemTerms, RdmaBinding, RdmaPeer, RdmaStrategy,
+    Request, ResourceId, ResourceType, Role, Transport,
 };
 use nix::time::{ClockId, clock_gettime};
 
@@ -311,6 +311,7 @@ fn arena(pages: u64) -> Offer {
         align: PAGE,
         transports: vec![Transport::Rdma],
         outlives: Outlives::Nothing,
+        fence_scope: FenceScope::Whole,
         layout: Layout::Stretches,
         read_only: false,
     }
@@ -318,12 +319,14 @@ fn arena(pages: u64) -> Offer {
 
 fn wanted(lease_secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        rdma_peers: vec![RdmaPeer {
-            qpn: 17,
-            psn: 3,
-            gid: [1; 16],
-            path_mtu: 0,
-        }],
+        terms: LeaseTerms::Mem(MemTerms {
+            rdma_peers: vec![RdmaPeer {
+                qpn: 17,
+                psn: 3,
+                gid: [1; 16],
+                path_mtu: 0,
+            }],
+        }),
         ..LeaseAllocRequest::new(ResourceType::Mem, PAGE, lease_secs)
     }
 }

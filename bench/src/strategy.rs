@@ -120,7 +120,7 @@ impl Strand {
         };
         let order = BindOrder {
             tag,
-            extent: self.extent,
+            placement: self.extent.into(),
             transport: Transport::Rdma,
             peers: vec![self.client.peer()],
             block: None,

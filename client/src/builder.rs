@@ -3,7 +3,8 @@
 use std::{marker::PhantomData, time::Duration};
 
 use fabricbios_wire::{
-    HostId, KvCacheIntent, LeaseAllocRequest, Nqn, RdmaPeer, ResourceId, Transport,
+    BlockTerms, HostId, KvCacheIntent, LeaseAllocRequest, LeaseTerms, Nqn, RdmaPeer, ResourceId,
+    Transport,
 };
 
 use crate::{
@@ -154,7 +155,7 @@ impl<K: Kind> Builder<K> {
             kind: _,
         } = self;
         let node = chosen(node, identity)?.patient(patience);
-        let (lease_secs, has_peers) = (request.lease_secs, !request.rdma_peers.is_empty());
+        let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
         let info = node.alloc(request).await?;
         let care = match auto_renew {
             true => Care::Renewed,
@@ -181,7 +182,9 @@ impl<K: Kind> Builder<K> {
 impl MemBuilder {
     /// The caller's queue pair, or one of several; they can come later with [`crate::MemLease::bind`].
     pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
-        self.request.rdma_peers.push(peer);
+        if let LeaseTerms::Mem(terms) = &mut self.request.terms {
+            terms.rdma_peers.push(peer);
+        }
         self
     }
 
@@ -194,22 +197,25 @@ impl MemBuilder {
 
 impl BlockBuilder {
     /// Nothing can be written.
-    pub fn read_only(mut self) -> Self {
-        self.request.block.read_only = true;
-        self
+    pub fn read_only(self) -> Self {
+        self.with(|terms| terms.read_only = true)
     }
 
     /// The host that will connect over NVMe-oF, and its identifier if it is not the UUID in the name.
     /// Without this the node mints both for this lease.
-    pub fn host(mut self, name: Nqn, id: Option<HostId>) -> Self {
-        self.request.block.host_nqn = Some(name);
-        self.request.block.host_id = id;
-        self
+    pub fn host(self, name: Nqn, id: Option<HostId>) -> Self {
+        self.with(|terms| (terms.host_nqn, terms.host_id) = (Some(name), id))
     }
 
     /// The host wants proof of whom it talks to, too (NVMe-oF).
-    pub fn mutual_auth(mut self) -> Self {
-        self.request.block.mutual_auth = true;
+    pub fn mutual_auth(self) -> Self {
+        self.with(|terms| terms.mutual_auth = true)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut BlockTerms)) -> Self {
+        if let LeaseTerms::Block(terms) = &mut self.request.terms {
+            change(terms);
+        }
         self
     }
 }

@@ -181,13 +181,14 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
             missing.push(what);
         }
     };
-    if let Some(class) = request.cpu_isolation {
+    let terms = &request.terms;
+    if let Some(class) = terms.cpu().and_then(|cpu| cpu.isolation) {
         need(
             effective.cpu_isolation >= Some(class),
             format!("CPU isolation {class}"),
         );
     }
-    if let Some(class) = request.gpu_exclusivity {
+    if let Some(class) = terms.gpu().and_then(|gpu| gpu.exclusivity) {
         let met = effective
             .gpu_exclusivity
             .is_some_and(|got| is_as_tight(got, class));
@@ -200,10 +201,11 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
     if request.rotate_on_renew {
         need(effective.rotate_on_renew, "rotate-on-renew".to_owned());
     }
-    if request.block.read_only {
+    let block = terms.block();
+    if block.is_some_and(|block| block.read_only) {
         need(effective.read_only, "read-only".to_owned());
     }
-    if request.block.mutual_auth {
+    if block.is_some_and(|block| block.mutual_auth) {
         need(effective.mutual_auth, "mutual authentication".to_owned());
     }
     missing
@@ -211,7 +213,7 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
 
 /// The host that was named, where the lease is for another one: whom a node lets in has no echo of its own.
 fn other_host(request: &LeaseAllocRequest, info: &LeaseInfo) -> Option<String> {
-    let wanted = request.block.host_nqn.as_ref()?;
+    let wanted = request.terms.block()?.host_nqn.as_ref()?;
     let granted = &info.binding.nvmeof.as_ref()?.host_nqn;
     (granted != wanted).then(|| format!("host {wanted}"))
 }

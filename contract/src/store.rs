@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
-use fabricbios_lease::{BindError, BindOrder, Condition, Extent, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, Condition, Extent, Placement, StepError, Tag};
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +30,9 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// Something of it stays.
-    fn forget(&self, tag: Tag, extent: Extent) -> Result<(), StepError>;
+    fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError>;
 
-    /// After every path was removed: makes the part clean and takes it back, once. `extent` is absent where nobody has
+    /// After every path was removed: makes the part clean and takes it back, once. `placement` is absent where nobody has
     /// it on record. `progress` is called at least every 16 MiB.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ pub trait Store: Send + Sync + 'static {
     fn release(
         &self,
         tag: Tag,
-        extent: Option<Extent>,
+        placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError>;
 
@@ -60,8 +60,8 @@ pub type TellCondition = Box<dyn Fn(Condition) + Send>;
 /// A lease's part of a store, as its paths get it.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Where it is within the store.
-    pub extent: Extent,
+    /// Where it is within the store, or how much of it.
+    pub placement: Placement,
     /// Of a store of blocks.
     pub volume: Option<Volume>,
     /// What the part is reached by, where that is a descriptor: of a namespace, a process, a device.
@@ -71,12 +71,18 @@ pub struct Part {
 impl Part {
     /// Of a store whose paths need to know no more.
     #[must_use]
-    pub fn at(extent: Extent) -> Self {
+    pub fn at(placement: impl Into<Placement>) -> Self {
         Self {
-            extent,
+            placement: placement.into(),
             volume: None,
             descriptor: None,
         }
+    }
+
+    /// See [`Placement::extent`].
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.placement.extent()
     }
 }
 

@@ -57,13 +57,13 @@ impl Store for Files {
                 read_only: true,
             }),
             descriptor: Some(Arc::new(file.into())),
-            ..Part::at(order.extent)
+            ..Part::at(order.placement.clone())
         })
     }
-    fn forget(&self, _: Tag, _: Extent) -> Result<(), StepError> {
+    fn forget(&self, _: Tag, _: &Placement) -> Result<(), StepError> {
         Err(StepError::new("forget", "never"))
     }
-    fn release(&self, _: Tag, _: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
+    fn release(&self, _: Tag, _: Option<&Placement>, _: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -102,7 +102,7 @@ fn progress_long_lists_and_errors_come_through() {
     files.prepare(&order(1, Transport::Udp), &progress).unwrap();
     assert_eq!(calls.get(), 3);
     assert_eq!(files.leases().unwrap().len(), 300_000);
-    let error = files.forget(tag(1), EXTENT).unwrap_err();
+    let error = files.forget(tag(1), &EXTENT.into()).unwrap_err();
     assert_eq!(error, StepError::new("forget", "never"));
     let (tell, told) = channel();
     files.tell_condition(Box::new(move |condition| tell.send(condition).unwrap()));
@@ -196,8 +196,8 @@ fn what_is_written_is_read_as_the_same() {
     for call in [
         Call::Prepare(order.clone()),
         Call::Open(order.clone()),
-        Call::Forget(tag(1), EXTENT),
-        Call::Release(tag(1), Some(EXTENT)),
+        Call::Forget(tag(1), EXTENT.into()),
+        Call::Release(tag(1), Some(EXTENT.into())),
         Call::Release(tag(1), None),
         Call::TellCondition,
         Call::Extend(tag(1), BootTime(u64::MAX)),

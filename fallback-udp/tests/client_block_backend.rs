@@ -67,7 +67,6 @@ impl Node {
             ops_per_second: 1_000_000,
             half_sent_max: self.half_sent_max,
             write_verifier: self.write_verifier,
-            answers: |_| Ok(()),
         };
         let backend = FbbuBackend::open(&config).unwrap();
         let file = Volume {

@@ -2,37 +2,37 @@
 //! what the resource can do. Decides at once; never over-commits.
 
 use alloc::{format, string::String, vec::Vec};
-use core::net::Ipv6Addr;
 
 use fabricbios_wire::{
-    Effective, LeaseAllocRequest, LeaseError, RdmaPeer, Refusal, RefusalClass, ResourceId,
-    ResourceType, Transport,
+    Effective, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass, ResourceId,
+    Transport,
 };
 
-use crate::{Extent, LeaseTable, Wanted, resource::Resource, roads::check_road};
+use crate::{
+    LeaseTable, Placement, Wanted, kinds::rules, resource::Resource, roads::check_road, room::Need,
+};
 
 /// A place for a lease.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) resource_id: ResourceId,
-    pub(crate) extent: Extent,
+    pub(crate) placement: Placement,
     pub(crate) effective: Effective,
+    /// As they are enforced.
+    pub(crate) terms: LeaseTerms,
     /// The rule that decided, for the log.
     pub(crate) policy: &'static str,
 }
 
 pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
     Wanted {
-        resource_type: request.resource_type,
+        resource_type: request.resource_type(),
         capacity: request.capacity,
         lease_secs: request.lease_secs,
         classes: Effective {
-            cpu_isolation: request.cpu_isolation,
-            gpu_exclusivity: request.gpu_exclusivity,
             transport: Some(request.transport).filter(|&road| road != Transport::Auto),
             rotate_on_renew: request.rotate_on_renew,
-            read_only: request.block.read_only,
-            mutual_auth: request.block.mutual_auth,
+            ..rules(&request.terms).classes()
         },
     }
 }
@@ -45,28 +45,28 @@ impl LeaseTable {
     /// Finds a place and takes it, or says why there is none.
     pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
         self.check_terms(request)?;
-        check_classes(request)?;
-        check_block_terms(request)?;
-        check_peers(&request.rdma_peers)?;
+        check_foreign(request)?;
+        rules(&request.terms).check()?;
         self.check_offered(request)?;
         let resource = self.choose(request)?;
         let road = check_road(resource, request)?;
-        let Some(extent) = resource.free.take(request.capacity) else {
+        let Some(placement) = resource.free.take(need(request)) else {
             let id = resource.id;
             return Err(self.no_room(id, request));
         };
+        let terms = rules(&request.terms).enforced(resource.read_only);
         Ok(Admitted {
             resource_id: resource.id,
-            extent,
+            placement,
             effective: Effective {
-                transport: Some(road),
+                transport: road,
                 rotate_on_renew: request.rotate_on_renew,
-                read_only: resource.read_only_for(request),
-                mutual_auth: request.block.mutual_auth,
-                ..Effective::default()
+                ..rules(&terms).classes()
             },
-            policy: match request.transport {
-                Transport::Auto => "capacity; road by the resource's preference",
+            terms,
+            policy: match (request.transport, road) {
+                (_, None) => "capacity",
+                (Transport::Auto, _) => "capacity; road by the resource's preference",
                 _ => "capacity; road by request",
             },
         })
@@ -119,12 +119,8 @@ impl LeaseTable {
 
     /// Tells what cannot be leased at all from what is not leased here.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
-        let kind = request.resource_type;
-        let leasable = !matches!(
-            kind,
-            ResourceType::Scheduler | ResourceType::Vendor | ResourceType::Unknown(_)
-        );
-        if !leasable {
+        let kind = request.resource_type();
+        if matches!(request.terms, LeaseTerms::Other(_)) {
             return refuse(
                 LeaseError::InvalidArgs,
                 RefusalClass::Permanent,
@@ -171,14 +167,14 @@ impl LeaseTable {
         let found = self
             .resources
             .get_mut(&id)
-            .filter(|r| r.kind == request.resource_type);
+            .filter(|r| r.kind == request.resource_type());
         let Some(resource) = found else {
             return refuse(
                 LeaseError::NotFound,
                 RefusalClass::Permanent,
                 format!(
                     "no resource {id} of type {} is offered here",
-                    request.resource_type
+                    request.resource_type()
                 ),
             );
         };
@@ -203,21 +199,22 @@ impl LeaseTable {
     }
 
     fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
+        let need = need(request);
         let rank = |resource: &Resource| {
             (
                 resource.usable < request.capacity,
-                resource.road(request).is_none(),
+                !resource.fits(request),
                 // Who did not ask for less gets less only where there is nothing else.
-                resource.read_only && !request.block.read_only,
+                resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
                 resource.is_fenced(),
-                resource.free.longest() < request.capacity,
-                resource.free.longest(),
+                resource.free.most(need.shared) < request.capacity,
+                resource.free.most(need.shared),
             )
         };
         self.resources
             .values()
-            .filter(|resource| resource.kind == request.resource_type)
+            .filter(|resource| resource.kind == request.resource_type())
             .min_by_key(|resource| rank(resource))
             .map_or(ResourceId(0), |resource| resource.id)
     }
@@ -229,17 +226,19 @@ impl LeaseTable {
             None => resource.id == chosen || resource.may_serve(request),
         };
         let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
-        let most = |of: fn(&Resource) -> u64| fitting.iter().map(|it| of(it)).max().unwrap_or(0);
-        let (usable, longest) = (most(|it| it.usable), most(|it| it.free.longest()));
+        let most =
+            |of: &dyn Fn(&Resource) -> u64| fitting.iter().map(|it| of(it)).max().unwrap_or(0);
+        let shared = need(request).shared;
+        let (usable, longest) = (most(&|it| it.usable), most(&|it| it.free.most(shared)));
         let class = match request.capacity > usable {
             true => RefusalClass::Permanent,
             false => RefusalClass::Transient,
         };
         let place = match request.resource_id {
             Some(id) => format!("resource {id}"),
-            None => format!("any {} here", request.resource_type),
+            None => format!("any {} here", request.resource_type()),
         };
-        let told = |amount| format!("{} ({amount})", request.resource_type.amount(amount));
+        let told = |amount| format!("{} ({amount})", request.resource_type().amount(amount));
         Refusal::new(
             LeaseError::CapacityExceeded,
             class,
@@ -256,64 +255,26 @@ impl LeaseTable {
 impl Resource {
     /// Whether a request of its kind could be met if there were room.
     fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
-        let serves = self.kind == request.resource_type && self.road(request).is_some();
+        let serves = self.kind == request.resource_type() && self.fits(request);
         serves && !self.withheld && !self.is_fenced()
     }
 }
 
-/// Before anything is changed: a kernel would take a group for an answer.
-pub(crate) fn check_peers(peers: &[RdmaPeer]) -> Result<(), Refusal> {
-    match peers.iter().find(|peer| !peer.names_one_port()) {
-        Some(peer) => refuse(
+fn need(request: &LeaseAllocRequest) -> Need {
+    Need {
+        amount: request.capacity,
+        shared: rules(&request.terms).shares_units(),
+    }
+}
+
+/// What only another kind has is refused, never left out.
+fn check_foreign(request: &LeaseAllocRequest) -> Result<(), Refusal> {
+    match request.foreign.first() {
+        Some(terms) => refuse(
             LeaseError::InvalidArgs,
             RefusalClass::Permanent,
-            format!(
-                "GID {} names no single port: give the one that the client's port has",
-                Ipv6Addr::from(peer.gid)
-            ),
+            rules(terms).foreign_to(request.resource_type()),
         ),
         None => Ok(()),
-    }
-}
-
-/// A class that does not apply is refused, never softened (002 §3, 003 §3).
-fn check_classes(request: &LeaseAllocRequest) -> Result<(), Refusal> {
-    let kind = request.resource_type;
-    if let Some(class) = request.cpu_isolation.filter(|_| kind != ResourceType::Cpu) {
-        return refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!("cpu isolation {class} cannot be enforced for a lease of {kind}"),
-        );
-    }
-    if let Some(class) = request
-        .gpu_exclusivity
-        .filter(|_| kind != ResourceType::Gpu)
-    {
-        return refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!("gpu exclusivity {class} cannot be enforced for a lease of {kind}"),
-        );
-    }
-    Ok(())
-}
-
-/// What only leases of blocks have is refused for others, never left out.
-fn check_block_terms(request: &LeaseAllocRequest) -> Result<(), Refusal> {
-    let (kind, block) = (request.resource_type, &request.block);
-    let stated = [
-        (block.read_only, "read-only"),
-        (block.host_nqn.is_some(), "a host NQN"),
-        (block.host_id.is_some(), "a host identifier"),
-        (block.mutual_auth, "mutual authentication"),
-    ];
-    match stated.into_iter().find(|&(is_stated, _)| is_stated) {
-        Some((_, what)) if kind != ResourceType::Block => refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!("{what} is for leases of block storage and cannot be had for {kind}"),
-        ),
-        _ => Ok(()),
     }
 }

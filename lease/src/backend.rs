@@ -7,7 +7,7 @@ use core::{fmt, time::Duration};
 use fabricbios_wire::{BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
 use serde::{Deserialize, Serialize};
 
-use crate::StepError;
+use crate::{Placement, StepError};
 
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,8 +71,8 @@ pub struct BindOrder {
     /// Which binding.
     pub tag: Tag,
     /// Which part of the resource; scrubbed before.
-    pub extent: Extent,
-    /// Over which road.
+    pub placement: Placement,
+    /// Over which road; `Auto` where the lease has none.
     pub transport: Transport,
     /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
     pub peers: Vec<RdmaPeer>,
@@ -83,6 +83,14 @@ pub struct BindOrder {
     /// made again with the same names and keys. Where the bytes are is known from then; they are not
     /// scrubbed.
     pub adopts: bool,
+}
+
+impl BindOrder {
+    /// See [`Placement::extent`].
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.placement.extent()
+    }
 }
 
 /// What a lease of blocks needs beside its place.
@@ -143,13 +151,15 @@ pub struct Offer {
     pub resource_id: ResourceId,
     /// In the unit of its type.
     pub capacity: u64,
-    /// Granularity of extents.
+    /// Granularity of stretches and amounts.
     pub align: u64,
-    /// Roads that leases of it can be used over, best first.
+    /// Roads that leases of it can be used over, best first. None: its leases have no transport.
     pub transports: Vec<Transport>,
     /// What of it an end of the process leaves.
     pub outlives: Outlives,
-    /// Whether a lease takes one stretch of it or just so many units, wherever they are.
+    /// What a lease fences whose release failed.
+    pub fence_scope: FenceScope,
+    /// How it is given out.
     pub layout: Layout,
     /// Nothing of it can be written: every lease of it is read-only.
     pub read_only: bool,
@@ -164,6 +174,9 @@ pub enum Outlives {
     /// Its bytes: leases over roads that a new process can open again are adopted by it on the same
     /// boot, and whatever no lease holds is scrubbed as a whole at start.
     Process,
+    /// What was made for each lease, until the machine is rebooted: on the same boot every lease of before is
+    /// adopted or ended properly, with a cut and a release of its own; after a reboot it is over.
+    Boot,
     /// Its bytes and what was made of them for each lease, also across a reboot: every lease of before
     /// is adopted or ended properly, with a cut and a release of its own, and its part of the resource
     /// is nobody else's until that is done.
@@ -187,15 +200,63 @@ impl Outlives {
             Self::Nothing
         }
     }
+
+    /// Whether an end of the process leaves something that was made for one lease alone, so that each is
+    /// cut and released by itself, and a release is written down when it is done.
+    #[must_use]
+    pub fn leases_stay(self) -> bool {
+        matches!(self, Self::Boot | Self::Machine)
+    }
+}
+
+/// What is fenced by a release that failed. A cut that failed always fences the whole resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceScope {
+    /// The part of the lease alone: it is cut, and nobody else's part is in doubt.
+    Part,
+    /// The whole resource.
+    Whole,
 }
 
 /// How a resource is given out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// In stretches that never overlap: bytes of an arena, blocks of a device.
     Stretches,
-    /// By amount only: files of a directory. Every extent starts at 0.
+    /// By amount only: files of a directory.
     Amounts,
+    /// In whole units, such as CPU cores. The capacity is how many there are.
+    Units {
+        /// Their numbers, each once.
+        numbers: Vec<u32>,
+        /// So many leases may have one unit, where they share theirs.
+        sharers: u32,
+    },
+    /// By amounts of several things at once, such as rate and virtual functions. The first is what leases are
+    /// asked for in, and its capacity is that of the offer.
+    Vector(Vec<Dimension>),
+}
+
+/// One of the things that a device has an amount of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dimension {
+    /// What it is.
+    pub name: String,
+    /// How much there is.
+    pub capacity: u64,
+    /// How much of it a lease takes.
+    pub takes: Takes,
+}
+
+/// How much of a [`Dimension`] a lease takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// What it was asked for; of the first dimension.
+    Asked,
+    /// So much, whatever it was asked for.
+    Each(u64),
+    /// As large a share as of the first dimension, rounded up.
+    InProportion,
 }
 
 /// How well a resource does, as [`crate::Report::Condition`] tells whenever that changes; it begins as good.

@@ -6,7 +6,7 @@ use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AlreadyCut, BindError, BindOrder, BootTime, Condition, Extent, Farewell, LeaseRecord, Note,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Farewell, LeaseRecord, Note, Placement,
     Proof, StepError, Tag,
 };
 
@@ -72,9 +72,9 @@ pub enum Order {
     /// End access, with proof. Idempotent.
     Cut(Tag, Farewell),
     /// After a cut: take away what is left, clean the part, take it back. Idempotent.
-    Release(Tag, Extent),
+    Release(Tag, Placement),
     /// Remediation of a fenced resource, with every lease that keeps it fenced: each is cut, released and looked for again.
-    Reset(ResourceId, Vec<(Tag, Extent)>),
+    Reset(ResourceId, Vec<(Tag, Placement)>),
 }
 
 impl Order {

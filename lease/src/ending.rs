@@ -235,7 +235,7 @@ impl LeaseTable {
         lease.since = now.boot;
         lease.release_began = false;
         if lease.outstanding.is_none() {
-            let order = Order::Release(lease.tag(), lease.extent);
+            let order = Order::Release(lease.tag(), lease.placement.clone());
             self.order(order);
         }
         self.arm(id);
@@ -252,11 +252,11 @@ impl LeaseTable {
         self.patience.set(&owner, Timer::Lease(id), patience, None);
         let mut releases_again = false;
         if let Some(resource) = self.resources.get_mut(&lease.resource_id) {
-            resource.free.give_back(lease.extent);
+            resource.free.give_back(&lease.placement);
             resource.fenced_leases.remove(&id);
-            releases_again = resource.outlives_machine();
+            releases_again = resource.outlives.leases_stay();
         }
-        self.lives_no_more(&lease.tenant, id, lease.kind, lease.extent.length);
+        self.lives_no_more(&lease.tenant, id, lease.kind, lease.placement.amount());
         let fenced = lease.fault.is_some();
         if !lease.granted() {
             // Nobody was ever told of it.

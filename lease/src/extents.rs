@@ -1,32 +1,26 @@
-//! Sub-allocation of one resource: which stretches are free, or how much is.
+//! Sub-allocation of one resource: which stretches are free.
 //!
-//! Of stretches, best fit over two ordered views of the same free stretches, so that taking and giving back are
+//! Best fit over two ordered views of the same free stretches, so that taking and giving back are
 //! O(log n). It never hands out what it has handed out; giving back what was never taken is a
 //! programming error that the caller cannot commit through [`crate::LeaseTable`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use crate::{Extent, Layout};
+use crate::Extent;
 
 /// What is free of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
-    layout: Layout,
     align: u64,
-    free_total: u64,
-    /// Both views are empty where amounts are given out.
     by_offset: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
 }
 
 impl Extents {
-    /// Everything free. `align` of 0 counts as 1; a tail shorter than `align` is never used.
-    pub(crate) fn new(capacity: u64, align: u64, layout: Layout) -> Self {
-        let align = align.max(1);
+    /// Everything free. `align` is not 0; a tail shorter than `align` is never used.
+    pub(crate) fn new(capacity: u64, align: u64) -> Self {
         let mut extents = Self {
-            layout,
             align,
-            free_total: 0,
             by_offset: BTreeMap::new(),
             by_length: BTreeSet::new(),
         };
@@ -34,26 +28,15 @@ impl Extents {
         extents
     }
 
-    /// Sum of what is free.
-    pub(crate) fn free_total(&self) -> u64 {
-        self.free_total
-    }
-
-    /// What one lease could get: the longest single stretch, or all that is free.
+    /// What one lease could get: the longest single stretch.
     pub(crate) fn longest(&self) -> u64 {
-        match self.layout {
-            Layout::Stretches => self.by_length.last().map_or(0, |&(length, _)| length),
-            Layout::Amounts => self.free_total,
-        }
+        self.by_length.last().map_or(0, |&(length, _)| length)
     }
 
-    /// Takes the length asked for, rounded up to the alignment; of stretches, from the shortest that is
-    /// long enough.
+    /// Takes the length asked for, rounded up to the alignment, from the shortest stretch that is long
+    /// enough.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
         let reserved = self.reserved(length)?;
-        if self.layout == Layout::Amounts {
-            return self.take_amount(reserved);
-        }
         let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
         self.remove(offset, found);
         self.insert(offset + reserved, found - reserved);
@@ -63,12 +46,7 @@ impl Extents {
         })
     }
 
-    fn take_amount(&mut self, length: u64) -> Option<Extent> {
-        self.free_total = self.free_total.checked_sub(length)?;
-        Some(Extent { offset: 0, length })
-    }
-
-    /// Takes exactly these positions, or this amount at 0. `false`: they are not all free, or not
+    /// Takes exactly these positions. `false`: they are not all free, or not
     /// aligned, and nothing changed.
     pub(crate) fn take_this(&mut self, wanted: Extent) -> bool {
         let aligned =
@@ -76,13 +54,6 @@ impl Extents {
         if wanted.length == 0 || !aligned {
             return false;
         }
-        match self.layout {
-            Layout::Stretches => self.take_stretch(wanted),
-            Layout::Amounts => wanted.offset == 0 && self.take_amount(wanted.length).is_some(),
-        }
-    }
-
-    fn take_stretch(&mut self, wanted: Extent) -> bool {
         let Some((&offset, &length)) = self.by_offset.range(..=wanted.offset).next_back() else {
             return false;
         };
@@ -98,13 +69,6 @@ impl Extents {
 
     /// Gives back what was taken.
     pub(crate) fn give_back(&mut self, extent: Extent) {
-        match self.layout {
-            Layout::Stretches => self.give_back_stretch(extent),
-            Layout::Amounts => self.free_total += extent.length,
-        }
-    }
-
-    fn give_back_stretch(&mut self, extent: Extent) {
         let (mut start, mut end) = (extent.offset, extent.end());
         if let Some((&before, &its)) = self.by_offset.range(..start).next_back()
             && before + its == start
@@ -129,17 +93,13 @@ impl Extents {
         if length == 0 {
             return;
         }
-        self.free_total += length;
-        if self.layout == Layout::Stretches {
-            self.by_offset.insert(offset, length);
-            self.by_length.insert((length, offset));
-        }
+        self.by_offset.insert(offset, length);
+        self.by_length.insert((length, offset));
     }
 
     fn remove(&mut self, offset: u64, length: u64) {
         self.by_offset.remove(&offset);
         self.by_length.remove(&(length, offset));
-        self.free_total -= length;
     }
 }
 
@@ -153,53 +113,30 @@ mod tests {
 
     #[test]
     fn nothing_and_too_much_are_refused() {
-        let mut extents = Extents::new(8192, 4096, Layout::Stretches);
+        let mut extents = Extents::new(8192, 4096);
         assert_eq!(extents.take(0), None);
         assert_eq!(extents.take(8193), None);
         assert_eq!(extents.take(u64::MAX), None, "rounding up must not wrap");
-        assert_eq!(extents.free_total(), 8192);
+        assert_eq!(extents.longest(), 8192);
     }
 
     #[test]
     fn a_gap_between_two_neighbours_heals() {
-        let mut extents = Extents::new(3 * 4096, 4096, Layout::Stretches);
+        let mut extents = Extents::new(3 * 4096, 4096);
         let taken: Vec<_> = (0..3).map(|_| extents.take(1).expect("room")).collect();
         assert_eq!(extents.longest(), 0);
         extents.give_back(taken[0]);
         extents.give_back(taken[2]);
-        assert_eq!((extents.free_total(), extents.longest()), (8192, 4096));
+        assert_eq!(extents.longest(), 4096);
         extents.give_back(taken[1]);
         assert_eq!(extents.longest(), 3 * 4096);
-    }
-
-    /// Files of a directory are nowhere: what two of them gave back, one of twice the size can have.
-    #[test]
-    fn amounts_are_not_broken_up() {
-        let mut extents = Extents::new(4 * 4096 + 100, 4096, Layout::Amounts);
-        let taken: Vec<_> = (0..4).map(|_| extents.take(1).expect("room")).collect();
-        assert!(
-            taken
-                .iter()
-                .all(|extent| *extent == taken[0] && extent.offset == 0)
-        );
-        assert_eq!((extents.take(1), extents.longest()), (None, 0));
-        extents.give_back(taken[0]);
-        extents.give_back(taken[2]);
-        let at = |offset, length| Extent { offset, length };
-        assert!(
-            !extents.take_this(at(4096, 4096)),
-            "every amount starts at 0"
-        );
-        assert!(!extents.take_this(at(0, 3 * 4096)) && !extents.take_this(at(0, 100)));
-        assert_eq!(extents.longest(), 2 * 4096);
-        assert!(extents.take_this(at(0, 2 * 4096)));
     }
 
     proptest! {
         /// Never twice the same byte, never a byte outside, and all of it back in the end.
         #[test]
         fn handed_out_stretches_are_disjoint(steps in prop::collection::vec((any::<bool>(), 1u64..40_000), 1..200)) {
-            let mut extents = Extents::new(1 << 18, 4096, Layout::Stretches);
+            let mut extents = Extents::new(1 << 18, 4096);
             let mut held: Vec<Extent> = Vec::new();
             for (take, n) in steps {
                 if take || held.is_empty() {

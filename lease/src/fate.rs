@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use fabricbios_wire::{LeasePhase, Transport};
 
-use crate::{BootTime, Extent, LeaseRecord, LeaseTable, Now, Outlives, resource::Resource};
+use crate::{BootTime, LeaseRecord, LeaseTable, Now, Outlives, Placement, resource::Resource};
 
 /// What is known of the run that wrote the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +16,12 @@ pub struct EarlierRun {
 }
 
 /// What becomes of a lease of an earlier run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It holds nothing.
     Over(LeasePhase),
     /// It may hold its part of the resource.
-    Holds(Held, Extent),
+    Holds(Held, Placement),
 }
 
 /// How a lease of an earlier run holds what it has.
@@ -44,9 +44,9 @@ pub(crate) enum Held {
 
 impl Fate {
     /// The end of a lease whose part of the resource is not to be had any more.
-    pub(crate) fn displaced(self) -> LeasePhase {
+    pub(crate) fn displaced(&self) -> LeasePhase {
         match self {
-            Self::Over(phase) | Self::Holds(Held::Ends { phase, told: true }, _) => phase,
+            Self::Over(phase) | Self::Holds(Held::Ends { phase, told: true }, _) => *phase,
             Self::Holds(Held::Fenced, _) => LeasePhase::Fenced,
             Self::Holds(..) => LeasePhase::Revoked,
         }
@@ -63,17 +63,23 @@ impl LeaseTable {
     pub(crate) fn fate(&self, now: Now, record: &LeaseRecord, run: EarlierRun) -> Fate {
         let resource = self.resources.get(&record.resource_id);
         let outlives = resource.map_or(Outlives::Nothing, |resource| resource.outlives);
-        match (record.ended, record.extent) {
-            (Some(LeasePhase::Fenced), Some(extent)) => Fate::Holds(Held::Fenced, extent),
-            (Some(phase), Some(extent)) if outlives == Outlives::Machine => {
-                Fate::Holds(Held::Ends { phase, told: true }, extent)
+        // What was made for this lease alone may be there, and goes with a cut and a release of its own.
+        let stays = match outlives {
+            Outlives::Machine => true,
+            Outlives::Boot => run.same_boot,
+            Outlives::Nothing | Outlives::Process => false,
+        };
+        match (record.ended, record.placement.clone()) {
+            (Some(LeasePhase::Fenced), Some(placement)) => Fate::Holds(Held::Fenced, placement),
+            (Some(phase), Some(placement)) if stays => {
+                Fate::Holds(Held::Ends { phase, told: true }, placement)
             }
             (Some(phase), _) => Fate::Over(phase),
             (None, None) => Fate::Over(LeasePhase::Revoked),
-            (None, Some(extent)) => {
+            (None, Some(placement)) => {
                 let reopens = resource.filter(|it| !record.cannot_go_on && it.can_reopen(record));
                 let term = reopens.and_then(|_| term(now, record, run, outlives));
-                of_the_living(now, record, outlives, term, extent)
+                of_the_living(now, record, stays, term, placement)
             }
         }
     }
@@ -82,23 +88,23 @@ impl LeaseTable {
 fn of_the_living(
     now: Now,
     record: &LeaseRecord,
-    outlives: Outlives,
+    stays: bool,
     term: Option<Term>,
-    extent: Extent,
+    placement: Placement,
 ) -> Fate {
     let phase = match term {
-        Some(Term::Left(left)) => return Fate::Holds(Held::Lives(now.boot + left), extent),
+        Some(Term::Left(left)) => return Fate::Holds(Held::Lives(now.boot + left), placement),
         Some(Term::OverSince(over)) if over < secs(record.grace_secs) => {
             let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
             let ended_at = BootTime(now.boot.0.saturating_sub(over));
-            return Fate::Holds(Held::Kept(ended_at), extent);
+            return Fate::Holds(Held::Kept(ended_at), placement);
         }
         Some(_) => LeasePhase::Expired,
         None => LeasePhase::Revoked,
     };
-    match outlives {
-        Outlives::Machine => Fate::Holds(Held::Ends { phase, told: false }, extent),
-        Outlives::Nothing | Outlives::Process => Fate::Over(phase),
+    match stays {
+        true => Fate::Holds(Held::Ends { phase, told: false }, placement),
+        false => Fate::Over(phase),
     }
 }
 
@@ -126,17 +132,23 @@ fn term(now: Now, record: &LeaseRecord, run: EarlierRun, outlives: Outlives) -> 
 
 impl Resource {
     /// Whether a new process can open again what a lease had: queue pairs of memory die with the
-    /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again.
+    /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again, and so is
+    /// what has no transport.
     fn can_reopen(&self, record: &LeaseRecord) -> bool {
-        let Some(road) = record.effective.transport else {
-            return false;
+        let road = record.effective.transport;
+        let reopens = match (self.outlives, road) {
+            (Outlives::Nothing, _) => false,
+            (_, None) => true,
+            (Outlives::Process, Some(road)) => matches!(road, Transport::Udp | Transport::Both),
+            (Outlives::Boot | Outlives::Machine, Some(road)) => {
+                !matches!(road, Transport::Auto | Transport::Rdma)
+            }
         };
-        let reopens = match self.outlives {
-            Outlives::Nothing => false,
-            Outlives::Process => matches!(road, Transport::Udp | Transport::Both),
-            Outlives::Machine => !matches!(road, Transport::Auto | Transport::Rdma),
+        let offered = match road {
+            Some(road) => self.transports.contains(&road),
+            None => self.transports.is_empty(),
         };
-        reopens && self.kind == record.resource_type && self.transports.contains(&road)
+        reopens && offered && self.kind == record.resource_type
     }
 }
 

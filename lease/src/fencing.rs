@@ -18,8 +18,8 @@ use crate::{
 
 /// Fencing.
 impl LeaseTable {
-    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones. Of a
-    /// resource that outlives the machine, a failed release fences no more than the lease's own part,
+    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones. Where
+    /// the fence scope is the part, a failed release fences no more than the lease's own part,
     /// which it goes on holding: it is cut, and nobody else's bytes are in doubt.
     pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
         let Some(lease) = self.leases.get_mut(&id) else {
@@ -149,7 +149,9 @@ impl LeaseTable {
         resource.fenced_again = false;
         let fenced = resource.fenced_leases.iter();
         let fenced = fenced.filter_map(|id| self.leases.get(id));
-        let fenced = fenced.map(|lease| (lease.tag(), lease.extent)).collect();
+        let fenced = fenced
+            .map(|lease| (lease.tag(), lease.placement.clone()))
+            .collect();
         self.patience.set(&None, Timer::Reset(id), None, Some(by));
         self.order(Order::Reset(id, fenced));
     }

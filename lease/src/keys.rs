@@ -3,17 +3,17 @@
 use alloc::{boxed::Box, format, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer};
+use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, BlockOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
     Tag,
-    admission::check_peers,
     config::{CUT_PATIENCES, OVERLAP_MS_MAX},
     extending::Then,
+    kinds::{check_peers, rules},
     lease::{Lease, OldKey, Outstanding, Waiting},
     requests::Decision,
-    roads::{takes_datagrams, takes_peers},
+    roads::takes_datagrams,
     standing::{busy, invalid},
 };
 
@@ -28,10 +28,10 @@ impl LeaseTable {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
         if !lease.takes_peers() {
+            let road = lease.effective.transport.map_or("nothing", Transport::name);
             return Err(invalid(format!(
-                "lease {id} of {} goes over {}; only leases of memory over RDMA take a queue pair",
-                lease.kind,
-                lease.effective.transport.unwrap_or_default()
+                "lease {id} of {} goes over {road}; only leases of memory over RDMA take a queue pair",
+                lease.kind
             )));
         }
         check_peers(peers)?;
@@ -107,6 +107,12 @@ impl LeaseTable {
             };
             return Err(busy(format!(
                 "lease {id}: the key before still works; rotate again {when}"
+            )));
+        }
+        if lease.effective.transport.is_none() && lease.binding.is_some() {
+            return Err(invalid(format!(
+                "lease {id} of {} has no transport, and so no key to rotate",
+                lease.kind
             )));
         }
         let by_bind_alone = lease.takes_peers() && !lease.takes_datagrams();
@@ -249,10 +255,10 @@ impl Lease {
     pub(crate) fn bind_order(&self) -> Order {
         Order::Bind(BindOrder {
             tag: self.tag(),
-            extent: self.extent,
+            placement: self.placement.clone(),
             transport: self.effective.transport.unwrap_or_default(),
             peers: self.peers.clone(),
-            block: self.block.as_deref().map(|terms| BlockOrder {
+            block: self.terms().block().map(|terms| BlockOrder {
                 tenant: self.tenant.clone(),
                 terms: terms.clone(),
                 grace: self.grace,
@@ -276,6 +282,6 @@ impl Lease {
 
     pub(crate) fn takes_peers(&self) -> bool {
         let road = self.effective.transport;
-        road.is_some_and(|road| takes_peers(self.kind, road))
+        road.is_some_and(|road| rules(&self.terms()).takes_peers(road))
     }
 }

@@ -1,15 +1,15 @@
 //! One lease that is not over.
 
-use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, BlockTerms, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
-    LeaseStatus, PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
+    LeaseStatus, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
-    BootTime, Event, Extent, LeaseRecord, Now, Policy, State, StepError, Tag, Ticket, Wanted,
+    BootTime, Event, LeaseRecord, Now, Placement, Policy, State, StepError, Tag, Ticket, Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
     extending::Extending,
     record::Ended,
@@ -57,7 +57,7 @@ pub(crate) struct Lease {
     pub(crate) tenant: Arc<str>,
     pub(crate) resource_id: ResourceId,
     pub(crate) kind: ResourceType,
-    pub(crate) extent: Extent,
+    pub(crate) placement: Placement,
     pub(crate) state: State,
     pub(crate) generation: Generation,
     pub(crate) term: Duration,
@@ -75,8 +75,8 @@ pub(crate) struct Lease {
     /// While cutting: when a thread began with it, or when a cut of its kind moved after that.
     pub(crate) cut_moved: Option<BootTime>,
     pub(crate) effective: Effective,
-    /// Of a lease of blocks: what was asked for, as it is enforced.
-    pub(crate) block: Option<Box<BlockTerms>>,
+    /// What was stated that only its kind has, as it is enforced; absent where that is nothing.
+    pub(crate) terms: Option<Box<LeaseTerms>>,
     pub(crate) peers: Vec<RdmaPeer>,
     /// While other ones are being connected: those that the binding in use is for.
     pub(crate) peers_before: Option<Vec<RdmaPeer>>,
@@ -125,6 +125,14 @@ impl Lease {
             .next(event)
             .map(|next| self.state = next)
             .is_some()
+    }
+
+    /// What was stated that only its kind has, as it is enforced.
+    pub(crate) fn terms(&self) -> Cow<'_, LeaseTerms> {
+        match self.terms.as_deref() {
+            Some(terms) => Cow::Borrowed(terms),
+            None => Cow::Owned(LeaseTerms::plain(self.kind)),
+        }
     }
 
     pub(crate) fn tag(&self) -> Tag {
@@ -252,7 +260,7 @@ impl Lease {
                 Some(_) => self.bound,
                 None => self.generation,
             },
-            capacity: self.extent.length,
+            capacity: self.placement.amount(),
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,
             renewable_at_unix_ms: match phase {
@@ -311,14 +319,14 @@ impl Lease {
             LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
         );
         LeaseRecord {
-            extent: Some(self.extent),
+            placement: Some(self.placement.clone()),
             term_secs: whole_secs(self.term),
             grace_secs: whole_secs(self.grace),
             deadline: self.deadline,
             ended: (!lives).then_some(phase),
             cannot_go_on: self.cannot_go_on,
             fenced_by_release: self.fenced_by_release,
-            block: self.block.clone(),
+            terms: self.terms.clone(),
             ..self.to_ended(phase).record(self.id)
         }
     }
@@ -345,7 +353,7 @@ impl Lease {
             tenant: self.tenant.clone(),
             resource_id: self.resource_id,
             resource_type: self.kind,
-            capacity: self.extent.length,
+            capacity: self.placement.amount(),
             generation: self.generation,
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,

@@ -7,7 +7,7 @@ use fabricbios_wire::{
     Effective, EndCause, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType,
 };
 
-use crate::{Extent, Proof, State, StepError, Tag};
+use crate::{Placement, Proof, State, StepError, Tag};
 
 /// What a request wanted, as far as the decision was about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Note {
         /// Of which resource.
         resource_id: ResourceId,
         /// What it held.
-        extent: Extent,
+        placement: Placement,
     },
     /// A request was refused.
     Refused {

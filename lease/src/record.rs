@@ -3,15 +3,15 @@
 use alloc::{boxed::Box, string::String, sync::Arc};
 
 use fabricbios_wire::{
-    BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
+    Effective, Generation, LeaseEnd, LeaseId, LeasePhase, LeaseTerms, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{BootTime, Extent};
+use crate::{BootTime, Placement};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
 /// formats without names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 4;
+pub const RECORDS_VERSION: u8 = 5;
 
 /// What survives of a lease: enough to go on with it, or to answer LEASE_QUERY after it ended; nothing
 /// secret.
@@ -28,7 +28,7 @@ pub struct LeaseRecord {
     /// How much.
     pub capacity: u64,
     /// Which part of the resource; absent when that is anybody's again.
-    pub extent: Option<Extent>,
+    pub placement: Option<Placement>,
     /// Bindings it had.
     pub generation: Generation,
     /// Wall clock.
@@ -52,8 +52,9 @@ pub struct LeaseRecord {
     pub cannot_go_on: bool,
     /// Where `ended` is `Fenced`: it is cut, and all that failed is its release.
     pub fenced_by_release: bool,
-    /// Of a lease of blocks, as long as it holds some: what was asked for, as it is enforced.
-    pub block: Option<Box<BlockTerms>>,
+    /// What was stated that only its kind has, as it is enforced; absent where that is nothing, and when
+    /// it holds nothing any more.
+    pub terms: Option<Box<LeaseTerms>>,
 }
 
 /// A lease that is over, in memory: the tenant's name is shared.
@@ -98,7 +99,7 @@ impl Ended {
             resource_id: self.resource_id,
             resource_type: self.resource_type,
             capacity: self.capacity,
-            extent: None,
+            placement: None,
             generation: self.generation,
             granted_at_unix_ms: self.granted_at_unix_ms,
             expires_at_unix_ms: self.expires_at_unix_ms,
@@ -110,7 +111,7 @@ impl Ended {
             end: self.end.clone(),
             cannot_go_on: false,
             fenced_by_release: false,
-            block: None,
+            terms: None,
         }
     }
 }

@@ -4,8 +4,8 @@ use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    BlockTerms, EndCause, Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo,
-    LeasePhase, Refusal, RefusalClass, Reply, Request, ResourceType, RevokeOutcome, Role,
+    EndCause, Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePhase, Refusal,
+    RefusalClass, Reply, Request, RevokeOutcome, Role,
 };
 
 use crate::{
@@ -81,7 +81,7 @@ impl LeaseTable {
         let admitted = self.admit(request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
-        self.lives(&name, lease.id, lease.kind, lease.extent.length);
+        self.lives(&name, lease.id, lease.kind, lease.placement.amount());
         self.on_its_way(&name);
         self.leases.insert(lease.id, lease);
         self.order(order);
@@ -100,8 +100,8 @@ impl LeaseTable {
             id: asked.fresh_id,
             tenant: self.tenant_name(&asked.tenant),
             resource_id: admitted.resource_id,
-            kind: request.resource_type,
-            extent: admitted.extent,
+            kind: request.resource_type(),
+            placement: admitted.placement.clone(),
             state: State::Binding,
             generation: Generation(1),
             term: Duration::from_secs(request.lease_secs.into()),
@@ -114,8 +114,10 @@ impl LeaseTable {
             cut_ordered: false,
             cut_moved: None,
             effective: admitted.effective,
-            block: block_terms(request, admitted),
-            peers: request.rdma_peers.clone(),
+            terms: Some(&admitted.terms)
+                .filter(|terms| !terms.is_plain())
+                .map(|terms| Box::new(terms.clone())),
+            peers: request.terms.rdma_peers().to_vec(),
             peers_before: None,
             binding: None,
             bound: Generation(0),
@@ -250,15 +252,6 @@ fn lease_of(request: &Request) -> Option<LeaseId> {
         | Request::LeaseRevoke(lease_id) => Some(*lease_id),
         _ => None,
     }
-}
-
-/// As they are enforced.
-fn block_terms(request: &LeaseAllocRequest, admitted: &Admitted) -> Option<Box<BlockTerms>> {
-    let terms = || BlockTerms {
-        read_only: admitted.effective.read_only,
-        ..request.block.clone()
-    };
-    (request.resource_type == ResourceType::Block).then(|| Box::new(terms()))
 }
 
 impl LeaseTable {

@@ -4,7 +4,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 
 use fabricbios_wire::{LeaseId, ResourceId, ResourceType, Transport};
 
-use crate::{BootTime, FenceRecord, Offer, Outlives, Ticket, extents::Extents};
+use crate::{BootTime, FenceRecord, FenceScope, Offer, Outlives, Ticket, room::Room};
 
 /// A resource in the table.
 #[derive(Clone, Debug)]
@@ -12,16 +12,18 @@ pub(crate) struct Resource {
     pub(crate) id: ResourceId,
     pub(crate) kind: ResourceType,
     pub(crate) capacity: u64,
-    /// What of it fits the alignment: more can never be had in one lease.
+    /// More can never be had in one lease.
     pub(crate) usable: u64,
     pub(crate) transports: Vec<Transport>,
     /// See [`Offer::outlives`].
     pub(crate) outlives: Outlives,
+    /// See [`Offer::fence_scope`].
+    pub(crate) fence_scope: FenceScope,
     /// Every lease of it is.
     pub(crate) read_only: bool,
     /// See [`crate::LeaseTable::withhold`].
     pub(crate) withheld: bool,
-    pub(crate) free: Extents,
+    pub(crate) free: Room,
     pub(crate) fence: Option<FenceRecord>,
     /// Leases that left it fenced and were not proved clean since.
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
@@ -33,15 +35,16 @@ pub(crate) struct Resource {
 
 impl Resource {
     pub(crate) fn new(kind: ResourceType, offer: Offer) -> Self {
-        let free = Extents::new(offer.capacity, offer.align, offer.layout);
+        let free = Room::new(&offer);
         Self {
             id: offer.resource_id,
             kind,
             capacity: offer.capacity,
-            usable: free.free_total(),
+            usable: free.most(false),
             free,
             transports: offer.transports,
             outlives: offer.outlives,
+            fence_scope: offer.fence_scope,
             read_only: offer.read_only,
             withheld: false,
             fence: None,
@@ -49,12 +52,6 @@ impl Resource {
             resetting: None,
             fenced_again: false,
         }
-    }
-
-    /// Whether each lease was made something of its own that outlives the machine. Then the part of a
-    /// lease whose release failed is fenced by itself, and a release is written down when it is done.
-    pub(crate) fn outlives_machine(&self) -> bool {
-        self.outlives == Outlives::Machine
     }
 
     /// Nothing of it is leased.
@@ -65,7 +62,7 @@ impl Resource {
     /// Parts of it are fenced, each held by its lease; the others are leased as ever.
     pub(crate) fn is_partly_fenced(&self) -> bool {
         let by_release = self.fence.as_ref().is_some_and(|fence| fence.by_release);
-        by_release && self.outlives_machine()
+        by_release && self.fence_scope == FenceScope::Part
     }
 
     /// Makes it the reason of the fence, if it is: the first stands, except that a failed cut is graver
@@ -89,8 +86,8 @@ pub struct Availability {
     pub resource_type: ResourceType,
     /// All of it.
     pub capacity: u64,
-    /// The longest single stretch that is free, or all that is where amounts are given out: what a
-    /// lease could still get. 0 while fenced or withheld.
+    /// What a lease could still get, such as the longest stretch, or the units that nobody has. 0 while
+    /// fenced or withheld.
     pub available: u64,
     /// Whether it is fenced: nothing of it is leased.
     pub fenced: bool,

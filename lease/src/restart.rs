@@ -18,12 +18,11 @@ use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, Resou
 
 use crate::{
     BootTime, Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note,
-    Now, Order, State, StepError, Tag,
+    Now, Order, Placement, State, StepError, Tag,
     config::RESTORED_CUTS_AT_ONCE,
     fate::{Fate, Held, secs},
     lease::Lease,
     record::Ended,
-    resource::Resource,
 };
 
 impl LeaseTable {
@@ -32,6 +31,9 @@ impl LeaseTable {
     /// Of a resource that outlives the process, a lease over UDP or both roads without an end on record
     /// is adopted on the same boot: before its deadline it gets a new binding, in its grace time its
     /// bytes are kept, afterwards it is Expired. Whatever else was alive is Revoked.
+    ///
+    /// Where leases stay until a reboot, each is adopted on the same boot or cut and released; on another boot
+    /// it is over.
     ///
     /// Of a resource that outlives the machine, a lease over any road that is still offered is adopted,
     /// also on another boot: there the time that was left is counted by the wall clock, the time off
@@ -52,18 +54,18 @@ impl LeaseTable {
                 let cause = cause_of(phase);
                 self.restore_ended(now, &record, phase, cause, is_news);
             }
-            Fate::Holds(held, extent) if self.take(record.resource_id, extent) => {
-                self.restore_holder(now, &record, held, extent);
-            }
-            Fate::Holds(_, extent) => {
-                self.note(Note::Displaced {
-                    lease_id: record.lease_id,
-                    resource_id: record.resource_id,
-                    extent,
-                });
-                let phase = fate.displaced();
-                self.restore_ended(now, &record, phase, EndCause::Displaced, true);
-            }
+            Fate::Holds(held, ref placement) => match self.take(record.resource_id, placement) {
+                Some(taken) => self.restore_holder(now, &record, held, taken),
+                None => {
+                    self.note(Note::Displaced {
+                        lease_id: record.lease_id,
+                        resource_id: record.resource_id,
+                        placement: placement.clone(),
+                    });
+                    let phase = fate.displaced();
+                    self.restore_ended(now, &record, phase, EndCause::Displaced, true);
+                }
+            },
         }
     }
 
@@ -96,15 +98,16 @@ impl LeaseTable {
 
     /// Which parts of a resource are somebody's: of leases that go on, of ending ones, and of fenced
     /// ones, whose bytes are touched by nothing but the remediation. Everything else is nobody's.
-    pub fn holders(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, Extent)> + '_ {
+    pub fn holders(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, &Placement)> + '_ {
         let leases = self.leases.values();
         let its = leases.filter(move |lease| lease.resource_id == resource_id);
-        its.map(|lease| (lease.tag(), lease.extent))
+        its.map(|lease| (lease.tag(), &lease.placement))
     }
 
-    /// The same, without whose they are.
+    /// The same as stretches, without whose they are.
     pub fn held(&self, resource_id: ResourceId) -> impl Iterator<Item = Extent> + '_ {
-        self.holders(resource_id).map(|(_, extent)| extent)
+        self.holders(resource_id)
+            .map(|(_, placement)| placement.extent())
     }
 
     /// Leases of before that somebody may reach, and until when they may: those that get their bindings again,
@@ -117,18 +120,23 @@ impl LeaseTable {
     }
 
     /// Leases whose release failed, and which nothing else keeps fenced: their late release clears that.
-    pub fn unreleased(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, Extent)> + '_ {
+    pub fn unreleased(
+        &self,
+        resource_id: ResourceId,
+    ) -> impl Iterator<Item = (Tag, &Placement)> + '_ {
         let leases = self.leases.values();
         let its = leases.filter(move |lease| {
             let waits = lease.state == State::Fenced && lease.fenced_by_release;
             waits && lease.resource_id == resource_id
         });
-        its.map(|lease| (lease.tag(), lease.extent))
+        its.map(|lease| (lease.tag(), &lease.placement))
     }
 
-    fn take(&mut self, id: ResourceId, extent: Extent) -> bool {
-        let resource = self.resources.get_mut(&id);
-        resource.is_some_and(|resource| resource.free.take_this(extent))
+    fn take(&mut self, id: ResourceId, placement: &Placement) -> Option<Placement> {
+        let resource = self.resources.get_mut(&id)?;
+        let placement = resource.free.of_record(placement.clone());
+        let taken = resource.free.take_this(&placement);
+        taken.then_some(placement)
     }
 
     fn restore_ended(
@@ -153,19 +161,20 @@ impl LeaseTable {
         self.remember(now, Duration::from_millis(over_for_ms), lease_id, ended);
     }
 
-    /// The bytes are taken already.
-    fn restore_holder(&mut self, now: Now, record: &LeaseRecord, held: Held, extent: Extent) {
+    /// Its part is taken already.
+    fn restore_holder(&mut self, now: Now, record: &LeaseRecord, held: Held, placement: Placement) {
+        let amount = placement.amount();
         let id = record.lease_id;
         let tenant = self.tenant_name(&record.tenant);
-        let mut lease = Lease::restored(now, record, tenant.clone(), held, extent);
+        let mut lease = Lease::restored(now, record, tenant.clone(), held, placement);
         let resource = self.resources.get(&record.resource_id);
-        lease.bound_before = resource.is_some_and(Resource::outlives_machine);
+        lease.bound_before = resource.is_some_and(|resource| resource.outlives.leases_stay());
         if lease.bound_before && lease.state == State::Grace {
             // The run before may have died between the deadline and its cut.
             lease.state = State::Cutting;
         }
         let state = lease.state;
-        self.lives(&tenant, id, record.resource_type, extent.length);
+        self.lives(&tenant, id, record.resource_type, amount);
         self.leases.insert(id, lease);
         match state {
             State::Fenced => self.restore_fenced(now, record),
@@ -254,7 +263,7 @@ impl Lease {
         record: &LeaseRecord,
         tenant: Arc<str>,
         held: Held,
-        extent: Extent,
+        placement: Placement,
     ) -> Self {
         let over = |cause| Some(known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms)));
         let ending = |cause| Some(ended_for(cause, 0));
@@ -286,7 +295,7 @@ impl Lease {
             tenant,
             resource_id: record.resource_id,
             kind: record.resource_type,
-            extent,
+            placement,
             state,
             generation: record.generation,
             term: secs(record.term_secs),
@@ -299,7 +308,7 @@ impl Lease {
             cut_ordered: false,
             cut_moved: None,
             effective: record.effective,
-            block: record.block.clone(),
+            terms: record.terms.clone(),
             peers: Vec::new(),
             peers_before: None,
             binding: None,

@@ -14,8 +14,8 @@ use alloc::{
 use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
 
 use crate::{
-    After, Availability, BootTime, Change, Effect, FenceRecord, Note, Offer, Order, Policy, State,
-    Ticket,
+    After, Availability, BootTime, Change, Effect, FenceRecord, Note, Offer, Order, Outlives,
+    Policy, State, Ticket,
     lease::Lease,
     rate::Rates,
     record::Ended,
@@ -110,6 +110,12 @@ impl LeaseTable {
 
 /// Getters.
 impl LeaseTable {
+    /// What of an offered resource an end of the process leaves.
+    #[must_use]
+    pub fn outlives(&self, id: ResourceId) -> Option<Outlives> {
+        self.resources.get(&id).map(|resource| resource.outlives)
+    }
+
     /// Every offered resource.
     pub fn availability(&self) -> impl Iterator<Item = Availability> + '_ {
         self.resources.values().map(|resource| Availability {
@@ -119,7 +125,7 @@ impl LeaseTable {
             available: if resource.is_fenced() || resource.withheld {
                 0
             } else {
-                resource.free.longest()
+                resource.free.most(false)
             },
             fenced: resource.is_fenced(),
             partly_fenced: resource.is_partly_fenced(),
@@ -132,7 +138,7 @@ impl LeaseTable {
 
     fn held_by(&self, leases: &BTreeSet<LeaseId>) -> u64 {
         let live = leases.iter().filter_map(|id| self.leases.get(id));
-        live.map(|lease| lease.extent.length).sum()
+        live.map(|lease| lease.placement.amount()).sum()
     }
 
     /// Every fence.

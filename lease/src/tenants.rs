@@ -78,7 +78,7 @@ impl LeaseTable {
         name: &str,
         request: &LeaseAllocRequest,
     ) -> Result<(), Refusal> {
-        let (kind, wanted) = (request.resource_type, request.capacity);
+        let (kind, wanted) = (request.resource_type(), request.capacity);
         let Some(&max) = self.policy.tenant_capacity_max.get(&kind) else {
             return Ok(());
         };

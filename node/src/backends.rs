@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindError, BindOrder, Condition, Extent, Offer, Order, Report, Tag};
+use fabricbios_lease::{BindError, BindOrder, Condition, Offer, Order, Placement, Report, Tag};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
@@ -86,12 +86,12 @@ impl Backends {
     }
 
     /// A release that failed in an earlier run is tried again until it is done.
-    pub fn release_later(&self, tag: Tag, extent: Extent) {
+    pub fn release_later(&self, tag: Tag, placement: Placement) {
         if let Some(resource) = self.resources.get(&tag.resource_id) {
             resource.healing.try_later(Unfinished {
                 provider: resource.provider.clone(),
                 tag,
-                extent,
+                placement,
             });
         }
     }
@@ -138,13 +138,13 @@ impl Backends {
         let on_report = move |report| reports(whose.clone(), report);
         let (again, proving) = (owner.clone(), of_kind.proving.clone());
         pool.run(owner, move || match order {
-            Order::Release(tag, extent) => {
-                let released = release(&provider, tag, extent, &on_report);
+            Order::Release(tag, placement) => {
+                let released = release(&provider, tag, placement.clone(), &on_report);
                 if !released && releases_later {
                     healing.try_later(Unfinished {
                         provider,
                         tag,
-                        extent,
+                        placement,
                     });
                 }
             }
@@ -193,10 +193,15 @@ fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
 }
 
 /// Whether it is done.
-fn release(provider: &Provider, tag: Tag, extent: Extent, on_report: &dyn Fn(Report)) -> bool {
+fn release(
+    provider: &Provider,
+    tag: Tag,
+    placement: Placement,
+    on_report: &dyn Fn(Report),
+) -> bool {
     let progress = || on_report(Report::ReleaseProgress(tag));
     progress();
-    let outcome = provider.release(tag, extent, &progress);
+    let outcome = provider.release(tag, placement, &progress);
     let is_done = outcome.is_ok();
     on_report(Report::Release(tag, outcome));
     is_done
@@ -210,7 +215,9 @@ mod tests {
     };
 
     use fabricbios_contract::{DataPath, Part, Revoked};
-    use fabricbios_lease::{AlreadyCut, BootTime, Farewell, Layout, Outlives, Proof, StepError};
+    use fabricbios_lease::{
+        AlreadyCut, BootTime, Farewell, FenceScope, Layout, Outlives, Proof, StepError,
+    };
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
     use super::*;
@@ -279,6 +286,7 @@ mod tests {
             align: 1,
             transports: Vec::new(),
             outlives: Outlives::Machine,
+            fence_scope: FenceScope::Part,
             layout: Layout::Stretches,
             read_only: false,
         };

@@ -16,7 +16,7 @@ use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
-use fabricbios_lease::{BootTime, LeaseTable, Offer, Outlives, Tag};
+use fabricbios_lease::{BootTime, FenceScope, LeaseTable, Offer, Outlives, Tag};
 use fabricbios_nvmet::{Guard, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, NodeId, NvmeofTransport, ResourceType, Transport};
 
@@ -172,7 +172,8 @@ pub fn open(
             align: facts.align,
             transports: transports.clone(),
             outlives: Outlives::Machine,
-            layout: facts.layout,
+            fence_scope: FenceScope::Part,
+            layout: facts.layout.clone(),
             read_only: facts.read_only,
         };
         offers.push((offer, standing));
@@ -253,8 +254,6 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
         half_sent_max: settings.fbbu_half_sent_max(),
         write_verifier: clock::boot_number(),
-        // It reads, too, on a thread of the daemon.
-        answers: answers::within_patience,
     };
     match FbbuBackend::open(&config) {
         Ok(backend) => {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{Extent, Report, Tag};
+use fabricbios_lease::{Placement, Report, Tag};
 
 use crate::backends::OnReport;
 
@@ -22,7 +22,7 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct Unfinished {
     pub(crate) provider: Arc<Provider>,
     pub(crate) tag: Tag,
-    pub(crate) extent: Extent,
+    pub(crate) placement: Placement,
 }
 
 /// Where to hand them in. One thread tries them all, one after the other: nobody waits for them.
@@ -74,7 +74,7 @@ fn next(
 }
 
 fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
-    let released = it.provider.release(it.tag, it.extent, &|| ());
+    let released = it.provider.release(it.tag, it.placement.clone(), &|| ());
     if released.is_ok() {
         // The node's own affair by now: nobody waits for it.
         on_report(None, Report::Release(it.tag, Ok(())));
@@ -84,6 +84,7 @@ fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use fabricbios_lease::Extent;
     use fabricbios_testbed::fakes::{FakeMemory, Step};
     use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
@@ -103,14 +104,14 @@ mod tests {
             generation: Generation(1),
             resource_id: ResourceId(1),
         };
-        let extent = Extent {
+        let placement = Placement::Stretch(Extent {
             offset: 0,
             length: 4096,
-        };
+        });
         healing.try_later(Unfinished {
             provider: memory.provider(),
             tag,
-            extent,
+            placement,
         });
         memory.wait_for(Step::Release, 1);
         memory.fail(Step::Release, false);

@@ -27,9 +27,9 @@ pub(crate) fn log(note: &Note) {
         Note::Displaced {
             lease_id,
             resource_id,
-            extent,
+            placement,
         } => {
-            tracing::error!(%lease_id, %resource_id, ?extent, "what this lease of an earlier run held cannot be had any more: it is over");
+            tracing::error!(%lease_id, %resource_id, ?placement, "what this lease of an earlier run held cannot be had any more: it is over");
         }
         Note::Refused {
             tenant,

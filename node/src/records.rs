@@ -1,32 +1,37 @@
 //! The journal's form of the table's records: a version, then the record.
 
 use anyhow::{Context, bail};
-use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, RECORDS_VERSION};
+use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, Placement, RECORDS_VERSION};
 use fabricbios_wire::{
-    BlockTerms, Effective, Generation, LeaseId, LeasePhase, ResourceId, ResourceType,
+    BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The version before, which is still read.
+/// Versions before, which are still read.
 const VERSION_3: u8 = 3;
+const VERSION_4: u8 = 4;
 
-/// What can be read in the shape that it had in [`VERSION_3`].
+/// What can be read in the shapes that it had in versions before.
 pub(crate) trait Record: DeserializeOwned {
-    /// That shape.
+    /// In [`VERSION_3`].
     type Version3: DeserializeOwned + Into<Self>;
+    /// In [`VERSION_4`].
+    type Version4: DeserializeOwned + Into<Self>;
 }
 
 impl Record for LeaseRecord {
-    type Version3 = LeaseVersion3;
+    type Version3 = LeaseBefore5<NoEnd>;
+    type Version4 = LeaseBefore5<Option<Box<LeaseEnd>>>;
 }
 
 impl Record for FenceRecord {
     type Version3 = Self;
+    type Version4 = Self;
 }
 
-/// A [`LeaseRecord`] without its end.
+/// A [`LeaseRecord`] that knows blocks by name, and stretches only.
 #[derive(Deserialize)]
-pub(crate) struct LeaseVersion3 {
+pub(crate) struct LeaseBefore5<End> {
     lease_id: LeaseId,
     tenant: String,
     resource_id: ResourceId,
@@ -41,20 +46,31 @@ pub(crate) struct LeaseVersion3 {
     grace_secs: u32,
     deadline: BootTime,
     ended: Option<LeasePhase>,
+    end: End,
     cannot_go_on: bool,
     fenced_by_release: bool,
     block: Option<Box<BlockTerms>>,
 }
 
-impl From<LeaseVersion3> for LeaseRecord {
-    fn from(old: LeaseVersion3) -> Self {
+/// [`VERSION_3`] does not say why a lease ended: no byte of a record.
+#[derive(Deserialize)]
+pub(crate) struct NoEnd;
+
+impl From<NoEnd> for Option<Box<LeaseEnd>> {
+    fn from(_: NoEnd) -> Self {
+        None
+    }
+}
+
+impl<End: Into<Option<Box<LeaseEnd>>>> From<LeaseBefore5<End>> for LeaseRecord {
+    fn from(old: LeaseBefore5<End>) -> Self {
         Self {
             lease_id: old.lease_id,
             tenant: old.tenant,
             resource_id: old.resource_id,
             resource_type: old.resource_type,
             capacity: old.capacity,
-            extent: old.extent,
+            placement: old.extent.map(Placement::Stretch),
             generation: old.generation,
             granted_at_unix_ms: old.granted_at_unix_ms,
             expires_at_unix_ms: old.expires_at_unix_ms,
@@ -63,10 +79,10 @@ impl From<LeaseVersion3> for LeaseRecord {
             grace_secs: old.grace_secs,
             deadline: old.deadline,
             ended: old.ended,
-            end: None,
+            end: old.end.into(),
             cannot_go_on: old.cannot_go_on,
             fenced_by_release: old.fenced_by_release,
-            block: old.block,
+            terms: old.block.map(|terms| Box::new((*terms).into())),
         }
     }
 }
@@ -76,16 +92,17 @@ pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
     postcard::to_extend(record, vec![RECORDS_VERSION])
 }
 
-/// Bytes as a record, if this version of the daemon or the one before wrote them, whole.
+/// Bytes as a record, if this version of the daemon or one of the two before wrote them, whole.
 pub(crate) fn decode<T: Record>(bytes: &[u8]) -> anyhow::Result<T> {
     let Some((&version, record)) = bytes.split_first() else {
         bail!("the journal holds an empty record; {ADVICE}");
     };
     match version {
         RECORDS_VERSION => read(record),
+        VERSION_4 => read::<T::Version4>(record).map(Into::into),
         VERSION_3 => read::<T::Version3>(record).map(Into::into),
         _ => bail!(
-            "the journal holds a record of version {version}, not {VERSION_3} or {RECORDS_VERSION}; {ADVICE}"
+            "the journal holds a record of version {version}, not {VERSION_3} to {RECORDS_VERSION}; {ADVICE}"
         ),
     }
 }
@@ -102,11 +119,19 @@ fn read<T: DeserializeOwned>(record: &[u8]) -> anyhow::Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, process::Command};
+    use std::{fs, process::Command, time::Duration};
+
+    use fabricbios_lease::{
+        Asked, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, State,
+        StepError, Ticket,
+    };
+    use fabricbios_wire::{Reply, Request, Role, Transport};
 
     use super::*;
-    use crate::journal::{self, Journal};
-    use fabricbios_lease::StepError;
+    use crate::{
+        journal::{self, Journal, Recovered},
+        service,
+    };
 
     fn fence() -> FenceRecord {
         FenceRecord {
@@ -153,48 +178,155 @@ mod tests {
         }
     }
 
-    /// Written by the daemon of before this version: two leases in use, one freed, one expired, one revoked.
-    #[test]
-    fn a_journal_of_the_version_before_is_read() {
-        let fixture = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/fixtures/journal-of-records-3.redb.gz"
-        );
+    /// Written by a daemon of that version that was killed, with leases over UDP: of memory one in use, one
+    /// freed and one expired; of files of a directory two in use, the first read-only, and one revoked.
+    fn recovered(version: u8) -> Recovered {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+        let fixture = format!("{folder}/journal-of-records-{version}.redb.gz");
         let unpacked = Command::new("gzip")
-            .args(["-dc", fixture])
+            .args(["-dc", &fixture])
             .output()
             .unwrap();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(journal::FILE);
         fs::write(&path, unpacked.stdout).unwrap();
         let (_journal, recovered) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
-        let mut leases: Vec<LeaseRecord> = { recovered.leases.iter() }
-            .map(|(_, bytes)| decode(bytes).unwrap())
-            .collect();
+        let records = recovered.leases.iter().map(|(_, bytes)| bytes);
+        let pools = recovered.pools.iter().map(|(_, bytes)| bytes);
+        assert!(records.chain(pools).all(|bytes| bytes[0] == version));
+        recovered
+    }
+
+    fn leases(recovered: &Recovered) -> Vec<LeaseRecord> {
+        let decode = |(_, bytes): &(_, Vec<u8>)| decode(bytes).unwrap();
+        let mut leases: Vec<LeaseRecord> = recovered.leases.iter().map(decode).collect();
         leases.sort_by_key(|lease| lease.granted_at_unix_ms);
-        let told: Vec<_> = { leases.iter() }
-            .map(|it| (it.resource_type, it.capacity, it.ended))
-            .collect();
+        leases
+    }
+
+    #[test]
+    fn journals_of_versions_before_are_read() {
         let (mem, block) = (ResourceType::Mem, ResourceType::Block);
-        let ended = [LeasePhase::Freed, LeasePhase::Expired, LeasePhase::Revoked];
-        let [freed, expired, revoked] = ended.map(|phase| (mem, 4096, Some(phase)));
-        let in_use = [(mem, 65_536, None), (block, 65_536, None)];
-        assert_eq!(told, [in_use[0], in_use[1], freed, expired, revoked]);
-        assert!(
-            leases
-                .iter()
-                .all(|it| it.tenant == "blue" && it.end.is_none())
-        );
-        assert!(
-            leases[1]
-                .block
-                .as_ref()
-                .is_some_and(|terms| terms.read_only)
-        );
-        let pools = recovered.pools.iter();
-        assert_eq!(
-            pools.map(|(_, bytes)| bytes[0]).collect::<Vec<_>>(),
-            [VERSION_3]
-        );
+        for version in [VERSION_3, VERSION_4] {
+            let leases = leases(&recovered(version));
+            let told: Vec<_> = { leases.iter() }
+                .map(|it| (it.resource_type, it.capacity, it.ended))
+                .collect();
+            let expected = [
+                (mem, 65_536, None),
+                (block, 65_536, None),
+                (block, 131_072, None),
+                (mem, 4096, Some(LeasePhase::Freed)),
+                (mem, 4096, Some(LeasePhase::Expired)),
+                (block, 4096, Some(LeasePhase::Revoked)),
+            ];
+            assert_eq!(told, expected);
+            let with_end = |it: &LeaseRecord| it.end.is_some();
+            let ends = if version == VERSION_3 { 0 } else { 3 };
+            assert_eq!(leases.iter().filter(|it| with_end(it)).count(), ends);
+            let read_only = leases[1].terms.as_ref().and_then(|terms| terms.block());
+            assert!(read_only.is_some_and(|terms| terms.read_only));
+        }
+    }
+
+    fn offer(of: &LeaseRecord, outlives: Outlives, layout: Layout) -> Offer {
+        Offer {
+            resource_id: of.resource_id,
+            capacity: 1 << 20,
+            align: 4096,
+            transports: vec![Transport::Udp],
+            outlives,
+            fence_scope: FenceScope::Part,
+            layout,
+            read_only: false,
+        }
+    }
+
+    /// What the table does with it, so long before the end of the terms.
+    fn taken_up(version: u8, before: Duration, boot_id: Option<&str>) -> (LeaseTable, Vec<Order>) {
+        let recovered = recovered(version);
+        let leases = leases(&recovered);
+        let mut table = LeaseTable::new(Policy::default());
+        let memory = offer(&leases[0], Outlives::Process, Layout::Stretches);
+        table.offer(ResourceType::Mem, memory);
+        let files = offer(&leases[1], Outlives::Machine, Layout::Amounts);
+        table.offer(ResourceType::Block, files);
+        let now = Now {
+            boot: BootTime(leases[0].deadline.0 - u64::try_from(before.as_nanos()).unwrap()),
+            unix_ms: leases[0].expires_at_unix_ms,
+        };
+        let last = recovered.last_boot_id.clone().unwrap();
+        let boot_id = boot_id.unwrap_or(&last);
+        service::restore(&mut table, now, boot_id, recovered, true).unwrap();
+        let mut orders = Vec::new();
+        while let Some(effect) = table.poll_effect() {
+            if let Effect::Order { order, .. } = effect {
+                orders.push(order);
+            }
+        }
+        for (lease, phase) in leases[3..].iter().map(|it| (it.lease_id, it.ended)) {
+            let asked = Asked {
+                ticket: Ticket(1),
+                tenant: "operator".into(),
+                role: Role::Operator,
+                fresh_id: LeaseId(1),
+                request: Request::LeaseQuery(lease),
+            };
+            table.on_request(now, &asked);
+            let answer = table.poll_effect();
+            let Some(Effect::Answer {
+                answer: Ok(Reply::Lease(info)),
+                ..
+            }) = answer
+            else {
+                panic!("{answer:?}")
+            };
+            assert_eq!(Some(info.phase), phase);
+        }
+        (table, orders)
+    }
+
+    #[test]
+    fn leases_of_versions_before_go_on_where_they_were() {
+        for version in [VERSION_3, VERSION_4] {
+            let (_, orders) = taken_up(version, Duration::from_secs(300), None);
+            let mut binds: Vec<_> = { orders.into_iter() }
+                .filter_map(|order| match order {
+                    Order::Bind(bind) => Some(bind),
+                    Order::Extend(..) => None,
+                    other => panic!("{other:?}"),
+                })
+                .map(|bind| {
+                    let read_only = bind.block.map(|block| block.terms.read_only);
+                    (read_only, bind.placement, bind.adopts)
+                })
+                .collect();
+            binds.sort_by_key(|(read_only, ..)| *read_only);
+            let bytes = Extent {
+                offset: 0,
+                length: 65_536,
+            };
+            let expected = [
+                (None, Placement::Stretch(bytes), false),
+                (Some(false), Placement::Amount(131_072), true),
+                (Some(true), Placement::Amount(65_536), true),
+            ];
+            assert_eq!(binds, expected);
+        }
+    }
+
+    #[test]
+    fn leases_of_versions_before_end_when_they_are_over_or_the_machine_was_rebooted() {
+        let minute = Duration::from_secs(60);
+        for version in [VERSION_3, VERSION_4] {
+            let (table, orders) = taken_up(version, minute, Some("another boot"));
+            let cut = |order: &Order| matches!(order, Order::Cut(..));
+            assert!(orders.len() == 2 && orders.iter().all(cut), "{orders:?}");
+            let states = table.census();
+            assert_eq!(
+                states.into_iter().collect::<Vec<_>>(),
+                [(State::Cutting, 2)]
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, io, net::SocketAddr, sync::Arc, thread, time::D
 
 use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
-use fabricbios_lease::{EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Offer, Policy};
+use fabricbios_lease::{EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Outlives, Policy};
 use fabricbios_wire::{LeaseId, ResourceType};
 use tokio::sync::{mpsc, oneshot};
 
@@ -240,8 +240,9 @@ fn open_blocks(
     backends: &mut Backends,
     inventory: &mut Inventory,
 ) -> anyhow::Result<()> {
-    let holders = |offer: &Offer| table.holders(offer.resource_id).collect::<Vec<_>>();
-    let known = blocks.offers().flat_map(holders);
+    let known = blocks
+        .offers()
+        .flat_map(|offer| table.holders(offer.resource_id));
     let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();
     for stray in blocks.provider.reconcile(&known)? {
         let fence = FenceRecord {
@@ -258,7 +259,7 @@ fn open_blocks(
     for offer in blocks.offers() {
         backends.add(ResourceType::Block, offer, blocks.provider.clone());
         let unreleased = table.unreleased(offer.resource_id);
-        unreleased.for_each(|(tag, extent)| backends.release_later(tag, extent));
+        unreleased.for_each(|(tag, it)| backends.release_later(tag, it.clone()));
     }
     blocks.provider.tell_conditions(&backends.on_condition());
     // A device on offer is told as a pool, not as what was merely found.
@@ -341,9 +342,10 @@ pub(crate) fn restore(
     let same_boot = recovered.last_boot_id.as_deref() == Some(boot_id);
     for (id, bytes) in recovered.leases {
         let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
-        // Whether memory is that of the last run says nothing about blocks, whose clock is the boot's.
+        // What stays for each lease does so whether the memory is that of the last run or not.
+        let outlives = table.outlives(record.resource_id);
         let run = EarlierRun {
-            same_boot: same_boot && (is_known || record.resource_type == ResourceType::Block),
+            same_boot: same_boot && (is_known || outlives.is_some_and(Outlives::leases_stay)),
             wall_clock_trusted: may_be(now, recovered.written_unix_ms),
         };
         table.restore_lease(now, record, run);

@@ -165,9 +165,14 @@ fn over(phase: LeasePhase) -> bool {
 fn request(bytes: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         grace_secs: grace,
-        rdma_peers: vec![peer(17)],
+        terms: to_peer(17),
         ..LeaseAllocRequest::new(ResourceType::Mem, bytes, secs)
     }
+}
+
+fn to_peer(qpn: u32) -> LeaseTerms {
+    let rdma_peers = vec![peer(qpn)];
+    MemTerms { rdma_peers }.into()
 }
 
 fn peer(qpn: u32) -> RdmaPeer {
@@ -408,7 +413,7 @@ async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(directory.path()).await;
     let mut wanted = request(4096, 60, 0);
-    wanted.rdma_peers = vec![peer(UNREACHABLE_QPN)];
+    wanted.terms = to_peer(UNREACHABLE_QPN);
     let refused = refusal(world.operator.alloc(wanted).await);
     assert_eq!(refused.error, LeaseError::InvalidArgs);
     world

@@ -7,6 +7,14 @@ use crate::{
     write::Writer,
 };
 
+/// What is asked for with a lease of CPU cores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct CpuTerms {
+    /// 0x0902 (002).
+    pub isolation: Option<CpuIsolationClass>,
+}
+
 /// The class of a params blob. `None` is not a class: it leaves the choice to the node's policy.
 pub fn parse_cpu_isolation(params: &[u8]) -> Result<Option<CpuIsolationClass>, DecodeError> {
     find(&TlvArea::parse(params, 0)?)
@@ -14,6 +22,10 @@ pub fn parse_cpu_isolation(params: &[u8]) -> Result<Option<CpuIsolationClass>, D
 
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<CpuIsolationClass>, DecodeError> {
     params.read(tag::LEASE_CPU_ISOLATION, read)
+}
+
+pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<CpuTerms, DecodeError> {
+    find(params).map(|isolation| CpuTerms { isolation })
 }
 
 fn read(tlv: &Tlv<'_>) -> Result<CpuIsolationClass, DecodeError> {

@@ -7,6 +7,14 @@ use crate::{
     write::Writer,
 };
 
+/// What is asked for with a lease of GPU memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GpuTerms {
+    /// 0x0903 (003).
+    pub exclusivity: Option<GpuExclusivityClass>,
+}
+
 /// The class of a params blob. `None` is not a class: it leaves the choice to the node's policy.
 pub fn parse_gpu_exclusivity(params: &[u8]) -> Result<Option<GpuExclusivityClass>, DecodeError> {
     find(&TlvArea::parse(params, 0)?)
@@ -14,6 +22,10 @@ pub fn parse_gpu_exclusivity(params: &[u8]) -> Result<Option<GpuExclusivityClass
 
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<GpuExclusivityClass>, DecodeError> {
     params.read(tag::LEASE_GPU_EXCLUSIVITY, read)
+}
+
+pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<GpuTerms, DecodeError> {
+    find(params).map(|exclusivity| GpuTerms { exclusivity })
 }
 
 fn read(tlv: &Tlv<'_>) -> Result<GpuExclusivityClass, DecodeError> {

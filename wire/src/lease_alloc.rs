@@ -4,8 +4,8 @@
 use alloc::borrow::Cow;
 
 use crate::{
-    LeaseAllocRequest, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
-    gpu_exclusivity, lease_intent, nvmeof, rdma_peer,
+    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
+    gpu_exclusivity, lease_intent, lease_terms, nvmeof, rdma_peer,
     read::{Decoded, Reader, invalid_args},
     write::Writer,
 };
@@ -27,21 +27,17 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
     let lease_secs = nonzero(r, "lease_secs", Reader::u32)?;
     let grace_secs = r.u32("grace_secs")?;
     let params = r.area("params")?;
-    Ok(LeaseAllocRequest {
-        resource_type,
+    let plain = LeaseAllocRequest {
         resource_id,
-        capacity,
-        lease_secs,
         grace_secs,
         kv_cache_intent: lease_intent::find(&params)?,
-        cpu_isolation: cpu_isolation::find(&params)?,
-        gpu_exclusivity: gpu_exclusivity::find(&params)?,
         affinities: affinity::find(&params)?,
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
         rotate_on_renew: constraints::find_rotate_on_renew(&params)?,
-        rdma_peers: rdma_peer::find(&params)?,
-        block: nvmeof::find_terms(&params)?,
-    })
+        ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
+    };
+    let terms = lease_terms::find(&params)?;
+    Ok(terms.into_iter().fold(plain, LeaseAllocRequest::with_terms))
 }
 
 fn nonzero<'a, T: Default + PartialEq>(
@@ -58,7 +54,7 @@ fn nonzero<'a, T: Default + PartialEq>(
 }
 
 pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
-    w.u16(request.resource_type.code());
+    w.u16(request.resource_type().code());
     w.u128(request.resource_id.map_or(0, |id| id.0));
     w.u64(request.capacity)
         .u32(request.lease_secs)
@@ -68,14 +64,19 @@ pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
 
 /// In ascending order of tags, so that equal requests are equal bytes.
 fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
-    rdma_peer::write(w, &request.rdma_peers);
-    nvmeof::write_host(w, &request.block);
+    let peers = request.stated().map(LeaseTerms::rdma_peers);
+    peers.for_each(|peers| rdma_peer::write(w, peers));
+    let block = request.stated().find_map(LeaseTerms::block);
+    let block = block.cloned().unwrap_or_default();
+    let cpu = request.stated().find_map(LeaseTerms::cpu);
+    let gpu = request.stated().find_map(LeaseTerms::gpu);
+    nvmeof::write_host(w, &block);
     lease_intent::write(w, request.kv_cache_intent);
-    cpu_isolation::write(w, request.cpu_isolation);
-    gpu_exclusivity::write(w, request.gpu_exclusivity);
+    cpu_isolation::write(w, cpu.and_then(|terms| terms.isolation));
+    gpu_exclusivity::write(w, gpu.and_then(|terms| terms.exclusivity));
     let transport = request.transport;
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
-    nvmeof::write_classes(w, request.block.read_only, request.block.mutual_auth);
+    nvmeof::write_classes(w, block.read_only, block.mutual_auth);
     affinity::write(w, &request.affinities);
 }

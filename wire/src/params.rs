@@ -2,16 +2,11 @@
 
 use alloc::vec::Vec;
 
-use crate::{
-    Affinity, BlockTerms, CpuIsolationClass, GpuExclusivityClass, KvCacheIntent, RdmaPeer,
-    ResourceId, ResourceType,
-};
+use crate::{Affinity, KvCacheIntent, LeaseTerms, ResourceId, ResourceType};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseAllocRequest {
-    /// What kind.
-    pub resource_type: ResourceType,
     /// Which one; any of the kind if absent (zero on the wire).
     pub resource_id: Option<ResourceId>,
     /// How much, in the unit of the type.
@@ -22,20 +17,17 @@ pub struct LeaseAllocRequest {
     pub grace_secs: u32,
     /// 0x0901, advisory but validated.
     pub kv_cache_intent: Option<KvCacheIntent>,
-    /// 0x0902 (002).
-    pub cpu_isolation: Option<CpuIsolationClass>,
-    /// 0x0903 (003).
-    pub gpu_exclusivity: Option<GpuExclusivityClass>,
     /// 0x0910, repeatable; kept in order.
     pub affinities: Vec<Affinity>,
     /// 0x0904: over which road; `Auto` if absent.
     pub transport: Transport,
     /// 0x0905: the client follows key changes, so renewal rotates the key.
     pub rotate_on_renew: bool,
-    /// 0x0210, repeatable: the client's queue pairs; may come later with LEASE_BIND.
-    pub rdma_peers: Vec<RdmaPeer>,
-    /// 0x0310, 0x0311, 0x0906, 0x0907: for BLOCK.
-    pub block: BlockTerms,
+    /// What kind, and what only that kind has.
+    pub terms: LeaseTerms,
+    /// What a peer stated that another kind has, in the order of [`ResourceType`], nothing plain and
+    /// nothing of its own kind: such a request is refused. See [`LeaseAllocRequest::with_terms`].
+    pub foreign: Vec<LeaseTerms>,
 }
 
 impl LeaseAllocRequest {
@@ -44,20 +36,23 @@ impl LeaseAllocRequest {
     #[must_use]
     pub fn new(resource_type: ResourceType, capacity: u64, lease_secs: u32) -> Self {
         Self {
-            resource_type,
             resource_id: None,
             capacity,
             lease_secs,
             grace_secs: 0,
             kv_cache_intent: None,
-            cpu_isolation: None,
-            gpu_exclusivity: None,
             affinities: Vec::new(),
             transport: Transport::Auto,
             rotate_on_renew: false,
-            rdma_peers: Vec::new(),
-            block: BlockTerms::default(),
+            terms: LeaseTerms::plain(resource_type),
+            foreign: Vec::new(),
         }
+    }
+
+    /// What kind.
+    #[must_use]
+    pub fn resource_type(&self) -> ResourceType {
+        self.terms.resource_type()
     }
 }
 

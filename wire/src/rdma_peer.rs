@@ -9,6 +9,14 @@ use crate::{
     write::Writer,
 };
 
+/// What is asked for with a lease of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MemTerms {
+    /// 0x0210, repeatable: the client's queue pairs; may come later with LEASE_BIND.
+    pub rdma_peers: Vec<RdmaPeer>,
+}
+
 /// 0x0210: a client's queue pair. `u32 qpn, u32 psn, [u8; 16] gid, u16 path_mtu, u16 reserved = 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -45,6 +53,10 @@ pub fn parse_rdma_peers(params: &[u8]) -> Result<Vec<RdmaPeer>, DecodeError> {
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     let found = params.find_all(tag::RDMA_PEER, RDMA_PEERS_MAX)?;
     found.iter().map(read).collect()
+}
+
+pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<MemTerms, DecodeError> {
+    find(params).map(|rdma_peers| MemTerms { rdma_peers })
 }
 
 /// At least one.

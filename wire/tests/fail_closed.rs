@@ -19,21 +19,7 @@ fn alloc_error(params: &[u8]) -> Option<Refusal> {
 }
 
 fn plain() -> LeaseAllocRequest {
-    LeaseAllocRequest {
-        resource_type: ResourceType::Mem,
-        resource_id: None,
-        capacity: 4096,
-        lease_secs: 60,
-        grace_secs: 0,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: vec![],
-        transport: Transport::Auto,
-        rotate_on_renew: false,
-        rdma_peers: vec![],
-        block: BlockTerms::default(),
-    }
+    LeaseAllocRequest::new(ResourceType::Mem, 4096, 60)
 }
 
 fn tlv(tag: u16, value: &[u8]) -> Vec<u8> {
@@ -291,4 +277,26 @@ fn a_request_that_does_not_fit_is_never_a_valid_frame() {
     });
     assert!(decode_request(&encode_request(1, 2, &request)).is_err());
     assert!(request.check().is_err());
+}
+
+/// A request has the terms of its own kind and no others. What a peer stated of another kind is told apart, so
+/// that a node refuses it by name.
+#[test]
+fn terms_of_another_kind_are_told_apart() {
+    let class = tlv(0x0902, &[1]);
+    let payload = |kind: u16| {
+        let request = LeaseAllocRequest::new(ResourceType::from_code(kind), 1, 1);
+        let mut frame = encode_request(0, 0, &Request::LeaseAlloc(request));
+        let at = frame.len() - 4;
+        frame[at..].copy_from_slice(&u32::try_from(class.len()).unwrap().to_be_bytes());
+        [&frame[HEADER_LEN..], &class].concat()
+    };
+    let isolation = Some(CpuIsolationClass::WholeCore);
+    let own = LeaseAllocRequest::parse(&payload(1)).unwrap();
+    assert_eq!(own.terms, CpuTerms { isolation }.into());
+    assert_eq!(own.foreign, []);
+    let of_memory = LeaseAllocRequest::parse(&payload(2)).unwrap();
+    assert!(of_memory.terms.is_plain());
+    assert_eq!(of_memory.resource_type(), ResourceType::Mem);
+    assert_eq!(of_memory.foreign, [CpuTerms { isolation }.into()]);
 }

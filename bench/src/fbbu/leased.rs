@@ -30,7 +30,6 @@ impl Leased {
             ops_per_second: u32::MAX,
             half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
-            answers: |_| Ok(()),
         })?;
         let tag = Tag {
             lease_id: LeaseId(7),

@@ -6,7 +6,7 @@ use anyhow::Context;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{DataKey, FbmuBackend, FbmuConfig, Plain, ReplyBuffer};
-use fabricbios_lease::{BindOrder, BootTime, Extent, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Extent, Placement, Tag};
 use fabricbios_wire::{
     Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
     Transport,
@@ -37,17 +37,17 @@ impl Leased {
         };
         let order = BindOrder {
             tag,
-            extent: Extent {
+            placement: Placement::Stretch(Extent {
                 offset: 0,
                 length: bytes,
-            },
+            }),
             transport: Transport::Udp,
             peers: Vec::new(),
             block: None,
             adopts: false,
         };
         let binding = backend
-            .bind(&order, &Part::at(order.extent))
+            .bind(&order, &Part::at(order.extent()))
             .map_err(|error| anyhow::anyhow!("{error:?}"))?;
         backend.extend(tag, BootTime(u64::MAX)).unwrap();
         binding.dp_key.as_ref().context("a binding without key")?;

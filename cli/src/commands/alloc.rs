@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BlockTerms, LeaseAllocRequest, LeaseId, LeaseInfo, Request, ResourceType, Transport,
+    BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseTerms, MemTerms,
+    NetTerms, Request, Transport,
 };
 use serde::Serialize;
 
@@ -31,7 +32,8 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
 
 /// What could never be: the node need not be asked.
 fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
-    if request.transport == Transport::Udp && request.block.names_host() {
+    let block = request.terms.block();
+    if request.transport == Transport::Udp && block.is_some_and(BlockTerms::names_host) {
         return Err(Failure::usage(
             "--hostnqn, --hostid and --mutual-auth are for NVMe-oF; leave them out with --transport udp",
         ));
@@ -81,7 +83,6 @@ fn give_back(node: &Node, lease_id: LeaseId) -> String {
 }
 
 fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
-    let plain = |kind, capacity, term: Term| plain(node, kind, capacity, term);
     Ok(match what {
         Alloc::Mem {
             bytes,
@@ -92,10 +93,16 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
             rotate_on_renew,
         } => LeaseAllocRequest {
             transport,
-            rdma_peers: rdma_peer,
             rotate_on_renew,
             kv_cache_intent: intent_kv_cache,
-            ..plain(ResourceType::Mem, bytes, term)?
+            ..of_kind(
+                node,
+                MemTerms {
+                    rdma_peers: rdma_peer,
+                },
+                bytes,
+                term,
+            )?
         },
         Alloc::Block {
             bytes,
@@ -107,46 +114,47 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
         } => LeaseAllocRequest {
             transport,
             rotate_on_renew,
-            block: BlockTerms {
-                read_only,
-                host_nqn: host.hostnqn,
-                host_id: host.hostid,
-                mutual_auth: host.mutual_auth,
-            },
-            ..plain(ResourceType::Block, bytes, term)?
+            ..of_kind(
+                node,
+                BlockTerms {
+                    read_only,
+                    host_nqn: host.hostnqn,
+                    host_id: host.hostid,
+                    mutual_auth: host.mutual_auth,
+                },
+                bytes,
+                term,
+            )?
         },
-        Alloc::Net { mbps, term } => plain(ResourceType::Net, mbps, term)?,
+        Alloc::Net { mbps, term } => of_kind(node, NetTerms::default(), mbps, term)?,
         Alloc::Cpu {
             cores,
             term,
             isolation,
-        } => LeaseAllocRequest {
-            cpu_isolation: isolation,
-            ..plain(ResourceType::Cpu, cores, term)?
-        },
+        } => of_kind(node, CpuTerms { isolation }, cores, term)?,
         Alloc::Gpu {
             vram,
             term,
             exclusivity,
-        } => LeaseAllocRequest {
-            gpu_exclusivity: exclusivity,
-            ..plain(ResourceType::Gpu, vram, term)?
-        },
+        } => of_kind(node, GpuTerms { exclusivity }, vram, term)?,
     })
 }
 
-fn plain(
+fn of_kind(
     node: &Node,
-    kind: ResourceType,
+    terms: impl Into<LeaseTerms>,
     capacity: u64,
     term: Term,
 ) -> Result<LeaseAllocRequest, Failure> {
+    let terms = terms.into();
+    let kind = terms.resource_type();
     let named = term
         .resource
         .map(|named| resource::find(node, named, Some(kind)));
     Ok(LeaseAllocRequest {
         resource_id: named.transpose()?,
         grace_secs: term.grace_secs,
+        terms,
         ..LeaseAllocRequest::new(kind, capacity, term.secs)
     })
 }

@@ -40,7 +40,7 @@ fn every_alloc_asks_for_what_its_flags_say() {
         .collect();
     let [mem, block, net, cpu, gpu] = asked.try_into().unwrap();
     assert_eq!(
-        (mem.resource_type, mem.capacity, mem.lease_secs),
+        (mem.resource_type(), mem.capacity, mem.lease_secs),
         (ResourceType::Mem, 1 << 20, 60)
     );
     assert_eq!((mem.grace_secs, mem.resource_id), (5, Some(RESOURCE)));
@@ -53,27 +53,27 @@ fn every_alloc_asks_for_what_its_flags_say() {
         block_bytes: 65_536,
     };
     assert_eq!(mem.kv_cache_intent, Some(intent));
-    let &[peer] = mem.rdma_peers.as_slice() else {
-        panic!("{:?}", mem.rdma_peers)
+    let &[peer] = mem.terms.rdma_peers() else {
+        panic!("{:?}", mem.terms)
     };
     assert_eq!(
         (peer.qpn, peer.gid, peer.psn, peer.path_mtu),
         (17, rdma().gid, 7, 1_024)
     );
     assert_eq!(
-        (block.resource_type, block.transport),
+        (block.resource_type(), block.transport),
         (ResourceType::Block, Transport::NvmeTcp)
     );
     assert_eq!(
-        (net.resource_type, net.capacity),
+        (net.resource_type(), net.capacity),
         (ResourceType::Net, 100_000_000)
     );
     assert_eq!(
-        (cpu.capacity, cpu.cpu_isolation),
+        (cpu.capacity, cpu.terms.cpu().unwrap().isolation),
         (4, Some(CpuIsolationClass::WholeCore))
     );
     assert_eq!(
-        gpu.gpu_exclusivity,
+        gpu.terms.gpu().unwrap().exclusivity,
         Some(GpuExclusivityClass::DeviceExclusive)
     );
 }

@@ -85,12 +85,12 @@ fn an_alloc_asks_for_what_its_flags_say() {
         host_id: Some("0a0c5f5e-93a2-4a5b-8d7c-0c1d2e3f4a5b".parse().unwrap()),
         mutual_auth: true,
     };
-    assert_eq!(full.block, expected);
+    assert_eq!(full.terms, expected.into());
     assert_eq!(
         (full.transport, full.rotate_on_renew, full.grace_secs),
         (Transport::Both, true, 5)
     );
-    assert!(plain.block.is_plain() && plain.transport == Transport::Auto);
+    assert!(plain.terms.is_plain() && plain.transport == Transport::Auto);
 }
 
 #[test]

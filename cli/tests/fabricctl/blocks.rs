@@ -47,7 +47,6 @@ impl Blocks {
             ops_per_second: 1 << 20,
             half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
-            answers: |_| Ok(()),
         })
         .unwrap();
         let tag = Tag {

@@ -81,7 +81,7 @@ pub(crate) fn line_of(node: &FakeNode, line: &str) -> (i32, String) {
 pub(crate) fn granting() -> impl FnMut(&Request) -> Answer + Send + 'static {
     |request| match request {
         Request::LeaseAlloc(alloc) => Ok(Reply::Lease(LeaseInfo {
-            resource_type: alloc.resource_type,
+            resource_type: alloc.resource_type(),
             capacity: alloc.capacity,
             effective: honest(alloc),
             ..lease(60_000)

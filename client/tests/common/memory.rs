@@ -44,7 +44,7 @@ impl Memory {
     pub(crate) fn bind(&self, generation: u32) {
         let order = BindOrder {
             tag: tag(generation),
-            extent: EXTENT,
+            placement: EXTENT.into(),
             transport: Transport::Udp,
             peers: Vec::new(),
             block: None,

@@ -223,12 +223,13 @@ pub(crate) fn rdma() -> RdmaBinding {
 
 /// The echo of an honest node.
 pub(crate) fn honest(request: &LeaseAllocRequest) -> Effective {
+    let block = request.terms.block().cloned().unwrap_or_default();
     Effective {
-        cpu_isolation: request.cpu_isolation,
-        gpu_exclusivity: request.gpu_exclusivity,
+        cpu_isolation: request.terms.cpu().and_then(|cpu| cpu.isolation),
+        gpu_exclusivity: request.terms.gpu().and_then(|gpu| gpu.exclusivity),
         transport: Some(request.transport),
         rotate_on_renew: request.rotate_on_renew,
-        read_only: request.block.read_only,
-        mutual_auth: request.block.mutual_auth,
+        read_only: block.read_only,
+        mutual_auth: block.mutual_auth,
     }
 }

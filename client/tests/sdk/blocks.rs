@@ -94,7 +94,6 @@ fn serving(write_verifier: u64) -> FbbuBackend {
         ops_per_second: 1_000_000,
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier,
-        answers: |_| Ok(()),
     };
     FbbuBackend::open(&config).unwrap()
 }
@@ -145,10 +144,11 @@ fn what_a_lease_of_blocks_asks_for() {
     let Request::LeaseAlloc(request) = node.asked().remove(0) else {
         panic!()
     };
-    assert_eq!(request.resource_type, ResourceType::Block);
+    assert_eq!(request.resource_type(), ResourceType::Block);
     assert_eq!(request.transport, Transport::NvmeTcp);
-    assert!(request.block.read_only && request.block.mutual_auth);
-    assert_eq!(request.block.host_nqn, Some(host));
+    let block = request.terms.block().unwrap();
+    assert!(block.read_only && block.mutual_auth);
+    assert_eq!(block.host_nqn, Some(host));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fabricbios_client::{Error, MemBuilder};
 use fabricbios_wire::{
-    CpuIsolationClass, Effective, Generation, GpuExclusivityClass, LeaseAllocRequest, LeaseError,
-    RefusalClass, Reply, Request, Transport,
+    CpuIsolationClass, CpuTerms, Effective, Generation, GpuExclusivityClass, GpuTerms,
+    LeaseAllocRequest, LeaseError, LeaseTerms, RefusalClass, Reply, Request, Transport,
 };
 
 use crate::{
@@ -45,7 +45,7 @@ fn a_lease_from_acquire_to_free() {
         (alloc.capacity, alloc.lease_secs, alloc.grace_secs),
         (1 << 20, 60, 9)
     );
-    assert_eq!(alloc.rdma_peers, [PEER]);
+    assert_eq!(alloc.terms.rdma_peers(), [PEER]);
     assert_eq!(
         asked[1],
         Request::LeaseBind {
@@ -136,11 +136,15 @@ fn classes_that_are_not_enforced_are_missed() {
     };
     lease.free().unwrap();
     let cpu = |class| LeaseAllocRequest {
-        cpu_isolation: Some(class),
+        terms: LeaseTerms::Cpu(CpuTerms {
+            isolation: Some(class),
+        }),
         ..plain.clone()
     };
     let gpu = |class| LeaseAllocRequest {
-        gpu_exclusivity: Some(class),
+        terms: LeaseTerms::Gpu(GpuTerms {
+            exclusivity: Some(class),
+        }),
         ..plain.clone()
     };
     let whole = Effective {

@@ -41,8 +41,8 @@ impl Provider {
             return Err(error);
         }
         let gone = match was_open {
-            true => store.release(order.tag, Some(order.extent), &|| ()),
-            false => store.forget(order.tag, order.extent),
+            true => store.release(order.tag, Some(&order.placement), &|| ()),
+            false => store.forget(order.tag, &order.placement),
         };
         lease.notes().has_part = gone.is_err();
         Err(stranded_unless(gone, error))

@@ -15,7 +15,7 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Condition, Custody, Extent, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Custody, Placement, StepError, Tag,
 };
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
@@ -155,8 +155,14 @@ impl Provider {
     ///
     /// # Errors
     /// The next holder could find something of the lease.
-    pub fn release(&self, tag: Tag, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-        let taken = self.unless_released(tag, || self.take_away(tag, Some(extent), progress));
+    pub fn release(
+        &self,
+        tag: Tag,
+        placement: impl Into<Placement>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let placement = placement.into();
+        let taken = self.unless_released(tag, || self.take_away(tag, Some(&placement), progress));
         self.or_fenced(tag, taken)
     }
 
@@ -176,14 +182,15 @@ impl Provider {
     pub fn reset(
         &self,
         resource_id: ResourceId,
-        leases: &[(Tag, Extent)],
+        leases: &[(Tag, Placement)],
     ) -> Result<(), StepError> {
         self.store(resource_id)?;
-        for &(tag, extent) in leases {
+        for (tag, placement) in leases {
+            let tag = *tag;
             // A late release may be at it: one at a time.
             let taken = self.unless_released(tag, || {
                 self.cut_by_name(tag)?;
-                self.take_away(tag, Some(extent), &|| ())
+                self.take_away(tag, Some(placement), &|| ())
             });
             self.or_fenced(tag, taken)?;
         }
@@ -223,13 +230,14 @@ impl Provider {
     fn take_away(
         &self,
         tag: Tag,
-        extent: Option<Extent>,
+        placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         for (_, carrier) in self.of(tag.lease_id).rev() {
             carrier.path.remove(tag, progress)?;
         }
-        self.store(tag.resource_id)?.release(tag, extent, progress)
+        self.store(tag.resource_id)?
+            .release(tag, placement, progress)
     }
 
     /// Does what ends a lease for good, once.

@@ -1,6 +1,6 @@
 //! What is asked over the socket. Each outcome is that of the method of the same name, as postcard has it.
 
-use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Farewell, Placement, StepError, Tag};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -14,9 +14,9 @@ pub enum Call {
     /// [`crate::Store::open`]. The outcome is [`Told`].
     Open(BindOrder),
     /// [`crate::Store::forget`].
-    Forget(Tag, Extent),
+    Forget(Tag, Placement),
     /// [`crate::Store::release`].
-    Release(Tag, Option<Extent>),
+    Release(Tag, Option<Placement>),
     /// [`crate::Store::tell_condition`], by frames of their own.
     TellCondition,
     /// [`crate::DataPath::bind`].
@@ -42,7 +42,7 @@ pub enum Call {
 /// A [`crate::Part`] without its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    pub(super) extent: Extent,
+    pub(super) placement: Placement,
     pub(super) volume: Option<Volume>,
 }
 

@@ -16,7 +16,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Condition, Extent, Farewell, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Condition, Farewell, Placement, Proof, StepError,
+    Tag,
 };
 use fabricbios_wire::{Binding, LeaseId};
 use serde::de::DeserializeOwned;
@@ -207,7 +208,7 @@ impl RemoteStore {
 impl DataPath for RemotePath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let told = Told {
-            extent: part.extent,
+            placement: part.placement.clone(),
             volume: part.volume.clone(),
         };
         let descriptor = part.descriptor.as_ref();
@@ -273,23 +274,24 @@ impl Store for RemoteStore {
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let (told, descriptor) = self.0.make::<Told>(&Call::Open(order.clone()), None)?;
         Ok(Part {
-            extent: told.extent,
+            placement: told.placement,
             volume: told.volume,
             descriptor: descriptor.map(Arc::new),
         })
     }
 
-    fn forget(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
-        self.0.ask(&Call::Forget(tag, extent), &|| ())
+    fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError> {
+        self.0.ask(&Call::Forget(tag, placement.clone()), &|| ())
     }
 
     fn release(
         &self,
         tag: Tag,
-        extent: Option<Extent>,
+        placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        self.0.ask(&Call::Release(tag, extent), progress)
+        self.0
+            .ask(&Call::Release(tag, placement.cloned()), progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -104,9 +104,9 @@ fn path_does(path: &dyn DataPath, asked: Asked) {
     } = asked;
     let progress = || answers.progress();
     match call {
-        Call::Bind(order, Told { extent, volume }) => {
+        Call::Bind(order, Told { placement, volume }) => {
             let part = Part {
-                extent,
+                placement,
                 volume,
                 descriptor: descriptor.map(Arc::new),
             };
@@ -147,7 +147,7 @@ fn store_does(store: &dyn Store, asked: Asked) {
             match descriptor {
                 Ok(descriptor) => {
                     let told = opened.map(|part| Told {
-                        extent: part.extent,
+                        placement: part.placement,
                         volume: part.volume,
                     });
                     answers.send(Kind::Outcome, &told, descriptor);
@@ -159,9 +159,15 @@ fn store_does(store: &dyn Store, asked: Asked) {
                 }
             }
         }
-        Call::Forget(tag, extent) => answers.send(Kind::Outcome, &store.forget(tag, extent), None),
-        Call::Release(tag, extent) => {
-            answers.send(Kind::Outcome, &store.release(tag, extent, &progress), None);
+        Call::Forget(tag, placement) => {
+            answers.send(Kind::Outcome, &store.forget(tag, &placement), None);
+        }
+        Call::Release(tag, placement) => {
+            answers.send(
+                Kind::Outcome,
+                &store.release(tag, placement.as_ref(), &progress),
+                None,
+            );
         }
         Call::TellCondition => {
             let tell = answers.clone();

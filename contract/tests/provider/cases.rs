@@ -309,7 +309,7 @@ fn a_release_that_comes_twice_touches_nothing_the_second_time() {
 
 #[test]
 fn a_remediation_takes_both_paths_and_stops_at_what_does_not_verify() {
-    let leases = [(tag(1), EXTENT)];
+    let leases = [(tag(1), EXTENT.into())];
     let world = World::bound();
     world.provider.reset(POOL, &leases).unwrap();
     assert!(world.is_empty());

@@ -69,14 +69,19 @@ impl Store for FakeStore {
         self.0.step("open")?;
         let key = ("part", order.tag.lease_id);
         self.0.there.lock().unwrap().insert(key, true);
-        Ok(Part::at(order.extent))
+        Ok(Part::at(order.placement.clone()))
     }
-    fn forget(&self, tag: Tag, _: Extent) -> Result<(), StepError> {
+    fn forget(&self, tag: Tag, _: &Placement) -> Result<(), StepError> {
         self.0.proves("forget")?;
         self.0.there.lock().unwrap().remove(&("part", tag.lease_id));
         Ok(())
     }
-    fn release(&self, tag: Tag, _: Option<Extent>, progress: &dyn Fn()) -> Result<(), StepError> {
+    fn release(
+        &self,
+        tag: Tag,
+        _: Option<&Placement>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
         progress();
         self.0.proves("release")?;
         for path in ["rdma", "udp"] {
@@ -132,7 +137,7 @@ impl FakePath {
 
 impl DataPath for FakePath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        assert_eq!(part.extent, order.extent);
+        assert_eq!(part.placement, order.placement);
         self.does("bind")?;
         let key = (self.name, order.tag.lease_id);
         self.place.there.lock().unwrap().insert(key, true);
@@ -295,7 +300,7 @@ pub(crate) fn tag(generation: u32) -> Tag {
 pub(crate) fn order(generation: u32, transport: Transport) -> BindOrder {
     BindOrder {
         tag: tag(generation),
-        extent: EXTENT,
+        placement: EXTENT.into(),
         transport,
         peers: vec![RdmaPeer {
             qpn: 1,

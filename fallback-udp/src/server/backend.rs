@@ -102,11 +102,12 @@ impl FbmuBackend {
 
 impl DataPath for FbmuBackend {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        self.check_extent(part.extent).map_err(BindError::Refused)?;
+        self.check_extent(part.extent())
+            .map_err(BindError::Refused)?;
         let slot = self.road.slot(order.tag)?;
         let bytes = Bytes {
             arena: Arc::clone(&self.arena),
-            extent: part.extent,
+            extent: part.extent(),
         };
         self.road.bind(&slot, order.tag, bytes)
     }

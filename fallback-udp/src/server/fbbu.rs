@@ -5,9 +5,10 @@
 
 use std::{
     collections::HashMap,
-    io,
+    fmt, io,
     net::SocketAddr,
     os::fd::OwnedFd,
+    path::Path,
     sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicUsize},
 };
 
@@ -40,8 +41,6 @@ pub struct FbbuConfig {
     /// Another number for each run of this machine, not 0: so clients notice that a power cut may have
     /// taken what they had not flushed. The daemon's own end takes nothing, so it changes nothing here.
     pub write_verifier: u64,
-    /// Asked about storage before a thread of this process opens it: an error where it would never come back.
-    pub answers: fn(&std::path::Path) -> Result<(), StepError>,
 }
 
 impl FbbuConfig {
@@ -49,12 +48,21 @@ impl FbbuConfig {
     pub const HALF_SENT_MAX: usize = 64 << 20;
 }
 
+/// See [`FbbuBackend::looking_first`].
+struct Look(Box<dyn Fn(&Path) -> Result<(), StepError> + Send + Sync>);
+
+impl fmt::Debug for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Look")
+    }
+}
+
 /// The serving half of FBBU.
 #[derive(Debug)]
 pub struct FbbuBackend {
     road: Road<Blocks>,
     write_verifier: u64,
-    answers: fn(&std::path::Path) -> Result<(), StepError>,
+    look: Look,
     room: Arc<Room>,
     /// Bytes that half-sent blocks of a tenant's leases keep, as long as it has leases.
     tenants: Mutex<HashMap<String, Weak<AtomicUsize>>>,
@@ -84,12 +92,22 @@ impl FbbuBackend {
             _tidying: Tidying::start(&road.serving, &room)?,
             road,
             write_verifier: config.write_verifier,
-            answers: config.answers,
+            look: Look(Box::new(|_| Ok(()))),
             room,
             tenants: Mutex::default(),
             counters,
             workers,
         })
+    }
+
+    /// Looks at storage before a thread of this process opens it; an error: it would never come back.
+    #[must_use]
+    pub fn looking_first(
+        mut self,
+        look: impl Fn(&Path) -> Result<(), StepError> + Send + Sync + 'static,
+    ) -> Self {
+        self.look = Look(Box::new(look));
+        self
     }
 
     /// Where it listens.
@@ -140,7 +158,7 @@ impl DataPath for FbbuBackend {
             let detail = format!("{}: it has no blocks", order.tag);
             return Err(BindError::Refused(StepError::new("open blocks", detail)));
         };
-        (self.answers)(&volume.path).map_err(BindError::Stranded)?;
+        (self.look.0)(&volume.path).map_err(BindError::Stranded)?;
         let block = order.block.as_ref();
         let read_only = volume.read_only || block.is_some_and(|it| it.terms.read_only);
         let volume = Volume {

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{Coordinates, FbmuBackend, FbmuConfig};
-use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Placement, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
 pub(crate) use proxy::Proxy;
@@ -48,16 +48,16 @@ impl Node {
         self.address = backend.local_addr();
         let order = BindOrder {
             tag: self.tag(),
-            extent: Extent {
+            placement: Placement::Stretch(Extent {
                 offset: 0,
                 length: self.arena.bytes(),
-            },
+            }),
             transport: Transport::Udp,
             peers: Vec::new(),
             block: None,
             adopts: false,
         };
-        self.binding = backend.bind(&order, &Part::at(order.extent)).unwrap();
+        self.binding = backend.bind(&order, &Part::at(order.extent())).unwrap();
         backend.extend(self.tag(), BootTime(u64::MAX)).unwrap();
         self.backend = Some(backend);
     }

@@ -137,7 +137,7 @@ pub(crate) fn extent(number: u128) -> Extent {
 pub(crate) fn order(number: u128, generation: u32) -> BindOrder {
     BindOrder {
         tag: tag(number, generation),
-        extent: extent(number),
+        placement: extent(number).into(),
         transport: Transport::Udp,
         peers: Vec::new(),
         block: None,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabricbios_contract::DataPath as _;
-use fabricbios_lease::{BindError, BootTime, Extent, Farewell};
+use fabricbios_lease::{BindError, BootTime, Extent, Farewell, Placement};
 use fabricbios_wire::{DataStatus, ResourceId, Transport};
 
 use crate::{
@@ -132,7 +132,7 @@ fn a_second_release_touches_no_bytes() {
     fixture.cut(1);
     fixture.release(1);
     let mut next = order(9, 1);
-    next.extent = extent(1);
+    next.placement = extent(1).into();
     let binding = fixture.backend.bind(&next).unwrap();
     fixture.backend.extend(tag(9, 1), in_a_minute()).unwrap();
     let mut client = fixture.client(9, &binding);
@@ -236,11 +236,14 @@ fn orders_that_make_no_sense_are_refused() {
         Err(BindError::Failed(_))
     ));
     let mut overlapping = order(2, 1);
-    overlapping.extent.offset -= PAGE;
+    overlapping.placement = extent(1).into();
     let mut foreign = order(3, 1);
     foreign.transport = Transport::Rdma;
     let mut outside = order(4, 1);
-    outside.extent.offset = ARENA;
+    outside.placement = Placement::Stretch(Extent {
+        offset: ARENA,
+        ..extent(4)
+    });
     for order in [overlapping, foreign, outside] {
         assert!(fixture.backend.bind(&order).is_err(), "{order:?}");
     }
@@ -260,7 +263,7 @@ fn a_lease_whose_end_was_not_proved_says_so_until_it_is_remedied() {
         (DataStatus::Fenced as u8, true)
     );
     assert_eq!(client.write(0, b"more"), DataStatus::Fenced as u8);
-    let leases = [(tag(1, 1), extent(1))];
+    let leases = [(tag(1, 1), extent(1).into())];
     assert!(fixture.backend.reset(ResourceId(8), &leases).is_err());
     fixture.backend.reset(RESOURCE, &leases).unwrap();
     assert!(fixture.bytes(1).iter().all(|byte| *byte == 0));

@@ -12,7 +12,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
     assert!(world.answer(ticket).is_none());
     let order = world.bind_order();
     assert_eq!(
-        order.extent,
+        order.extent(),
         Extent {
             offset: 0,
             length: 2 * PAGE

@@ -8,7 +8,7 @@ use Transport::{Auto, Both, NvmeTcp, Udp};
 
 fn read_only(road: Transport) -> LeaseAllocRequest {
     let mut wanted = over_road(road);
-    wanted.block.read_only = true;
+    block_terms(&mut wanted).read_only = true;
     wanted
 }
 
@@ -21,7 +21,7 @@ fn over_road(road: Transport) -> LeaseAllocRequest {
 
 fn with_host(road: Transport) -> LeaseAllocRequest {
     let mut wanted = over_road(road);
-    wanted.block.host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
+    block_terms(&mut wanted).host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
     wanted
 }
 
@@ -94,7 +94,7 @@ fn who_names_a_host_gets_a_road_that_has_hosts() {
     let said = road(block_offer(), with_host(Udp)).unwrap_err();
     assert!(said.contains("NVMe-oF"), "{said}");
     let mut contradictory = with_host(Auto);
-    contradictory.block.read_only = true;
+    block_terms(&mut contradictory).read_only = true;
     let said = road(block_offer(), contradictory).unwrap_err();
     assert!(
         said.contains("host NQN") && said.contains("read-only"),
@@ -106,12 +106,13 @@ fn who_names_a_host_gets_a_road_that_has_hosts() {
 fn what_is_enforced_is_told_and_ordered() {
     let mut world = World::of_blocks(block_offer());
     let mut wanted = with_host(Auto);
-    (wanted.block.mutual_auth, wanted.grace_secs) = (true, 5);
+    block_terms(&mut wanted).mutual_auth = true;
+    wanted.grace_secs = 5;
     let ticket = world.ask(Request::LeaseAlloc(wanted.clone()));
     let order = world.bind_order();
     let ordered = BlockOrder {
         tenant: "alice".into(),
-        terms: wanted.block,
+        terms: block_terms(&mut wanted).clone(),
         grace: std::time::Duration::from_secs(5),
     };
     assert_eq!((order.block, order.adopts), (Some(ordered), false));
@@ -136,7 +137,7 @@ fn memory_has_none_of_the_terms_of_blocks() {
                 ..plain()
             },
         ),
-        ("host NQN", with_host(Auto).block),
+        ("host NQN", block_terms(&mut with_host(Auto)).clone()),
         (
             "host identifier",
             BlockTerms {
@@ -154,10 +155,7 @@ fn memory_has_none_of_the_terms_of_blocks() {
     ];
     for (name, block) in stated {
         let mut world = World::new();
-        let wanted = LeaseAllocRequest {
-            block,
-            ..request(PAGE, 10, 0)
-        };
+        let wanted = request(PAGE, 10, 0).with_terms(block);
         let ticket = world.ask(Request::LeaseAlloc(wanted));
         let refusal = world.refusal(ticket);
         let what = (refusal.error, refusal.class);
@@ -169,10 +167,7 @@ fn memory_has_none_of_the_terms_of_blocks() {
 #[test]
 fn a_queue_pair_is_for_memory_alone() {
     for road in [Auto, Both, NvmeTcp] {
-        let wanted = LeaseAllocRequest {
-            rdma_peers: vec![peer()],
-            ..over_road(road)
-        };
+        let wanted = over_road(road).with_terms(to_peers(vec![peer()]));
         let said = bound(block_offer(), wanted).unwrap_err();
         assert!(said.contains("queue pair"), "{said}");
     }
@@ -239,7 +234,7 @@ fn a_directory_is_given_out_by_amount() {
     }
     assert_eq!(world.available(), 8 * PAGE);
     world.ask(Request::LeaseAlloc(of_pages(8)));
-    let extent = world.bind_order().extent;
+    let extent = world.bind_order().extent();
     assert_eq!((extent.offset, extent.length), (0, 8 * PAGE));
 }
 

@@ -106,7 +106,10 @@ fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
         offset: 0,
         length: PAGE,
     };
-    assert_eq!(world.order(), Order::Reset(ARENA, vec![(tag, extent)]));
+    assert_eq!(
+        world.order(),
+        Order::Reset(ARENA, vec![(tag, extent.into())])
+    );
     world.report(Report::Reset(ARENA, Err(failed("restrack"))));
     assert_eq!(world.refusal(first).error, LeaseError::Fenced);
     let second = world.operator(Request::FenceClear(ARENA));

@@ -16,3 +16,4 @@ mod restart;
 mod roads;
 mod standing;
 mod told;
+mod units;

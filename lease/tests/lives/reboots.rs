@@ -45,13 +45,13 @@ fn reboot(before: &World, off_secs: u64, wall_clock_trusted: bool) -> World {
 }
 
 fn extent(world: &World, tag: Tag) -> Extent {
-    records(world)[&tag.lease_id]
-        .extent
-        .expect("it holds its bytes")
+    let placement = records(world)[&tag.lease_id].placement.clone();
+    placement.expect("it holds its bytes").extent()
 }
 
 fn holders(world: &World) -> Vec<(Tag, Extent)> {
-    world.table.holders(ARENA).collect()
+    let holders = world.table.holders(ARENA);
+    holders.map(|(tag, it)| (tag, it.extent())).collect()
 }
 
 /// The only order is a cut, then a release; then the bytes are everybody's.
@@ -69,8 +69,8 @@ fn is_cut_and_released(world: &mut World, tag: Tag, extent: Extent) {
 fn on_the_same_boot_a_lease_goes_on_as_it_was() {
     let mut before = world();
     let mut wanted = blocks(10, 5);
-    wanted.block.host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
-    wanted.block.mutual_auth = true;
+    block_terms(&mut wanted).host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
+    block_terms(&mut wanted).mutual_auth = true;
     let tag = before.granted_for(wanted.clone());
     let told = before.query(tag.lease_id);
     before.pass_ms(4_000);
@@ -78,11 +78,14 @@ fn on_the_same_boot_a_lease_goes_on_as_it_was() {
     let order = after.bind_order();
     assert!(order.adopts, "a client may be using it");
     assert_eq!(order.transport, NvmeTcp);
-    let block = order.block.unwrap();
-    assert_eq!((&*block.tenant, block.terms), ("alice", wanted.block));
+    let block = order.block.clone().unwrap();
+    assert_eq!(
+        (&*block.tenant, block.terms),
+        ("alice", block_terms(&mut wanted).clone())
+    );
     assert_eq!(block.grace, Duration::from_secs(5));
-    assert_eq!(order.extent, extent(&before, tag));
-    assert_eq!(holders(&after), [(order.tag, order.extent)]);
+    assert_eq!(order.extent(), extent(&before, tag));
+    assert_eq!(holders(&after), [(order.tag, order.extent())]);
     let binding = block_binding_over(NvmeTcp, 7);
     after.report(Report::Bind(order.tag, Ok(binding.clone())));
     let info = after.query(tag.lease_id);
@@ -275,7 +278,7 @@ fn a_release_that_a_crash_interrupted_is_done_again_and_its_bytes_are_nobodys_be
         assert_eq!(after.refusal(renewed).error, LeaseError::Expired);
         is_cut_and_released(&mut after, tag, extent);
         assert_eq!(after.phase(tag.lease_id), LeasePhase::Freed);
-        assert_eq!(records(&after)[&tag.lease_id].extent, None);
+        assert_eq!(records(&after)[&tag.lease_id].placement, None);
         let mut next = restart(&after);
         assert_eq!((next.orders.len(), holders(&next)), (0, vec![]));
         assert_eq!(next.phase(tag.lease_id), LeasePhase::Freed);
@@ -326,7 +329,7 @@ fn an_adopted_lease_without_a_binding_ends_like_any_other() {
     after.pass_ms(10_000);
     assert_eq!(after.cut_order(), again.tag);
     after.cut_ok(again.tag);
-    assert_eq!(after.release_order(), (again.tag, order.extent));
+    assert_eq!(after.release_order(), (again.tag, order.extent()));
 }
 
 #[test]
@@ -348,7 +351,7 @@ fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
     let noted = |note: &Note| matches!(note, Note::Displaced { lease_id, .. } if *lease_id == lost.lease_id);
     assert!(after.notes.iter().any(noted), "{:?}", after.notes);
     assert_eq!(holders(&after).len(), 1);
-    assert_eq!(records(&after)[&lost.lease_id].extent, None);
+    assert_eq!(records(&after)[&lost.lease_id].placement, None);
 }
 
 /// An address that comes later, a disk that is not there yet: nobody is there who would ask once more.

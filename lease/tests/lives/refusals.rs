@@ -50,27 +50,30 @@ fn each_has_its_code_and_class() {
         (InvalidArgs, Permanent)
     );
     assert_eq!(
-        refused(|r| r.resource_type = ResourceType::Gpu),
+        refused(|r| r.terms = LeaseTerms::plain(ResourceType::Gpu)),
         (InvalidArgs, Policy)
     );
     // No operator could offer it.
     assert_eq!(
-        refused(|r| r.resource_type = ResourceType::Net),
+        refused(|r| r.terms = LeaseTerms::plain(ResourceType::Net)),
         (InvalidArgs, Permanent)
     );
     assert_eq!(
-        refused(|r| r.resource_type = ResourceType::Cpu),
+        refused(|r| r.terms = LeaseTerms::plain(ResourceType::Cpu)),
         (InvalidArgs, Permanent)
     );
     assert_eq!(
-        refused(|r| r.resource_type = ResourceType::Vendor),
+        refused(|r| r.terms = LeaseTerms::plain(ResourceType::Vendor)),
         (InvalidArgs, Permanent)
     );
-    let unknown = |r: &mut LeaseAllocRequest| r.resource_type = ResourceType::Unknown(0x1234);
+    let unknown =
+        |r: &mut LeaseAllocRequest| r.terms = LeaseTerms::plain(ResourceType::Unknown(0x1234));
     assert_eq!(refused(unknown), (InvalidArgs, Permanent));
-    let cpu = |r: &mut LeaseAllocRequest| r.cpu_isolation = Some(CpuIsolationClass::BestEffort);
+    let isolation = Some(CpuIsolationClass::BestEffort);
+    let cpu = |r: &mut LeaseAllocRequest| *r = r.clone().with_terms(CpuTerms { isolation });
     assert_eq!(refused(cpu), (InvalidArgs, Permanent));
-    let gpu = |r: &mut LeaseAllocRequest| r.gpu_exclusivity = Some(GpuExclusivityClass::Shared);
+    let exclusivity = Some(GpuExclusivityClass::Shared);
+    let gpu = |r: &mut LeaseAllocRequest| *r = r.clone().with_terms(GpuTerms { exclusivity });
     assert_eq!(refused(gpu), (InvalidArgs, Permanent));
 }
 

@@ -69,7 +69,7 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
     assert_eq!((order.transport, order.peers.len()), (UDP, 0));
     let deadline = BootTime(after.now.boot.0 + 6_000_000_000);
     assert_eq!(after.said(), Order::Extend(order.tag, deadline));
-    assert_eq!(held(&after), [order.extent]);
+    assert_eq!(held(&after), [order.extent()]);
     let waiting = after.query(tag.lease_id);
     assert_eq!(
         (waiting.status, waiting.remaining_ms, &waiting.binding),
@@ -99,7 +99,7 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
 fn a_lease_over_both_roads_goes_on_without_its_queue_pairs() {
     let mut before = World::lasting(&[Transport::Both]);
     let mut wanted = over(Transport::Both, 10, 0);
-    wanted.rdma_peers = vec![peer()];
+    wanted = wanted.with_terms(to_peers(vec![peer()]));
     before.ask(Request::LeaseAlloc(wanted));
     let tag = before.bind_order().tag;
     before.report(Report::Bind(tag, Ok(binding_over(Transport::Both, 7))));
@@ -259,7 +259,7 @@ fn bytes_that_are_not_free_are_not_adopted() {
         let mut after = restart(&before);
         let other = LeaseRecord {
             lease_id: LeaseId(99),
-            extent,
+            placement: extent.map(Placement::Stretch),
             ..record.clone()
         };
         after.table.restore_lease(after.now, other, run(true));
@@ -269,7 +269,7 @@ fn bytes_that_are_not_free_are_not_adopted() {
             LeasePhase::Revoked,
             "{extent:?}"
         );
-        assert_eq!(held(&after), [record.extent.unwrap()]);
+        assert_eq!(held(&after), [record.placement.clone().unwrap().extent()]);
     }
 }
 
@@ -287,8 +287,12 @@ fn new_leases_go_around_the_adopted_one() {
     assert_eq!(after.available(), 14 * PAGE);
     for _ in 0..15 {
         after.ask(Request::LeaseAlloc(over(UDP, 10, 0)));
-        let got = after.bind_order().extent;
-        let kept = records(&before)[&second.lease_id].extent.unwrap();
+        let got = after.bind_order().extent();
+        let kept = records(&before)[&second.lease_id]
+            .placement
+            .clone()
+            .unwrap()
+            .extent();
         assert!(!got.overlaps(kept));
     }
     assert_eq!(after.available(), 0);
@@ -307,20 +311,24 @@ fn what_is_fenced_keeps_its_bytes_until_the_remediation_has_them() {
         let mut after = restart_into(&before, lasting, same_boot);
         after.orders.clear();
         assert_eq!(phase(&mut after, fenced.lease_id), LeasePhase::Fenced);
-        let extent = records(&before)[&fenced.lease_id].extent.unwrap();
+        let extent = records(&before)[&fenced.lease_id]
+            .placement
+            .clone()
+            .unwrap()
+            .extent();
         assert!(held(&after).contains(&extent));
         assert_eq!(after.available(), 0);
         let cleared = after.operator(Request::FenceClear(ARENA));
         assert_eq!(
             after.order(),
-            Order::Reset(ARENA, vec![(fenced, extent)]),
+            Order::Reset(ARENA, vec![(fenced, extent.into())]),
             "nothing of {alive}"
         );
         after.report(Report::Reset(ARENA, Ok(())));
         assert_eq!(after.answer(cleared), Some(&Ok(Reply::FenceCleared)));
         assert!(!held(&after).contains(&extent));
         assert_eq!(phase(&mut after, fenced.lease_id), LeasePhase::Fenced);
-        let again = records(&after)[&fenced.lease_id].extent;
+        let again = records(&after)[&fenced.lease_id].placement.clone();
         assert_eq!(again, None, "the next restart keeps its bytes from nobody");
     }
 }

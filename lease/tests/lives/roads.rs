@@ -41,7 +41,7 @@ fn every_queue_pair_goes_into_the_order() {
     let mut world = World::new();
     let peers: Vec<_> = (1..=4).map(|qpn| RdmaPeer { qpn, ..peer() }).collect();
     let mut wanted = request(PAGE, 10, 0);
-    wanted.rdma_peers = peers.clone();
+    wanted = wanted.with_terms(to_peers(peers.clone()));
     world.ask(Request::LeaseAlloc(wanted));
     let order = world.bind_order();
     assert_eq!(order.peers, peers);

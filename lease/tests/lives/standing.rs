@@ -267,7 +267,7 @@ fn a_peer_that_is_nobody_changes_nothing() {
         });
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
         let mut wanted = request(PAGE, 10, 0);
-        wanted.rdma_peers = vec![peer];
+        wanted = wanted.with_terms(to_peers(vec![peer]));
         let ticket = world.ask(Request::LeaseAlloc(wanted));
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
     }

@@ -42,7 +42,7 @@ impl Pair {
             Effect::Order {
                 order: Order::Bind(order),
                 ..
-            } if order.tag.lease_id == id => Some(order.extent),
+            } if order.tag.lease_id == id => Some(order.extent()),
             _ => None,
         });
         for effect in &effects {
@@ -136,20 +136,16 @@ pub(super) fn wanted(
     number: u32,
 ) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type: wish.kind,
         resource_id,
-        capacity: wish.bytes,
-        lease_secs: wish.secs,
         grace_secs: wish.grace,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: Vec::new(),
         transport: wish.road,
         rotate_on_renew: wish.rotate_on_renew,
-        rdma_peers: peers(wish.peer, number),
-        block: block_terms(wish.terms, number),
+        ..LeaseAllocRequest::new(wish.kind, wish.bytes, wish.secs)
     }
+    .with_terms(MemTerms {
+        rdma_peers: peers(wish.peer, number),
+    })
+    .with_terms(block_terms(wish.terms, number))
 }
 
 fn block_terms(terms: Terms, number: u32) -> BlockTerms {

@@ -88,7 +88,7 @@ impl Seen {
             Order::Bind(bind) => {
                 invariant_no_new_lease_on_a_fenced_resource(bind, fenced);
                 invariant_only_ports_are_bound(bind);
-                let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent));
+                let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent()));
                 let before = *self.extents.entry(id).or_insert(place);
                 assert_eq!(before, place, "a lease never moves");
                 self.names(bind.tag);
@@ -107,15 +107,18 @@ impl Seen {
                 let cut = self.cut.contains(&binding) || self.proved.contains(&binding);
                 assert!(cut, "{tag}: fenced before it was cut");
             }
-            Order::Release(tag, extent) => {
+            Order::Release(tag, placement) => {
                 self.names(*tag);
-                assert_eq!(self.extents[&tag.lease_id], (tag.resource_id, *extent));
+                assert_eq!(
+                    self.extents[&tag.lease_id],
+                    (tag.resource_id, placement.extent())
+                );
                 self.invariant_release_waits(*tag, open);
             }
             Order::Reset(id, leases) => {
-                for &(tag, extent) in leases {
+                for &(tag, ref placement) in leases {
                     self.names(tag);
-                    assert_eq!(self.extents[&tag.lease_id], (*id, extent));
+                    assert_eq!(self.extents[&tag.lease_id], (*id, placement.extent()));
                     invariant_nothing_is_on_its_way(tag, open);
                 }
             }
@@ -268,7 +271,7 @@ impl Seen {
         for record in self.journal.leases.values() {
             if outlives_machine(record.resource_id, offers) {
                 let lives = live.iter().any(|info| info.lease_id == record.lease_id);
-                assert_eq!(record.extent.is_some(), lives, "{record:?}");
+                assert_eq!(record.placement.is_some(), lives, "{record:?}");
             }
         }
     }
@@ -416,7 +419,7 @@ pub(crate) fn invariant_permanent_means_never(
     let Err(refusal) = answer else { return };
     if refusal.error == LeaseError::CapacityExceeded && refusal.class != RefusalClass::Policy {
         let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
-        let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type;
+        let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type();
         let road = |offer: &&Offer| {
             let mut roads = offer.transports.iter();
             let road = |road: &Transport| {
@@ -437,11 +440,11 @@ pub(crate) fn invariant_permanent_means_never(
 /// Only memory over RDMA has queue pairs of the client, only NVMe-oF has hosts, and NVMe-oF cannot be
 /// read-only.
 fn goes_over(road: Transport, offer: &Offer, wanted: &LeaseAllocRequest) -> bool {
-    let blocks = wanted.resource_type == ResourceType::Block;
-    if !blocks {
-        return wanted.rdma_peers.is_empty() || matches!(road, Transport::Rdma | Transport::Both);
-    }
+    let Some(block) = wanted.terms.block() else {
+        let peers = wanted.terms.rdma_peers();
+        return peers.is_empty() || matches!(road, Transport::Rdma | Transport::Both);
+    };
     let udp = road == Transport::Udp;
-    let read_only = offer.read_only || wanted.block.read_only;
-    wanted.rdma_peers.is_empty() && (udp || !read_only) && !(udp && wanted.block.names_host())
+    let read_only = offer.read_only || block.read_only;
+    (udp || !read_only) && !(udp && block.names_host())
 }

@@ -128,6 +128,7 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         align: PAGE,
         transports: transports.to_vec(),
         outlives: Outlives::Nothing,
+        fence_scope: FenceScope::Whole,
         layout: Layout::Stretches,
         read_only: false,
     }
@@ -145,6 +146,7 @@ fn kind_of(id: ResourceId) -> ResourceType {
 fn blocks(offer: Offer) -> Offer {
     Offer {
         outlives: Outlives::Machine,
+        fence_scope: FenceScope::Part,
         ..offer
     }
 }

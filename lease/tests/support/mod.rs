@@ -48,7 +48,7 @@ impl World {
         Self::of(ResourceType::Mem, Policy::default(), offer)
     }
 
-    fn of(kind: ResourceType, policy: Policy, offer: Offer) -> Self {
+    pub(crate) fn of(kind: ResourceType, policy: Policy, offer: Offer) -> Self {
         let mut table = LeaseTable::new(policy);
         table.offer(kind, offer);
         Self {
@@ -180,7 +180,7 @@ impl World {
 
     pub(crate) fn release_order(&mut self) -> (Tag, Extent) {
         match self.order() {
-            Order::Release(tag, extent) => (tag, extent),
+            Order::Release(tag, placement) => (tag, placement.extent()),
             other => panic!("expected a release, got {other:?}"),
         }
     }
@@ -278,6 +278,7 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         align: PAGE,
         transports: vec![Transport::Rdma],
         outlives: Outlives::Nothing,
+        fence_scope: FenceScope::Whole,
         layout: Layout::Stretches,
         read_only: false,
     }
@@ -288,6 +289,7 @@ pub(crate) fn block_offer() -> Offer {
     Offer {
         transports: vec![Transport::NvmeTcp, Transport::Udp, Transport::Both],
         outlives: Outlives::Machine,
+        fence_scope: FenceScope::Part,
         ..offer(ARENA, 16 * PAGE)
     }
 }
@@ -324,8 +326,20 @@ pub(crate) fn block_binding_over(road: Transport, key: u8) -> Binding {
 pub(crate) fn request(capacity: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         grace_secs: grace,
-        rdma_peers: vec![peer()],
+        terms: to_peers(vec![peer()]).into(),
         ..LeaseAllocRequest::new(ResourceType::Mem, capacity, secs)
+    }
+}
+
+pub(crate) fn to_peers(rdma_peers: Vec<RdmaPeer>) -> MemTerms {
+    MemTerms { rdma_peers }
+}
+
+/// Of a request for blocks.
+pub(crate) fn block_terms(wanted: &mut LeaseAllocRequest) -> &mut BlockTerms {
+    match &mut wanted.terms {
+        LeaseTerms::Block(terms) => terms,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -378,7 +392,7 @@ pub(crate) fn rotated(rkey: u32, previous: u32) -> Binding {
 pub(crate) fn over(road: Transport, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         transport: road,
-        rdma_peers: vec![],
+        terms: LeaseTerms::plain(ResourceType::Mem),
         ..request(PAGE, secs, grace)
     }
 }

@@ -40,6 +40,7 @@ pub(super) struct PoolRecord {
 
 impl Record for PoolRecord {
     type Version3 = Self;
+    type Version4 = Self;
 }
 
 impl PoolRecord {

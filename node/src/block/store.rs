@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_contract::{Part, Store, TellCondition, Volume};
-use fabricbios_lease::{BindError, BindOrder, Custody, Extent, Lookup, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, Custody, Extent, Lookup, Placement, StepError, Tag};
 use fabricbios_pool::Pool;
 use fabricbios_wire::{LeaseId, ResourceId};
 
@@ -45,11 +45,11 @@ impl PoolStore {
 
 impl Store for PoolStore {
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.pool.prepare(order.extent, progress)
+        self.pool.prepare(order.extent(), progress)
     }
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
-        let (lease_id, extent) = (order.tag.lease_id, order.extent);
+        let (lease_id, extent) = (order.tag.lease_id, order.extent());
         let found = self.custody().find(lease_id);
         let volume = match found {
             Lookup::Released => return Err(BindError::Cancelled),
@@ -60,12 +60,13 @@ impl Store for PoolStore {
         self.custody().find_or_make(lease_id);
         Ok(Part {
             volume: Some(volume),
-            ..Part::at(extent)
+            ..Part::at(order.placement.clone())
         })
     }
 
-    fn forget(&self, tag: Tag, extent: Extent) -> Result<(), StepError> {
-        self.pool.destroy(tag.lease_id, Some(extent), &|| ())?;
+    fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError> {
+        let extent = Some(placement.extent());
+        self.pool.destroy(tag.lease_id, extent, &|| ())?;
         self.custody().forget(tag.lease_id);
         Ok(())
     }
@@ -73,12 +74,13 @@ impl Store for PoolStore {
     fn release(
         &self,
         tag: Tag,
-        extent: Option<Extent>,
+        placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         if self.custody().find(tag.lease_id) == Lookup::Released {
             return Ok(());
         }
+        let extent = placement.map(Placement::extent);
         self.pool.destroy(tag.lease_id, extent, progress)?;
         self.custody().release(tag.lease_id);
         Ok(())

@@ -2,7 +2,7 @@
 //! is touched. What its leases hold stays theirs.
 
 use fabricbios_contract::{Part, Store, TellCondition};
-use fabricbios_lease::{BindError, BindOrder, Condition, Extent, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, Condition, Placement, StepError, Tag};
 use fabricbios_wire::LeaseId;
 
 /// See the module.
@@ -28,12 +28,17 @@ impl Store for Withheld {
     fn open(&self, _: &BindOrder) -> Result<Part, BindError> {
         Err(BindError::Failed(self.error()))
     }
-    fn forget(&self, _: Tag, _: Extent) -> Result<(), StepError> {
+    fn forget(&self, _: Tag, _: &Placement) -> Result<(), StepError> {
         Err(self.error())
     }
     /// What is not on record is looked for when the pool is back; what is stays fenced until then.
-    fn release(&self, _: Tag, extent: Option<Extent>, _: &dyn Fn()) -> Result<(), StepError> {
-        extent.map_or(Ok(()), |_| Err(self.error()))
+    fn release(
+        &self,
+        _: Tag,
+        placement: Option<&Placement>,
+        _: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        placement.map_or(Ok(()), |_| Err(self.error()))
     }
     /// Whatever there is: it is looked for when the pool is back.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -13,7 +13,7 @@ mod world;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use fabricbios_lease::{Layout, Offer, Outlives, Policy};
+use fabricbios_lease::{FenceScope, Layout, Offer, Outlives, Policy};
 use fabricbios_wire::{
     Epoch, Generation, LeaseAllocRequest, NodeId, ResourceId, ResourceType, Transport,
 };
@@ -57,6 +57,7 @@ fn table(world: &World) -> LeaseTable {
         align: PAGE,
         transports: vec![Transport::NvmeTcp],
         outlives: Outlives::Machine,
+        fence_scope: FenceScope::Part,
         layout: Layout::Stretches,
         read_only: false,
     };

@@ -47,16 +47,20 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
 fn over_both() -> LeaseAllocRequest {
     LeaseAllocRequest {
         transport: Transport::Both,
-        rdma_peers: [17, 18]
-            .map(|qpn| RdmaPeer {
-                qpn,
-                psn: 1,
-                gid: [1; 16],
-                path_mtu: 0,
-            })
-            .to_vec(),
-        ..request(60)
+        ..request(60).with_terms(MemTerms {
+            rdma_peers: two_peers(),
+        })
     }
+}
+
+fn two_peers() -> Vec<RdmaPeer> {
+    let to = |qpn| RdmaPeer {
+        qpn,
+        psn: 1,
+        gid: [1; 16],
+        path_mtu: 0,
+    };
+    [17, 18].map(to).to_vec()
 }
 
 #[tokio::test]
@@ -79,13 +83,10 @@ async fn a_lease_over_both_roads_ends_on_both() {
 async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_road() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
-    let wanted = LeaseAllocRequest {
-        rdma_peers: Vec::new(),
-        ..over_both()
-    };
+    let wanted = over_both().with_terms(MemTerms::default());
     let info = world.operator.alloc(wanted).await.expect("granted");
     write(&info, 0, b"stays").await.expect("written");
-    let mut peers = over_both().rdma_peers;
+    let mut peers = two_peers();
     peers[0].qpn = UNREACHABLE_QPN;
     let lease_id = info.lease_id;
     let bound = world
@@ -94,7 +95,7 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_road() {
         .await;
     assert!(matches!(bound, Err(Error::Refused(_))), "{bound:?}");
     assert_eq!(first(&info).await.expect("read"), *b"stays");
-    let peers = over_both().rdma_peers;
+    let peers = two_peers();
     let bound = world.lease(Request::LeaseBind { lease_id, peers }).await;
     assert!(first(&info).await.is_err(), "another key has its place");
     assert_eq!(first(&bound).await.expect("read"), *b"stays");

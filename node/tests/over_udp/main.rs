@@ -5,6 +5,7 @@
 mod both;
 mod keys;
 mod restarts;
+mod versions;
 mod world;
 
 use std::{

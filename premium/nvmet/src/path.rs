@@ -133,7 +133,7 @@ fn binding(nvmeof: NvmeofBinding) -> Binding {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_lease::Extent;
+    use fabricbios_lease::Placement;
     use fabricbios_wire::{ResourceId, Transport};
 
     use super::*;
@@ -145,10 +145,7 @@ mod tests {
                 generation: Generation(generation),
                 resource_id: ResourceId(7),
             },
-            extent: Extent {
-                offset: 0,
-                length: 1 << 20,
-            },
+            placement: Placement::Amount(1 << 20),
             transport: Transport::NvmeTcp,
             peers: Vec::new(),
             block: None,

@@ -17,7 +17,7 @@ use fabricbios_contract::{
     remote::{RemotePath, serve_path},
     stray_tag,
 };
-use fabricbios_lease::{BindError, BindOrder, BlockOrder, Extent, Farewell, Proof};
+use fabricbios_lease::{BindError, BindOrder, BlockOrder, Farewell, Placement, Proof};
 use fabricbios_nvmet::{Export, STEPS, Shutter, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
@@ -154,10 +154,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
     let whole = export(1, &volume);
     let order = BindOrder {
         tag: tag(1, 1),
-        extent: Extent {
-            offset: 0,
-            length: 16 << 20,
-        },
+        placement: Placement::Amount(16 << 20),
         transport: whole.transport,
         peers: Vec::new(),
         block: Some(BlockOrder {
@@ -170,11 +167,11 @@ fn a_lease_lives_and_ends_over_a_socket() {
     let part = Part {
         volume: Some(Volume {
             path: whole.volume,
-            bytes: order.extent.length,
+            bytes: order.extent().length,
             block_bytes: whole.block_bytes,
             read_only: false,
         }),
-        ..Part::at(order.extent)
+        ..Part::at(order.placement.clone())
     };
     let bound = path.bind(&order, &part).unwrap();
     assert_eq!(bound.limits.unwrap().length, (16 << 20) / 512);

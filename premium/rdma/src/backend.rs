@@ -204,7 +204,7 @@ impl RdmaBackend {
 
 impl DataPath for RdmaBackend {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        self.carry_out(order, part.extent)
+        self.carry_out(order, part.extent())
     }
 
     /// The device looks at no clock; the guard does. Leases over another path are none of its.

@@ -11,8 +11,8 @@ use std::{
 
 use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store, TellCondition};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, Layout, Offer, Outlives, Proof,
-    StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, FenceScope, Layout, Offer,
+    Outlives, Placement, Proof, StepError, Tag,
 };
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
@@ -101,6 +101,7 @@ impl FakeMemory {
             align: 4096,
             transports: vec![self.road],
             outlives: Outlives::arena(self.road == Transport::Udp),
+            fence_scope: FenceScope::Whole,
             layout: Layout::Stretches,
             read_only: false,
         }
@@ -257,7 +258,8 @@ impl DataPath for FakeMemory {
         if state.cut.get(&lease).is_some_and(|&cut| cut >= generation) {
             return Err(BindError::Cancelled);
         }
-        if part.extent.length == 0 || part.extent.end() > self.arena_bytes {
+        let extent = part.extent();
+        if extent.length == 0 || extent.end() > self.arena_bytes {
             let error = StepError::new("bind", "outside the arena");
             return Err(BindError::Failed(error));
         }
@@ -273,7 +275,7 @@ impl DataPath for FakeMemory {
         };
         let bound = Bound {
             generation,
-            extent: part.extent,
+            extent,
             keys: (0..keys).map(|_| state.fresh_key()).collect(),
             previous: None,
         };
@@ -345,17 +347,17 @@ impl Store for FakeMemory {
     }
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
-        Ok(Part::at(order.extent))
+        Ok(Part::at(order.placement.clone()))
     }
 
-    fn forget(&self, _tag: Tag, _extent: Extent) -> Result<(), StepError> {
+    fn forget(&self, _tag: Tag, _placement: &Placement) -> Result<(), StepError> {
         Ok(())
     }
 
     fn release(
         &self,
         tag: Tag,
-        _extent: Option<Extent>,
+        _placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         progress();

@@ -70,7 +70,7 @@ pub(crate) fn request(request: &Request) -> Lines {
 }
 
 fn alloc(out: &mut Lines, it: &LeaseAllocRequest) {
-    lines!(out, "", "resource_type" = it.resource_type);
+    lines!(out, "", "resource_type" = it.resource_type());
     if let Some(id) = it.resource_id {
         lines!(out, "", "resource_id" = id);
     }
@@ -87,11 +87,14 @@ fn alloc(out: &mut Lines, it: &LeaseAllocRequest) {
 /// What the TLVs of a LEASE_ALLOC say.
 pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
     let mut out = vec![];
-    rdma_peers(&mut out, &it.rdma_peers);
-    if let Some(name) = &it.block.host_nqn {
+    let stated = || std::iter::once(&it.terms).chain(&it.foreign);
+    let block = stated().find_map(LeaseTerms::block);
+    let block = block.cloned().unwrap_or_default();
+    stated().for_each(|terms| rdma_peers(&mut out, terms.rdma_peers()));
+    if let Some(name) = &block.host_nqn {
         lines!(out, "", "host_nqn" = name);
     }
-    if let Some(id) = it.block.host_id {
+    if let Some(id) = block.host_id {
         lines!(out, "", "host_id" = id);
     }
     if let Some(intent) = it.kv_cache_intent {
@@ -103,10 +106,10 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
             "block_bytes" = intent.block_bytes
         );
     }
-    if let Some(class) = it.cpu_isolation {
+    if let Some(class) = stated().find_map(|it| it.cpu()?.isolation) {
         lines!(out, "", "cpu_isolation" = class);
     }
-    if let Some(class) = it.gpu_exclusivity {
+    if let Some(class) = stated().find_map(|it| it.gpu()?.exclusivity) {
         lines!(out, "", "gpu_exclusivity" = class);
     }
     lines!(
@@ -115,7 +118,7 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
         "transport" = it.transport,
         "rotate_on_renew" = it.rotate_on_renew
     );
-    block_flags(&mut out, "", it.block.read_only, it.block.mutual_auth);
+    block_flags(&mut out, "", block.read_only, block.mutual_auth);
     for (n, near) in it.affinities.iter().enumerate() {
         lines!(
             out,

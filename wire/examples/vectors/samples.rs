@@ -13,19 +13,24 @@ pub(crate) fn gid(last: u8) -> [u8; 16] {
 
 pub(crate) fn alloc(resource_type: ResourceType) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        resource_type,
-        resource_id: None,
-        capacity: 0x0010_0000,
-        lease_secs: 60,
         grace_secs: 5,
-        kv_cache_intent: None,
-        cpu_isolation: None,
-        gpu_exclusivity: None,
-        affinities: vec![],
-        transport: Transport::Auto,
-        rotate_on_renew: false,
-        rdma_peers: vec![],
-        block: BlockTerms::default(),
+        ..LeaseAllocRequest::new(resource_type, 0x0010_0000, 60)
+    }
+}
+
+pub(crate) fn memory_of(rdma_peers: Vec<RdmaPeer>) -> MemTerms {
+    MemTerms { rdma_peers }
+}
+
+pub(crate) fn cpu(class: CpuIsolationClass) -> CpuTerms {
+    CpuTerms {
+        isolation: Some(class),
+    }
+}
+
+pub(crate) fn gpu(class: GpuExclusivityClass) -> GpuTerms {
+    GpuTerms {
+        exclusivity: Some(class),
     }
 }
 
@@ -157,14 +162,14 @@ pub(crate) fn full_alloc() -> LeaseAllocRequest {
             tier: KvCacheTier::Warm,
             block_bytes: 65_536,
         }),
-        cpu_isolation: Some(CpuIsolationClass::WholeCore),
-        gpu_exclusivity: Some(GpuExclusivityClass::SessionExclusive),
         affinities: affinities(),
         transport: Transport::Rdma,
         rotate_on_renew: true,
-        rdma_peers: vec![peer()],
         ..alloc(ResourceType::Mem)
     }
+    .with_terms(memory_of(vec![peer()]))
+    .with_terms(cpu(CpuIsolationClass::WholeCore))
+    .with_terms(gpu(GpuExclusivityClass::SessionExclusive))
 }
 
 pub(crate) fn affinities() -> Vec<Affinity> {

@@ -138,20 +138,21 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         option::of(intent()),
         vec(peer(), 0..=RDMA_PEERS_MAX),
     );
-    (amounts, classes, rest, who).prop_map(|(amounts, classes, rest, who)| LeaseAllocRequest {
-        resource_type: who.0.0,
-        resource_id: who.1,
-        capacity: amounts.0,
-        lease_secs: amounts.1,
-        grace_secs: amounts.2,
-        kv_cache_intent: who.2,
-        cpu_isolation: classes.0,
-        gpu_exclusivity: classes.1,
-        affinities: rest.0,
-        transport: rest.1,
-        rotate_on_renew: rest.2,
-        rdma_peers: who.3,
-        block: who.0.1,
+    (amounts, classes, rest, who).prop_map(|(amounts, classes, rest, who)| {
+        let (isolation, exclusivity) = classes;
+        LeaseAllocRequest {
+            resource_id: who.1,
+            grace_secs: amounts.2,
+            kv_cache_intent: who.2,
+            affinities: rest.0,
+            transport: rest.1,
+            rotate_on_renew: rest.2,
+            ..LeaseAllocRequest::new(who.0.0, amounts.0, amounts.1)
+        }
+        .with_terms(CpuTerms { isolation })
+        .with_terms(GpuTerms { exclusivity })
+        .with_terms(MemTerms { rdma_peers: who.3 })
+        .with_terms(who.0.1)
     })
 }
 

@@ -53,7 +53,6 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
         ops_per_second: 1_000_000,
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: run,
-        answers: |_| Ok(()),
     };
     let backend = FbbuBackend::open(&config).unwrap();
     let file = Volume {

@@ -148,7 +148,6 @@ pub(crate) fn config() -> FbbuConfig {
         ops_per_second: 1_000_000,
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: 1,
-        answers: |_| Ok(()),
     }
 }
 

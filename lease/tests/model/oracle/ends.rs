@@ -189,7 +189,8 @@ impl Oracle {
         let lease = &mut self.leases[at];
         if lease.on_its_way == OnItsWay::Nothing {
             lease.release_ordered = true;
-            self.orders.push(Order::Release(tag, lease.extent));
+            let placement = self.placement(at);
+            self.orders.push(Order::Release(tag, placement));
         }
     }
 

@@ -494,7 +494,7 @@ impl Oracle {
             roads: offer.transports.clone(),
             kind: kind_of(offer.resource_id),
             outlives: offer.outlives,
-            layout: offer.layout,
+            layout: offer.layout.clone(),
             read_only: offer.read_only,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
             fence: None,
@@ -548,6 +548,14 @@ impl Oracle {
         let mut held: Vec<Extent> = self.leases.iter().filter(its).map(|l| l.extent).collect();
         held.sort();
         held
+    }
+
+    fn placement(&self, at: usize) -> Placement {
+        let lease = &self.leases[at];
+        match self.arenas[lease.arena].layout {
+            Layout::Amounts => Placement::Amount(lease.extent.length),
+            _ => lease.extent.into(),
+        }
     }
 
     fn tag(&self, at: usize) -> Tag {

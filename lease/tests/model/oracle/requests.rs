@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use super::*;
 
+/// What was asked of blocks.
+fn block_of(wanted: &LeaseAllocRequest) -> BlockTerms {
+    wanted.terms.block().cloned().unwrap_or_default()
+}
+
 /// Requests.
 impl Oracle {
     /// The arena that should be taken.
@@ -12,13 +17,13 @@ impl Oracle {
         if wanted.capacity == 0 || secs == 0 || secs > TERM_MAX_SECS || grace > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
-        if !wanted.rdma_peers.iter().all(|&peer| names_one_port(peer)) {
+        let mut peers = wanted.terms.rdma_peers().iter();
+        if !peers.all(|&peer| names_one_port(peer)) {
             return Err(LeaseError::InvalidArgs);
         }
-        let kind = wanted.resource_type;
+        let kind = wanted.resource_type();
         let of_kind = |arena: &Arena| arena.kind == kind;
-        let not_of_blocks = kind != ResourceType::Block && wanted.block != BlockTerms::default();
-        if not_of_blocks || !self.arenas.iter().any(of_kind) {
+        if !wanted.foreign.is_empty() || !self.arenas.iter().any(of_kind) {
             return Err(LeaseError::InvalidArgs);
         }
         let at = match wanted.resource_id {
@@ -44,7 +49,7 @@ impl Oracle {
     /// Hopeless arenas count last, then those that cannot now, then the looser ones.
     pub(super) fn tightest(&self, wanted: &LeaseAllocRequest) -> usize {
         let mut left: Vec<usize> = (0..self.arenas.len()).collect();
-        left.retain(|&at| self.arenas[at].kind == wanted.resource_type);
+        left.retain(|&at| self.arenas[at].kind == wanted.resource_type());
         let mut prefer = |good: &dyn Fn(usize) -> bool| {
             if left.iter().any(|&at| good(at)) {
                 left.retain(|&at| good(at));
@@ -52,7 +57,7 @@ impl Oracle {
         };
         prefer(&|at| self.arenas[at].usable() >= wanted.capacity);
         prefer(&|at| self.road(at, wanted).is_some());
-        prefer(&|at| !self.arenas[at].read_only || wanted.block.read_only);
+        prefer(&|at| !self.arenas[at].read_only || block_of(wanted).read_only);
         prefer(&|at| !self.arenas[at].fenced());
         prefer(&|at| self.arenas[at].longest() >= wanted.capacity);
         let tight = left.into_iter();
@@ -63,16 +68,18 @@ impl Oracle {
 
     pub(crate) fn road(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
         let arena = &self.arenas[at];
-        let read_only = arena.read_only || wanted.block.read_only;
+        let block = block_of(wanted);
+        let read_only = arena.read_only || block.read_only;
         let fits = |road: &&Transport| {
             let nvmeof = match road {
                 Transport::NvmeTcp | Transport::NvmeRdma => true,
                 Transport::Both => arena.kind == ResourceType::Block,
                 _ => false,
             };
-            let peers = wanted.rdma_peers.is_empty() || takes_peers(arena.kind, **road);
+            let peers = wanted.terms.rdma_peers();
+            let peers = peers.is_empty() || takes_peers(arena.kind, **road);
             let named = wanted.transport == Transport::Auto || wanted.transport == **road;
-            let host = !wanted.block.names_host() || nvmeof;
+            let host = !block.names_host() || nvmeof;
             named && peers && host && !(read_only && nvmeof)
         };
         arena.roads.iter().find(fits).copied()
@@ -110,12 +117,12 @@ impl Oracle {
             generation: 1,
             bound: None,
             road: self.road(arena, wanted).unwrap(),
-            peers: wanted.rdma_peers.clone(),
+            peers: wanted.terms.rdma_peers().to_vec(),
             peers_before: None,
             rotate_on_renew: wanted.rotate_on_renew,
-            terms: (wanted.resource_type == ResourceType::Block).then(|| BlockTerms {
-                read_only: wanted.block.read_only || self.arenas[arena].read_only,
-                ..wanted.block.clone()
+            terms: wanted.terms.block().map(|block| BlockTerms {
+                read_only: block.read_only || self.arenas[arena].read_only,
+                ..block.clone()
             }),
             term_secs: wanted.lease_secs,
             grace_ns: u64::from(wanted.grace_secs) * SEC,
@@ -154,7 +161,7 @@ impl Oracle {
         let of_memory = its().filter(|lease| self.arenas[lease.arena].kind == ResourceType::Mem);
         let held: u64 = of_memory.map(|lease| lease.extent.length).sum();
         let most = self.limits.tenant_bytes;
-        let memory = wanted.resource_type == ResourceType::Mem;
+        let memory = wanted.resource_type() == ResourceType::Mem;
         if its().count() >= self.limits.tenant_leases {
             Err(LeaseError::CapacityExceeded)
         } else if alive().count() >= self.limits.leases {
@@ -180,7 +187,7 @@ impl Oracle {
         let lease = &self.leases[at];
         self.orders.push(Order::Bind(BindOrder {
             tag,
-            extent: lease.extent,
+            placement: self.placement(at),
             transport: lease.road,
             peers: lease.peers.clone(),
             block: lease.terms.clone().map(|terms| BlockOrder {
@@ -416,7 +423,8 @@ impl Oracle {
         let by = self.boot + RESET_NS;
         let fenced = self.fenced_on(id);
         let leases = { fenced.iter() }
-            .map(|lease| (self.tag(self.find(lease.id).unwrap()), lease.extent))
+            .map(|lease| self.find(lease.id).unwrap())
+            .map(|at| (self.tag(at), self.placement(at)))
             .collect();
         self.orders.push(Order::Reset(id, leases));
         let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();

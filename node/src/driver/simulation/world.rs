@@ -22,6 +22,10 @@ use crate::{
 };
 
 /// What happens later.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a few hundred of them live at once, in a test"
+)]
 pub(super) enum Event {
     /// A backend does it, and says so.
     Order(Owner, Order),
@@ -266,7 +270,8 @@ impl World {
                     }
                 },
             ),
-            Order::Release(tag, extent) => {
+            Order::Release(tag, placement) => {
+                let extent = placement.extent();
                 assert!(
                     !self.access.contains_key(&tag.lease_id),
                     "{tag} is released and reachable"
@@ -313,7 +318,7 @@ impl World {
     }
 
     fn bind(&mut self, order: &BindOrder) -> Result<Binding, BindError> {
-        let (tag, extent) = (order.tag, order.extent);
+        let (tag, extent) = (order.tag, order.extent());
         let was_cut = self.cut.get(&tag.lease_id);
         if was_cut.is_some_and(|cut| *cut >= tag.generation) {
             return Err(BindError::Cancelled);

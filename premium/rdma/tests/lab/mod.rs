@@ -102,7 +102,7 @@ impl Lab {
     ) -> Result<RdmaBinding, BindError> {
         let order = BindOrder {
             tag,
-            extent,
+            placement: extent.into(),
             transport: Transport::Rdma,
             peers: peer.into_iter().collect(),
             block: None,

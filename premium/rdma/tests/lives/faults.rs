@@ -54,7 +54,7 @@ pub(crate) fn fails_then_recovers(faults: &[&'static str], step: &str) {
 
 /// The remediation of one lease.
 fn reset(lab: &Lab, tag: Tag, extent: Extent) -> Result<(), StepError> {
-    lab.backend.reset(RESOURCE, &[(tag, extent)])
+    lab.backend.reset(RESOURCE, &[(tag, extent.into())])
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
     let mut client = client();
     let bound = provider.bind(&BindOrder {
         tag: tag(1, 1),
-        extent: pages(0, 1),
+        placement: pages(0, 1).into(),
         transport: Transport::Rdma,
         peers: vec![client.peer()],
         block: None,

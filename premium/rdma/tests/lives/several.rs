@@ -14,7 +14,7 @@ const LANES: usize = 3;
 fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
     BindOrder {
         tag: tag(1, generation),
-        extent: pages(0, 2),
+        placement: pages(0, 2).into(),
         transport: Transport::Rdma,
         peers,
         block: None,

@@ -38,7 +38,7 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     let block = LeaseAllocRequest {
         transport: Transport::NvmeTcp,
         rotate_on_renew: true,
-        block: samples::block_terms(),
+        terms: samples::block_terms().into(),
         ..samples::alloc(ResourceType::Block)
     };
     request(c, "lease_alloc_block", about, Request::LeaseAlloc(block));

@@ -19,17 +19,11 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
     params(c, "none", "no TLVs: every default", &plain);
     params(c, "all", "every tag, in ascending order", &samples::full_alloc());
     for class in CpuIsolationClass::ALL {
-        let alloc = LeaseAllocRequest {
-            cpu_isolation: Some(*class),
-            ..plain.clone()
-        };
+        let alloc = plain.clone().with_terms(samples::cpu(*class));
         params(c, &format!("cpu_isolation_{class}"), "002 §2.1", &alloc);
     }
     for class in GpuExclusivityClass::ALL {
-        let alloc = LeaseAllocRequest {
-            gpu_exclusivity: Some(*class),
-            ..plain.clone()
-        };
+        let alloc = plain.clone().with_terms(samples::gpu(*class));
         params(c, &format!("gpu_exclusivity_{class}"), "003 §2.1", &alloc);
     }
     for tier in KvCacheTier::ALL {
@@ -55,15 +49,9 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         ..plain.clone()
     };
     params(c, "affinities", "every category, strength and target type, in order", &alloc);
-    let alloc = LeaseAllocRequest {
-        rdma_peers: vec![samples::peer()],
-        ..plain.clone()
-    };
+    let alloc = plain.clone().with_terms(samples::memory_of(vec![samples::peer()]));
     params(c, "rdma_peer", "a client's queue pair", &alloc);
-    let alloc = LeaseAllocRequest {
-        rdma_peers: samples::peers(RDMA_PEERS_MAX),
-        ..plain.clone()
-    };
+    let alloc = plain.clone().with_terms(samples::memory_of(samples::peers(RDMA_PEERS_MAX)));
     params(c, "rdma_peers_8", "as many queue pairs as a lease can have", &alloc);
     let alloc = LeaseAllocRequest {
         rotate_on_renew: true,
@@ -76,7 +64,7 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
 
 #[rustfmt::skip] // One case a line.
 fn block(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
-    let with = |block| LeaseAllocRequest { block, ..plain.clone() };
+    let with = |block: BlockTerms| plain.clone().with_terms(block);
     let all = samples::block_terms();
     params(c, "block_all", "all that is asked of block storage", &with(all.clone()));
     let longest = samples::nqn(&format!("nqn.2026-12.org.example:{:a<199}", ""));
@@ -118,13 +106,9 @@ fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     let elsewhere = [tlv(0x0102, &[7]), tlv(0x0A01, &[9]), tlv(0x0102, &[])].concat();
     let about = "tags that are known in other areas are skipped like unknown ones";
     add("known_elsewhere", about, elsewhere, plain);
-    let cpu_isolation = Some(CpuIsolationClass::WholeCore);
-    let gpu_exclusivity = Some(GpuExclusivityClass::Shared);
-    let both = LeaseAllocRequest {
-        cpu_isolation,
-        gpu_exclusivity,
-        ..plain.clone()
-    };
+    let cpu = samples::cpu(CpuIsolationClass::WholeCore);
+    let gpu = samples::gpu(GpuExclusivityClass::Shared);
+    let both = plain.clone().with_terms(cpu).with_terms(gpu);
     let mixed = [
         tlv(0x0903, &[0]),
         tlv(0x0999, b"between"),

@@ -1,0 +1,52 @@
+//! Memory: the client's queue pairs.
+
+use alloc::{format, string::String};
+use core::net::Ipv6Addr;
+
+use fabricbios_wire::{
+    LeaseError, LeaseTerms, MemTerms, RdmaPeer, Refusal, RefusalClass, ResourceType, Transport,
+};
+
+use super::Rules;
+
+const NO_PEERS: &str = "a queue pair was given, and it takes none";
+
+impl Rules for MemTerms {
+    fn foreign_to(&self, kind: ResourceType) -> String {
+        format!(
+            "a lease of {kind} takes no queue pair of the client, whatever the road: leave it out"
+        )
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        check_peers(&self.rdma_peers)
+    }
+
+    fn misfit(&self, transport: Transport, _read_only: bool) -> Option<&'static str> {
+        let fits = self.rdma_peers.is_empty() || self.takes_peers(transport);
+        (!fits).then_some(NO_PEERS)
+    }
+
+    fn takes_peers(&self, transport: Transport) -> bool {
+        matches!(transport, Transport::Rdma | Transport::Both)
+    }
+
+    fn enforced(&self, _read_only: bool) -> LeaseTerms {
+        MemTerms::default().into()
+    }
+}
+
+/// Before anything is changed: a kernel would take a group for an answer.
+pub(crate) fn check_peers(peers: &[RdmaPeer]) -> Result<(), Refusal> {
+    match peers.iter().find(|peer| !peer.names_one_port()) {
+        Some(peer) => Err(Refusal::new(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            format!(
+                "GID {} names no single port: give the one that the client's port has",
+                Ipv6Addr::from(peer.gid)
+            ),
+        )),
+        None => Ok(()),
+    }
+}

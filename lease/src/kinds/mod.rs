@@ -1,0 +1,77 @@
+//! What each kind of resource decides by itself: which terms it admits, which transports fit them, what is
+//! enforced. The table asks here and names no kind. A new kind is a file here and a line in [`rules`].
+
+mod block;
+mod cpu;
+mod gpu;
+mod mem;
+mod net;
+
+use alloc::{format, string::String};
+
+use fabricbios_wire::{Effective, LeaseTerms, Refusal, ResourceType, Transport};
+
+pub(crate) use mem::check_peers;
+
+/// The rules of one kind, on what was stated in its terms.
+pub(crate) trait Rules {
+    /// Why these terms cannot be had with a lease of another kind.
+    fn foreign_to(&self, kind: ResourceType) -> String;
+
+    /// What can never be meant, whatever the resource.
+    fn check(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Why a lease cannot go over this transport. `read_only`: the resource cannot be written.
+    fn misfit(&self, _transport: Transport, _read_only: bool) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether queue pairs of the client belong to a lease over this transport.
+    fn takes_peers(&self, _transport: Transport) -> bool {
+        false
+    }
+
+    /// Whether the lease is to be read-only.
+    fn asks_read_only(&self) -> bool {
+        false
+    }
+
+    /// Whether the lease may have its units together with others of which this is true.
+    fn shares_units(&self) -> bool {
+        false
+    }
+
+    /// The classes that are stated.
+    fn classes(&self) -> Effective {
+        Effective::default()
+    }
+
+    /// The terms as they are enforced, on a resource that cannot be written or can; without what belongs to
+    /// one binding only.
+    fn enforced(&self, read_only: bool) -> LeaseTerms;
+}
+
+/// The rules for these terms.
+pub(crate) fn rules(terms: &LeaseTerms) -> &dyn Rules {
+    match terms {
+        LeaseTerms::Mem(terms) => terms,
+        LeaseTerms::Block(terms) => terms,
+        LeaseTerms::Cpu(terms) => terms,
+        LeaseTerms::Net(terms) => terms,
+        LeaseTerms::Gpu(terms) => terms,
+        LeaseTerms::Other(kind) => kind,
+    }
+}
+
+/// A type that is advertised and never leased.
+impl Rules for ResourceType {
+    fn foreign_to(&self, kind: ResourceType) -> String {
+        format!("terms of {self} cannot be had for {kind}")
+    }
+
+    fn enforced(&self, _read_only: bool) -> LeaseTerms {
+        LeaseTerms::plain(*self)
+    }
+}

@@ -1,0 +1,302 @@
+//! What of one resource is free, however it is given out.
+
+use alloc::{boxed::Box, vec::Vec};
+
+use crate::{Dimension, Layout, Offer, Placement, Quantity, Takes, extents::Extents, units::Units};
+
+/// What a lease needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// In the unit of the resource's type.
+    pub(crate) amount: u64,
+    /// Units may be those of other leases that share theirs.
+    pub(crate) shared: bool,
+}
+
+/// What is free of a resource. It never gives out what is somebody's; giving back what was never taken is a
+/// programming error that the caller cannot commit through [`crate::LeaseTable`].
+#[derive(Clone, Debug)]
+pub(crate) enum Room {
+    Stretches(Extents),
+    Amounts { align: u64, free: u64 },
+    Units(Units),
+    Vector { align: u64, parts: Vec<Free> },
+}
+
+/// What is free of one thing that a device has.
+#[derive(Clone, Debug)]
+pub(crate) struct Free {
+    of: Dimension,
+    free: u64,
+}
+
+impl Room {
+    /// Everything free. An `align` of 0 counts as 1; a tail shorter than `align` is never used.
+    pub(crate) fn new(offer: &Offer) -> Self {
+        let (capacity, align) = (offer.capacity, offer.align.max(1));
+        match &offer.layout {
+            Layout::Stretches => Self::Stretches(Extents::new(capacity, align)),
+            Layout::Amounts => Self::Amounts {
+                align,
+                free: capacity - capacity % align,
+            },
+            Layout::Units { numbers, sharers } => Self::Units(Units::new(numbers, *sharers)),
+            Layout::Vector(dimensions) => Self::Vector {
+                align,
+                parts: dimensions.iter().map(Free::new).collect(),
+            },
+        }
+    }
+
+    /// The most that one lease could get now.
+    pub(crate) fn most(&self, shared: bool) -> u64 {
+        match self {
+            Self::Stretches(extents) => extents.longest(),
+            Self::Amounts { free, .. } => *free,
+            Self::Units(units) => units.count(shared),
+            Self::Vector { align, parts } => {
+                let whole = parts.first().map_or(0, |first| first.of.capacity);
+                let most = parts.iter().map(|part| part.most(whole)).min();
+                let most = most.unwrap_or(0);
+                most - most % align
+            }
+        }
+    }
+
+    /// Takes what is needed, rounded up to the alignment.
+    pub(crate) fn take(&mut self, need: Need) -> Option<Placement> {
+        match self {
+            Self::Stretches(extents) => extents.take(need.amount).map(Placement::Stretch),
+            Self::Amounts { align, free } => {
+                let amount = rounded(need.amount, *align)?;
+                *free = free.checked_sub(amount)?;
+                Some(Placement::Amount(amount))
+            }
+            Self::Units(units) => {
+                let numbers = units.take(need.amount, need.shared)?;
+                let shared = need.shared;
+                Some(Placement::Units { numbers, shared })
+            }
+            Self::Vector { align, parts } => {
+                let amount = rounded(need.amount, *align)?;
+                let whole = parts.first()?.of.capacity;
+                let wanted = parts.iter().map(|part| part.of.wanted(amount, whole));
+                let wanted: Box<[Quantity]> = wanted.collect::<Option<_>>()?;
+                take_parts(parts, &wanted).then_some(Placement::Vector(wanted))
+            }
+        }
+    }
+
+    /// Takes exactly this. `false`: it is not all free, or not of this resource, and nothing changed.
+    pub(crate) fn take_this(&mut self, wanted: &Placement) -> bool {
+        match (self, wanted) {
+            (Self::Stretches(extents), Placement::Stretch(extent)) => extents.take_this(*extent),
+            (Self::Amounts { align, free }, Placement::Amount(amount)) => {
+                let fits = *amount > 0 && amount.is_multiple_of(*align) && amount <= free;
+                if fits {
+                    *free -= amount;
+                }
+                fits
+            }
+            (Self::Units(units), Placement::Units { numbers, shared }) => {
+                units.take_these(numbers, *shared)
+            }
+            (Self::Vector { parts, .. }, Placement::Vector(wanted)) => take_parts(parts, wanted),
+            _ => false,
+        }
+    }
+
+    /// Gives back what was taken.
+    pub(crate) fn give_back(&mut self, placement: &Placement) {
+        match (self, placement) {
+            (Self::Stretches(extents), Placement::Stretch(extent)) => extents.give_back(*extent),
+            (Self::Amounts { free, .. }, Placement::Amount(amount)) => *free += amount,
+            (Self::Units(units), Placement::Units { numbers, .. }) => units.give_back(numbers),
+            (Self::Vector { parts, .. }, Placement::Vector(given)) => {
+                for (part, given) in parts.iter_mut().zip(given) {
+                    part.free += given.amount;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A placement of an earlier run as this resource has it: before version 5 of the records every one was an
+    /// extent.
+    pub(crate) fn of_record(&self, placement: Placement) -> Placement {
+        match (self, placement) {
+            (Self::Amounts { .. }, Placement::Stretch(extent)) if extent.offset == 0 => {
+                Placement::Amount(extent.length)
+            }
+            (_, placement) => placement,
+        }
+    }
+}
+
+/// All of them or none.
+fn take_parts(parts: &mut [Free], wanted: &[Quantity]) -> bool {
+    let fits = |(part, wanted): (&Free, &Quantity)| {
+        part.of.name == wanted.name && wanted.amount <= part.free
+    };
+    if parts.len() != wanted.len() || !parts.iter().zip(wanted).all(fits) {
+        return false;
+    }
+    for (part, wanted) in parts.iter_mut().zip(wanted) {
+        part.free -= wanted.amount;
+    }
+    true
+}
+
+fn rounded(amount: u64, align: u64) -> Option<u64> {
+    let rounded = amount.checked_next_multiple_of(align);
+    rounded.filter(|&rounded| rounded > 0)
+}
+
+impl Free {
+    fn new(of: &Dimension) -> Self {
+        Self {
+            of: of.clone(),
+            free: of.capacity,
+        }
+    }
+
+    /// Of the first dimension, which has `whole` in all, as far as this one goes.
+    fn most(&self, whole: u64) -> u64 {
+        match self.of.takes {
+            Takes::Asked => self.free,
+            Takes::Each(each) if each <= self.free => u64::MAX,
+            Takes::Each(_) => 0,
+            Takes::InProportion => scaled(self.free, whole, self.of.capacity, u128::div_euclid),
+        }
+    }
+}
+
+impl Dimension {
+    /// What a lease takes of it that takes `amount` of the first, which has `whole` in all.
+    fn wanted(&self, amount: u64, whole: u64) -> Option<Quantity> {
+        let amount = match self.takes {
+            Takes::Asked => amount,
+            Takes::Each(each) => each,
+            Takes::InProportion if amount > whole => return None,
+            Takes::InProportion => scaled(amount, self.capacity, whole, u128::div_ceil),
+        };
+        Some(Quantity {
+            name: self.name.clone(),
+            amount,
+        })
+    }
+}
+
+/// `amount` × `to` / `from`; 0 where `from` is.
+fn scaled(amount: u64, to: u64, from: u64, divide: fn(u128, u128) -> u128) -> u64 {
+    match from {
+        0 => 0,
+        _ => u64::try_from(divide(u128::from(amount) * u128::from(to), from.into()))
+            .unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use fabricbios_wire::ResourceId;
+
+    use super::*;
+    use crate::{Extent, FenceScope, Outlives};
+
+    fn room(capacity: u64, align: u64, layout: Layout) -> Room {
+        Room::new(&Offer {
+            resource_id: ResourceId(1),
+            capacity,
+            align,
+            transports: vec![],
+            outlives: Outlives::Nothing,
+            fence_scope: FenceScope::Whole,
+            layout,
+            read_only: false,
+        })
+    }
+
+    fn alone(amount: u64) -> Need {
+        Need {
+            amount,
+            shared: false,
+        }
+    }
+
+    /// Files of a directory are nowhere: what two of them gave back, one of twice the size can have.
+    #[test]
+    fn amounts_are_not_broken_up() {
+        let mut room = room(4 * 4096 + 100, 4096, Layout::Amounts);
+        for _ in 0..4 {
+            assert_eq!(room.take(alone(1)), Some(Placement::Amount(4096)));
+        }
+        assert_eq!((room.take(alone(1)), room.most(false)), (None, 0));
+        room.give_back(&Placement::Amount(4096));
+        room.give_back(&Placement::Amount(4096));
+        assert!(!room.take_this(&Placement::Amount(3 * 4096)));
+        assert!(!room.take_this(&Placement::Amount(100)));
+        assert_eq!(room.most(false), 2 * 4096);
+        assert!(room.take_this(&Placement::Amount(2 * 4096)));
+    }
+
+    #[test]
+    fn an_extent_of_an_older_record_is_an_amount_where_amounts_are_given_out() {
+        let at = |offset| Placement::Stretch(Extent { offset, length: 9 });
+        let amounts = room(9, 1, Layout::Amounts);
+        assert_eq!(amounts.of_record(at(0)), Placement::Amount(9));
+        assert_eq!(amounts.of_record(at(1)), at(1));
+        assert_eq!(room(9, 1, Layout::Stretches).of_record(at(0)), at(0));
+    }
+
+    fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {
+        Dimension {
+            name: name.into(),
+            capacity,
+            takes,
+        }
+    }
+
+    fn amounts(placement: Option<Placement>) -> Vec<u64> {
+        match placement {
+            Some(Placement::Vector(parts)) => parts.iter().map(|part| part.amount).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A port with two virtual functions and a rate: whatever is used up first is the end.
+    #[test]
+    fn each_part_of_a_vector_bounds_it() {
+        let port = || {
+            let rate = dimension("rate", 100, Takes::Asked);
+            vec![rate, dimension("vf", 2, Takes::Each(1))]
+        };
+        let mut of_functions = room(100, 10, Layout::Vector(port()));
+        assert_eq!(amounts(of_functions.take(alone(15))), [20, 1]);
+        let second = of_functions.take(alone(10)).unwrap();
+        assert_eq!(
+            (of_functions.most(false), of_functions.take(alone(10))),
+            (0, None)
+        );
+        of_functions.give_back(&second);
+        assert_eq!(of_functions.most(false), 80);
+        assert!(of_functions.take_this(&second) && !of_functions.take_this(&second));
+        let mut of_rate = room(100, 10, Layout::Vector(port()));
+        assert_eq!(amounts(of_rate.take(alone(100))), [100, 1]);
+        assert_eq!(of_rate.take(alone(10)), None);
+    }
+
+    /// Memory of a GPU and its slices: who has half of the memory has half of the slices, rounded up.
+    #[test]
+    fn parts_in_proportion_round_up_for_a_lease_and_down_for_what_is_left() {
+        let memory = dimension("vram", 80, Takes::Asked);
+        let slices = dimension("slices", 7, Takes::InProportion);
+        let mut room = room(80, 1, Layout::Vector(vec![memory, slices]));
+        assert_eq!(amounts(room.take(alone(40))), [40, 4]);
+        assert_eq!(room.most(false), 34);
+        assert_eq!(amounts(room.take(alone(34))), [34, 3]);
+        assert_eq!((room.most(false), room.take(alone(1))), (0, None));
+        assert_eq!(room.take(alone(81)), None);
+    }
+}
