@@ -21,17 +21,17 @@ use std::{collections::HashMap, fmt, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
+use fabricbios_helper::Supervisor;
 use fabricbios_lease::{Backend, LeaseTable, Offer};
 use fabricbios_nvmet::{Target, TargetConfig};
 use fabricbios_wire::{NodeId, NvmeofTransport, ResourceId, ResourceType};
 
-use crate::{
-    clock, config::Settings, inventory::OfferedPool, left_behind::THIS_PROGRAM, past::Past,
-    watchdog::Watchdog,
-};
+use crate::{clock, config::Settings, inventory::OfferedPool, past::Past, watchdog::Watchdog};
 
 pub use backend::BlockBackend;
 use ledger::JournalLedger;
+pub(crate) use others::ListExports;
+use parts::Fbbu;
 pub use parts::{Datagrams, Exports, Ledger, Volumes};
 use pools::Standing;
 pub use reconcile::Stray;
@@ -111,7 +111,7 @@ impl fmt::Debug for OfferedBlocks {
 #[derive(Debug, Default)]
 pub struct OpenBlocks {
     target: Option<Arc<Target>>,
-    datagrams: Option<Arc<FbbuBackend>>,
+    datagrams: Option<Arc<Fbbu>>,
 }
 
 /// Opens what `--block-pool`, `--nvmet` and `--fbbu-listen` ask for.
@@ -120,18 +120,19 @@ pub fn open(
     node_id: NodeId,
     past: &Past,
     watchdog: &Watchdog,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
-    let pools = pools::open(settings, node_id, past)?;
+    let pools = pools::open(settings, node_id, past, supervisor)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        give_up::exports(open_target(settings, node_id, past)?)?;
+        give_up::exports(open_target(settings, node_id, past, supervisor)?)?;
         return Ok((None, OpenBlocks::default()));
     }
     warn_without_rdma(settings);
     // In this order: a start that ends here leaves nothing in the kernel.
     let roads = OpenBlocks {
-        datagrams: open_datagrams(settings)?,
-        target: open_target(settings, node_id, past)?,
+        datagrams: open_datagrams(settings, supervisor)?,
+        target: open_target(settings, node_id, past, supervisor)?,
     };
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
@@ -175,6 +176,7 @@ fn open_target(
     settings: &Settings,
     node_id: NodeId,
     past: &Past,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Arc<Target>>> {
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
@@ -187,14 +189,17 @@ fn open_target(
         hosts: hosts::known(past, &settings.state_dir().join(hosts::EARLIER))?,
         host_records: Arc::new(past.writer()),
         node_id,
-        asker: vec![THIS_PROGRAM.into(), "ask-rdma".into()],
+        supervisor: supervisor.clone(),
     };
     let target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     tracing::info!(roads = ?target.transports(), "block storage is leased over NVMe-oF");
     Ok(Some(Arc::new(target)))
 }
 
-fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
+fn open_datagrams(
+    settings: &Settings,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Option<Arc<Fbbu>>> {
     let Some(listen) = settings.fbbu_listen() else {
         return Ok(None);
     };
@@ -208,7 +213,11 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
     match FbbuBackend::open(&config) {
         Ok(backend) => {
             tracing::info!(listen = %backend.local_addr(), "block storage is leased over UDP");
-            Ok(Some(Arc::new(backend)))
+            let supervisor = supervisor.clone();
+            Ok(Some(Arc::new(Fbbu {
+                backend,
+                supervisor,
+            })))
         }
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             tracing::warn!("no block storage is leased over UDP on this node: {error}");
@@ -224,7 +233,7 @@ impl OpenBlocks {
     /// Gives ports and socket back, when the node has stopped and nobody else uses them.
     pub fn close(self) {
         if let Some(datagrams) = self.datagrams.and_then(Arc::into_inner) {
-            datagrams.close();
+            datagrams.backend.close();
         }
         let Some(target) = self.target else { return };
         match Arc::into_inner(target).map(Target::close) {

@@ -15,6 +15,7 @@ mod wipe;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
+use fabricbios_helper::{Handler, Supervisor};
 use fabricbios_lease::{Condition, Extent, Layout, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
 
@@ -22,7 +23,13 @@ use device::Device;
 use directory::Directory;
 use health::Health;
 use steps::passed;
-pub use wipe::wipe_main;
+use wipe::Verb;
+
+/// Calls of this room that may hang, for the process that makes them.
+#[must_use]
+pub fn calls() -> Vec<Handler> {
+    vec![Handler::of::<Verb>()]
+}
 
 /// What the operator offers.
 #[derive(Clone, Debug)]
@@ -36,8 +43,8 @@ pub struct PoolConfig {
     /// Make a pool of what is none. Where a pool is known to have been, such as at the mount point of a disk
     /// that is away now, nothing is made of what is there instead.
     pub may_begin: bool,
-    /// The program, and its first arguments, that does [`wipe_main`] with the arguments that follow.
-    pub wiper: Vec<std::ffi::OsString>,
+    /// Who makes [`calls`].
+    pub supervisor: Supervisor,
 }
 
 /// What a pool is, from the truth of the kernel.

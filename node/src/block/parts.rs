@@ -3,6 +3,7 @@
 
 use super::answers;
 use fabricbios_fallback_udp::{BlockFile, FbbuBackend};
+use fabricbios_helper::Supervisor;
 use fabricbios_lease::{BindError, BootTime, Condition, Extent, Proof, StepError, Tag};
 use fabricbios_nvmet::{Export, Target};
 use fabricbios_pool::{Facts, Pool, Volume};
@@ -132,29 +133,36 @@ impl Exports for Target {
     }
 }
 
-impl Datagrams for FbbuBackend {
+/// FBBU, and who looks first whether the storage answers.
+#[derive(Debug)]
+pub(super) struct Fbbu {
+    pub(super) backend: FbbuBackend,
+    pub(super) supervisor: Supervisor,
+}
+
+impl Datagrams for Fbbu {
     fn bind(&self, tag: Tag, tenant: &str, file: &BlockFile) -> Result<Binding, BindError> {
         // It reads, too, on a thread of the daemon.
-        answers::within_patience(&file.path).map_err(BindError::Stranded)?;
-        Self::bind(self, tag, tenant, file)
+        answers::within_patience(&self.supervisor, &file.path).map_err(BindError::Stranded)?;
+        self.backend.bind(tag, tenant, file)
     }
     fn extend(&self, tag: Tag, deadline: BootTime) {
-        Self::extend(self, tag, deadline);
+        self.backend.extend(tag, deadline);
     }
     fn fenced(&self, tag: Tag) {
-        Self::fenced(self, tag);
+        self.backend.fenced(tag);
     }
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        Self::rotate(self, tag)
+        self.backend.rotate(tag)
     }
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        Self::retire_key(self, tag)
+        self.backend.retire_key(tag)
     }
     fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        Self::cut(self, tag)
+        self.backend.cut(tag)
     }
     fn retire(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        Self::retire(self, tag, progress)
+        self.backend.retire(tag, progress)
     }
 }
 

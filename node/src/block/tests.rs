@@ -445,7 +445,12 @@ fn only_the_blocks_of_a_new_lease_are_made_clean() {
 fn without_a_watchdog_nothing_new_goes_over_nvmeof_and_what_is_there_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     // One that has not begun.
-    let watchdog = Watchdog::new(directory.path(), NodeId([1; 32])).unwrap();
+    let watchdog = Watchdog::new(
+        &fabricbios_helper::Program::of_this_process().unwrap(),
+        directory.path(),
+        NodeId([1; 32]),
+    )
+    .unwrap();
     let (place, backend) = watched(Some(watchdog));
     for transport in [Transport::NvmeTcp, Transport::Both] {
         let refused = backend.bind(&order(tag(1, 1), transport));

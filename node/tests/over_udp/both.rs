@@ -33,7 +33,7 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     let roads = Roads::new(rdma.clone(), Arc::new(udp.expect("a road")));
     let offered = OfferedMemory::of(Arc::new(roads), 1 << 30).expect("an offer");
     let (fabric, roads) = (fabric.expect("a fabric"), OpenRoads::default());
-    let past = Past::running(PROGRAM, &settings).expect("a journal");
+    let past = Past::open(&program(), &settings).expect("a journal");
     let world = World::serve(&settings, &fabric, past, Some(offered), roads).await;
     (world, rdma)
 }

@@ -1,8 +1,6 @@
-//! The wiping process as a program of its own, for tests; the daemon starts itself with other arguments.
+//! The process that starts processes for calls of this room, as a program of its own, for tests; the daemon starts itself
+//! with another argument.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    fabricbios_pool::wipe_main(&arguments)
+fn main() -> std::io::Result<()> {
+    fabricbios_helper::supervise(&fabricbios_pool::calls())
 }

@@ -30,13 +30,13 @@ mod survey;
 mod turns;
 
 use std::{
-    ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use fabricbios_helper::{Handler, ReadFirst, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError, Tag};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
@@ -52,6 +52,17 @@ use self::{
     credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Asker, proof::Proofs,
     slots::Slots,
 };
+
+/// Calls of this room that may hang, for the process that makes them.
+#[must_use]
+pub fn calls() -> Vec<Handler> {
+    vec![
+        Handler::of::<ReadFirst>(),
+        Handler::of::<namespace::RemoveNamespace>(),
+        Handler::of::<kernel::LoadModule>(),
+        Handler::of::<probe::AskRdma>(),
+    ]
+}
 
 /// A port that all leases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +86,8 @@ pub struct TargetConfig {
     pub host_records: Arc<dyn HostRecords>,
     /// Whose objects these are.
     pub node_id: NodeId,
-    /// The program, and its arguments, that does [`ask_rdma_main`]. Without one, ports for RDMA are not asked
-    /// whether a lease is gone.
-    pub asker: Vec<OsString>,
+    /// Who makes [`calls`].
+    pub supervisor: Supervisor,
 }
 
 /// What is to be connected to.
@@ -110,6 +120,7 @@ pub struct Target {
     host_records: Arc<dyn HostRecords>,
     slots: Slots,
     proofs: Proofs,
+    supervisor: Supervisor,
 }
 
 impl Target {
@@ -118,13 +129,17 @@ impl Target {
     /// not exist yet is no error: it is tried until it does. Without ports nothing is published, and what
     /// an earlier run left can be cut and removed.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
-        kernel::make_ready(&config.configfs)?;
+        kernel::make_ready(&config.configfs, &config.supervisor)?;
         let credentials = Credentials::open(&config.hosts, Arc::clone(&config.host_records))?;
         let tree = Tree::new(config.configfs);
         close_hosts(&tree)?;
         let names = Names::new(config.node_id);
         let ports = Ports::open(&tree, names.anchor(), &config.ports)?;
-        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(config.asker));
+        let proofs = Proofs::new(
+            tree.clone(),
+            names.anchor(),
+            Asker::new(Some(config.supervisor.clone())),
+        );
         proofs.try_to_ask()?;
         Ok(Self {
             tree,
@@ -134,6 +149,7 @@ impl Target {
             host_records: config.host_records,
             slots: Slots::default(),
             proofs,
+            supervisor: config.supervisor,
         })
     }
 

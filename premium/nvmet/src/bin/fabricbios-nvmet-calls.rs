@@ -1,7 +1,6 @@
-//! The asking process as a program of its own, for tests; the daemon starts itself with other arguments.
+//! The process that starts processes for calls of this room, as a program of its own, for tests; the daemon starts itself
+//! with another argument.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    fabricbios_nvmet::ask_rdma_main()
+fn main() -> std::io::Result<()> {
+    fabricbios_helper::supervise(&fabricbios_nvmet::calls())
 }
