@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio, exit};
+use std::process::{Child, Stdio, exit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -43,7 +43,11 @@ struct Inner {
 
 #[derive(Debug)]
 enum Kind {
-    Process { command: Mutex<Command>, lock: File },
+    Process {
+        program: Program,
+        argument: String,
+        lock: File,
+    },
     Threads(Arc<Vec<Handler>>),
 }
 
@@ -76,10 +80,9 @@ impl Supervisor {
     /// # Errors
     /// It cannot be started.
     pub fn start(program: &Program, argument: &str, lock: File) -> io::Result<Self> {
-        let mut command = program.command();
-        command.arg(argument);
         let kind = Kind::Process {
-            command: Mutex::new(command),
+            program: program.clone(),
+            argument: argument.to_owned(),
             lock,
         };
         let supervisor = Self(Arc::new(Inner {
@@ -195,19 +198,23 @@ impl Inner {
     }
 
     fn replace(&self, running: &mut Running) -> io::Result<()> {
-        let Kind::Process { command, lock } = &self.kind else {
+        let Kind::Process {
+            program,
+            argument,
+            lock,
+        } = &self.kind
+        else {
             return Ok(());
         };
         let (ours, its) = Line::pair()?;
-        let mut command = command.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut command = program.command();
         let child = command
+            .arg(argument)
             .stdin(OwnedFd::from(its))
             .stdout(lock.try_clone()?)
             .stderr(Stdio::null())
-            .spawn();
-        // The end that it was given stays open otherwise.
-        command.stdin(Stdio::null());
-        running.process = Some((ours, child?));
+            .spawn()?;
+        running.process = Some((ours, child));
         running.number += 1;
         Ok(())
     }
