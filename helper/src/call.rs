@@ -105,7 +105,7 @@ impl Caller {
         let Some(file) = &self.lock else {
             return Ok(());
         };
-        let wanted = byte_of(name);
+        let wanted = byte_of(name)?;
         match fcntl(file.as_fd(), FcntlArg::F_SETLK(&wanted)) {
             Ok(_) => return Ok(()),
             Err(Errno::EACCES | Errno::EAGAIN) => {}
@@ -113,7 +113,9 @@ impl Caller {
         }
         let mut holder = wanted;
         fcntl(file.as_fd(), FcntlArg::F_GETLK(&mut holder)).map_err(io::Error::from)?;
-        busy(holder.l_pid)?;
+        if i32::from(holder.l_type) != libc::F_UNLCK {
+            busy(holder.l_pid)?;
+        }
         fcntl(file.as_fd(), FcntlArg::F_SETLKW(&wanted)).map_err(io::Error::from)?;
         Ok(())
     }
@@ -149,24 +151,28 @@ impl Caller {
 }
 
 /// One byte of a file that need not be that long.
-fn byte_of(name: &str) -> libc::flock {
+fn byte_of(name: &str) -> io::Result<libc::flock> {
+    let number = |value: i32| i16::try_from(value).map_err(io::Error::other);
     let digest = Sha256::digest(name);
     let mut first = [0; 8];
     first.copy_from_slice(&digest[..8]);
-    libc::flock {
-        l_type: libc::F_WRLCK as i16,
-        l_whence: libc::SEEK_SET as i16,
+    Ok(libc::flock {
+        l_type: number(libc::F_WRLCK)?,
+        l_whence: number(libc::SEEK_SET)?,
         // Not negative, and the end of the byte is none that is too far away.
         l_start: i64::from_le_bytes(first) & (i64::MAX >> 1),
         l_len: 1,
         l_pid: 0,
-    }
+    })
 }
+
+/// Reads a call, makes it, and reports.
+type Answer = dyn Fn(&[u8], &Caller) -> io::Result<()> + Send + Sync;
 
 /// Makes calls of one name.
 pub struct Handler {
     name: &'static str,
-    answer: Box<dyn Fn(&[u8], &Caller) -> io::Result<()> + Send + Sync>,
+    answer: Box<Answer>,
 }
 
 impl fmt::Debug for Handler {

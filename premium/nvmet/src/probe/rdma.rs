@@ -213,6 +213,7 @@ mod tests {
     }
 
     type Reply = Result<Answer, Failure>;
+    type Says = fn() -> Reply;
 
     /// Answers so.
     fn says(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Asker {
@@ -275,16 +276,17 @@ mod tests {
 
     #[test]
     fn who_does_not_greet_cannot_be_asked() {
-        let replies: [(fn() -> Reply, &str); 5] = [
+        let late = || {
+            thread::park_timeout(LONG);
+            silence("late")
+        };
+        let replies: [(Says, &str); 5] = [
             (|| silence("librdmacm is missing"), "librdmacm is missing"),
             (|| panic!("it dies"), "ended without an answer"),
             (|| Ok(Answer::NobodyListens), "nobody listens"),
             // Whoever it is, it does not know the node.
             (|| status(0x4182), "0x4182"),
-            (
-                || Ok(thread::park_timeout(LONG)).and(silence("late")),
-                "600 ms",
-            ),
+            (late, "600 ms"),
         ];
         for (reply, words) in replies {
             let asker = says(move |_| reply());
