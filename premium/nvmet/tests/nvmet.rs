@@ -202,7 +202,7 @@ fn a_device_that_is_stuck_before_the_export_holds_up_nobody() {
     stuck.suspend();
     thread::scope(|scope| {
         let publishing = scope.spawn(|| target.publish(&export(1, &stuck)).unwrap_err());
-        while run("pgrep -x dd").is_err() {
+        while run("pgrep -x fb-read").is_err() {
             thread::yield_now();
         }
         target.publish(&export(2, &other)).unwrap();
@@ -216,7 +216,7 @@ fn a_device_that_is_stuck_before_the_export_holds_up_nobody() {
     });
     stuck.resume();
     assert_eq!(target.leases().unwrap(), []);
-    while run("pgrep -x dd").is_ok() {
+    while run("pgrep -x fb-read").is_ok() {
         thread::yield_now();
     }
     stuck.remove();
