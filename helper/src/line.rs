@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, socketpair,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
@@ -114,13 +114,13 @@ impl Line {
         Ok(Some(Message { bytes, descriptor }))
     }
 
-    /// Whether there is something to receive, an end included, within that time. A time that the kernel cannot count has no
-    /// end.
+    /// Whether there is something to receive, an end included, within that time, or some weeks.
     pub(crate) fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
-        let timeout = Timespec::try_from(patience).ok();
-        match poll(&mut [PollFd::new(self, PollFlags::IN)], timeout.as_ref()) {
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let mut ends = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ends, timeout) {
             Ok(count) => Ok(count > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(Errno::EINTR) => Ok(false),
             Err(errno) => Err(errno.into()),
         }
     }

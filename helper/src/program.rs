@@ -32,8 +32,8 @@ impl Program {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tracing::warn!(
                     %error,
-                    "the program cannot be kept in memory (sysctl vm.memfd_noexec is 2?): its file is run, and where its disk \
-                     does not answer, calls that may hang cannot be made"
+                    "the program cannot be run from memory (is sysctl vm.memfd_noexec 2?): processes that this daemon starts \
+                     later run its file, and wait for the disk that it is on"
                 );
                 Ok(Self(Arc::new(File::open(own)?)))
             }
