@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use fabricbios_helper::Program;
 use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Seq};
 use fabricbios_wire::LeaseId;
 
@@ -70,7 +71,7 @@ impl Subject {
         let (tell, reports) = channel();
         // The last report may come when the bench has already gone.
         let on_commit = Box::new(move |report| tell.send(report).unwrap_or_default());
-        let (journal, _) = Journal::open("/proc/self/exe", path, "bench", on_commit)?;
+        let (journal, _) = Journal::open(&Program::of_this_process()?, path, "bench", on_commit)?;
         let record = vec![0xA5; usize::from(options.record_bytes)];
         Ok(Self {
             journal,

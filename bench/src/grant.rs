@@ -14,6 +14,7 @@ use std::{
 use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
+use fabricbios_helper::Program;
 use fabricbios_node::{
     config::Settings,
     memory::OfferedMemory,
@@ -86,7 +87,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
     let service = Service::start(
         &settings,
         &fabric,
-        Past::open(&settings)?,
+        Past::open(&Program::of_this_process()?, &settings)?,
         Offered {
             memory: Some(offered),
             blocks: None,

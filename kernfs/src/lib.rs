@@ -11,7 +11,6 @@ mod death;
 mod error;
 mod list;
 mod mounts;
-mod sacrifice;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -23,7 +22,6 @@ pub use death::step_passed;
 pub use error::{Cause, Error};
 pub use list::parse_list;
 pub use mounts::{Mount, mounts, parse_mounts};
-pub use sacrifice::{Sacrifice, Sacrificed};
 use zeroize::Zeroizing;
 
 /// Most bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.

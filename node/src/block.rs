@@ -16,6 +16,7 @@ use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
+use fabricbios_helper::Supervisor;
 use fabricbios_lease::{BootTime, FenceScope, LeaseTable, Offer, Outlives, Tag};
 use fabricbios_nvmet::{Guard, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, NodeId, NvmeofTransport, ResourceType, Transport};
@@ -24,13 +25,13 @@ use crate::{
     clock,
     config::Settings,
     inventory::OfferedPool,
-    left_behind::THIS_PROGRAM,
     nvme_host::{NvmeHost, refuse_taken},
     past::Past,
     watchdog::Watchdog,
 };
 
 use ledger::JournalLedger;
+pub(crate) use others::ListExports;
 use pools::{OpenPool, Standing};
 use store::PoolStore;
 use withheld::Withheld;
@@ -136,18 +137,19 @@ pub fn open(
     node_id: NodeId,
     past: &Past,
     watchdog: &Watchdog,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
-    let pools = pools::open(settings, node_id, past)?;
+    let pools = pools::open(settings, node_id, past, supervisor)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        give_up::exports(open_target(settings, node_id, past, None)?)?;
+        give_up::exports(open_target(settings, node_id, past, None, supervisor)?)?;
         return Ok((None, OpenBlocks::default()));
     }
     warn_without_rdma(settings);
     // In this order: a start that ends here leaves nothing in the kernel.
     let roads = OpenBlocks {
-        datagrams: open_datagrams(settings)?,
-        target: open_target(settings, node_id, past, Some(watchdog))?,
+        datagrams: open_datagrams(settings, supervisor)?,
+        target: open_target(settings, node_id, past, Some(watchdog), supervisor)?,
     };
     if settings.nvmet.is_empty() && roads.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
@@ -219,6 +221,7 @@ fn open_target(
     node_id: NodeId,
     past: &Past,
     watchdog: Option<&Watchdog>,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<Option<Arc<Target>>> {
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
@@ -231,7 +234,7 @@ fn open_target(
         hosts: hosts::known(past, &settings.state_dir().join(hosts::EARLIER))?,
         host_records: Arc::new(past.writer()),
         node_id,
-        asker: vec![THIS_PROGRAM.into(), "ask-rdma".into()],
+        supervisor: supervisor.clone(),
     };
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     if let Some(watchdog) = watchdog {
@@ -244,7 +247,10 @@ fn open_target(
     Ok(Some(Arc::new(target)))
 }
 
-fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
+fn open_datagrams(
+    settings: &Settings,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
     let Some(listen) = settings.fbbu_listen() else {
         return Ok(None);
     };
@@ -258,7 +264,10 @@ fn open_datagrams(settings: &Settings) -> anyhow::Result<Option<Arc<FbbuBackend>
     match FbbuBackend::open(&config) {
         Ok(backend) => {
             tracing::info!(listen = %backend.local_addr(), "block storage is leased over UDP");
-            Ok(Some(Arc::new(backend)))
+            let supervisor = supervisor.clone();
+            // It reads, too, on a thread of the daemon.
+            let look = move |path: &Path| answers::within_patience(&supervisor, path);
+            Ok(Some(Arc::new(backend.looking_first(look))))
         }
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             tracing::warn!("no block storage is leased over UDP on this node: {error}");

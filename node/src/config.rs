@@ -36,15 +36,10 @@ pub enum Command {
     /// the leases that it could not cut; a second SIGTERM does not wait. Logs go to standard error;
     /// RUST_LOG sets their level.
     ControlServer(Box<Settings>),
-    /// Overwrite part of a block device: what the daemon has a process of its own for.
+    /// Start a process for each call that may hang, as the daemon asks over standard input.
     #[command(hide = true)]
-    Wipe {
-        /// For the pool's wiper.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<std::ffi::OsString>,
-    },
-    /// Ask ports of NVMe targets over RDMA for connections, as each line of standard input says: what the daemon has a
-    /// process of its own for.
+    Supervisor,
+    /// Ask ports of NVMe targets over RDMA for connections, as each line of standard input says.
     #[command(hide = true)]
     AskRdma,
     /// Cut leases at their deadline when the daemon cannot: what it leaves behind when it dies.

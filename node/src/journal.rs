@@ -19,7 +19,6 @@ mod store;
 mod talk;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fmt;
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -28,6 +27,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use fabricbios_helper::Program;
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
 pub use error::{CommitError, JournalError};
@@ -167,12 +167,12 @@ impl Journal {
     /// begun anew: fences would be forgotten with it. So is one that the process of an earlier daemon holds for longer than
     /// some seconds.
     pub fn open(
-        program: impl Into<OsString>,
+        program: &Program,
         path: &Path,
         boot_id: &str,
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
-        Self::written_by(Scribe::Program(program.into()), path, boot_id, on_commit)
+        Self::written_by(Scribe::Program(program.clone()), path, boot_id, on_commit)
     }
 
     /// The same, by a thread.

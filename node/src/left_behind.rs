@@ -18,9 +18,6 @@ use rustix::{
     process::{Flock, FlockType, Pid, fcntl_getlk, setsid},
 };
 
-/// The program that runs, also when its file has been replaced.
-pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
-
 /// What ends the daemon, a terminal's Ctrl-C or a service manager's stop, must not end this process first; and nobody
 /// waits for this process who waits for the end of what the daemon has open. Called before there is a thread that would
 /// take the signals, or a file that would be closed.

@@ -14,6 +14,7 @@ pub mod driver;
 mod endpoint;
 pub mod fair;
 mod healing;
+pub mod helpers;
 pub mod inventory;
 pub mod journal;
 mod left_behind;

@@ -10,7 +10,7 @@ use std::{
 use clap::Parser;
 use fabricbios_node::{
     config::{Cli, Command, Settings},
-    journal, log_format, run, watchdog,
+    helpers, journal, log_format, run, watchdog,
 };
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -24,7 +24,9 @@ const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::ControlServer(settings) => control_server(*settings),
-        Command::Wipe { arguments } => fabricbios_pool::wipe_main(&arguments),
+        Command::Supervisor => {
+            helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
         Command::AskRdma => fabricbios_nvmet::ask_rdma_main(),
         Command::Watchdog(arguments) => watchdog::watchdog_main(&arguments),
         Command::Journal(arguments) => {

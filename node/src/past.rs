@@ -1,15 +1,15 @@
 //! What the node remembers of its earlier runs, opened before anything that it judges.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
+use fabricbios_helper::Program;
 
 use crate::{
     clock,
     config::Settings,
     driver::Input,
     journal::{self, Journal, Recovered, Writer},
-    left_behind::THIS_PROGRAM,
     mailbox::{Mailbox, Sender},
 };
 
@@ -24,14 +24,8 @@ pub struct Past {
 
 impl Past {
     /// Opens the journal in the state directory of `settings`, which the caller has locked, and counts
-    /// this start.
-    pub fn open(settings: &Settings) -> anyhow::Result<Self> {
-        Self::running(THIS_PROGRAM, settings)
-    }
-
-    /// The same, where this process is none of the program's.
-    #[doc(hidden)]
-    pub fn running(program: impl Into<OsString>, settings: &Settings) -> anyhow::Result<Self> {
+    /// this start. `program` is `fabricbiosd`.
+    pub fn open(program: &Program, settings: &Settings) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
         let path: PathBuf = settings.state_dir().join(journal::FILE);
         let told = driver.clone();

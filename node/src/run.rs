@@ -4,6 +4,7 @@ use std::{path::Path, time::SystemTime};
 
 use anyhow::Context;
 use fabricbios_control::Fabric;
+use fabricbios_helper::Program;
 use fabricbios_wire::LeaseId;
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     block,
     config::Settings,
-    descriptors, memory,
+    descriptors, helpers, memory,
     past::Past,
     ready,
     service::{Offered, Service},
@@ -26,12 +27,16 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     umask(Mode::from_bits_truncate(0o077));
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
+    let program = Program::of_this_process().context("copy the program that runs")?;
+    // Before this process has anything that a child of it could keep.
+    let supervisor = helpers::start(&program, settings.state_dir())?;
     // Before this process touches the state disk: where that does not answer, it is this that says so.
-    let past = Past::open(&settings)?;
+    let past = Past::open(&program, &settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
-    let watchdog = Watchdog::new(settings.state_dir(), fabric.node_id())?;
+    let watchdog = Watchdog::new(&program, settings.state_dir(), fabric.node_id())?;
     let (memory, roads) = memory::open(&settings, fabric.node_id(), &past, &watchdog)?;
-    let (blocks, block_roads) = block::open(&settings, fabric.node_id(), &past, &watchdog)?;
+    let (blocks, block_roads) =
+        block::open(&settings, fabric.node_id(), &past, &watchdog, &supervisor)?;
     let offered = Offered { memory, blocks };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -23,7 +23,6 @@ mod watch;
 mod word;
 
 use std::{
-    ffi::OsString,
     fs::{File, OpenOptions},
     io::{self, Read},
     os::unix::fs::OpenOptionsExt,
@@ -37,6 +36,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use fabricbios_helper::Program;
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_rdma::{Guard, GuardedPair};
 use fabricbios_wire::{LeaseId, NodeId};
@@ -49,8 +49,6 @@ use memory::Memory;
 use pace::{Pace, START};
 use watch::Watch;
 use word::Word;
-
-use crate::left_behind::THIS_PROGRAM;
 
 /// Looked at when it is opened.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -83,18 +81,8 @@ enum Event {
 
 impl Watchdog {
     /// One that has not begun: it is told of the leases of an earlier run first. Whatever is on the disk of the state
-    /// directory is opened here.
-    pub fn new(state_dir: &Path, node_id: NodeId) -> anyhow::Result<Self> {
-        Self::running(THIS_PROGRAM, state_dir, node_id)
-    }
-
-    /// The same, where this process is none of the program's.
-    #[doc(hidden)]
-    pub fn running(
-        program: impl Into<OsString>,
-        state_dir: &Path,
-        node_id: NodeId,
-    ) -> anyhow::Result<Self> {
+    /// directory is opened here. `program` is `fabricbiosd`.
+    pub fn new(program: &Program, state_dir: &Path, node_id: NodeId) -> anyhow::Result<Self> {
         let lock = open(&state_dir.join("watchdog.lock"))?;
         tell_reason(&lock)?;
         let log = open(&state_dir.join("watchdog.log"))?;
@@ -104,12 +92,8 @@ impl Watchdog {
         let (events, happens) = mpsc::channel();
         let shared = Arc::<Shared>::default();
         let keeper = Keeper {
-            command: vec![
-                program.into(),
-                "watchdog".into(),
-                "--node-id".into(),
-                node_id.to_string().into(),
-            ],
+            program: program.clone(),
+            node_id,
             lock,
             log,
             blocks: Watch::default(),

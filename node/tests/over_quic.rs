@@ -9,6 +9,7 @@ use std::{
 
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
+use fabricbios_helper::Program;
 use fabricbios_node::{
     clock,
     config::Settings,
@@ -47,6 +48,11 @@ fn only(memory: OfferedMemory) -> Offered {
     }
 }
 
+/// What the daemon starts processes from.
+fn program() -> Program {
+    Program::copy_of(Path::new(env!("CARGO_BIN_EXE_fabricbiosd"))).expect("memory")
+}
+
 impl World {
     async fn start(state_dir: &Path) -> Self {
         Self::with(&settings(state_dir)).await
@@ -57,7 +63,7 @@ impl World {
         let offered = OfferedMemory::of(memory.offer(), memory.provider(), 1 << 30);
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
-        let past = Past::running(env!("CARGO_BIN_EXE_fabricbiosd"), settings).expect("a journal");
+        let past = Past::open(&program(), settings).expect("a journal");
         let service = Service::start(settings, &fabric, past, only(offered)).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let operator = connect(&service, &identity).await;

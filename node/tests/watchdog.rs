@@ -15,6 +15,7 @@ use std::{
     thread,
 };
 
+use fabricbios_helper::Program;
 use fabricbios_node::watchdog::Watchdog;
 use fabricbios_wire::NodeId;
 use nix::{
@@ -28,6 +29,11 @@ const FAR: &str = "until 0000000000000000000000000000000a 1 9000000000000000000"
 const PAST: &str = "until 0000000000000000000000000000000b 1 1";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
+
+/// What the daemon starts processes from.
+fn program() -> Program {
+    Program::copy_of(Path::new(PROGRAM)).expect("memory")
+}
 
 fn start(directory: &Path) -> (Child, UnixStream) {
     let (ours, its) = UnixStream::pair().unwrap();
@@ -146,7 +152,7 @@ fn it_waits_for_no_log() {
 
 /// Kept by this process as by a daemon; the number of the one that has the lock.
 fn kept(directory: &Path) -> Watchdog {
-    let watchdog = Watchdog::running(PROGRAM, directory, NodeId([0xab; 32])).unwrap();
+    let watchdog = Watchdog::new(&program(), directory, NodeId([0xab; 32])).unwrap();
     assert!(!watchdog.watches(), "it has not begun");
     watchdog.begin().unwrap();
     assert!(watchdog.watches());
@@ -190,7 +196,7 @@ fn one_that_is_killed_again_and_again_and_one_that_is_stopped_is_replaced() {
 fn why_a_daemon_was_killed_is_told_once() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(lock(directory.path()), "the reason").unwrap();
-    Watchdog::running(PROGRAM, directory.path(), NodeId([0xab; 32])).unwrap();
+    Watchdog::new(&program(), directory.path(), NodeId([0xab; 32])).unwrap();
     let mut left = String::new();
     let mut file = std::fs::File::open(lock(directory.path())).unwrap();
     file.read_to_string(&mut left).unwrap();

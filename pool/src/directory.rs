@@ -84,7 +84,7 @@ impl Directory {
         let pool = Self {
             identity,
             block_bytes,
-            wiper: Wiper::new(&config.wiper),
+            wiper: Wiper(config.supervisor.clone()),
             known: Arc::new(Mutex::new(known)),
             capacity: facts.capacity,
             marker,

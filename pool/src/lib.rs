@@ -16,6 +16,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use fabricbios_contract::Volume;
+use fabricbios_helper::{Handler, Supervisor};
 use fabricbios_lease::{Condition, Extent, Layout, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
 
@@ -24,7 +25,13 @@ use directory::Directory;
 use health::Health;
 pub use health::TellCondition;
 use steps::passed;
-pub use wipe::wipe_main;
+use wipe::Verb;
+
+/// Calls of this room that may hang, for the process that makes them.
+#[must_use]
+pub fn calls() -> Vec<Handler> {
+    vec![Handler::of::<Verb>()]
+}
 
 /// What the operator offers.
 #[derive(Clone, Debug)]
@@ -38,8 +45,8 @@ pub struct PoolConfig {
     /// Make a pool of what is none. Where a pool is known to have been, such as at the mount point of a disk
     /// that is away now, nothing is made of what is there instead.
     pub may_begin: bool,
-    /// The program, and its first arguments, that does [`wipe_main`] with the arguments that follow.
-    pub wiper: Vec<std::ffi::OsString>,
+    /// Who makes [`calls`].
+    pub supervisor: Supervisor,
 }
 
 /// What a pool is, from the truth of the kernel.

@@ -1,39 +1,29 @@
-//! What can wait for storage for ever is done by processes of its own: the half that starts them, and
-//! [`wipe_main`], which is what they do.
+//! What can wait for storage for ever is done by processes of its own: the half that asks for it, and [`Verb`], which is
+//! what they do.
 
 mod verbs;
 mod zero;
 
-use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use fabricbios_kernfs::{Sacrifice, Sacrificed};
+use fabricbios_helper::{CallError, Supervisor};
 use fabricbios_wire::LeaseId;
 
 use crate::device::{dm::Slice, header::Header};
 use crate::directory::Inode;
-use verbs::Verb;
+pub(crate) use verbs::Verb;
 pub(crate) use zero::{Identity, range_is_busy};
 
 /// A device that has not finished a chunk in this time is given up: just before the lease table would.
 const SILENCE_MAX: Duration = Duration::from_secs(9);
 
-/// The program that does [`wipe_main`].
+/// Has [`Verb`]s done.
 #[derive(Debug)]
-pub(crate) struct Wiper {
-    command: Vec<OsString>,
-}
+pub(crate) struct Wiper(pub(crate) Supervisor);
 
 impl Wiper {
-    pub(crate) fn new(command: &[OsString]) -> Self {
-        Self {
-            command: command.to_vec(),
-        }
-    }
-
     /// Unlinks names in a directory, those that are there.
     pub(crate) fn remove(
         &self,
@@ -42,7 +32,7 @@ impl Wiper {
         progress: &dyn Fn(),
     ) -> Result<(), String> {
         let verb = Verb::Remove {
-            directory: directory.to_owned(),
+            directory: directory.into(),
             names: names.into_iter().collect(),
         };
         self.run(&verb, directory, progress)
@@ -51,7 +41,7 @@ impl Wiper {
     /// Writes a pool's header onto its device, where it belongs.
     pub(crate) fn record(&self, device: &Path, header: &Header) -> Result<(), String> {
         let verb = Verb::Record {
-            device: device.to_owned(),
+            device: device.into(),
             header: header.clone(),
         };
         self.run(&verb, device, &|| ())
@@ -73,7 +63,7 @@ impl Wiper {
         bytes: u64,
     ) -> Result<(), String> {
         let verb = Verb::Make {
-            directory: directory.to_owned(),
+            directory: directory.into(),
             identity,
             lease,
             bytes,
@@ -84,7 +74,7 @@ impl Wiper {
     /// Overwrites the beginning of a file.
     pub(crate) fn mark(&self, file: &Path, text: &str) -> Result<(), String> {
         let verb = Verb::Mark {
-            file: file.to_owned(),
+            file: file.into(),
             text: text.to_owned(),
         };
         self.run(&verb, file, &|| ())
@@ -107,7 +97,7 @@ impl Wiper {
         progress: &dyn Fn(),
     ) -> Result<(), String> {
         let verb = Verb::Zero {
-            device: device.to_owned(),
+            device: device.into(),
             identity,
             offset,
             length,
@@ -116,42 +106,10 @@ impl Wiper {
     }
 
     fn run(&self, verb: &Verb, place: &Path, progress: &dyn Fn()) -> Result<(), String> {
-        let command = self.command.iter().cloned().chain(verb.to_arguments());
-        let done = Sacrifice::new(command).run(SILENCE_MAX, &|_line| progress());
+        let done = self.0.call(verb, SILENCE_MAX, &|_what| progress());
         done.map_err(|error| match error {
-            Sacrificed::Failed(why) => why,
-            Sacrificed::NotStarted(_) => format!("{:?}: {error}", self.command),
-            Sacrificed::Stuck { .. } => format!("{}: {verb}: {error}", place.display()),
+            CallError::Failed(failure) => failure.detail,
+            error => format!("{}: {verb}: {error}", place.display()),
         })
     }
-}
-
-/// The process that wipes: a call that can wait for ever for a device must not be the daemon's.
-/// It says a line on its standard output whenever it has got on, and on standard error why it failed.
-#[must_use]
-pub fn wipe_main(arguments: &[OsString]) -> ExitCode {
-    let words: Vec<&OsStr> = arguments.iter().map(OsString::as_os_str).collect();
-    let done = outlive_no_parent()
-        .and_then(|()| Verb::parse(&words))
-        .and_then(|verb| verb.perform(&say_so));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// One whose daemon has died would otherwise go on zeroing what the next daemon gives out.
-fn outlive_no_parent() -> Result<(), String> {
-    let killed = nix::sys::signal::Signal::SIGKILL;
-    nix::sys::prctl::set_pdeathsig(killed).map_err(|error| format!("parent death signal: {error}"))
-}
-
-fn say_so() -> Result<(), String> {
-    let mut output = std::io::stdout().lock();
-    writeln!(output, "on")
-        .and_then(|()| output.flush())
-        .map_err(|error| format!("nobody listens any more: {error}"))
 }

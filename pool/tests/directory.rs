@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{Condition, Extent, Layout, StepError};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{LeaseId, NodeId};
@@ -27,13 +29,24 @@ fn place() -> TempDir {
     place
 }
 
+/// One for all tests of this process.
+fn supervisor() -> Supervisor {
+    static STARTED: OnceLock<Supervisor> = OnceLock::new();
+    let start = || {
+        let program = Path::new(env!("CARGO_BIN_EXE_fabricbios-pool-calls"));
+        let program = Program::copy_of(program).unwrap();
+        Supervisor::start(&program, "supervisor", tempfile::tempfile().unwrap()).unwrap()
+    };
+    STARTED.get_or_init(start).clone()
+}
+
 fn config(path: &Path) -> PoolConfig {
     PoolConfig {
         path: path.to_owned(),
         node_id: NODE,
         force: false,
         may_begin: true,
-        wiper: vec![env!("CARGO_BIN_EXE_fabricbios-wipe").into()],
+        supervisor: supervisor(),
     }
 }
 
@@ -440,17 +453,17 @@ fn a_directory_that_was_exchanged_is_not_written_to() {
 }
 
 #[test]
-fn a_wiper_that_is_not_there_is_told() {
+fn who_cannot_make_a_call_says_so_and_makes_nothing() {
     let place = place();
-    let missing = PoolConfig {
-        wiper: vec!["/nosuch/wiper".into()],
+    let pool = Pool::open(PoolConfig {
+        supervisor: Supervisor::of_threads(Vec::new()),
         ..config(place.path())
-    };
-    let pool = Pool::open(missing).unwrap();
+    });
+    let pool = pool.unwrap();
     let created = pool.create(LEASE, EXTENT).unwrap_err();
     let destroyed = destroy(&pool).unwrap_err();
     for error in [created.to_string(), destroyed.to_string()] {
-        assert!(error.contains("/nosuch/wiper"), "{error}");
+        assert!(error.contains("\"wipe\""), "{error}");
     }
     assert_eq!(pool.leases().unwrap(), [], "nothing was made");
 }

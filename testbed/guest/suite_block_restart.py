@@ -138,7 +138,7 @@ def _ends_on_time(suite, name, lease, job, late_limit_ms=LATE_LIMIT_MS):
 
 def watchdogs():
     """The processes."""
-    return sh("pgrep -f '[e]xe watchdog' || true").split()
+    return sh("pgrep -x fb-watchdog || true").split()
 
 
 def end_watchdog(node):

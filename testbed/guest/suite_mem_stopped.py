@@ -233,7 +233,7 @@ def watchdog(node):
 
 def child(node, kind):
     """The daemon's process of that kind, or None."""
-    found = run("pgrep", "--parent", node.process.pid, "--full", f"[e]xe {kind}").stdout.split()
+    found = run("pgrep", "--parent", node.process.pid, "--exact", f"fb-{kind}").stdout.split()
     return int(found[0]) if found else None
 
 

@@ -3,7 +3,7 @@
 
 use std::{path::Path, time::Duration};
 
-use fabricbios_kernfs::{Sacrifice, Sacrificed};
+use fabricbios_helper::{CallError, ReadFirst, Supervisor};
 use fabricbios_lease::StepError;
 
 /// A disk that is only slow, or spinning up, answers by then.
@@ -11,15 +11,15 @@ const PATIENCE: Duration = Duration::from_secs(9);
 
 /// Reads the beginning, not from a cache. `Err`: no answer came; what cannot be read at all is for whoever
 /// opens it to say.
-pub(super) fn within_patience(path: &Path) -> Result<(), StepError> {
+pub(super) fn within_patience(supervisor: &Supervisor, path: &Path) -> Result<(), StepError> {
     if path.is_dir() {
         return Ok(());
     }
-    match Sacrifice::read_of(path).run(PATIENCE, &|_line| ()) {
-        Err(stuck @ Sacrificed::Stuck { .. }) => {
-            let detail = format!("{}: {stuck}", path.display());
+    match supervisor.call(&ReadFirst::of(path), PATIENCE, &|_what| ()) {
+        Ok(()) | Err(CallError::Failed(_)) => Ok(()),
+        Err(error) => {
+            let detail = format!("{}: {error}", path.display());
             Err(StepError::new("read from the storage", detail))
         }
-        Ok(()) | Err(_) => Ok(()),
     }
 }

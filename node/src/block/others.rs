@@ -1,15 +1,20 @@
 //! Exports over a pool that this node did not make: of a node that had the pool before and whose state is
 //! gone, or of somebody else. Whoever is connected to one reads and writes what this node gives out.
 
-use std::{cell::RefCell, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell, ffi::OsString, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::stray_tag;
-use fabricbios_kernfs::{Sacrifice, Tree};
+use fabricbios_helper::{Call, Caller, Failure, Supervisor};
+use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use fabricbios_nvmet::{HostRecords, Target, TargetConfig, belongs_to, maker_of};
 use fabricbios_pool::Facts;
 use fabricbios_wire::{LeaseId, NodeId, ResourceId};
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::belonging::is_of;
@@ -17,18 +22,38 @@ use super::belonging::is_of;
 /// A subsystem whose namespaces cannot be listed in this time is being taken away by somebody.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Prints `ENABLED PATH` of each namespace of a subsystem. A process of its own: the kernel makes whoever
-/// lists them wait while one is removed, for as long as the storage likes.
-const LIST: &str = r#"for at in "$1"/namespaces/*/; do
-    [ -d "$at" ] || continue
-    read -r on <"$at/enable" && read -r path <"$at/device_path" && echo "$on $path"
-done"#;
+/// Says the path of each namespace of the subsystem at this path that is enabled. The kernel makes whoever lists them wait
+/// while one is removed, for as long as the storage likes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ListExports(OsString);
+
+impl Call for ListExports {
+    const NAME: &'static str = "list-exports";
+    type Answer = ();
+
+    fn make(self, caller: &Caller) -> Result<(), Failure> {
+        let namespaces = Tree::new(Path::new(&self.0).join("namespaces"));
+        let failed = |error: fabricbios_kernfs::Error| Failure {
+            errno: error.errno(),
+            detail: error.to_string(),
+        };
+        for name in namespaces.list("").map_err(failed)? {
+            // One may go meanwhile.
+            let read = |what| namespaces.read(Path::new(&name).join(what));
+            if let (Ok("1"), Ok(path)) = (read("enable").as_deref(), read("device_path")) {
+                caller.progress(path)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Where exports are looked for, and as whom.
 pub(super) struct Others<'a> {
     /// `/sys/kernel/config/nvmet`.
     pub(super) configfs: &'a Path,
     pub(super) node_id: NodeId,
+    pub(super) supervisor: &'a Supervisor,
 }
 
 /// A subsystem that serves something of the pool.
@@ -99,7 +124,7 @@ impl Others<'_> {
         let names = subsystems.unwrap_or_default().into_iter();
         let mut found = Vec::new();
         for subsystem in names.filter(|name| !belongs_to(name, self.node_id)) {
-            let volumes = served_by(&self.configfs.join("subsystems").join(&subsystem));
+            let volumes = self.served_by(&self.configfs.join("subsystems").join(&subsystem));
             let its = volumes.into_iter().filter(|it| is_meant(Path::new(it)));
             found.extend(its.map(|volume| Export {
                 subsystem: subsystem.clone(),
@@ -133,28 +158,26 @@ impl Others<'_> {
             hosts: Vec::new(),
             host_records: Arc::new(NoRecords),
             node_id,
-            asker: Vec::new(),
+            supervisor: self.supervisor.clone(),
         })
     }
-}
 
-/// Paths of the namespaces that are enabled.
-fn served_by(subsystem: &Path) -> Vec<String> {
-    let served = RefCell::new(Vec::new());
-    let words = ["sh", "-c", LIST, "sh"].map(std::ffi::OsString::from);
-    let command = words.into_iter().chain([subsystem.as_os_str().to_owned()]);
-    let looked = Sacrifice::new(command).run(PATIENCE, &|line| {
-        let enabled = line.strip_prefix("1 ").map(str::to_owned);
-        served.borrow_mut().extend(enabled);
-    });
-    if let Err(why) = looked {
-        tracing::warn!(subsystem = %subsystem.display(), %why, "cannot tell what it serves");
+    /// Paths of the namespaces that are enabled.
+    fn served_by(&self, subsystem: &Path) -> Vec<String> {
+        let served = RefCell::new(Vec::new());
+        let call = ListExports(subsystem.into());
+        let note = |path: &str| served.borrow_mut().push(path.to_owned());
+        if let Err(why) = self.supervisor.call(&call, PATIENCE, &note) {
+            tracing::warn!(subsystem = %subsystem.display(), %why, "cannot tell what it serves");
+        }
+        served.into_inner()
     }
-    served.into_inner()
 }
 
 #[cfg(test)]
 mod tests {
+    use fabricbios_helper::Handler;
+
     use super::{super::facts, *};
 
     const OLD: &str =
@@ -171,11 +194,12 @@ mod tests {
         fs::write(at.join("device_path"), format!("{}\n", volume.display())).unwrap();
     }
 
-    fn others<'a>(configfs: &'a Path) -> Others<'a> {
-        Others {
+    fn others<T>(configfs: &Path, look: impl FnOnce(&Others<'_>) -> T) -> T {
+        look(&Others {
             configfs,
             node_id: NodeId([0xBB; 32]),
-        }
+            supervisor: &Supervisor::of_threads(vec![Handler::of::<ListExports>()]),
+        })
     }
 
     #[test]
@@ -200,7 +224,7 @@ mod tests {
         let own = OLD.replace("00000000000000aa:", "bbbbbbbbbbbbbbbb:");
         serve(configfs, &own, true, &volume);
         fs::create_dir_all(configfs.join("subsystems/nqn.2020-01.org:empty/namespaces")).unwrap();
-        let found = others(configfs).over(pool, &facts(1));
+        let found = others(configfs, |it| it.over(pool, &facts(1)));
         let expected = Export {
             subsystem: OLD.to_owned(),
             volume: volume.display().to_string(),
@@ -213,7 +237,7 @@ mod tests {
         let (configfs, pool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let volume = pool.path().join("0000.volume");
         serve(configfs.path(), "nqn.2020-01.org:theirs", true, &volume);
-        let error = others(configfs.path()).end(pool.path(), &facts(1));
+        let error = others(configfs.path(), |it| it.end(pool.path(), &facts(1)));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("nqn.2020-01.org:theirs"), "{error}");
         assert!(error.contains("0000.volume"), "{error}");
@@ -228,6 +252,6 @@ mod tests {
     #[test]
     fn without_the_kernels_target_there_is_nothing_to_end() {
         let (configfs, pool) = (Path::new("/nonexistent"), Path::new("/pool"));
-        others(configfs).end(pool, &facts(1)).unwrap();
+        others(configfs, |it| it.end(pool, &facts(1))).unwrap();
     }
 }

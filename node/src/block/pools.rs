@@ -4,9 +4,10 @@
 //! error. A pool that the last run had and that cannot be had now is withheld, and the node starts: what is
 //! broken must not keep it from what is not.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
+use fabricbios_helper::Supervisor;
 use fabricbios_pool::{Facts, Pool, PoolConfig};
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
@@ -16,9 +17,7 @@ use super::{
     others::Others,
     verdict::{Known, Pledge, Verdict, forgotten},
 };
-use crate::{
-    config::Settings, detect::resource_id, journal::Change, left_behind::THIS_PROGRAM, past::Past,
-};
+use crate::{config::Settings, detect::resource_id, journal::Change, past::Past};
 
 /// A pool as it is on offer, or is not.
 pub(super) struct OpenPool {
@@ -60,13 +59,14 @@ pub(super) fn open(
     settings: &Settings,
     node_id: NodeId,
     past: &Past,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<Vec<OpenPool>> {
     let known = Known::read(past)?;
     let taker = Taker {
         settings,
         node_id,
         known: &known,
-        program: THIS_PROGRAM.into(),
+        supervisor,
     };
     let pools = taker.open_all()?;
     for record in left(&known, &pools).filter(|it| it.was_offered) {
@@ -109,7 +109,7 @@ struct Taker<'a> {
     settings: &'a Settings,
     node_id: NodeId,
     known: &'a Known,
-    program: PathBuf,
+    supervisor: &'a Supervisor,
 }
 
 impl Taker<'_> {
@@ -139,10 +139,11 @@ impl Taker<'_> {
     }
 
     fn take(&self, path: &Path) -> anyhow::Result<Pool> {
-        answers::within_patience(path)?;
+        answers::within_patience(self.supervisor, path)?;
         let others = Others {
             configfs: Path::new(CONFIGFS),
             node_id: self.node_id,
+            supervisor: self.supervisor,
         };
         others.refuse_served(path)?;
         let force = self.settings.force;
@@ -152,7 +153,7 @@ impl Taker<'_> {
             node_id: self.node_id,
             force,
             may_begin: is_free,
-            wiper: vec![self.program.clone().into(), "wipe".into()],
+            supervisor: self.supervisor.clone(),
         })?;
         let identity = u128::from_be_bytes(pool.facts().identity);
         if !is_free && !self.known.records.contains_key(&identity) {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use nix::sys::prctl::set_dumpable;
+use nix::sys::prctl::{set_dumpable, set_name};
 
 use super::contents::Contents;
 use super::meter::Meter;
@@ -32,6 +32,7 @@ pub struct Arguments {
 /// Writes what the daemon says until the daemon is gone. Why it could not is told to the daemon.
 pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
     outlive_the_daemon()?;
+    set_name(c"fb-journal")?;
     set_dumpable(false)?;
     let socket = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     Ok(serve(Talk::over(socket)?, &arguments.path, Arc::default())?)

@@ -1,13 +1,13 @@
 //! The daemon's end of the process that writes the journal: started, told what to write, started again when it has ended.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 
+use fabricbios_helper::Program;
 use fabricbios_wire::Epoch;
 
 use super::process::unexpected;
@@ -18,7 +18,7 @@ use super::{CommitError, Group, JournalCounts, JournalError, Recovered};
 /// Who writes the journal.
 pub(super) enum Scribe {
     /// A process of that program.
-    Program(OsString),
+    Program(Program),
     /// A thread, which hears and says the same.
     #[cfg(test)]
     Thread(Arc<super::meter::Meter>),
@@ -119,7 +119,7 @@ impl Remote {
         let (ours, its) = UnixStream::pair()?;
         let running = match &self.scribe {
             Scribe::Program(program) => Running::Process(
-                Command::new(program)
+                { program.command() }
                     .args(["journal", "--path"])
                     .arg(&self.path)
                     .stdin(OwnedFd::from(its))

@@ -1,7 +1,7 @@
 //! What the daemon and the journal's process say to each other, over a socket.
 //!
-//! Each word is its length, four bytes little-endian, and its postcard form. Both ends are one program file
-//! (`/proc/self/exe`), so there is one version of this.
+//! Each word is its length, four bytes little-endian, and its postcard form. Both ends are one program
+//! (`fabricbios_helper::Program`), so there is one version of this.
 
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::net::Shutdown;

@@ -1,12 +1,11 @@
 //! Keeps a watchdog going: started again when it is gone, replaced when it does not answer, told everything.
 
 use std::{
-    ffi::OsString,
     fs::File,
     io::{self, ErrorKind, Write},
     iter,
     os::{fd::OwnedFd, unix::net::UnixStream},
-    process::{Child, Command},
+    process::Child,
     sync::{
         Arc,
         atomic::Ordering,
@@ -16,6 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_helper::Program;
+use fabricbios_wire::NodeId;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -37,9 +38,10 @@ const LISTENS: Duration = Duration::from_secs(5);
 /// Words that are sent together.
 const TOGETHER: usize = 1_024;
 
-/// Has the process, and knows what it was told, to tell the next one. Waits for no disk but that of the program itself.
+/// Has the process, and knows what it was told, to tell the next one. Waits for no disk but that of the system's loader of programs.
 pub(super) struct Keeper {
-    pub(super) command: Vec<OsString>,
+    pub(super) program: Program,
+    pub(super) node_id: NodeId,
     /// What one watchdog at a time has locked.
     pub(super) lock: File,
     /// Of its own: whoever reads the daemon's output must not wait for the watchdog's end.
@@ -200,11 +202,11 @@ impl Keeper {
     }
 
     fn spawn(&self) -> io::Result<Process> {
-        let (program, arguments) = self.command.split_first().ok_or(ErrorKind::NotFound)?;
         let (ours, its) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        let child = Command::new(program)
-            .args(arguments)
+        let mut command = self.program.command();
+        let child = command
+            .args(["watchdog", "--node-id", &self.node_id.to_string()])
             .stdin(OwnedFd::from(its))
             .stdout(self.lock.try_clone()?)
             .stderr(self.log.try_clone()?)

@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::Args;
 use fabricbios_lease::StepError;
 use fabricbios_wire::NodeId;
+use nix::sys::prctl::set_name;
 use rustix::mm::{MlockAllFlags, mlockall};
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
@@ -57,7 +58,9 @@ pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
     // Before there is a thread that would take the signals.
     let outlives = outlive_the_daemon();
     let (_until_written, dropped) = log_to_stderr();
-    let outcome = outlives.and_then(|()| watch(arguments.node_id, &dropped));
+    let outcome = outlives
+        .and_then(|()| set_name(c"fb-watchdog").context("take a name"))
+        .and_then(|()| watch(arguments.node_id, &dropped));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -39,7 +39,7 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
         .with_path("UDP", &[Transport::Udp], Arc::new(udp.expect("a path")));
     let offered = OfferedMemory::of(offer, Arc::new(provider), 1 << 30);
     let (fabric, roads) = (fabric.expect("a fabric"), OpenRoads::default());
-    let past = Past::running(PROGRAM, &settings).expect("a journal");
+    let past = Past::open(&program(), &settings).expect("a journal");
     let world = World::serve(&settings, &fabric, past, Some(offered), roads).await;
     (world, rdma)
 }

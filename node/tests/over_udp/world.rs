@@ -10,6 +10,7 @@ use std::{
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
+use fabricbios_helper::Program;
 use fabricbios_lease::Extent;
 use fabricbios_node::{
     config::Settings,
@@ -50,6 +51,11 @@ pub(crate) fn settings(directory: &Path) -> Settings {
     }
 }
 
+/// What the daemon starts processes from.
+pub(crate) fn program() -> Program {
+    Program::copy_of(Path::new(PROGRAM)).expect("memory")
+}
+
 /// With bytes that outlive the daemon.
 pub(crate) fn with_file(directory: &Path) -> Settings {
     Settings {
@@ -62,8 +68,8 @@ pub(crate) fn with_file(directory: &Path) -> Settings {
 fn open(settings: &Settings) -> (Fabric, Past, Option<OfferedMemory>, OpenRoads) {
     let directory = settings.state_dir();
     let fabric = Fabric::open_or_create(directory, SystemTime::now()).expect("a fabric");
-    let past = Past::running(PROGRAM, settings).expect("a journal");
-    let watchdog = Watchdog::new(directory, fabric.node_id()).expect("a watchdog");
+    let past = Past::open(&program(), settings).expect("a journal");
+    let watchdog = Watchdog::new(&program(), directory, fabric.node_id()).expect("a watchdog");
     let opened = memory::open(settings, fabric.node_id(), &past, &watchdog);
     let (memory, roads) = opened.expect("memory");
     (fabric, past, memory, roads)

@@ -12,6 +12,7 @@ use std::time::Duration;
 use encoding::{ACTIVE_PRESENT, Answer, BUFFER_FULL, HANDS_OFF, READ_ONLY, Request, STATUS_TABLE};
 pub(crate) use encoding::{DeviceNumber, Target};
 use ioctl::{Command, call};
+use serde::{Deserialize, Serialize};
 
 const CONTROL: &str = "/dev/mapper/control";
 const ROOM_BYTES: usize = 16 << 10;
@@ -25,7 +26,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Control(File);
 
 /// A device that there is to be: a stretch of another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slice {
     pub(crate) name: String,
     pub(crate) uuid: String,

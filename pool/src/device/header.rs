@@ -18,6 +18,7 @@
 //! Numbers are little-endian.
 
 use fabricbios_wire::NodeId;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Bytes of a copy: a block of any device that is taken.
@@ -30,7 +31,7 @@ const VERSION: u64 = 2;
 const SUM_AT: usize = 96;
 const SUM_BYTES: usize = 32;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
     pub(crate) sequence: u64,
     pub(crate) identity: [u8; 16],

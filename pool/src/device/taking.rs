@@ -61,7 +61,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
         device,
         file,
         control,
-        wiper: Wiper::new(&config.wiper),
+        wiper: Wiper(config.supervisor.clone()),
         identity,
         block_bytes,
         is_taken_over,

@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
+use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{Extent, StepError};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{LeaseId, NodeId};
@@ -147,13 +149,24 @@ pub(crate) fn run(program: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// One for all tests of this process.
+pub(crate) fn supervisor() -> Supervisor {
+    static STARTED: OnceLock<Supervisor> = OnceLock::new();
+    let start = || {
+        let program = Path::new(env!("CARGO_BIN_EXE_fabricbios-pool-calls"));
+        let program = Program::copy_of(program).unwrap();
+        Supervisor::start(&program, "supervisor", tempfile::tempfile().unwrap()).unwrap()
+    };
+    STARTED.get_or_init(start).clone()
+}
+
 pub(crate) fn config(path: &Path) -> PoolConfig {
     PoolConfig {
         path: path.to_owned(),
         node_id: NODE,
         force: false,
         may_begin: true,
-        wiper: vec![env!("CARGO_BIN_EXE_fabricbios-wipe").into()],
+        supervisor: supervisor(),
     }
 }
 

@@ -2,6 +2,7 @@
 //! 1.1, section 3.3). Pure: bytes both ways.
 
 use fabricbios_wire::HostId;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a submission queue entry.
 pub(super) const ENTRY_BYTES: usize = 64;
@@ -15,7 +16,7 @@ pub(super) const QUEUE_ENTRIES: u16 = 31;
 
 /// The answer to a Connect, without phase bit: 0 is success, else the kind of the status, its number, and
 /// 0x4000 for "do not try again".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Status(pub(super) u16);
 
 impl Status {
@@ -33,7 +34,7 @@ impl Status {
 }
 
 /// Who asks for what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Question {
     pub(super) host_id: HostId,
     pub(super) subsystem: String,

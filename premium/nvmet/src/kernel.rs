@@ -1,20 +1,45 @@
 //! Whether the kernel's target is there to be spoken to.
 
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
-use fabricbios_kernfs::{Mount, Sacrifice, mounts};
+use fabricbios_helper::{Call, Caller, Failure, Supervisor};
+use fabricbios_kernfs::{Mount, mounts};
 use fabricbios_lease::StepError;
+use serde::{Deserialize, Serialize};
 
 /// A module that is loaded in less than this is loaded at all.
 const LOAD_MAX: Duration = Duration::from_secs(20);
 
+/// The program with which the kernel loads modules itself.
+const MODPROBE: &str = "/proc/sys/kernel/modprobe";
+
+/// Loads the module of this name.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct LoadModule(String);
+
+impl Call for LoadModule {
+    const NAME: &'static str = "modprobe";
+    type Answer = ();
+
+    fn make(self, _caller: &Caller) -> Result<(), Failure> {
+        let program = fs::read_to_string(MODPROBE)?;
+        let program = program.trim_end();
+        let output = Command::new(program).arg(&self.0).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let why = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{program}: {} ({})", why.trim_end(), output.status).into())
+    }
+}
+
 /// Loads the module, if that is what is missing. `Err` says what to do.
-pub(super) fn make_ready(configfs: &Path) -> Result<(), StepError> {
+pub(super) fn make_ready(configfs: &Path, supervisor: &Supervisor) -> Result<(), StepError> {
     let is_there = || configfs.join("subsystems").is_dir();
     if is_there() {
         return Ok(());
     }
-    let loaded = Sacrifice::new(["modprobe", "nvmet"]).run(LOAD_MAX, &|_line| ());
+    let loaded = supervisor.call(&LoadModule("nvmet".to_owned()), LOAD_MAX, &|_what| ());
     if is_there() {
         return Ok(());
     }
@@ -59,6 +84,6 @@ mod tests {
         let error = advice(&configfs.join("nvmet"), "").to_string();
         assert!(error.contains("modprobe configfs"), "{error}");
         std::fs::create_dir_all(configfs.join("subsystems")).unwrap();
-        make_ready(&configfs).unwrap();
+        make_ready(&configfs, &Supervisor::of_threads(Vec::new())).unwrap();
     }
 }

@@ -31,7 +31,6 @@ mod survey;
 mod turns;
 
 use std::{
-    ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -39,6 +38,7 @@ use std::{
 };
 
 use fabricbios_contract::Revoked;
+use fabricbios_helper::{Handler, ReadFirst, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError, Tag};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
@@ -55,6 +55,17 @@ use self::{
     credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Asker, proof::Proofs,
     slots::Slots,
 };
+
+/// Calls of this room that may hang, for the process that makes them.
+#[must_use]
+pub fn calls() -> Vec<Handler> {
+    vec![
+        Handler::of::<ReadFirst>(),
+        Handler::of::<namespace::RemoveNamespace>(),
+        Handler::of::<kernel::LoadModule>(),
+        Handler::of::<probe::AskRdma>(),
+    ]
+}
 
 /// A port that all leases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +89,8 @@ pub struct TargetConfig {
     pub host_records: Arc<dyn HostRecords>,
     /// Whose objects these are.
     pub node_id: NodeId,
-    /// The program, and its arguments, that does [`ask_rdma_main`]. Without one, ports for RDMA are not asked
-    /// whether a lease is gone.
-    pub asker: Vec<OsString>,
+    /// Who makes [`calls`].
+    pub supervisor: Supervisor,
 }
 
 /// What is to be connected to.
@@ -114,6 +124,7 @@ pub struct Target {
     slots: Slots,
     proofs: Proofs,
     guard: Option<Arc<dyn Guard>>,
+    supervisor: Supervisor,
 }
 
 impl Target {
@@ -122,13 +133,17 @@ impl Target {
     /// not exist yet is no error: it is tried until it does. Without ports nothing is published, and what
     /// an earlier run left can be cut and removed.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
-        kernel::make_ready(&config.configfs)?;
+        kernel::make_ready(&config.configfs, &config.supervisor)?;
         let credentials = Credentials::open(&config.hosts, Arc::clone(&config.host_records))?;
         let tree = Tree::new(config.configfs);
         close_hosts(&tree)?;
         let names = Names::new(config.node_id);
         let ports = Ports::open(&tree, names.anchor(), &config.ports)?;
-        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(config.asker));
+        let proofs = Proofs::new(
+            tree.clone(),
+            names.anchor(),
+            Asker::new(Some(config.supervisor.clone())),
+        );
         proofs.try_to_ask()?;
         Ok(Self {
             tree,
@@ -139,6 +154,7 @@ impl Target {
             slots: Slots::default(),
             proofs,
             guard: None,
+            supervisor: config.supervisor,
         })
     }
 

@@ -2,8 +2,11 @@
 
 use std::{fmt, path::Path, time::Duration};
 
-use fabricbios_kernfs::{Error, Sacrifice, Tree};
+use fabricbios_helper::{CallError, ReadFirst, Supervisor};
+use fabricbios_kernfs::{Error, Tree};
 use fabricbios_lease::StepError;
+
+use super::{Target, namespace};
 
 /// The longest that a process which only waits for a device may be silent. With what comes around it, a
 /// removal that is stuck is told within ten seconds.
@@ -44,6 +47,20 @@ pub(super) fn failed(step: &'static str, trouble: impl Into<Trouble>) -> StepErr
     StepError::new(step, &trouble).with_errno(trouble.errno)
 }
 
+impl From<CallError> for Trouble {
+    fn from(error: CallError) -> Self {
+        let errno = match &error {
+            CallError::Failed(failure) => failure.errno,
+            _ => None,
+        };
+        Self {
+            errno,
+            stuck: error.is_stuck(),
+            ..Self::new(error)
+        }
+    }
+}
+
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
@@ -70,62 +87,86 @@ pub(super) trait Objects {
     fn read_once(&self, volume: &Path) -> Result<(), Trouble>;
 }
 
-impl Objects for Tree {
-    fn exists(&self, path: &str) -> Result<bool, Trouble> {
-        Ok(Tree::exists(self, path)?)
+/// Whoever has configfs.
+pub(super) trait Configfs {
+    fn tree(&self) -> &Tree;
+    /// Who makes calls there that may hang. Links need nobody.
+    fn supervisor(&self) -> Option<&Supervisor>;
+}
+
+impl Configfs for Tree {
+    fn tree(&self) -> &Tree {
+        self
     }
 
-    fn read(&self, path: &str) -> Result<String, Trouble> {
-        Ok(Tree::read(self, path)?)
-    }
-
-    fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
-        Ok(Tree::write(self, path, value)?)
-    }
-
-    fn make_private(&self, path: &str) -> Result<(), Trouble> {
-        Ok(Tree::set_mode(self, path, 0o600)?)
-    }
-
-    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {
-        Ok(Tree::holds_secret(self, path, value)?)
-    }
-
-    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
-        Ok(Tree::write_secret(self, path, value)?)
-    }
-
-    fn mkdir(&self, path: &str) -> Result<(), Trouble> {
-        Ok(Tree::mkdir(self, path)?)
-    }
-
-    fn rmdir(&self, path: &str) -> Result<(), Trouble> {
-        Ok(Tree::rmdir(self, path)?)
-    }
-
-    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble> {
-        Ok(Tree::symlink(self, target, at)?)
-    }
-
-    fn unlink(&self, path: &str) -> Result<(), Trouble> {
-        Ok(Tree::unlink(self, path)?)
-    }
-
-    fn remove_namespace(&self, path: &str) -> Result<(), Trouble> {
-        super::namespace::remove(self, path)
-    }
-
-    fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
-        sacrifice(Sacrifice::read_of(volume))
+    fn supervisor(&self) -> Option<&Supervisor> {
+        None
     }
 }
 
-/// Lets a process do it, silently.
-pub(super) fn sacrifice(process: Sacrifice) -> Result<(), Trouble> {
-    process
-        .run(SILENCE_MAX, &|_line| ())
-        .map_err(|error| Trouble {
-            stuck: matches!(error, fabricbios_kernfs::Sacrificed::Stuck { .. }),
-            ..Trouble::new(error)
-        })
+impl Configfs for Target {
+    fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn supervisor(&self) -> Option<&Supervisor> {
+        Some(&self.supervisor)
+    }
+}
+
+impl<T: Configfs> Objects for T {
+    fn exists(&self, path: &str) -> Result<bool, Trouble> {
+        Ok(self.tree().exists(path)?)
+    }
+
+    fn read(&self, path: &str) -> Result<String, Trouble> {
+        Ok(self.tree().read(path)?)
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
+        Ok(self.tree().write(path, value)?)
+    }
+
+    fn make_private(&self, path: &str) -> Result<(), Trouble> {
+        Ok(self.tree().set_mode(path, 0o600)?)
+    }
+
+    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {
+        Ok(self.tree().holds_secret(path, value)?)
+    }
+
+    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
+        Ok(self.tree().write_secret(path, value)?)
+    }
+
+    fn mkdir(&self, path: &str) -> Result<(), Trouble> {
+        Ok(self.tree().mkdir(path)?)
+    }
+
+    fn rmdir(&self, path: &str) -> Result<(), Trouble> {
+        Ok(self.tree().rmdir(path)?)
+    }
+
+    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble> {
+        Ok(self.tree().symlink(target, at)?)
+    }
+
+    fn unlink(&self, path: &str) -> Result<(), Trouble> {
+        Ok(self.tree().unlink(path)?)
+    }
+
+    fn remove_namespace(&self, path: &str) -> Result<(), Trouble> {
+        let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
+        namespace::remove(self.tree(), supervisor, path, None)
+    }
+
+    fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
+        let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
+        let read = supervisor.call(&ReadFirst::of(volume), SILENCE_MAX, &|_what| ());
+        Ok(read?)
+    }
+}
+
+fn no_supervisor() -> Trouble {
+    Trouble::new("this process makes no calls that may hang")
 }

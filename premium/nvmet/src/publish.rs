@@ -73,7 +73,7 @@ impl Target {
         let ports = self.ports_for(export)?;
         let taken = self.take_credential(export)?;
         let credential = &taken.credential;
-        let mut run = Run::new(&self.tree);
+        let mut run = Run::new(self);
         let subsystem = self.names.subsystem(export.tag.lease_id);
         let lease = export.tag.lease_id;
         let volume = export.volume.clone();
@@ -110,7 +110,7 @@ impl Target {
         let mut credentials = self.credentials();
         let old = credentials.of(tag.lease_id).cloned().ok_or_else(nothing)?;
         let new = credentials.renewed(tag.lease_id)?;
-        let written = Run::new(&self.tree).take_all(&plan::rekey(&new));
+        let written = Run::new(self).take_all(&plan::rekey(&new));
         let kept = written
             .map_err(StepError::from)
             .and_then(|()| credentials.keep(new.clone()));
@@ -145,7 +145,7 @@ impl Target {
         old: Credential,
         error: StepError,
     ) -> BindError {
-        let back = Run::new(&self.tree).take_all(&plan::rekey(&old));
+        let back = Run::new(self).take_all(&plan::rekey(&old));
         let back = back.map_err(StepError::from);
         match back.and_then(|()| credentials.keep(old)) {
             Ok(_not_waited_for) => BindError::Failed(error),
@@ -206,7 +206,7 @@ impl Target {
 
     fn take_credential(&self, export: &Export) -> Result<Taken, BindError> {
         let foreign = |host: &Nqn| {
-            let exists = Objects::exists(&self.tree, &host_at(host.as_str()));
+            let exists = Objects::exists(self, &host_at(host.as_str()));
             exists.map_err(|trouble| StepError::new("host", trouble))
         };
         let lease = export.tag.lease_id;
@@ -217,7 +217,7 @@ impl Target {
     fn take_back(
         &self,
         tag: Tag,
-        run: Run<'_, fabricbios_kernfs::Tree>,
+        run: Run<'_, Target>,
         taken: &Taken,
         stopped: Stopped,
     ) -> BindError {
@@ -300,7 +300,7 @@ fn open_all(
     slot: &Slot,
     tag: Tag,
     links: &[plan::Step],
-    run: &mut Run<'_, fabricbios_kernfs::Tree>,
+    run: &mut Run<'_, Target>,
 ) -> Result<(), Stopped> {
     for link in links {
         let mut gate = slot.gate();

@@ -53,23 +53,14 @@ impl Target {
 
     fn remove_namespace(&self, subsystem: &str, export: Option<&Export>) -> Result<(), StepError> {
         let path = namespace_at(subsystem);
-        let device = match export {
-            Some(export) => export.volume.display().to_string(),
-            // Somebody waits in there already: looking would mean to wait, too.
-            None if namespace::is_being_removed(&self.tree, &path) => "its device".to_owned(),
-            None => self.device_of(&path),
-        };
-        namespace::remove(&self.tree, &path).map_err(|trouble| {
-            let what = format!("subsystem {subsystem}, {device}: {trouble}");
+        let device = export.map(|export| export.volume.as_path());
+        let removed = namespace::remove(&self.tree, &self.supervisor, &path, device);
+        removed.map_err(|trouble| {
+            let what = format!("subsystem {subsystem}, {trouble}");
             StepError::new("remove namespace", what)
         })?;
         faults::passed("remove namespace");
         Ok(())
-    }
-
-    fn device_of(&self, namespace: &str) -> String {
-        let read = self.tree.read(format!("{namespace}/device_path"));
-        read.unwrap_or_else(|_absent| "its device".to_owned())
     }
 
     fn remove_subsystem(&self, subsystem: &str) -> Result<(), StepError> {

@@ -22,7 +22,7 @@ impl Shutter {
     pub fn new(configfs: &Path, node_id: NodeId) -> Self {
         let tree = Tree::new(configfs);
         let names = Names::new(node_id);
-        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(Vec::new()));
+        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(None));
         Self {
             tree,
             names,

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::super::block_device::SECTOR_BYTES;
 
 /// `sizeof(struct dm_ioctl)`.
@@ -103,7 +105,7 @@ fn put_text(field: &mut [u8], text: &str) {
 }
 
 /// One stretch of a device, in sectors of 512 bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) start: u64,
     pub(crate) length: u64,

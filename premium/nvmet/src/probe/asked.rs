@@ -1,4 +1,4 @@
-//! The process that asks over RDMA: a question a line on its standard input, an answer a line on its standard output.
+//! Asks a port over RDMA: as a call of the daemon's, and for people.
 
 use std::{
     io::{self, BufRead, Write},
@@ -6,23 +6,39 @@ use std::{
     process::ExitCode,
 };
 
+use fabricbios_helper::{Call, Caller, Failure};
 use fabricbios_wire::HostId;
+use serde::{Deserialize, Serialize};
 
 use super::{
     super::{
-        fabrics::{Question, Status, connect_data},
+        fabrics::{Question, connect_data},
         nvme_rdma,
     },
     Answer,
 };
 use fabricbios_verbs::managed::{NoAnswer, exchange};
 
-/// Asks for connections, one for each line of standard input: address and port, host id as 32 hexadecimal
-/// digits, NQN of the subsystem, NQN of the host. Says a line for each, in their order: `status` and the status of Connect,
-/// `nobody`, where nobody listens, `absent`, where this machine has no such address, or `silence` and why. Ends
-/// with its input.
-///
-/// What can wait for ever in the kernel must not be the daemon's.
+/// Asks the port at this address for a connection. What can wait for ever in the kernel must not be the daemon's.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AskRdma {
+    pub(crate) address: SocketAddr,
+    pub(crate) question: Question,
+}
+
+impl Call for AskRdma {
+    const NAME: &'static str = "ask-rdma";
+    type Answer = Answer;
+
+    fn make(self, _caller: &Caller) -> Result<Answer, Failure> {
+        Ok(ask(self.address, &self.question))
+    }
+}
+
+/// The same for people who look into a port: asks for connections, one for each line of standard input: address and port,
+/// host id as 32 hexadecimal digits, NQN of the subsystem, NQN of the host. Says a line for each, in their order: `status`
+/// and the status of Connect, `nobody`, where nobody listens, `absent`, where this machine has no such address, or `silence`
+/// and why. Ends with its input.
 #[must_use]
 pub fn ask_rdma_main() -> ExitCode {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -50,14 +66,6 @@ fn ask(address: SocketAddr, question: &Question) -> Answer {
     }
 }
 
-/// `None`: it cannot be asked so.
-pub(super) fn question_line(address: SocketAddr, question: &Question) -> Option<String> {
-    let id = u128::from_be_bytes(question.host_id.0);
-    let (subsystem, host) = (&question.subsystem, &question.host);
-    let line = format!("{address} {id:032x} {subsystem} {host}");
-    (parse(&line)?.1 == *question && connect_data(question).is_some()).then_some(line)
-}
-
 fn parse(line: &str) -> Option<(SocketAddr, Question)> {
     let words: Vec<&str> = line.split(' ').collect();
     let [address, id, subsystem, host] = words[..] else {
@@ -81,20 +89,6 @@ fn answer_line(answer: &Answer) -> String {
     }
 }
 
-/// `Err`: why it is no answer.
-pub(super) fn read_answer(line: &str) -> Result<Answer, String> {
-    let status = |digits| u16::from_str_radix(digits, 16).ok();
-    match line.split_once(' ').unwrap_or((line, "")) {
-        ("status", digits) if status(digits).is_some() => {
-            Ok(Answer::Status(Status(status(digits).unwrap_or(0))))
-        }
-        ("nobody", "") => Ok(Answer::NobodyListens),
-        ("absent", "") => Ok(Answer::NoSuchAddress),
-        ("silence", why) => Err(why.to_owned()),
-        _ => Err(format!("{line:?} is no answer")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,38 +102,24 @@ mod tests {
     }
 
     #[test]
-    fn questions_pass_through_a_line() {
+    fn a_line_is_a_question_or_is_refused() {
+        let line = format!("[fd00::1]:4420 {} nqn.s nqn.h", "f0".repeat(16));
         let address = "[fd00::1]:4420".parse().unwrap();
-        let line = question_line(address, &question("nqn.s")).unwrap();
         assert_eq!(parse(&line), Some((address, question("nqn.s"))));
-        for name in ["a b", "a\nb", &"n".repeat(256)] {
-            assert_eq!(question_line(address, &question(name)), None, "{name:?}");
-        }
         for nonsense in [
             "",
             "4420",
             "10.0.0.1:4420 00 nqn.s",
             "10.0.0.1 00 nqn.s nqn.h",
+            "10.0.0.1:4420 00 nqn.s nqn.h more",
         ] {
             assert_eq!(parse(nonsense), None, "{nonsense}");
         }
     }
 
     #[test]
-    fn answers_pass_through_a_line() {
-        for answer in [
-            Answer::Status(Status(0x4182)),
-            Answer::Status(Status(0)),
-            Answer::NobodyListens,
-            Answer::NoSuchAddress,
-        ] {
-            assert_eq!(read_answer(&answer_line(&answer)), Ok(answer));
-        }
-        let silence = Answer::Silence("rdma_connect: timed out".to_owned());
-        let read = read_answer(&answer_line(&silence));
-        assert_eq!(read, Err("rdma_connect: timed out".to_owned()));
-        for nonsense in ["", "status", "status x", "4182", "Status 4182", "nobody 1"] {
-            assert!(read_answer(nonsense).is_err(), "{nonsense}");
-        }
+    fn a_name_that_is_too_long_is_not_asked_for() {
+        let answer = ask("127.0.0.1:1".parse().unwrap(), &question(&"n".repeat(256)));
+        assert_eq!(answer, Answer::Silence("a name is too long".to_owned()));
     }
 }

@@ -1,19 +1,21 @@
 //! Asks ports for connections to subsystems, as clients would.
 
 mod asked;
-mod helper;
 mod rdma;
 pub(super) mod tcp;
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+pub(crate) use asked::AskRdma;
 pub use asked::ask_rdma_main;
 pub(super) use rdma::Asker;
 
 use super::fabrics::Status;
 
 /// What a port said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// This, to Connect.
     Status(Status),

@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     mem,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -12,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use super::{super::fabrics::Question, Answer, asked, helper::Helper};
+use fabricbios_helper::{Session, Supervisor};
+
+use super::{super::fabrics::Question, Answer, asked::AskRdma};
 
 /// For one answer. The connection manager itself tries again only after seconds.
 const SILENCE_MAX: Duration = Duration::from_millis(600);
@@ -23,17 +24,16 @@ const TRIES: u32 = 2;
 /// A port by number and address: a number may become another port's.
 type Port = (u16, SocketAddr);
 
-/// Whoever runs [`super::ask_rdma_main`], and which ports it can ask.
+/// Whoever makes the call [`AskRdma`], and which ports it can ask.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Asker(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    command: Vec<OsString>,
+    supervisor: Option<Supervisor>,
     ports: Mutex<BTreeMap<Port, Standing>>,
-    /// One that waits for questions, so that a cut need not wait for a program to start, which may be on a disk
-    /// that is stuck.
-    ready: Mutex<Option<Helper>>,
+    /// One that waits for questions, so that a cut need not wait until librdmacm is loaded, from a disk that may be stuck.
+    ready: Mutex<Option<Session>>,
 }
 
 /// Whether a port can be asked.
@@ -49,25 +49,25 @@ enum Standing {
 }
 
 impl Asker {
-    /// Without a command nothing is asked.
-    pub(in super::super) fn new(command: Vec<OsString>) -> Self {
+    /// Without a supervisor nothing is asked.
+    pub(in super::super) fn new(supervisor: Option<Supervisor>) -> Self {
         Self(Arc::new(Inner {
-            command,
+            supervisor,
             ports: Mutex::default(),
             ready: Mutex::default(),
         }))
     }
 
     pub(in super::super) fn is_there(&self) -> bool {
-        !self.0.command.is_empty()
+        self.0.supervisor.is_some()
     }
 
     /// Tries a port with a question about a subsystem that it has and that lets nobody in. `Err`: why it
     /// cannot be asked.
     pub(in super::super) fn greet(&self, port: Port, greeting: &Question) -> Result<(), String> {
         // A process of its own: nobody else waits for a port that may not answer.
-        let mut helper = None;
-        let greeted = match self.answer(&mut helper, port.1, greeting) {
+        let mut session = None;
+        let greeted = match self.answer(&mut session, port.1, greeting) {
             Answer::Status(status) if !status.says_no_such_subsystem() => Ok(()),
             Answer::Silence(why) => Err(why),
             other => Err(other.to_string()),
@@ -76,7 +76,7 @@ impl Asker {
             .clone()
             .map_or_else(Standing::Unable, |()| Standing::Able);
         self.0.ports().insert(port, standing);
-        self.0.put_back(helper);
+        self.0.put_back(session);
         greeted
     }
 
@@ -109,50 +109,60 @@ impl Asker {
 
     /// A port that is silent about one is not asked on.
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
-        let mut helper = self.0.take_ready();
+        let mut session = self.0.take_ready();
         let mut answers: Vec<Answer> = Vec::with_capacity(questions.len());
         for question in questions {
             answers.push(match answers.last() {
                 Some(silence @ Answer::Silence(_)) => silence.clone(),
-                _ => self.answer(&mut helper, address, question),
+                _ => self.answer(&mut session, address, question),
             });
         }
-        self.0.put_back(helper);
+        self.0.put_back(session);
         answers
     }
 
     fn answer(
         &self,
-        helper: &mut Option<Helper>,
+        session: &mut Option<Session>,
         address: SocketAddr,
         question: &Question,
     ) -> Answer {
         let mut silence = String::new();
         for _ in 0..TRIES {
-            match self.try_once(helper, address, question) {
+            match self.try_once(session, address, question) {
                 Ok(answer) => return answer,
                 Err(why) => silence = why,
             }
             tracing::info!(%address, why = silence, "no answer to a Connect over RDMA");
-            // Whatever it is in, the next one is not.
-            *helper = None;
+            // It may hang: another process asks again.
+            *session = None;
         }
         Answer::Silence(silence)
     }
 
     fn try_once(
         &self,
-        helper: &mut Option<Helper>,
+        session: &mut Option<Session>,
         address: SocketAddr,
         question: &Question,
     ) -> Result<Answer, String> {
-        let helper = match helper {
-            Some(helper) => helper,
-            none => none.insert(Helper::start(&self.0.command)?),
+        let session = match session {
+            Some(session) => session,
+            none => {
+                let supervisor = self.0.supervisor.as_ref();
+                let supervisor = supervisor.ok_or("nobody is there to ask it")?;
+                none.insert(supervisor.session().map_err(|error| error.to_string())?)
+            }
         };
-        let line = asked::question_line(address, question);
-        let line = line.ok_or("a name has a blank or is too long")?;
-        asked::read_answer(&helper.ask(&line, SILENCE_MAX)?)
+        let call = AskRdma {
+            address,
+            question: question.clone(),
+        };
+        match session.ask(&call, SILENCE_MAX, &|_what| ()) {
+            Ok(Answer::Silence(why)) => Err(why),
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 
@@ -161,28 +171,34 @@ impl Inner {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<Helper>> {
+    fn ready(&self) -> MutexGuard<'_, Option<Session>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_ready(&self) -> Option<Helper> {
+    fn take_ready(&self) -> Option<Session> {
         self.ready().take()
     }
 
     /// One is enough: another ends.
-    fn put_back(&self, helper: Option<Helper>) {
+    fn put_back(&self, session: Option<Session>) {
         let mut ready = self.ready();
         if ready.is_none() {
-            *ready = helper;
+            *ready = session;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use fabricbios_helper::{Failure, Handler};
     use fabricbios_wire::HostId;
 
     use super::{super::super::fabrics::Status, *};
+
+    /// Longer than anybody waits for an answer.
+    const LONG: Duration = Duration::from_secs(600);
 
     fn question(number: u8) -> Question {
         Question {
@@ -196,10 +212,21 @@ mod tests {
         (7, "10.0.0.1:4420".parse().unwrap())
     }
 
-    /// Does as `script` says for each question, whose words are `$address`, `$id`, `$subsystem` and `$host`.
-    fn says(script: &str) -> Asker {
-        let script = format!("while read -r address id subsystem host; do {script}; done");
-        Asker::new(["sh", "-c", &script].map(OsString::from).to_vec())
+    type Reply = Result<Answer, Failure>;
+    type Says = fn() -> Reply;
+
+    /// Answers so.
+    fn says(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Asker {
+        let handler = Handler::by(move |call: AskRdma, _| reply(&call.question));
+        Asker::new(Some(Supervisor::of_threads(vec![handler])))
+    }
+
+    fn status(number: u16) -> Reply {
+        Ok(Answer::Status(Status(number)))
+    }
+
+    fn silence(why: &str) -> Reply {
+        Ok(Answer::Silence(why.to_owned()))
     }
 
     fn ask(asker: &Asker, count: u8) -> Result<Vec<Answer>, String> {
@@ -207,20 +234,23 @@ mod tests {
         asker.ask(port(), &question(0), &questions)
     }
 
-    /// Answers a greeting, and then does as `script` says.
-    fn able(script: &str) -> Asker {
-        let asker = says(&format!(
-            "if test $subsystem = nqn.s0; then echo status 4184; else {script}; fi"
-        ));
+    /// Answers a greeting, and then so.
+    fn able(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Asker {
+        let asker = says(move |question| match &*question.subsystem {
+            "nqn.s0" => status(0x4184),
+            _ => reply(question),
+        });
         asker.greet(port(), &question(0)).unwrap();
         asker
     }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions() {
-        let asker = able(
-            "case $subsystem in nqn.s1) echo status 4182;; nqn.s2) echo nobody;; *) echo absent;; esac",
-        );
+        let asker = able(|question| match &*question.subsystem {
+            "nqn.s1" => status(0x4182),
+            "nqn.s2" => Ok(Answer::NobodyListens),
+            _ => Ok(Answer::NoSuchAddress),
+        });
         let expected = [
             Answer::Status(Status(0x4182)),
             Answer::NobodyListens,
@@ -231,40 +261,45 @@ mod tests {
 
     #[test]
     fn one_process_has_all_questions() {
-        let place = tempfile::tempdir().unwrap();
-        let note = place.path().join("pids");
-        let asker = able(&format!("echo $$ >> {}; echo status 4182", note.display()));
+        let threads = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&threads);
+        let asker = able(move |_| {
+            seen.lock().unwrap().push(thread::current().id());
+            status(0x4182)
+        });
         ask(&asker, 3).unwrap();
         ask(&asker, 2).unwrap();
-        let text = std::fs::read_to_string(note).unwrap();
-        let pids: std::collections::BTreeSet<&str> = text.lines().collect();
-        assert_eq!((text.lines().count(), pids.len()), (5, 1));
+        let threads = threads.lock().unwrap();
+        assert_eq!(threads.len(), 5);
+        assert!(threads.iter().all(|it| *it == threads[0]), "{threads:?}");
     }
 
     #[test]
     fn who_does_not_greet_cannot_be_asked() {
-        for (script, words) in [
-            ("echo silence librdmacm is missing", "librdmacm is missing"),
-            ("exit 1", "ended without an answer"),
-            ("echo nobody", "nobody listens"),
-            ("echo hello", "hello"),
+        let late = || {
+            thread::park_timeout(LONG);
+            silence("late")
+        };
+        let replies: [(Says, &str); 5] = [
+            (|| silence("librdmacm is missing"), "librdmacm is missing"),
+            (|| panic!("it dies"), "ended without an answer"),
+            (|| Ok(Answer::NobodyListens), "nobody listens"),
             // Whoever it is, it does not know the node.
-            ("echo status 4182", "0x4182"),
-            ("read -r never", "nothing for 600 ms"),
-        ] {
-            let why = says(script).greet(port(), &question(0)).unwrap_err();
+            (|| status(0x4182), "0x4182"),
+            (late, "600 ms"),
+        ];
+        for (reply, words) in replies {
+            let asker = says(move |_| reply());
+            let why = asker.greet(port(), &question(0)).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
-        let nobody = Asker::new(Vec::new());
+        let nobody = Asker::new(None);
         assert!(nobody.greet(port(), &question(0)).is_err());
-        let absent = Asker::new(vec!["/nonexistent/program".into()]);
-        let why = absent.greet(port(), &question(0)).unwrap_err();
-        assert!(why.contains("/nonexistent/program"), "{why}");
     }
 
     #[test]
     fn a_port_that_could_not_be_asked_is_tried_again_aside() {
-        let asker = says("echo status 4184");
+        let asker = says(|_| status(0x4184));
         assert_eq!(ask(&asker, 1).unwrap_err(), "it has not been tried");
         while ask(&asker, 1).is_err() {
             thread::yield_now();
@@ -274,19 +309,21 @@ mod tests {
 
     #[test]
     fn a_lost_answer_is_asked_for_by_another_process() {
-        let place = tempfile::tempdir().unwrap();
-        let mark = place.path().join("lost");
-        let mark = mark.display();
-        let asker = able(&format!(
-            "test -e {mark} || {{ touch {mark}; exit 1; }}; echo status 4182"
-        ));
+        let lost = AtomicBool::new(false);
+        let asker = able(move |_| {
+            assert!(lost.swap(true, Ordering::SeqCst), "the first one dies");
+            status(0x4182)
+        });
         let told = Answer::Status(Status(0x4182));
         assert_eq!(ask(&asker, 2).unwrap(), [told.clone(), told]);
     }
 
     #[test]
     fn a_port_that_has_answered_once_must_answer() {
-        let asker = able("test $subsystem = nqn.s2 && exit 1; echo status 4182");
+        let asker = able(|question| {
+            assert_ne!(question.subsystem, "nqn.s2", "it dies of this one");
+            status(0x4182)
+        });
         let answers = ask(&asker, 3).unwrap();
         assert_eq!(answers[0], Answer::Status(Status(0x4182)));
         let lost = |answer: &Answer| matches!(answer, Answer::Silence(_));

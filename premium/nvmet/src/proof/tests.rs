@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
+use fabricbios_helper::{Handler, Supervisor};
+
 use super::*;
+use crate::{fabrics::Status, probe::AskRdma};
 
 const ANCHOR: &str = "nqn.2020-01.org:anchor";
 
@@ -66,7 +69,7 @@ impl Imitation {
         Proofs::new(
             Tree::new(self.place.path()),
             ANCHOR.to_owned(),
-            Asker::new(Vec::new()),
+            Asker::new(None),
         )
     }
 }
@@ -167,37 +170,43 @@ fn a_port_that_says_nothing_proves_nothing() {
     }
 }
 
-/// A node with a port for RDMA alone, number 2, and what asks it: greeted it answers, and then does as `script`
-/// says.
-fn over_rdma(script: &str) -> (Imitation, Proofs) {
+/// A node with a port for RDMA alone, number 2, that answers a greeting, and then so. `None`: whoever asks it dies.
+fn over_rdma(answer: Option<Answer>) -> (Imitation, Proofs) {
     let imitation = Imitation {
         place: tempfile::tempdir().unwrap(),
     };
     imitation.port(2, "rdma", "10.0.0.1:4420".parse().unwrap());
-    let greeted =
-        format!("if test $subsystem = {ANCHOR}; then echo status 4184; else {script}; fi");
-    let script = format!("while read -r address id subsystem host; do {greeted}; done");
-    let words = ["sh", "-c", &script].map(Into::into).to_vec();
+    let ask = Handler::by(
+        move |call: AskRdma, _: &_| match &*call.question.subsystem {
+            ANCHOR => Ok(status(0x4184)),
+            _ => Ok(answer.clone().expect("one that dies of it")),
+        },
+    );
+    let asker = Asker::new(Some(Supervisor::of_threads(vec![ask])));
     let tree = Tree::new(imitation.place.path());
-    let proofs = Proofs::new(tree, ANCHOR.to_owned(), Asker::new(words));
+    let proofs = Proofs::new(tree, ANCHOR.to_owned(), asker);
     (imitation, proofs)
+}
+
+fn status(number: u16) -> Answer {
+    Answer::Status(Status(number))
 }
 
 #[test]
 fn a_port_for_rdma_must_say_that_the_subsystem_is_gone() {
-    for (script, words) in [
-        ("echo status 4184", "0x4184"),
-        ("echo status 0000", "0x0000"),
-        ("echo silence lost", "lost"),
-        ("echo nobody", "nobody listens"),
+    for (answer, words) in [
+        (status(0x4184), "0x4184"),
+        (status(0), "0x0000"),
+        (Answer::Silence("lost".to_owned()), "lost"),
+        (Answer::NobodyListens, "nobody listens"),
     ] {
-        let (imitation, proofs) = over_rdma(script);
+        let (imitation, proofs) = over_rdma(Some(answer));
         proofs.try_to_ask().unwrap();
         let case = imitation.case_at(1, &[2]);
         let error = proofs.prove(case).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    let (imitation, proofs) = over_rdma("echo status 4182");
+    let (imitation, proofs) = over_rdma(Some(status(0x4182)));
     proofs.try_to_ask().unwrap();
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(proven.answers[0].contains("0x4182"), "{proven:?}");
@@ -206,14 +215,14 @@ fn a_port_for_rdma_must_say_that_the_subsystem_is_gone() {
 
 #[test]
 fn a_port_that_cannot_be_asked_is_told_of_and_fails_nothing() {
-    let (imitation, proofs) = over_rdma("exit 1");
+    let (imitation, proofs) = over_rdma(None);
     // Nobody has tried it.
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(
         proven.not_asked[0].contains("ports/2 (rdma 10.0.0.1 4420)"),
         "{proven:?}"
     );
-    let (imitation, proofs) = over_rdma("echo absent");
+    let (imitation, proofs) = over_rdma(Some(Answer::NoSuchAddress));
     proofs.try_to_ask().unwrap();
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(proven.not_asked[0].contains("has no device"), "{proven:?}");
@@ -221,7 +230,7 @@ fn a_port_that_cannot_be_asked_is_told_of_and_fails_nothing() {
 
 #[test]
 fn a_port_for_rdma_in_trouble_is_that_of_its_own_leases() {
-    let (imitation, proofs) = over_rdma("exit 1");
+    let (imitation, proofs) = over_rdma(None);
     proofs.try_to_ask().unwrap();
     let elsewhere = imitation.case_at(1, &[1]);
     assert_eq!(proofs.prove(elsewhere), Ok(Proven::default()));

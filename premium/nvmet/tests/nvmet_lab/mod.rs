@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{StepError, Tag};
 use fabricbios_nvmet::{Export, HostRecords, PortSetting, Target, TargetConfig};
 use fabricbios_wire::{
@@ -51,6 +52,18 @@ pub(crate) fn run(line: &str) -> Result<String, String> {
 
 pub(crate) fn must(line: &str) -> String {
     run(line).unwrap()
+}
+
+/// Whoever looks into the same place finds what another one's calls are at.
+pub(crate) fn supervisor(place: &Path) -> Supervisor {
+    let program = Path::new(env!("CARGO_BIN_EXE_fabricbios-nvmet-calls"));
+    let program = Program::copy_of(program).unwrap();
+    let mut lock = fs::OpenOptions::new();
+    let lock = lock
+        .create(true)
+        .append(true)
+        .open(place.join("calls.lock"));
+    Supervisor::start(&program, "supervisor", lock.unwrap()).unwrap()
 }
 
 /// Everything below the target's directory, links with where they lead.
@@ -129,7 +142,7 @@ impl Lab {
             hosts: files.read(),
             host_records: Arc::new(files),
             node_id: NODE_ID,
-            asker: vec![env!("CARGO_BIN_EXE_fabricbios-ask-rdma").into()],
+            supervisor: supervisor(self.place.path()),
         }
     }
 

@@ -1,0 +1,210 @@
+//! What a process can be asked for, and its side of the line.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::{fmt, str};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::prctl::set_name;
+use nix::sys::socket::MsgFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::line::Line;
+
+/// A call that may hang. Both sides of it are the same program, so it needs no version.
+pub trait Call: Serialize + DeserializeOwned + 'static {
+    /// Tells it from other calls. `ps` shows its process as `fb-NAME`: 12 bytes at most.
+    const NAME: &'static str;
+    /// What comes back.
+    type Answer: Serialize + DeserializeOwned;
+
+    /// Makes it, in a process of its own.
+    ///
+    /// # Errors
+    /// Whatever the system refuses.
+    fn make(self, caller: &Caller) -> Result<Self::Answer, Failure>;
+}
+
+/// Why a call that was made failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Of the system, where it was the system that refused.
+    pub errno: Option<i32>,
+    /// For people: what, where, why.
+    pub detail: String,
+}
+
+impl From<String> for Failure {
+    fn from(detail: String) -> Self {
+        let errno = None;
+        Self { errno, detail }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self {
+            errno: error.raw_os_error(),
+            detail: error.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+/// From the process that makes a call.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Report<A> {
+    Progress(String),
+    Done(A),
+    Failed(Failure),
+}
+
+/// Who waits for a call, as the process that makes it sees him.
+#[derive(Debug)]
+pub struct Caller {
+    line: Line,
+    /// Bytes of it are locked. None where a thread stands in for the process.
+    lock: Option<File>,
+}
+
+impl Caller {
+    pub(crate) fn new(line: Line, lock: Option<File>) -> Self {
+        Self { line, lock }
+    }
+
+    /// There is progress: the caller waits on.
+    ///
+    /// # Errors
+    /// The caller is gone. Then nobody wants the rest.
+    pub fn progress(&self, what: impl Into<String>) -> Result<(), Failure> {
+        self.report(&Report::<()>::Progress(what.into()))
+            .map_err(|error| Failure::from(format!("nobody listens any more: {error}")))
+    }
+
+    /// Waits until no other process has locked this name, one of an earlier daemon included, and locks it until this process
+    /// ends: also one that was killed keeps it while it waits in the kernel. `busy` is told who has it, if somebody has. The
+    /// lock is on a file that only the daemon's user can open.
+    ///
+    /// # Errors
+    /// The system refuses the lock.
+    pub fn lock(
+        &self,
+        name: &str,
+        busy: impl FnOnce(i32) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some(file) = &self.lock else {
+            return Ok(());
+        };
+        let wanted = byte_of(name)?;
+        match fcntl(file.as_fd(), FcntlArg::F_SETLK(&wanted)) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EACCES | Errno::EAGAIN) => {}
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+        let mut holder = wanted;
+        fcntl(file.as_fd(), FcntlArg::F_GETLK(&mut holder)).map_err(io::Error::from)?;
+        if i32::from(holder.l_type) != libc::F_UNLCK {
+            busy(holder.l_pid)?;
+        }
+        fcntl(file.as_fd(), FcntlArg::F_SETLKW(&wanted)).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    /// Makes the calls that come, until nobody asks any more.
+    pub(crate) fn serve(&self, handlers: &[Handler]) -> io::Result<()> {
+        while let Some(message) = self.line.receive()? {
+            let (name, call) =
+                postcard::take_from_bytes::<&str>(&message.bytes).map_err(io::Error::other)?;
+            match handlers.iter().find(|it| it.name == name) {
+                Some(handler) => {
+                    let shown = std::ffi::CString::new(format!("fb-{name}"))?;
+                    // Only if this is a process: a thread of the daemon keeps its name.
+                    if self.lock.is_some() {
+                        set_name(&shown)?;
+                    }
+                    (handler.answer)(call, self)?;
+                }
+                None => {
+                    let failure =
+                        Failure::from(format!("no process makes calls of the name {name:?}"));
+                    self.report(&Report::<()>::Failed(failure))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn report<A: Serialize>(&self, report: &Report<A>) -> io::Result<()> {
+        let bytes = postcard::to_allocvec(report).map_err(io::Error::other)?;
+        self.line.send(&bytes, None, MsgFlags::empty())
+    }
+}
+
+/// One byte of a file that need not be that long.
+fn byte_of(name: &str) -> io::Result<libc::flock> {
+    let number = |value: i32| i16::try_from(value).map_err(io::Error::other);
+    let digest = Sha256::digest(name);
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    Ok(libc::flock {
+        l_type: number(libc::F_WRLCK)?,
+        l_whence: number(libc::SEEK_SET)?,
+        // Not negative, and the end of the byte is none that is too far away.
+        l_start: i64::from_le_bytes(first) & (i64::MAX >> 1),
+        l_len: 1,
+        l_pid: 0,
+    })
+}
+
+/// Reads a call, makes it, and reports.
+type Answer = dyn Fn(&[u8], &Caller) -> io::Result<()> + Send + Sync;
+
+/// Makes calls of one name.
+pub struct Handler {
+    name: &'static str,
+    answer: Box<Answer>,
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Handler").field(&self.name).finish()
+    }
+}
+
+impl Handler {
+    /// Of this call.
+    #[must_use]
+    pub fn of<C: Call>() -> Self {
+        Self::by(C::make)
+    }
+
+    /// Of this call, which `make` makes.
+    pub fn by<C: Call>(
+        make: impl Fn(C, &Caller) -> Result<C::Answer, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        let answer = move |call: &[u8], caller: &Caller| {
+            let report = match postcard::from_bytes(call) {
+                Ok(call) => match make(call, caller) {
+                    Ok(answer) => Report::Done(answer),
+                    Err(failure) => Report::Failed(failure),
+                },
+                Err(error) => Report::Failed(Failure::from(format!("{}: {error}", C::NAME))),
+            };
+            caller.report(&report)
+        };
+        Self {
+            name: C::NAME,
+            answer: Box::new(answer),
+        }
+    }
+}

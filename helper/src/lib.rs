@@ -1,0 +1,23 @@
+//! Calls that may never return, each made by a process that can be given up.
+//!
+//! A thread that waits in the kernel without being interruptible cannot be ended, and the process that it belongs to
+//! neither. So such a call is another process's. A [`Supervisor`] starts one for each call: it runs a copy of the daemon's
+//! program that lies in memory ([`Program`]), has nothing of the daemon but a socket, and forks. No file is opened for that,
+//! no program is searched for, and every process runs the code of the daemon that asks, whatever was installed since.
+//! docs/decisions/0017-helper-program.md has the reasons.
+
+mod call;
+mod line;
+mod program;
+mod read;
+mod session;
+mod supervisor;
+
+pub use call::{Call, Caller, Failure, Handler};
+pub use program::Program;
+pub use read::ReadFirst;
+pub use session::{CallError, Session};
+pub use supervisor::{Supervisor, supervise};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Messages between a caller and the process that makes its calls.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, socketpair,
+};
+
+/// Longest message.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
+
+/// One end of a socket of messages.
+#[derive(Debug)]
+pub(crate) struct Line(OwnedFd);
+
+/// A message, and the descriptor that came with it.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+impl From<OwnedFd> for Line {
+    fn from(end: OwnedFd) -> Self {
+        Self(end)
+    }
+}
+
+impl From<Line> for OwnedFd {
+    fn from(line: Line) -> Self {
+        line.0
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Line {
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Waits while the other end reads nothing, unless `flags` say otherwise.
+    pub(crate) fn send(
+        &self,
+        bytes: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+        flags: MsgFlags,
+    ) -> io::Result<()> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            let why = format!(
+                "a message of {} bytes; {MESSAGE_BYTES_MAX} are allowed",
+                bytes.len()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let raw: Vec<_> = descriptor.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control = if raw.is_empty() { &[][..] } else { &rights[..] };
+        let flags = flags | MsgFlags::MSG_NOSIGNAL;
+        loop {
+            match sendmsg::<()>(
+                self.0.as_raw_fd(),
+                &[IoSlice::new(bytes)],
+                control,
+                flags,
+                None,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// The next message; `None` when the other end is closed.
+    pub(crate) fn receive(&self) -> io::Result<Option<Message>> {
+        // One more byte, by which a message that is too long is known.
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
+        let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let end = self.0.as_raw_fd();
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let (length, descriptor) = loop {
+            match recvmsg::<()>(end, &mut parts, Some(&mut space), flags) {
+                Ok(message) => break (message.bytes, first_descriptor(message.cmsgs()?)),
+                Err(Errno::EINTR) => {}
+                // It was closed with something unread.
+                Err(Errno::ECONNRESET) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        if length == 0 {
+            return Ok(None);
+        }
+        if length > MESSAGE_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a message is too long",
+            ));
+        }
+        bytes.truncate(length);
+        Ok(Some(Message { bytes, descriptor }))
+    }
+
+    /// Whether there is something to receive, an end included, within that time, or some weeks.
+    pub(crate) fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let mut ends = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ends, timeout) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::EINTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+fn first_descriptor(messages: impl Iterator<Item = ControlMessageOwned>) -> Option<OwnedFd> {
+    let mut all = messages.flat_map(|message| match message {
+        ControlMessageOwned::ScmRights(descriptors) => descriptors,
+        _ => Vec::new(),
+    });
+    // SAFETY: the kernel has just made this descriptor for this process, and nobody else knows it. There is room for one.
+    all.next().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })
+}

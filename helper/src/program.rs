@@ -1,0 +1,72 @@
+//! The program that runs, kept in memory.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
+
+/// Shown by `ps`, and by `/proc/PID/exe` as `/memfd:fabricbiosd`.
+const NAME: &str = "fabricbiosd";
+
+/// A copy of an executable file that nobody can change: what is started from it later is what was copied, whatever has
+/// become of the file and its disk.
+#[derive(Clone, Debug)]
+pub struct Program(Arc<File>);
+
+impl Program {
+    /// Copies the program that this process runs. Where the system lets nobody execute memory (`vm.memfd_noexec`) it is
+    /// the file itself that is kept open, and the log says so: then the version stays the same too, but starting it waits for
+    /// its disk.
+    ///
+    /// # Errors
+    /// `/proc/self/exe` cannot be read (is /proc mounted?), or there is no memory for the copy.
+    pub fn of_this_process() -> io::Result<Self> {
+        let own = Path::new("/proc/self/exe");
+        match Self::copy_of(own) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::warn!(
+                    %error,
+                    "the program cannot be run from memory (is sysctl vm.memfd_noexec 2?): processes that this daemon starts \
+                     later run its file, and wait for the disk that it is on"
+                );
+                Ok(Self(Arc::new(File::open(own)?)))
+            }
+            copied => copied,
+        }
+    }
+
+    /// Copies the program at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the system does not let this process have executable memory.
+    pub fn copy_of(path: &Path) -> io::Result<Self> {
+        let mut original = File::open(path)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Before Linux 6.3 nobody had to say that it is to be executed.
+        let memory = match memfd_create(NAME, flags | MemfdFlags::EXEC) {
+            Err(Errno::INVAL) => memfd_create(NAME, flags),
+            made => made,
+        };
+        let mut copy = File::from(memory?);
+        io::copy(&mut original, &mut copy)?;
+        fcntl_add_seals(
+            &copy,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
+        )?;
+        Ok(Self(Arc::new(copy)))
+    }
+
+    /// What runs it, without arguments. It has to be started before the last clone of this is dropped.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
+        command.arg0(NAME);
+        command
+    }
+}

@@ -1,0 +1,296 @@
+//! The process that starts processes, and the daemon's handle of it.
+
+use std::fs::File;
+use std::io::{self, stdin, stdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Stdio, exit};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::socket::MsgFlags;
+use nix::unistd::{ForkResult, Pid, close, fork, getpid, getppid};
+use rustix::process::{PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Call, Caller, Handler};
+use crate::line::Line;
+use crate::{CallError, Program, Session};
+
+/// The supervisor forks within milliseconds: one that takes so long does not run.
+const STARTS_WITHIN: Duration = Duration::from_secs(5);
+
+/// First message on the line of a session. Its process comes with it, as a descriptor.
+#[derive(Serialize, Deserialize)]
+enum Began {
+    Process(u32),
+    Refused(i32),
+}
+
+/// Starts a process for each session. One that has died is replaced when it is needed next.
+#[derive(Clone, Debug)]
+pub struct Supervisor(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    running: Mutex<Running>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Process {
+        program: Program,
+        argument: String,
+        lock: File,
+    },
+    Threads(Arc<Vec<Handler>>),
+}
+
+/// The supervisor that there is.
+#[derive(Debug, Default)]
+struct Running {
+    /// Grows by one with each.
+    number: u64,
+    process: Option<(Line, Child)>,
+}
+
+/// Why a session did not begin.
+enum NotBegun {
+    /// The supervisor of this number has not said anything, or is gone.
+    Supervisor(u64, io::Error),
+    Refused(io::Error),
+}
+
+impl From<io::Error> for NotBegun {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Supervisor {
+    /// Starts it: `argument` makes the program run [`supervise`]. `lock` is a file that only this user can open, the same
+    /// one for every daemon that may have left a call behind. Called before this process has anything that a child which cannot
+    /// be started yet would keep.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(program: &Program, argument: &str, lock: File) -> io::Result<Self> {
+        let kind = Kind::Process {
+            program: program.clone(),
+            argument: argument.to_owned(),
+            lock,
+        };
+        let supervisor = Self(Arc::new(Inner {
+            kind,
+            running: Mutex::default(),
+        }));
+        supervisor.0.replace(&mut supervisor.0.running())?;
+        Ok(supervisor)
+    }
+
+    /// A stand-in whose calls are made by threads of this process, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_threads(handlers: Vec<Handler>) -> Self {
+        Self(Arc::new(Inner {
+            kind: Kind::Threads(Arc::new(handlers)),
+            running: Mutex::default(),
+        }))
+    }
+
+    /// Makes one call in a process of its own; see [`Session::ask`].
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call<C: Call>(
+        &self,
+        call: &C,
+        silence_max: Duration,
+        progress: &dyn Fn(&str),
+    ) -> Result<C::Answer, CallError> {
+        self.session()?.ask(call, silence_max, progress)
+    }
+
+    /// Starts a process.
+    ///
+    /// # Errors
+    /// [`CallError::NotStarted`], where another supervisor did not help either.
+    pub fn session(&self) -> Result<Session, CallError> {
+        let begun = match self.0.begin() {
+            Err(NotBegun::Supervisor(number, error)) => {
+                tracing::warn!(%error, "the process that starts processes for calls is replaced");
+                self.0.give_up(number);
+                self.0.begin()
+            }
+            begun => begun,
+        };
+        begun.map_err(|why| {
+            CallError::NotStarted(match why {
+                NotBegun::Supervisor(_, error) | NotBegun::Refused(error) => error,
+            })
+        })
+    }
+
+    /// The supervisor's process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.0
+            .running()
+            .process
+            .as_ref()
+            .map(|(_, child)| child.id())
+    }
+}
+
+impl Inner {
+    fn running(&self) -> MutexGuard<'_, Running> {
+        // Whole at any time.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> Result<Session, NotBegun> {
+        let (ours, its) = Line::pair()?;
+        let number = match &self.kind {
+            Kind::Process { .. } => self.hand_over(its)?,
+            Kind::Threads(handlers) => {
+                let handlers = Arc::clone(handlers);
+                began(&its, None)?;
+                thread::Builder::new()
+                    .name("calls".into())
+                    .spawn(move || Caller::new(its, None).serve(&handlers))?;
+                0
+            }
+        };
+        let silent = |why: &str| NotBegun::Supervisor(number, io::Error::other(why.to_owned()));
+        if !ours.is_ready_within(STARTS_WITHIN)? {
+            return Err(silent("it starts no process"));
+        }
+        let message = ours.receive()?.ok_or_else(|| silent("it has ended"))?;
+        match postcard::from_bytes(&message.bytes).map_err(io::Error::other)? {
+            Began::Process(pid) => Ok(Session {
+                line: ours,
+                pid,
+                process: message.descriptor,
+            }),
+            Began::Refused(errno) => Err(NotBegun::Refused(io::Error::from_raw_os_error(errno))),
+        }
+    }
+
+    /// Gives the supervisor the process's end of a line; the number of the supervisor.
+    fn hand_over(&self, line: Line) -> Result<u64, NotBegun> {
+        let mut running = self.running();
+        if running.process.is_none() {
+            self.replace(&mut running)?;
+        }
+        let number = running.number;
+        let Some((socket, _)) = &running.process else {
+            return Err(io::Error::from(io::ErrorKind::NotFound).into());
+        };
+        let sent = socket.send(&[0], Some(line.as_fd()), MsgFlags::MSG_DONTWAIT);
+        sent.map_err(|error| NotBegun::Supervisor(number, error))?;
+        Ok(number)
+    }
+
+    fn replace(&self, running: &mut Running) -> io::Result<()> {
+        let Kind::Process {
+            program,
+            argument,
+            lock,
+        } = &self.kind
+        else {
+            return Ok(());
+        };
+        let (ours, its) = Line::pair()?;
+        let mut command = program.command();
+        let child = command
+            .arg(argument)
+            .stdin(OwnedFd::from(its))
+            .stdout(lock.try_clone()?)
+            .stderr(Stdio::null())
+            .spawn()?;
+        running.process = Some((ours, child));
+        running.number += 1;
+        Ok(())
+    }
+
+    /// Unless another one is there already. Calls that are under way end with it.
+    fn give_up(&self, number: u64) {
+        let mut running = self.running();
+        if running.number == number
+            && let Some((_, mut child)) = running.process.take()
+        {
+            // It may have ended.
+            child.kill().ok();
+            thread::spawn(move || child.wait());
+        }
+    }
+}
+
+/// Runs as the supervisor: forks for each line that comes over the socket that is standard input, until that is closed.
+/// Standard output is the file in which calls lock what they are at. Called in a process with one thread.
+///
+/// # Errors
+/// The socket cannot be read, or signals cannot be set up.
+pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
+    let socket = Line::from(stdin().as_fd().try_clone_to_owned()?);
+    close(0)?;
+    let lock = File::from(stdout().as_fd().try_clone_to_owned()?);
+    // Nobody waits for the processes.
+    reap_by(SigHandler::SigIgn)?;
+    // What a new process touches is then in memory already. Who may not lock it goes on without.
+    mlockall(MlockAllFlags::MCL_CURRENT).ok();
+    let own = getpid();
+    while let Some(message) = socket.receive()? {
+        let Some(line) = message.descriptor.map(Line::from) else {
+            continue;
+        };
+        // SAFETY: this process has one thread, so nothing is locked or half done in the child.
+        match unsafe { fork() } {
+            Ok(ForkResult::Child) => {
+                drop(socket);
+                let ended = make_calls(own, line, lock, handlers);
+                exit(i32::from(ended.is_err()));
+            }
+            Ok(ForkResult::Parent { .. }) => {}
+            Err(errno) => {
+                let refused = postcard::to_allocvec(&Began::Refused(errno as i32));
+                // Whoever waits sees the end of the line.
+                let bytes = refused.map_err(io::Error::other)?;
+                line.send(&bytes, None, MsgFlags::MSG_DONTWAIT).ok();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the new process does.
+fn make_calls(supervisor: Pid, line: Line, lock: File, handlers: &[Handler]) -> io::Result<()> {
+    // Whose daemon has died would go on with what the next daemon gives to others.
+    set_pdeathsig(Signal::SIGKILL)?;
+    if getppid() != supervisor {
+        return Err(Errno::ESRCH.into());
+    }
+    reap_by(SigHandler::SigDfl)?;
+    let own = rustix::process::getpid();
+    began(&line, Some(pidfd_open(own, PidfdFlags::empty())?))?;
+    Caller::new(line, Some(lock)).serve(handlers)
+}
+
+fn began(line: &Line, process: Option<OwnedFd>) -> io::Result<()> {
+    let began = Began::Process(std::process::id());
+    let bytes = postcard::to_allocvec(&began).map_err(io::Error::other)?;
+    let process = process.as_ref().map(AsFd::as_fd);
+    line.send(&bytes, process, MsgFlags::empty())
+}
+
+fn reap_by(handler: SigHandler) -> io::Result<()> {
+    // SAFETY: neither of the two that are given runs code of ours.
+    unsafe { signal(Signal::SIGCHLD, handler) }?;
+    Ok(())
+}

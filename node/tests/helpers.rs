@@ -1,0 +1,311 @@
+//! Processes that make calls which may hang: what they are started from, and what becomes of others when one hangs or dies.
+
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{BufRead, BufReader},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use fabricbios_client::{Error, Identity, Node};
+use fabricbios_helper::{CallError, Program, ReadFirst, Supervisor};
+use fabricbios_wire::{
+    LeaseAllocRequest, LeaseError, LeasePhase, Request, ResourceType, Transport,
+};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const BRIEF: Duration = Duration::from_millis(200);
+
+/// For a grant, while another process takes the journal over.
+const TRIES: u32 = 2_000;
+
+/// A supervisor, and files to read.
+struct Scene {
+    directory: tempfile::TempDir,
+    supervisor: Supervisor,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let program = Program::copy_of(Path::new(PROGRAM)).unwrap();
+        let lock = File::create(directory.path().join("calls.lock")).unwrap();
+        let supervisor = Supervisor::start(&program, "supervisor", lock).unwrap();
+        fs::write(directory.path().join("file"), [7; 8192]).unwrap();
+        // Opened for reading, it waits for a writer.
+        mkfifo(&directory.path().join("hangs"), Mode::S_IRWXU).unwrap();
+        Self {
+            directory,
+            supervisor,
+        }
+    }
+
+    fn read(&self, name: &str, patience: Duration) -> Result<(), CallError> {
+        let call = ReadFirst::of(&self.directory.path().join(name));
+        self.supervisor.call(&call, patience, &|_| ())
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.supervisor.pid().unwrap().try_into().unwrap())
+    }
+}
+
+/// Whether there is such a process, one that nobody has waited for included.
+fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Until there is one that satisfies it.
+fn child_of(parent: u32, is_meant: impl Fn(&str) -> bool) -> Pid {
+    loop {
+        for entry in fs::read_dir("/proc").unwrap() {
+            let pid = entry.unwrap().file_name();
+            let Some(pid) = pid.to_str().and_then(|pid| pid.parse().ok()) else {
+                continue;
+            };
+            // `PID (NAME) STATE PARENT …`; it may have gone.
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let Some((name, rest)) = stat.split_once(" (").and_then(|it| it.1.split_once(") "))
+            else {
+                continue;
+            };
+            let mut fields = rest.split(' ');
+            let is_alive = fields.next() != Some("Z");
+            if is_alive && is_meant(name) && fields.next() == Some(&parent.to_string()) {
+                return Pid::from_raw(pid);
+            }
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_call_that_hangs_holds_up_no_other_and_leaves_nothing() {
+    let scene = Scene::new();
+    thread::scope(|scope| {
+        let hangs = scope.spawn(|| scene.read("hangs", PATIENCE));
+        let process = child_of(scene.pid().as_raw().unsigned_abs(), |it| it == "fb-read");
+        for _ in 0..8 {
+            scene.read("file", PATIENCE).unwrap();
+        }
+        // Stopped, it is as good as in a kernel that does not let it go.
+        kill(process, Signal::SIGSTOP).unwrap();
+        scene.read("file", PATIENCE).unwrap();
+        kill(process, Signal::SIGKILL).unwrap();
+        let lost = hangs.join().unwrap().unwrap_err();
+        assert!(matches!(lost, CallError::Lost { .. }), "{lost}");
+    });
+    let CallError::Stuck { pid, .. } = scene.read("hangs", BRIEF).unwrap_err() else {
+        panic!("it waits for a writer");
+    };
+    while exists(pid) {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn what_the_system_refuses_is_told_with_its_number() {
+    let scene = Scene::new();
+    let CallError::Failed(failure) = scene.read("absent", PATIENCE).unwrap_err() else {
+        panic!("it was made");
+    };
+    assert_eq!(failure.errno, Some(2));
+    assert!(
+        failure.detail.contains("/absent: No such file"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_supervisor_that_dies_takes_its_calls_along_and_the_next_call_works() {
+    let scene = Scene::new();
+    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
+        let first = scene.pid();
+        let its = first.as_raw().unsigned_abs();
+        thread::scope(|scope| {
+            let hangs = scope.spawn(|| scene.read("hangs", PATIENCE));
+            let process = child_of(its, |it| it == "fb-read");
+            kill(first, signal).unwrap();
+            scene.read("file", PATIENCE).unwrap();
+            assert_ne!(scene.pid(), first);
+            let lost = hangs.join().unwrap().unwrap_err();
+            assert!(matches!(lost, CallError::Lost { .. }), "{lost}");
+            while exists(process.as_raw().unsigned_abs()) {
+                thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_call_has_no_descriptor_but_its_line_the_lock_and_nothing() {
+    let inherited = File::open("/dev/zero").unwrap();
+    let scene = Scene::new();
+    thread::scope(|scope| {
+        let hangs = scope.spawn(|| scene.read("hangs", PATIENCE));
+        let process = child_of(scene.pid().as_raw().unsigned_abs(), |it| it == "fb-read");
+        let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+        let open = open.map(|entry| fs::read_link(entry.unwrap().path()).unwrap());
+        for target in open {
+            let target = target.to_string_lossy().into_owned();
+            let expected = target.starts_with("socket:")
+                || target.ends_with("/calls.lock")
+                || target == "/dev/null";
+            assert!(expected, "{target}");
+        }
+        kill(process, Signal::SIGKILL).unwrap();
+        hangs.join().unwrap().unwrap_err();
+    });
+    drop(inherited);
+}
+
+/// A daemon with a pool, that runs the program at `program`; where it listens. Ends with the test.
+struct Daemon {
+    child: Child,
+    directory: tempfile::TempDir,
+    address: String,
+}
+
+impl Daemon {
+    fn start(directory: tempfile::TempDir, program: &Path, path: OsString) -> Self {
+        let pool = directory.path().join("pool");
+        DirBuilder::new().mode(0o700).create(&pool).unwrap();
+        let mut child = Command::new(program)
+            .env("PATH", path)
+            .args(["control-server", "--listen", "127.0.0.1:0"])
+            .args(["--fbbu-listen", "127.0.0.1:0", "--state-dir"])
+            .arg(directory.path().join("state"))
+            .arg("--block-pool")
+            .arg(&pool)
+            .stdout(Stdio::piped())
+            .stderr(File::create(directory.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let output = child.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let log = fs::read_to_string(directory.path().join("log")).unwrap();
+        let (_, address) = line
+            .trim()
+            .rsplit_once("listen=")
+            .unwrap_or_else(|| panic!("{log}"));
+        let address = address.to_owned();
+        Self {
+            child,
+            directory,
+            address,
+        }
+    }
+
+    /// A lease of blocks is made and comes to its end: its volume is made, read, and removed by calls that may hang.
+    async fn leases(&self) {
+        let identity = self.directory.path().join("state/admin.identity");
+        let identity = Identity::load(identity).unwrap();
+        let node = Node::connect(&self.address, &identity).await.unwrap();
+        let request = LeaseAllocRequest {
+            transport: Transport::Udp,
+            ..LeaseAllocRequest::new(ResourceType::Block, 1 << 20, 600)
+        };
+        // While another process takes the journal over, nothing is granted.
+        let mut granted = node.alloc(request.clone()).await;
+        for _ in 0..TRIES {
+            match granted {
+                Err(ref error) if is_for_now(error) => granted = node.alloc(request.clone()).await,
+                _ => break,
+            }
+        }
+        let lease = granted.unwrap();
+        let freed = node
+            .lease(Request::LeaseFree(lease.lease_id))
+            .await
+            .unwrap();
+        assert_eq!(freed.phase, LeasePhase::Freed);
+        let volume = format!("pool/{}.volume", lease.lease_id);
+        while self.directory.path().join(&volume).exists() {
+            thread::yield_now();
+        }
+    }
+
+    fn child(&self, name: &str) -> Pid {
+        child_of(self.child.id(), |it| it == name)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn is_for_now(error: &Error) -> bool {
+    let refusal = error.refusal();
+    refusal.is_some_and(|refusal| refusal.error == LeaseError::Unavailable)
+}
+
+/// A program that leaves a mark.
+fn script(at: &Path, mark: &Path) {
+    let text = format!("#!/bin/sh\necho \"$0 $*\" >>{}\nexit 1\n", mark.display());
+    let mut file = OpenOptions::new();
+    let file = file.write(true).create_new(true).mode(0o755).open(at);
+    std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
+}
+
+#[tokio::test]
+async fn no_program_is_searched_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (bin, mark) = (directory.path().join("bin"), directory.path().join("mark"));
+    fs::create_dir(&bin).unwrap();
+    for name in ["dd", "rmdir", "sh", "modprobe", "fabricbiosd"] {
+        script(&bin.join(name), &mark);
+    }
+    let path = [bin, PathBuf::from("/nonexistent")];
+    let path = env::join_paths(path).unwrap();
+    let daemon = Daemon::start(directory, Path::new(PROGRAM), path);
+    daemon.leases().await;
+    assert!(!mark.exists(), "{}", fs::read_to_string(mark).unwrap());
+}
+
+#[tokio::test]
+async fn an_upgrade_under_a_running_daemon_changes_nothing_of_what_it_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let (program, mark) = (
+        directory.path().join("installed"),
+        directory.path().join("mark"),
+    );
+    fs::copy(PROGRAM, &program).unwrap();
+    let daemon = Daemon::start(directory, &program, env::var_os("PATH").unwrap());
+    // Nobody can run the file that the daemon was started from, and another one has its name.
+    fs::set_permissions(&program, Permissions::from_mode(0o600)).unwrap();
+    let next = program.with_extension("next");
+    script(&next, &mark);
+    fs::rename(&next, &program).unwrap();
+    daemon.leases().await;
+    for name in ["fb-supervisor", "fb-journal"] {
+        let before = daemon.child(name);
+        kill(before, Signal::SIGKILL).unwrap();
+        daemon.leases().await;
+        let after = daemon.child(name);
+        let exe = fs::read_link(format!("/proc/{after}/exe")).unwrap();
+        assert_eq!(exe, Path::new("/memfd:fabricbiosd (deleted)"), "{name}");
+    }
+    fs::remove_file(&program).unwrap();
+    daemon.leases().await;
+    assert!(!mark.exists(), "{}", fs::read_to_string(mark).unwrap());
+}
