@@ -91,9 +91,9 @@ impl Caller {
             .map_err(|error| Failure::from(format!("nobody listens any more: {error}")))
     }
 
-    /// Waits until no other process has locked this name, one of an earlier daemon included, and locks it until this process
-    /// ends: also one that was killed keeps it while it waits in the kernel. `busy` is told who has it, if somebody has. The
-    /// lock is on a file that only the daemon's user can open.
+    /// Waits until no other process has locked this name, then locks it until this process ends. A process that was killed
+    /// keeps its lock while it waits in the kernel, also when its daemon is gone. `busy` is told the pid of the holder, if there is
+    /// one. The lock is on a file that only the daemon's user can open.
     ///
     /// # Errors
     /// The system refuses the lock.

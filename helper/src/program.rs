@@ -20,9 +20,9 @@ const NAME: &str = "fabricbiosd";
 pub struct Program(Arc<File>);
 
 impl Program {
-    /// Copies the program that this process runs. Where the system lets nobody execute memory (`vm.memfd_noexec`) it is
-    /// the file itself that is kept open, and the log says so: then the version stays the same too, but starting it waits for
-    /// its disk.
+    /// Copies the program that this process runs. Where the system lets nobody execute memory (`vm.memfd_noexec`) the
+    /// file itself is kept open, and the log says so: the version stays the same then too, but to start it is to wait for its
+    /// disk.
     ///
     /// # Errors
     /// `/proc/self/exe` cannot be read (is /proc mounted?), or there is no memory for the copy.

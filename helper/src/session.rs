@@ -10,8 +10,8 @@ use rustix::process::{Signal, pidfd_send_signal};
 use crate::call::{Call, Failure, Report};
 use crate::line::Line;
 
-/// A process that makes calls, one after the other. Dropped, it is killed; one that waits in the kernel stays for as long as
-/// that likes, and holds nothing of the caller's.
+/// A process that makes calls, one after the other. Dropped, it is killed; one that waits in the kernel stays until
+/// the kernel lets it go, and holds nothing of the caller's.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) line: Line,

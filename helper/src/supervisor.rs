@@ -74,8 +74,8 @@ impl From<io::Error> for NotBegun {
 
 impl Supervisor {
     /// Starts it: `argument` makes the program run [`supervise`]. `lock` is a file that only this user can open, the same
-    /// one for every daemon that may have left a call behind. Called before this process has anything that a child which cannot
-    /// be started yet would keep.
+    /// one for every daemon that may have left a call behind. To be called before this process opens a device: a child has a
+    /// copy of every descriptor until it runs its program.
     ///
     /// # Errors
     /// It cannot be started.
@@ -243,7 +243,7 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
     let lock = File::from(stdout().as_fd().try_clone_to_owned()?);
     // Nobody waits for the processes.
     reap_by(SigHandler::SigIgn)?;
-    // What a new process touches is then in memory already. Who may not lock it goes on without.
+    // A new process then finds its pages in memory. Without the right to lock memory the supervisor works all the same.
     mlockall(MlockAllFlags::MCL_CURRENT).ok();
     let own = getpid();
     while let Some(message) = socket.receive()? {
@@ -271,7 +271,7 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
 
 /// What the new process does.
 fn make_calls(supervisor: Pid, line: Line, lock: File, handlers: &[Handler]) -> io::Result<()> {
-    // Whose daemon has died would go on with what the next daemon gives to others.
+    // A call of a daemon that has died must not go on: the next daemon may give the same bytes to somebody else.
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != supervisor {
         return Err(Errno::ESRCH.into());

@@ -28,7 +28,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
     let program = Program::of_this_process().context("copy the program that runs")?;
-    // Before this process has anything that a child of it could keep.
+    // Before this process opens a device: a child has a copy of every descriptor until it runs its program.
     let supervisor = helpers::start(&program, settings.state_dir())?;
     // Before this process touches the state disk: where that does not answer, it is this that says so.
     let past = Past::open(&program, &settings)?;

@@ -154,7 +154,7 @@ fn a_supervisor_that_dies_takes_its_calls_along_and_the_next_call_works() {
 }
 
 #[test]
-fn a_call_has_no_descriptor_but_its_line_the_lock_and_nothing() {
+fn a_call_has_no_descriptor_but_its_line_and_the_lock() {
     let inherited = File::open("/dev/zero").unwrap();
     let scene = Scene::new();
     thread::scope(|scope| {
