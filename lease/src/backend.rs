@@ -170,7 +170,8 @@ pub struct Offer {
     pub capacity: u64,
     /// Granularity of stretches and amounts.
     pub align: u64,
-    /// Roads that leases of it can be used over, best first. None: its leases have no transport.
+    /// Roads that leases of it can be used over, best first. None: its leases have no transport, or
+    /// cannot be had where their kind needs one.
     pub transports: Vec<Transport>,
     /// In which order a lease that has several roads ends on them: what waits for nothing comes first.
     pub ends: Vec<Transport>,
