@@ -153,7 +153,8 @@ pub struct Offer {
     pub capacity: u64,
     /// Granularity of stretches and amounts.
     pub align: u64,
-    /// Roads that leases of it can be used over, best first. None: its leases have no transport.
+    /// Roads that leases of it can be used over, best first. None: its leases have no transport, or
+    /// cannot be had where their kind needs one.
     pub transports: Vec<Transport>,
     /// What of it an end of the process leaves.
     pub outlives: Outlives,

@@ -12,9 +12,9 @@ pub(crate) fn takes_datagrams(road: Transport) -> bool {
 }
 
 impl Resource {
-    /// Whether a lease fits the roads, or asks for none where its resource has none.
+    /// Whether a lease fits the roads, or asks for none where its resource has none and its kind needs none.
     pub(crate) fn fits(&self, request: &LeaseAllocRequest) -> bool {
-        match self.transports.is_empty() {
+        match self.transports.is_empty() && !rules(&request.terms).needs_transport() {
             true => request.transport == Transport::Auto,
             false => self.road(request).is_some(),
         }

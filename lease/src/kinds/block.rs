@@ -27,6 +27,10 @@ impl Rules for BlockTerms {
         format!("{what} is for leases of block storage and cannot be had for {kind}")
     }
 
+    fn needs_transport(&self) -> bool {
+        true
+    }
+
     fn misfit(&self, transport: Transport, read_only: bool) -> Option<&'static str> {
         // Both are NVMe-oF and FBBU.
         let nvmeof = matches!(

@@ -22,6 +22,10 @@ impl Rules for MemTerms {
         check_peers(&self.rdma_peers)
     }
 
+    fn needs_transport(&self) -> bool {
+        true
+    }
+
     fn misfit(&self, transport: Transport, _read_only: bool) -> Option<&'static str> {
         let fits = self.rdma_peers.is_empty() || self.takes_peers(transport);
         (!fits).then_some(NO_PEERS)

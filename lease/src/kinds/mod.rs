@@ -23,6 +23,11 @@ pub(crate) trait Rules {
         Ok(())
     }
 
+    /// Whether a lease is of no use without a transport.
+    fn needs_transport(&self) -> bool {
+        false
+    }
+
     /// Why a lease cannot go over this transport. `read_only`: the resource cannot be written.
     fn misfit(&self, _transport: Transport, _read_only: bool) -> Option<&'static str> {
         None

@@ -244,3 +244,16 @@ fn of_pages(pages: u64) -> LeaseAllocRequest {
         ..blocks(10, 0)
     }
 }
+
+/// Such as a read-only device where FBBU is not offered. Its leases would be of no use to anybody.
+#[test]
+fn a_pool_without_any_road_gives_no_leases() {
+    let without = Offer {
+        transports: vec![],
+        ..block_offer()
+    };
+    for road in [Auto, Udp] {
+        let said = bound(without.clone(), over_road(road)).unwrap_err();
+        assert!(said.contains("it has none"), "{said}");
+    }
+}

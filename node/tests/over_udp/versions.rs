@@ -15,10 +15,11 @@ fn put_journal(version: u8, state: &Path) {
     fs::write(state.join("journal.redb"), unpacked.expect("gzip").stdout).expect("written");
 }
 
-/// The machine, its memory and its pool are others: nothing that lived can go on, and what was told stays told.
+/// The machine, its memory and its pool are others: nothing that lived can go on, and what was told stays told. How
+/// long ago a lease ended is on record from version 4 on: those of the fixture are forgotten by now.
 #[tokio::test]
 async fn a_journal_of_a_version_before_is_opened_and_told_from() {
-    for version in [3, 4] {
+    for (version, told_of) in [(3, 6), (4, 3)] {
         let directory = tempfile::tempdir().expect("a directory");
         let settings = with_file(directory.path());
         put_journal(version, settings.state_dir());
@@ -50,7 +51,7 @@ async fn a_journal_of_a_version_before_is_opened_and_told_from() {
             (mem, LeasePhase::Expired),
             (block, LeasePhase::Revoked),
         ];
-        assert_eq!(told, expected, "version {version}");
+        assert_eq!(told, expected[..told_of], "version {version}");
         world.alloc(60).await;
         world.stop().await;
     }
