@@ -63,7 +63,7 @@ impl LeaseTable {
             .is_some()
         {
             let name = lease.tenant.clone();
-            self.arrived(&name);
+            self.arrived(id, &name);
         }
         Some(then)
     }

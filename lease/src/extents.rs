@@ -47,6 +47,10 @@ impl Extents {
         }
     }
 
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// Takes the length asked for, rounded up to the alignment; of stretches, from the shortest that is
     /// long enough.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
