@@ -17,6 +17,9 @@ const NOW: Now = Now {
     unix_ms: 1_700_000_000_000,
 };
 
+/// Breaks a rule.
+type Plant = fn(&mut Node);
+
 /// A table whose orders are all carried out, and what it said.
 struct Node {
     table: LeaseTable,
@@ -127,7 +130,7 @@ fn carried_out(order: Order) -> Option<Report> {
 
 #[test]
 fn a_look_at_everything_finds_each() {
-    let plants: [(Invariant, fn(&mut Node)); 9] = [
+    let plants: [(Invariant, Plant); 9] = [
         (Invariant::Overlap, |node| {
             node.lease(2).extent = node.lease(1).extent;
         }),
@@ -169,7 +172,7 @@ fn a_look_at_everything_finds_each() {
 
 #[test]
 fn what_does_not_add_up_when_a_lease_is_over_fences_its_resource() {
-    let plants: [(Invariant, fn(&mut Node)); 2] = [
+    let plants: [(Invariant, Plant); 2] = [
         (Invariant::Capacity, |node| {
             *node.table.held.get_mut(&ONE).unwrap() += PAGE;
         }),

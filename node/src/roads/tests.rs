@@ -96,7 +96,7 @@ impl Backend for Road {
     }
 
     fn extend(&self, _tag: Tag, _deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.does("extend").map_err(|_| AlreadyCut)
+        self.does("extend").map_err(|_on_purpose| AlreadyCut)
     }
 
     fn fenced(&self, _tag: Tag) {
