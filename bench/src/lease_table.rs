@@ -226,14 +226,27 @@ impl Subject {
         let mut orders = vec![];
         while let Some(effect) = self.table.poll_effect() {
             if let Effect::Order { order, .. } = effect {
-                orders.push(order);
+                orders.push(self.heard(order));
             }
         }
         orders
     }
 
     fn drop_effects(&mut self) {
-        while self.table.poll_effect().is_some() {}
+        while let Some(effect) = self.table.poll_effect() {
+            if let Effect::Order { order, .. } = effect {
+                self.heard(order);
+            }
+        }
+    }
+
+    /// Deadlines are acknowledged at once, as by a node whose paths are in its process.
+    fn heard(&mut self, order: Order) -> Order {
+        if let Order::Extend(tag, deadline) = order {
+            let agreed = Report::Extended(tag, deadline, Ok(()));
+            self.table.on_report(self.now, self.now.boot, agreed);
+        }
+        order
     }
 
     fn ask(&mut self, tenant: usize, fresh_id: LeaseId, request: Request) {

@@ -185,13 +185,6 @@ pub enum Outlives {
 }
 
 impl Outlives {
-    /// Whether a release that failed is tried again: what a lease was made is still there then, and what held it up may
-    /// go away.
-    #[must_use]
-    pub fn releases_later(self) -> bool {
-        self == Self::Machine
-    }
-
     /// Of an arena, whose bytes are in a file of their own or end with the process.
     #[must_use]
     pub fn arena(bytes_stay: bool) -> Self {
@@ -203,7 +196,7 @@ impl Outlives {
     }
 
     /// Whether an end of the process leaves something that was made for one lease alone, so that each is
-    /// cut and released by itself, and a release is written down when it is done.
+    /// cut and released by itself, a release is written down when it is done, and one that failed is tried again.
     #[must_use]
     pub fn leases_stay(self) -> bool {
         matches!(self, Self::Boot | Self::Machine)

@@ -204,6 +204,7 @@ impl LeaseTable {
         lease.granted_at_unix_ms = 0;
         self.journal(Change::RemoveLease(id));
         self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
+        self.fence_broken(now);
     }
 }
 

@@ -8,7 +8,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BootTime, Change, Event, Farewell, LeaseTable, Note, Now, Order, State, StepError,
+    BootTime, Change, Event, Farewell, Invariant, LeaseTable, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
     lease::{OldKey, Waiting},
     timers::Timer,
@@ -26,6 +26,7 @@ impl LeaseTable {
     /// because its report was not read yet.
     pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
         for _ in 0..most {
+            self.fence_broken(now);
             if let Some(timer) = self.deadlines.take_due(now.boot) {
                 self.deadline_is_due(now, timer);
             } else if let Some(timer) = self.patience.take_due(heard) {
@@ -203,6 +204,9 @@ impl LeaseTable {
 
     /// After the proof: who waited for a binding or for the end is told.
     pub(crate) fn tell_ended(&mut self, now: Now, id: LeaseId) {
+        if !self.may_tell_end(id) {
+            return;
+        }
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
@@ -256,7 +260,11 @@ impl LeaseTable {
             resource.fenced_leases.remove(&id);
             releases_again = resource.outlives.leases_stay();
         }
-        self.lives_no_more(&lease.tenant, id, lease.kind, lease.placement.amount());
+        self.change_held(&lease, false);
+        self.recount(lease.counted, None);
+        let amount = lease.placement.amount();
+        let counted = self.lives_no_more(&lease.tenant, id, lease.kind, amount);
+        self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");
         let fenced = lease.fault.is_some();
         if !lease.granted() {
             // Nobody was ever told of it.
@@ -314,5 +322,6 @@ impl LeaseTable {
         for id in ids {
             self.end(now, id, Event::Revoke, EndCause::NodeStopped, None);
         }
+        self.fence_broken(now);
     }
 }

@@ -63,7 +63,7 @@ impl LeaseTable {
             .is_some()
         {
             let name = lease.tenant.clone();
-            self.arrived(&name);
+            self.arrived(id, &name);
         }
         Some(then)
     }
@@ -81,7 +81,18 @@ impl LeaseTable {
         else {
             return self.note(Note::Stale(tag, "extended"));
         };
-        if let Err(refusal) = outcome {
+        let renews = matches!(
+            lease.extending.as_deref(),
+            Some(Extending {
+                then: Then::Renew { .. },
+                ..
+            })
+        );
+        // A lease that has lost its binding goes on without one, and nothing of it is open.
+        let is_bound = lease.binding.is_some() || !renews;
+        if let Err(refusal) = outcome
+            && is_bound
+        {
             self.note(Note::NotExtended(tag, StepError::new("extend", refusal)));
             return self.end(
                 now,

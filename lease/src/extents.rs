@@ -11,18 +11,22 @@ use crate::Extent;
 /// What is free of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
+    capacity: u64,
     align: u64,
     by_offset: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
+    free: u64,
 }
 
 impl Extents {
     /// Everything free. `align` is not 0; a tail shorter than `align` is never used.
     pub(crate) fn new(capacity: u64, align: u64) -> Self {
         let mut extents = Self {
+            capacity,
             align,
             by_offset: BTreeMap::new(),
             by_length: BTreeSet::new(),
+            free: 0,
         };
         extents.insert(0, capacity - capacity % align);
         extents
@@ -31,6 +35,16 @@ impl Extents {
     /// What one lease could get: the longest single stretch.
     pub(crate) fn longest(&self) -> u64 {
         self.by_length.last().map_or(0, |&(length, _)| length)
+    }
+
+    /// The same positions, and nobody has any.
+    pub(crate) fn all_free(&self) -> Self {
+        Self::new(self.capacity, self.align)
+    }
+
+    /// How much is free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
     }
 
     /// Takes the length asked for, rounded up to the alignment, from the shortest stretch that is long
@@ -95,11 +109,13 @@ impl Extents {
         }
         self.by_offset.insert(offset, length);
         self.by_length.insert((length, offset));
+        self.free += length;
     }
 
     fn remove(&mut self, offset: u64, length: u64) {
         self.by_offset.remove(&offset);
         self.by_length.remove(&(length, offset));
+        self.free -= length;
     }
 }
 

@@ -66,7 +66,7 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    fn fence_resource(&mut self, fence: FenceRecord) {
+    pub(crate) fn fence_resource(&mut self, fence: FenceRecord) {
         let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
             return;
         };

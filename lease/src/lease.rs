@@ -68,6 +68,12 @@ pub(crate) struct Lease {
     pub(crate) expires_at_unix_ms: u64,
     /// As they are set in the table: what time alone brings, and the end of the patience with a backend.
     pub(crate) timers: (Option<BootTime>, Option<BootTime>),
+    /// As it is counted in the table.
+    pub(crate) counted: Option<(State, bool)>,
+    /// The newest binding that an order has named.
+    pub(crate) ordered: Generation,
+    /// A binding was ordered, or an earlier run left one, and no cut of it is proved.
+    pub(crate) may_be_open: bool,
     /// Start of what the current state does; the last progress while releasing.
     pub(crate) since: BootTime,
     /// While cutting: it is ordered. What an earlier run left waits for its turn.

@@ -7,7 +7,7 @@ use fabricbios_wire::{
     Effective, EndCause, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType,
 };
 
-use crate::{Placement, Proof, State, StepError, Tag};
+use crate::{Invariant, Placement, Proof, State, StepError, Tag};
 
 /// What a request wanted, as far as the decision was about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +123,17 @@ pub enum Note {
     NotExtended(Tag, StepError),
     /// A key could not be retired; the lease is cut for it.
     KeyNotRetired(Tag, StepError),
+    /// An invariant of the table does not hold, which is a mistake in the program: the resource is fenced for it.
+    Broken {
+        /// Which invariant.
+        invariant: Invariant,
+        /// Of which lease.
+        lease_id: LeaseId,
+        /// Of which resource.
+        resource_id: ResourceId,
+        /// What was found.
+        detail: String,
+    },
     /// A report came for something that is over.
     Stale(Tag, &'static str),
 }

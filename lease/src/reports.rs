@@ -37,6 +37,7 @@ impl LeaseTable {
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
             Report::Condition(..) => {}
         }
+        self.fence_broken(now);
     }
 
     /// The lease that the report is about, if it is in one of the states that wait for it.
@@ -69,7 +70,7 @@ impl LeaseTable {
             self.note(Note::Stale(tag, "bound or rotated"));
             return false;
         };
-        self.arrived(&name);
+        self.arrived(tag.lease_id, &name);
         true
     }
 
@@ -115,6 +116,7 @@ impl LeaseTable {
         if !lease.step(event) {
             return;
         }
+        lease.may_be_open = false;
         if let Some(end) = &mut lease.end {
             end.proof = proof.into_steps();
         }

@@ -26,6 +26,7 @@ impl LeaseTable {
             self.catch_up(now, id);
         }
         let decision = self.decide(now, asked);
+        self.fence_broken(now);
         let answer = match decision {
             Ok(None) => return,
             Ok(Some(reply)) => Ok(reply),
@@ -83,6 +84,7 @@ impl LeaseTable {
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
         self.lives(&name, lease.id, lease.kind, lease.placement.amount());
         self.on_its_way(&name);
+        self.change_held(&lease, true);
         self.leases.insert(lease.id, lease);
         self.order(order);
         self.arm(asked.fresh_id);
@@ -110,6 +112,9 @@ impl LeaseTable {
             granted_at_unix_ms: 0,
             expires_at_unix_ms: 0,
             timers: (None, None),
+            counted: None,
+            ordered: Generation(0),
+            may_be_open: false,
             since: now.boot,
             cut_ordered: false,
             cut_moved: None,

@@ -14,6 +14,8 @@ pub(crate) struct Resource {
     pub(crate) capacity: u64,
     /// More can never be had in one lease.
     pub(crate) usable: u64,
+    /// All of it, as [`crate::room::Room::taken_by`] counts.
+    pub(crate) whole: u64,
     pub(crate) transports: Vec<Transport>,
     /// See [`Offer::outlives`].
     pub(crate) outlives: Outlives,
@@ -41,6 +43,7 @@ impl Resource {
             kind,
             capacity: offer.capacity,
             usable: free.most(false),
+            whole: free.free(),
             free,
             transports: offer.transports,
             outlives: offer.outlives,

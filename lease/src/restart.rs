@@ -173,15 +173,19 @@ impl LeaseTable {
             // The run before may have died between the deadline and its cut.
             lease.state = State::Cutting;
         }
+        lease.may_be_open = lease.bound_before;
         let state = lease.state;
+        self.change_held(&lease, true);
         self.lives(&tenant, id, record.resource_type, amount);
         self.leases.insert(id, lease);
         match state {
             State::Fenced => self.restore_fenced(now, record),
-            State::Grace => self.arm(id),
             State::Cutting => self.cut_once_more(now, id),
+            State::Grace => {}
             _ => self.bind_anew(now, id),
         }
+        self.arm(id);
+        self.fence_broken(now);
         if state != State::Fenced {
             self.note(Note::Adopted {
                 lease_id: id,
@@ -304,6 +308,9 @@ impl Lease {
             granted_at_unix_ms: record.granted_at_unix_ms,
             expires_at_unix_ms: record.expires_at_unix_ms,
             timers: (None, None),
+            counted: None,
+            ordered: Generation(0),
+            may_be_open: false,
             since: now.boot,
             cut_ordered: false,
             cut_moved: None,

@@ -63,6 +63,26 @@ impl Room {
         }
     }
 
+    /// How much is free, as [`Room::taken_by`] counts it.
+    pub(crate) fn free(&self) -> u64 {
+        match self {
+            Self::Stretches(extents) => extents.free(),
+            Self::Amounts { free, .. } => *free,
+            Self::Units(units) => units.free(),
+            Self::Vector { parts, .. } => parts.first().map_or(0, |first| first.free),
+        }
+    }
+
+    /// How much a placement takes: of a vector its first part, of units their places.
+    pub(crate) fn taken_by(&self, placement: &Placement) -> u64 {
+        match (self, placement) {
+            (Self::Units(units), Placement::Units { shared: false, .. }) => {
+                placement.amount() * units.places()
+            }
+            _ => placement.amount(),
+        }
+    }
+
     /// Takes what is needed, rounded up to the alignment.
     pub(crate) fn take(&mut self, need: Need) -> Option<Placement> {
         match self {
@@ -119,6 +139,17 @@ impl Room {
             }
             _ => {}
         }
+    }
+
+    /// Whether nobody holds what is another's, for all placements of the resource.
+    pub(crate) fn are_apart(&self, held: &[&Placement]) -> bool {
+        let mut nobody = match self {
+            Self::Stretches(extents) => Self::Stretches(extents.all_free()),
+            Self::Units(units) => Self::Units(units.all_free()),
+            // Amounts have no places.
+            Self::Amounts { .. } | Self::Vector { .. } => return true,
+        };
+        held.iter().all(|it| nobody.take_this(it))
     }
 
     /// A placement of an earlier run as this resource has it: before version 5 of the records every one was an

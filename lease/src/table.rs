@@ -16,6 +16,7 @@ use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType,
 use crate::{
     After, Availability, BootTime, Change, Effect, FenceRecord, Note, Offer, Order, Outlives,
     Policy, State, Ticket,
+    invariants::Broken,
     lease::Lease,
     rate::Rates,
     record::Ended,
@@ -66,6 +67,12 @@ pub struct LeaseTable {
     pub(crate) patience: Timers,
     /// When records of ended leases go.
     pub(crate) forget: Timers,
+    /// How many leases are in each state, with whether an earlier run told of their end.
+    pub(crate) census: BTreeMap<(State, bool), usize>,
+    /// What leases hold of each resource.
+    pub(crate) held: BTreeMap<ResourceId, u64>,
+    /// Invariants that failed in the step that is being done.
+    pub(crate) broken: Vec<Broken>,
     effects: VecDeque<Effect>,
 }
 
@@ -90,6 +97,9 @@ impl LeaseTable {
             deadlines: Timers::default(),
             patience: Timers::default(),
             forget: Timers::default(),
+            census: BTreeMap::new(),
+            held: BTreeMap::new(),
+            broken: Vec::new(),
             effects: VecDeque::new(),
         }
     }
@@ -153,12 +163,11 @@ impl LeaseTable {
     /// How many leases are in each state that is not over.
     #[must_use]
     pub fn census(&self) -> BTreeMap<State, usize> {
-        self.leases
-            .values()
-            .fold(BTreeMap::new(), |mut census, lease| {
-                *census.entry(lease.state).or_default() += 1;
-                census
-            })
+        let counted = self.census.iter().filter(|(_, number)| **number > 0);
+        counted.fold(BTreeMap::new(), |mut census, (&(state, _), number)| {
+            *census.entry(state).or_default() += number;
+            census
+        })
     }
 
     /// Leases whose access is not proven to have ended, and how far they are: `Fenced` where a cut or a
@@ -173,12 +182,10 @@ impl LeaseTable {
     /// and has not told to be clean does not count.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let unsettled = |lease: &Lease| match lease.state {
-            State::Rebinding => true,
-            State::Cutting => !lease.told_over,
-            _ => false,
-        };
-        !self.leases.values().any(unsettled)
+        let unsettled = [State::Rebinding, State::Cutting].map(|state| (state, false));
+        let told_over = (State::Rebinding, true);
+        let mut counts = unsettled.iter().chain([&told_over]);
+        counts.all(|is| self.census.get(is).is_none_or(|number| *number == 0))
     }
 
     /// Leases on record, alive or ended.
@@ -202,7 +209,10 @@ impl LeaseTable {
         self.effects.pop_front()
     }
 
-    pub(crate) fn order(&mut self, order: Order) {
+    pub(crate) fn order(&mut self, mut order: Order) {
+        if !self.may_order(&mut order) {
+            return;
+        }
         let lease = order.lease_id().and_then(|id| self.leases.get(&id));
         self.effects.push_back(Effect::Order {
             tenant: lease.map(|lease| lease.tenant.clone()),
@@ -239,8 +249,9 @@ impl LeaseTable {
 
 /// Book-keeping that every move shares.
 impl LeaseTable {
-    /// Sets the lease's timers as its state wants them. To be called after every change.
+    /// Sets the lease's timers as its state wants them, and counts it. To be called after every change.
     pub(crate) fn arm(&mut self, id: LeaseId) {
+        self.count(id);
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };

@@ -13,7 +13,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    Change, LeaseTable, Now,
+    Change, Invariant, LeaseTable, Now,
+    lease::Lease,
     record::Ended,
     timers::{Owner, Timer},
 };
@@ -30,6 +31,25 @@ pub(crate) struct Tenant {
     holds: BTreeMap<ResourceType, u64>,
     /// Binds and rotations that are ordered and not reported.
     on_their_way: usize,
+}
+
+impl Tenant {
+    /// Whether these leases are what is counted.
+    pub(crate) fn counts(&self, leases: &[&Lease]) -> bool {
+        let ids: BTreeSet<LeaseId> = leases.iter().map(|lease| lease.id).collect();
+        let outstanding = leases.iter().filter(|lease| lease.outstanding.is_some());
+        let mut holds: BTreeMap<ResourceType, u64> = BTreeMap::new();
+        for lease in leases {
+            *holds.entry(lease.kind).or_default() += lease.placement.amount();
+        }
+        let held = |kind: &ResourceType| holds.get(kind).copied().unwrap_or(0);
+        ids == self.live
+            && outstanding.count() == self.on_their_way
+            && self
+                .holds
+                .iter()
+                .all(|(kind, counted)| *counted == held(kind))
+    }
 }
 
 /// Quotas.
@@ -137,22 +157,22 @@ impl LeaseTable {
         *tenant.holds.entry(kind).or_default() += length;
     }
 
-    /// It has it no more.
+    /// It has it no more. `false`: it had less.
     pub(crate) fn lives_no_more(
         &mut self,
         name: &Arc<str>,
         id: LeaseId,
         kind: ResourceType,
         length: u64,
-    ) {
+    ) -> bool {
         let Some(tenant) = self.tenants.get_mut(name) else {
-            return;
+            return false;
         };
-        tenant.live.remove(&id);
-        if let Some(holds) = tenant.holds.get_mut(&kind) {
-            *holds = holds.saturating_sub(length);
-        }
+        let holds = tenant.holds.entry(kind).or_default();
+        let enough = tenant.live.remove(&id) && *holds >= length;
+        *holds = holds.saturating_sub(length);
         self.forget_idle(name);
+        enough
     }
 
     /// A bind or rotation of a live lease has been ordered.
@@ -162,10 +182,21 @@ impl LeaseTable {
         }
     }
 
-    /// It has been reported.
-    pub(crate) fn arrived(&mut self, name: &Arc<str>) {
-        if let Some(tenant) = self.tenants.get_mut(name) {
-            tenant.on_their_way = tenant.on_their_way.saturating_sub(1);
+    /// It has been reported, or is not to come.
+    pub(crate) fn arrived(&mut self, id: LeaseId, name: &Arc<str>) {
+        let tenant = self.tenants.get_mut(name);
+        let waits = tenant.is_some_and(|tenant| {
+            let left = tenant.on_their_way.checked_sub(1);
+            tenant.on_their_way = left.unwrap_or(0);
+            left.is_some()
+        });
+        if let Some(lease) = self.leases.get(&id).filter(|_| !waits).cloned() {
+            self.holds(
+                Invariant::Tenants,
+                &lease,
+                waits,
+                "nothing of its tenant was on its way",
+            );
         }
     }
 

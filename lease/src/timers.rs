@@ -89,6 +89,17 @@ impl Timers {
         turns.chain(self.first.first().map(|&(at, _)| at)).min()
     }
 
+    /// When a timer stands.
+    pub(crate) fn at(&self, owner: &Owner, timer: Timer) -> Option<BootTime> {
+        let mut its = self.owners.get(owner)?.timers.iter();
+        its.find(|(_, it)| *it == timer).map(|(at, _)| *at)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.owners.values().map(|its| its.timers.len()).sum()
+    }
+
     /// The earliest of one owner.
     pub(crate) fn first_of(&self, owner: &Owner) -> Option<Timer> {
         let first = self.owners.get(owner)?.timers.first();

@@ -32,6 +32,26 @@ impl Units {
         can.count() as u64
     }
 
+    /// So many places has a unit; who wants it alone takes all of them.
+    pub(crate) fn places(&self) -> u64 {
+        self.sharers.max(1).into()
+    }
+
+    /// Places that are free.
+    pub(crate) fn free(&self) -> u64 {
+        let free = |used: &Use| match *used {
+            Use::Alone => 0,
+            Use::SharedBy(leases) => self.places().saturating_sub(leases.into()),
+        };
+        self.used.values().map(free).sum()
+    }
+
+    /// The same units, and nobody has any.
+    pub(crate) fn all_free(&self) -> Self {
+        let numbers: Vec<u32> = self.used.keys().copied().collect();
+        Self::new(&numbers, self.sharers)
+    }
+
     fn can(&self, used: Use, shared: bool) -> bool {
         match used {
             Use::SharedBy(0) => !shared || self.sharers > 0,

@@ -76,7 +76,7 @@ impl Backends {
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
         let resource = Resource {
             provider,
-            releases_later: offer.outlives.releases_later(),
+            releases_later: offer.outlives.leases_stay(),
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),

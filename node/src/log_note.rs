@@ -88,6 +88,14 @@ pub(crate) fn log(note: &Note) {
         Note::KeyNotRetired(tag, error) => {
             tracing::error!(lease_id = %tag.lease_id, %error, "old key not retired; cutting");
         }
+        Note::Broken {
+            invariant,
+            lease_id,
+            resource_id,
+            detail,
+        } => {
+            tracing::error!(%invariant, %lease_id, %resource_id, detail, "a mistake in this program was found");
+        }
         Note::Stale(tag, what) => {
             tracing::debug!(lease_id = %tag.lease_id, generation = tag.generation.0, what, "stale");
         }

@@ -122,8 +122,8 @@ mod tests {
     use std::{fs, process::Command, time::Duration};
 
     use fabricbios_lease::{
-        Asked, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, State,
-        StepError, Ticket,
+        Asked, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Report,
+        State, StepError, Ticket,
     };
     use fabricbios_wire::{Reply, Request, Role, Transport};
 
@@ -260,9 +260,14 @@ mod tests {
         service::restore(&mut table, now, boot_id, recovered, true).unwrap();
         let mut orders = Vec::new();
         while let Some(effect) = table.poll_effect() {
-            if let Effect::Order { order, .. } = effect {
-                orders.push(order);
+            let Effect::Order { order, .. } = effect else {
+                continue;
+            };
+            if let Order::Extend(tag, deadline) = order {
+                let agreed = Report::Extended(tag, deadline, Ok(()));
+                table.on_report(now, now.boot, agreed);
             }
+            orders.push(order);
         }
         for (lease, phase) in leases[3..].iter().map(|it| (it.lease_id, it.ended)) {
             let asked = Asked {

@@ -45,7 +45,7 @@ impl Leased {
         let binding = backend
             .serve(tag, "bench", &file)
             .map_err(|error| anyhow!("{error:?}"))?;
-        backend.extend(tag, BootTime(u64::MAX)).unwrap();
+        backend.extend(tag, BootTime(u64::MAX))?;
         let coordinates = Coordinates {
             lease_id: tag.lease_id,
             dp_key: binding.dp_key.context("a binding without key")?,

@@ -49,7 +49,7 @@ impl Leased {
         let binding = backend
             .bind(&order, &Part::at(order.extent()))
             .map_err(|error| anyhow::anyhow!("{error:?}"))?;
-        backend.extend(tag, BootTime(u64::MAX)).unwrap();
+        backend.extend(tag, BootTime(u64::MAX))?;
         binding.dp_key.as_ref().context("a binding without key")?;
         Ok(Self {
             backend,

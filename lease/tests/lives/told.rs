@@ -314,3 +314,20 @@ fn a_grant_whose_paths_do_not_agree_is_none() {
         assert_eq!(world.available(), 16 * PAGE);
     }
 }
+
+/// What took its place was cut with it, where one of its paths did not open.
+#[test]
+fn a_lease_that_lost_its_binding_is_renewed_without_one() {
+    let mut world = World::lasting(&[Transport::Both]);
+    let tag = world.granted_over(Transport::Both, 10, 0);
+    world.rebind(tag.lease_id);
+    let second = world.bind_order().tag;
+    let lost = Report::Bind(second, Err(BindError::Lost(failed("bind"))));
+    world.report(lost);
+    world.pass_ms(9_000);
+    world.acknowledges = false;
+    let ticket = world.renew(tag.lease_id);
+    let deadline = deadline_in(&world, 10);
+    world.report(Report::Extended(second, deadline, Err(AlreadyCut)));
+    assert_eq!(world.lease(ticket).remaining_ms, 10_000);
+}

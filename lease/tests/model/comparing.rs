@@ -33,6 +33,7 @@ impl Pair {
 
     pub(super) fn compare(&mut self, effects: Vec<Effect>) {
         self.compare_effects(effects);
+        assert_eq!(self.table.check(), [], "invariants");
         let next = self.table.next_deadline();
         assert_eq!(next.map(|at| at.0), self.oracle.next_deadline(), "deadline");
         invariant_the_deadline_is_ahead(next, self.now.boot);

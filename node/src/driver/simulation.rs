@@ -230,6 +230,7 @@ impl Run {
 
     /// The table knows of everything that can be reached, and nothing can be for long after its time.
     fn check(&self) {
+        assert_eq!(self.driver.table.check(), [], "invariants");
         let uncut: BTreeMap<LeaseId, State> = self.driver.table.uncut().collect();
         let world = self.world.world();
         for (id, access) in &world.access {

@@ -83,7 +83,7 @@ impl Oracle {
             Life::InUse
                 if lease.extending.is_none() && lease.again_at.is_some_and(|at| at <= now) =>
             {
-                self.bind_again(at)
+                self.bind_again(at);
             }
             _ => {
                 lease.old = OldKey::Dying {

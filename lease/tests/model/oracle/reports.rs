@@ -26,7 +26,14 @@ impl Oracle {
                 };
                 match (self.at(*tag).filter(awaited), outcome) {
                     (Some(at), Ok(())) => self.extended(at),
-                    (Some(at), Err(AlreadyCut)) => self.cut(at, LeasePhase::Revoked),
+                    (Some(at), Err(AlreadyCut)) => {
+                        let lease = &self.leases[at];
+                        let renews = matches!(lease.extending, Some((_, Then::Renew { .. })));
+                        match renews && lease.bound.is_none() {
+                            true => self.extended(at),
+                            false => self.cut(at, LeasePhase::Revoked),
+                        }
+                    }
                     (None, _) => {}
                 }
             }
