@@ -1,5 +1,7 @@
 //! The provider with its store and paths in this process.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 #[path = "provider/cases.rs"]
 mod cases;
 #[path = "provider/world.rs"]

@@ -1,6 +1,8 @@
 //! The provider with its store and each of its paths behind a socket, as they would be in processes of their own: the
 //! same cases, and what a socket adds to them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 #[path = "provider/cases.rs"]
 mod cases;
 #[path = "provider/world.rs"]

@@ -137,7 +137,7 @@ impl Connection {
         write_frame(&self.socket, &frame).map_err(|error| gone(&error))?;
         drop(writing);
         loop {
-            let frame: Frame = outcome.recv().map_err(|_| gone(&"it is gone"))?;
+            let frame: Frame = outcome.recv().map_err(|_closed| gone(&"it is gone"))?;
             match frame.kind {
                 Kind::Progress => progress(),
                 _ => return Ok((decode(&frame.body)?, frame.descriptor)),

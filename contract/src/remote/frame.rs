@@ -24,6 +24,7 @@ pub const FRAME_BYTES_MAX: u32 = 32 << 20;
 const LENGTH: usize = 4;
 /// Version, kind, call.
 const HEAD: usize = 10;
+const HEAD_BYTES: u32 = 10;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
     let [l0, l1, l2, l3, version, kind, call @ ..] = head;
     let length = u32::from_le_bytes([l0, l1, l2, l3]);
     let body = length
-        .checked_sub(HEAD as u32)
+        .checked_sub(HEAD_BYTES)
         .filter(|_| length <= FRAME_BYTES_MAX);
     let body = body.ok_or_else(|| invalid(format!("a frame of {length} bytes")))?;
     if version != VERSION {

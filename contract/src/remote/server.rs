@@ -113,7 +113,7 @@ fn path_does(path: &dyn DataPath, asked: Asked) {
             answers.send(Kind::Outcome, &path.bind(&order, &part), None);
         }
         Call::Extend(tag, deadline) => {
-            answers.send(Kind::Outcome, &path.extend(tag, deadline), None)
+            answers.send(Kind::Outcome, &path.extend(tag, deadline), None);
         }
         Call::Fenced(tag) => answers.send(Kind::Outcome, &path.fenced(tag), None),
         Call::Rotate(tag) => answers.send(Kind::Outcome, &path.rotate(tag), None),

@@ -19,6 +19,9 @@ pub(crate) const EXTENT: Extent = Extent {
     length: 1 << 20,
 };
 
+/// A step that says that it has begun, and waits to be let on.
+type Held = (String, Sender<()>, Receiver<()>);
+
 /// What the fakes share.
 #[derive(Default)]
 pub(crate) struct Place {
@@ -26,7 +29,7 @@ pub(crate) struct Place {
     /// reached.
     there: Mutex<BTreeMap<(&'static str, LeaseId), bool>>,
     failing: Mutex<BTreeMap<String, BindError>>,
-    held: Mutex<Option<(String, Sender<()>, Receiver<()>)>>,
+    held: Mutex<Option<Held>>,
     done: Mutex<Vec<String>>,
 }
 
@@ -144,7 +147,7 @@ impl DataPath for FakePath {
         Ok(self.binding(!order.peers.is_empty()))
     }
     fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
-        self.does("extend").map_err(|_| AlreadyCut)
+        self.does("extend").map_err(|_planned| AlreadyCut)
     }
     fn fenced(&self, _: Tag) {
         self.does("fenced").unwrap();

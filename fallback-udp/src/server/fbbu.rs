@@ -48,8 +48,10 @@ impl FbbuConfig {
     pub const HALF_SENT_MAX: usize = 64 << 20;
 }
 
+type LookAt = dyn Fn(&Path) -> Result<(), StepError> + Send + Sync;
+
 /// See [`FbbuBackend::looking_first`].
-struct Look(Box<dyn Fn(&Path) -> Result<(), StepError> + Send + Sync>);
+struct Look(Box<LookAt>);
 
 impl fmt::Debug for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
