@@ -17,7 +17,7 @@ use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
 use fabricbios_node::{
     config::Settings,
-    memory::OfferedMemory,
+    memory,
     past::Past,
     service::{Offered, Service},
 };
@@ -82,16 +82,13 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         ..Settings::default()
     };
     let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
-    let offered = OfferedMemory::of(memory.offer(), memory.provider(), 1 << 30);
+    let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
     let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;
     let service = Service::start(
         &settings,
         &fabric,
         Past::open(&Program::of_this_process()?, &settings)?,
-        Offered {
-            memory: Some(offered),
-            blocks: None,
-        },
+        vec![offered],
     )?;
     let identity = Identity::load(fabric.admin_identity())?;
     let node = Node::connect_blocking(&service.local_addr().to_string(), &identity)?;

@@ -11,88 +11,32 @@ mod store;
 mod verdict;
 mod withheld;
 
-use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
+use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
-use fabricbios_helper::Supervisor;
-use fabricbios_lease::{BootTime, FenceScope, LeaseTable, Offer, Outlives, Tag};
+use fabricbios_lease::{BootTime, FenceScope, Offer, Outlives, Tag};
 use fabricbios_nvmet::{Guard, Target, TargetConfig};
-use fabricbios_wire::{BlockTerms, NodeId, NvmeofTransport, ResourceType, Transport};
+use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
 
 use crate::{
     clock,
     config::Settings,
     inventory::OfferedPool,
     nvme_host::{NvmeHost, refuse_taken},
-    past::Past,
+    providers::{Offered, OfferedResource, Opened, Opening},
     watchdog::Watchdog,
 };
 
 use ledger::JournalLedger;
 pub(crate) use others::ListExports;
-use pools::{OpenPool, Standing};
+use pools::OpenPool;
 use store::PoolStore;
 use withheld::Withheld;
 
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
-
-/// Block storage on offer.
-pub struct OfferedBlocks {
-    /// What inventories say of it.
-    pub pools: Vec<OfferedPool>,
-    /// What makes its leases real.
-    pub provider: Arc<Provider>,
-    offers: Vec<(Offer, Standing)>,
-    /// What ends access over NVMe-oF when this process cannot.
-    watchdog: Option<Watchdog>,
-}
-
-impl OfferedBlocks {
-    /// What the table may give out.
-    pub fn offers(&self) -> impl Iterator<Item = &Offer> {
-        self.offers.iter().map(|(offer, _)| offer)
-    }
-
-    /// Before leases on record are taken up: what they are of.
-    pub(crate) fn offer_known(&self, table: &mut LeaseTable) {
-        self.offer(table, Standing::has_leases);
-    }
-
-    /// Afterwards: the other pools, whose leases of before are over by that.
-    pub(crate) fn offer_anew(&self, table: &mut LeaseTable) {
-        self.offer(table, |standing| !standing.has_leases());
-    }
-
-    fn offer(&self, table: &mut LeaseTable, is_meant: impl Fn(Standing) -> bool) {
-        for (offer, standing) in self.offers.iter().filter(|(_, it)| is_meant(*it)) {
-            table.offer(ResourceType::Block, offer.clone());
-            if standing.is_withheld() {
-                table.withhold(offer.resource_id);
-            }
-        }
-    }
-
-    /// What is to end access when this process cannot, told of the leases that go on; `None`: nothing goes on then.
-    pub(crate) fn watched(&self, table: &LeaseTable) -> Option<&Watchdog> {
-        let watchdog = self.watchdog.as_ref()?;
-        for offer in self.offers() {
-            let reachable = table.reachable(offer.resource_id);
-            reachable.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
-        }
-        Some(watchdog)
-    }
-}
-
-impl fmt::Debug for OfferedBlocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfferedBlocks")
-            .field("offers", &self.offers)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What ends access over NVMe-oF when this process cannot, and hosts that only one tenant may name.
 #[derive(Debug)]
@@ -124,50 +68,49 @@ impl Guard for BlockGuard {
     }
 }
 
-/// The roads that are open, to be given back when the node has stopped.
-#[derive(Debug, Default)]
-pub struct OpenBlocks {
+/// The paths that are open, to be given back when the node has stopped.
+#[derive(Debug)]
+struct Paths {
     target: Option<Arc<Target>>,
     datagrams: Option<Arc<FbbuBackend>>,
 }
 
 /// Opens what `--block-pool`, `--nvmet` and `--fbbu-listen` ask for.
-pub fn open(
-    settings: &Settings,
-    node_id: NodeId,
-    past: &Past,
-    watchdog: &Watchdog,
-    supervisor: &Supervisor,
-) -> anyhow::Result<(Option<OfferedBlocks>, OpenBlocks)> {
-    let pools = pools::open(settings, node_id, past, supervisor)?;
+pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
+    let Opening {
+        settings,
+        past,
+        watchdog,
+        ..
+    } = *opening;
+    let pools = pools::open(opening)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        give_up::exports(open_target(settings, node_id, past, None, supervisor)?)?;
-        return Ok((None, OpenBlocks::default()));
+        give_up::exports(open_target(opening, false)?)?;
+        return Ok(Opened::nothing());
     }
     warn_without_rdma(settings);
     // In this order: a start that ends here leaves nothing in the kernel.
-    let roads = OpenBlocks {
-        datagrams: open_datagrams(settings, supervisor)?,
-        target: open_target(settings, node_id, past, Some(watchdog), supervisor)?,
+    let paths = Paths {
+        datagrams: open_datagrams(opening)?,
+        target: open_target(opening, true)?,
     };
-    if settings.nvmet.is_empty() && roads.datagrams.is_none() {
+    if settings.nvmet.is_empty() && paths.datagrams.is_none() {
         bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
     }
-    let watchdog = roads.target.is_some().then(|| watchdog.clone());
     let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
     let ledger = Arc::new(JournalLedger::new(past.writer(), records.collect()));
-    let mut provider = roads.provider();
-    let (mut offers, mut described) = (Vec::new(), Vec::new());
+    let mut provider = paths.provider();
+    let mut resources = Vec::new();
     for pool in pools {
         let OpenPool {
             resource_id,
             facts,
             pool,
-            standing,
+            continuity,
             ..
         } = pool;
-        let transports = roads.transports(facts.read_only);
+        let transports = paths.transports(facts.read_only);
         let offer = Offer {
             resource_id,
             capacity: facts.capacity,
@@ -178,11 +121,14 @@ pub fn open(
             layout: facts.layout.clone(),
             read_only: facts.read_only,
         };
-        offers.push((offer, standing));
-        described.push(OfferedPool {
-            resource_id,
-            facts,
-            transports,
+        resources.push(OfferedResource {
+            offer,
+            described: Arc::new(OfferedPool {
+                resource_id,
+                facts,
+                transports,
+            }),
+            continuity,
         });
         let store: Arc<dyn Store> = match pool {
             Ok(pool) => Arc::new(PoolStore::new(resource_id, pool, Arc::clone(&ledger))),
@@ -190,13 +136,19 @@ pub fn open(
         };
         provider = provider.with_store(resource_id, store);
     }
-    let offered = OfferedBlocks {
-        pools: described,
+    let offered = Offered {
+        kind: ResourceType::Block,
+        resources,
         provider: Arc::new(provider),
-        offers,
-        watchdog,
+        per_tenant_max: settings.block_per_tenant_max.map(|it| it.0),
+        watchdog: paths.target.is_some().then(|| watchdog.clone()),
+        ready: Box::new(|_| Ok(())),
+        changes: Vec::new(),
     };
-    Ok((Some(offered), roads))
+    Ok(Opened {
+        offered: Some(offered),
+        close: Box::new(|| paths.close()),
+    })
 }
 
 /// The port is tried until it works, which without a device is never.
@@ -216,13 +168,15 @@ fn warn_without_rdma(settings: &Settings) {
     );
 }
 
-fn open_target(
-    settings: &Settings,
-    node_id: NodeId,
-    past: &Past,
-    watchdog: Option<&Watchdog>,
-    supervisor: &Supervisor,
-) -> anyhow::Result<Option<Arc<Target>>> {
+/// `serves`: leases are to be served, and the watchdog is there for them.
+fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc<Target>>> {
+    let Opening {
+        settings,
+        node_id,
+        past,
+        watchdog,
+        supervisor,
+    } = *opening;
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
         tracing::info!("no block storage is leased over NVMe-oF; --nvmet tcp:ADDR:PORT does that");
@@ -237,7 +191,7 @@ fn open_target(
         supervisor: supervisor.clone(),
     };
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
-    if let Some(watchdog) = watchdog {
+    if serves {
         target = target.guarded_by(Arc::new(BlockGuard {
             watchdog: watchdog.clone(),
             hosts: settings.nvme_host.clone(),
@@ -247,10 +201,8 @@ fn open_target(
     Ok(Some(Arc::new(target)))
 }
 
-fn open_datagrams(
-    settings: &Settings,
-    supervisor: &Supervisor,
-) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
+fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
+    let (settings, supervisor) = (opening.settings, opening.supervisor);
     let Some(listen) = settings.fbbu_listen() else {
         return Ok(None);
     };
@@ -279,7 +231,7 @@ fn open_datagrams(
     }
 }
 
-impl OpenBlocks {
+impl Paths {
     /// NVMe-oF first, which may refuse; UDP is cut at once.
     fn provider(&self) -> Provider {
         let mut provider = Provider::new();
@@ -309,7 +261,7 @@ impl OpenBlocks {
     }
 
     /// Gives ports and socket back, when the node has stopped and nobody else uses them.
-    pub fn close(self) {
+    fn close(self) {
         if let Some(datagrams) = self.datagrams.and_then(Arc::into_inner) {
             datagrams.close();
         }

@@ -1,7 +1,11 @@
 //! What the node says it has: what was detected, overlaid with what the operator offers and what
 //! the table says is left of it.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use fabricbios_lease::{Availability, Condition};
 use fabricbios_pool::Facts;
@@ -47,12 +51,19 @@ pub struct Inventory {
     pub epoch: Epoch,
     /// What there is, offered or not.
     pub detected: Detected,
-    /// What is offered of memory.
-    pub arenas: Vec<OfferedArena>,
-    /// What is offered of block storage.
-    pub pools: Vec<OfferedPool>,
+    /// What is said of each resource on offer.
+    described: BTreeMap<ResourceId, Arc<dyn Described>>,
     /// Of what is offered, what does not do well.
-    pub degraded: BTreeSet<ResourceId>,
+    degraded: BTreeSet<ResourceId>,
+}
+
+/// What inventories say of a resource on offer.
+pub trait Described: fmt::Debug + Send + Sync {
+    /// Puts it in the place of what was merely detected; [`describe`] says what all kinds have.
+    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing);
+
+    /// Takes out what was detected and is told as part of this one.
+    fn hide(&self, detected: &mut Detected);
 }
 
 /// What the table and the backend say of an offered resource.
@@ -97,6 +108,24 @@ impl Standing {
 }
 
 impl Inventory {
+    /// Nothing is offered yet.
+    #[must_use]
+    pub fn new(node_id: NodeId, epoch: Epoch, detected: Detected) -> Self {
+        Self {
+            node_id,
+            epoch,
+            detected,
+            described: BTreeMap::new(),
+            degraded: BTreeSet::new(),
+        }
+    }
+
+    /// From now on this is said of a resource on offer.
+    pub fn describe(&mut self, id: ResourceId, described: Arc<dyn Described>) {
+        described.hide(&mut self.detected);
+        self.described.insert(id, described);
+    }
+
     /// It is otherwise with a resource.
     pub fn note(&mut self, id: ResourceId, condition: &Condition) {
         match condition {
@@ -137,12 +166,8 @@ impl Inventory {
     pub fn structured(&self, offered: &[Standing]) -> ResourceInventory {
         let mut inventory = self.detected.inventory(self.node_id, self.epoch);
         for standing in offered {
-            let id = standing.available.resource_id;
-            if let Some(arena) = self.arenas.iter().find(|arena| arena.resource_id == id) {
-                arena.overlay(&mut inventory, *standing);
-            }
-            if let Some(pool) = self.pools.iter().find(|pool| pool.resource_id == id) {
-                pool.overlay(&mut inventory, *standing);
+            if let Some(described) = self.described.get(&standing.available.resource_id) {
+                described.overlay(&mut inventory, *standing);
             }
         }
         inventory
@@ -159,8 +184,9 @@ impl Inventory {
     }
 }
 
-impl OfferedArena {
-    /// Puts the arena in the place of what was merely detected.
+impl Described for OfferedArena {
+    fn hide(&self, _detected: &mut Detected) {}
+
     fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
         let id = self.resource_id;
         inventory.mem_arenas.retain(|arena| arena.resource_id != id);
@@ -177,7 +203,13 @@ impl OfferedArena {
     }
 }
 
-impl OfferedPool {
+impl Described for OfferedPool {
+    /// A device on offer is told as a pool, not as what was merely found.
+    fn hide(&self, detected: &mut Detected) {
+        let is_its = |found: &str| self.facts.device.as_deref() == Some(found);
+        detected.blocks.retain(|found| !is_its(&found.name));
+    }
+
     fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
         let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
         let removable = if self.facts.removable {
@@ -197,7 +229,7 @@ impl OfferedPool {
 }
 
 /// What every kind of resource has beside its own fields.
-fn describe(
+pub fn describe(
     inventory: &mut ResourceInventory,
     standing: Standing,
     name: &str,

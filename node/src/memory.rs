@@ -1,6 +1,6 @@
 //! The memory that the operator offers: its bytes, and the roads over which they are reached.
 
-use std::{fmt, fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
+use std::{fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
 use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
@@ -9,7 +9,7 @@ use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Extent, Offer, StepError};
 use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
-use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType, Transport};
+use fabricbios_wire::{DATA_PAYLOAD_MAX, ResourceId, ResourceType, Transport};
 
 use crate::{
     clock,
@@ -18,77 +18,38 @@ use crate::{
     inventory::OfferedArena,
     journal::Change,
     past::Past,
+    providers::{Continuity, Offered, Opened, Opening},
     watchdog::Watchdog,
 };
 
-/// Memory on offer.
-pub struct OfferedMemory {
-    /// What the table may give out.
-    pub offer: Offer,
-    /// What inventories say of it.
-    pub arena: OfferedArena,
-    /// What makes its leases real.
-    pub provider: Arc<Provider>,
-    /// The bytes, where an earlier run may have left something in them.
-    pub used_before: Option<Arc<Arena>>,
-    /// Whether they are those of this node's last run.
-    pub is_known: bool,
-    /// What the journal has to say of the bytes from now on: written together with the ends of leases that they are
-    /// not those of, after the scrub. Until then the next start does not know them either.
-    pub mark: Option<Change>,
-    /// What ends access over RDMA when this process cannot.
-    pub watchdog: Option<Watchdog>,
+/// The memory of `provider` on offer. `message_bytes_max`: most bytes in one operation of its data plane.
+#[must_use]
+pub fn offered(offer: Offer, provider: Arc<Provider>, message_bytes_max: u32) -> Offered {
+    let arena = OfferedArena {
+        resource_id: offer.resource_id,
+        name: NAME.into(),
+        align_bytes: u32::try_from(offer.align).unwrap_or(u32::MAX),
+        message_bytes_max,
+        transports: offer.transports.clone(),
+    };
+    Offered::new(ResourceType::Mem, offer, Arc::new(arena), provider)
 }
 
-impl OfferedMemory {
-    /// The memory of `provider`. `message_bytes_max`: most bytes in one operation of its data plane.
-    #[must_use]
-    pub fn of(offer: Offer, provider: Arc<Provider>, message_bytes_max: u32) -> Self {
-        let arena = OfferedArena {
-            resource_id: offer.resource_id,
-            name: NAME.into(),
-            align_bytes: u32::try_from(offer.align).unwrap_or(u32::MAX),
-            message_bytes_max,
-            transports: offer.transports.clone(),
-        };
-        Self {
-            offer,
-            arena,
-            provider,
-            used_before: None,
-            is_known: false,
-            mark: None,
-            watchdog: None,
-        }
+/// Overwrites everything that no lease holds: what an earlier run did not get to.
+fn scrub_unheld(arena: &Arena, held: &[Extent]) -> anyhow::Result<()> {
+    let unheld = gaps(held, arena.bytes());
+    let bytes: u64 = unheld.iter().map(|gap| gap.length).sum();
+    tracing::info!(
+        bytes,
+        leases = held.len(),
+        "scrubbing what no lease of before holds"
+    );
+    for gap in unheld {
+        arena
+            .scrub(gap.offset, gap.length, &|| ())
+            .context("scrub the memory on offer")?;
     }
-
-    /// Overwrites everything that no lease holds: what an earlier run did not get to.
-    pub fn scrub_unheld(&self, held: &[Extent]) -> anyhow::Result<()> {
-        let Some(arena) = &self.used_before else {
-            return Ok(());
-        };
-        let unheld = gaps(held, arena.bytes());
-        let bytes: u64 = unheld.iter().map(|gap| gap.length).sum();
-        tracing::info!(
-            bytes,
-            leases = held.len(),
-            "scrubbing what no lease of before holds"
-        );
-        for gap in unheld {
-            arena
-                .scrub(gap.offset, gap.length, &|| ())
-                .context("scrub the memory on offer")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for OfferedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfferedMemory")
-            .field("offer", &self.offer)
-            .finish_non_exhaustive()
-    }
+    Ok(())
 }
 
 /// What of `0..end` lies in none of the extents, which may come in any order.
@@ -116,50 +77,64 @@ fn gaps(held: &[Extent], end: u64) -> Vec<Extent> {
 /// Name of the one memory resource of a node, detected or offered.
 const NAME: &str = "mem0";
 
-/// The roads that are open, to be given back when the node has stopped.
+/// The paths that are open, to be given back when the node has stopped.
 #[derive(Debug, Default)]
-pub struct OpenRoads {
+struct Paths {
     rdma: Option<Arc<RdmaBackend>>,
     udp: Option<Arc<FbmuBackend>>,
 }
 
 /// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a
 /// normal node that offers less; it says so once.
-pub fn open(
-    settings: &Settings,
-    node_id: NodeId,
-    past: &Past,
-    watchdog: &Watchdog,
-) -> anyhow::Result<(Option<OfferedMemory>, OpenRoads)> {
+pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
+    let Opening {
+        settings,
+        node_id,
+        past,
+        watchdog,
+        ..
+    } = *opening;
     let Some(bytes) = settings.mem_bytes else {
         tracing::info!("no memory is offered for lease; --mem-bytes SIZE offers some");
-        return Ok((None, OpenRoads::default()));
+        return Ok(Opened::nothing());
     };
     let resource_id = resource_id(&node_id, ResourceType::Mem, NAME);
     let arena = Arc::new(open_arena(settings, bytes.0)?);
-    let roads = OpenRoads {
+    let paths = Paths {
         rdma: open_rdma(settings, &arena, resource_id, watchdog)?,
         udp: open_udp(settings, &arena)?,
     };
-    let transports = roads.transports();
+    let transports = paths.transports();
     if transports.is_empty() {
         tracing::warn!("memory is not leasable on this node: no road leads to it");
-        return Ok((None, roads));
+        return Ok(Opened::nothing());
     }
     let store = ArenaStore::new(Arc::clone(&arena));
     let offer = store.offer(resource_id, transports);
-    let provider = roads.provider().with_store(resource_id, Arc::new(store));
+    let provider = paths.provider().with_store(resource_id, Arc::new(store));
     // Of memory without a file too: leases of it must not go on in a file that is offered after it.
     let (is_known, mark) = claim(&arena, settings.state_dir(), past, resource_id)?;
-    let used_before = arena.backing().outlives_process.then_some(arena);
-    let offered = OfferedMemory {
-        used_before,
-        is_known,
-        mark,
-        watchdog: roads.rdma.is_some().then(|| watchdog.clone()),
-        ..OfferedMemory::of(offer, Arc::new(provider), roads.message_bytes_max())
+    let outlives_process = arena.backing().outlives_process;
+    let mut offered = Offered {
+        per_tenant_max: settings.mem_per_tenant_max.map(|it| it.0),
+        watchdog: paths.rdma.is_some().then(|| watchdog.clone()),
+        changes: mark.into_iter().collect(),
+        ready: Box::new(move |held| match outlives_process {
+            true => {
+                let held = held.iter().map(|(_, placement)| placement.extent());
+                scrub_unheld(&arena, &held.collect::<Vec<_>>())
+            }
+            false => Ok(()),
+        }),
+        ..offered(offer, Arc::new(provider), paths.message_bytes_max())
     };
-    Ok((Some(offered), roads))
+    for resource in offered.resources.iter_mut().filter(|_| is_known) {
+        resource.continuity = Continuity::Known;
+    }
+    Ok(Opened {
+        offered: Some(offered),
+        close: Box::new(|| paths.close()),
+    })
 }
 
 /// Whether the bytes are as the leases in the journal left them, and what the journal has to say of them from now on, if
@@ -316,7 +291,7 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
     Ok(Some(Arc::new(backend)))
 }
 
-impl OpenRoads {
+impl Paths {
     /// RDMA first, which may refuse; UDP is cut at once.
     fn provider(&self) -> Provider {
         let mut provider = Provider::new();
@@ -346,7 +321,7 @@ impl OpenRoads {
     }
 
     /// Gives socket and device back, when the node has stopped and nobody else uses them.
-    pub fn close(self) {
+    fn close(self) {
         if let Some(udp) = self.udp {
             close(udp, "UDP socket", |udp| {
                 udp.close();

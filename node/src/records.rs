@@ -257,7 +257,7 @@ mod tests {
         };
         let last = recovered.last_boot_id.clone().unwrap();
         let boot_id = boot_id.unwrap_or(&last);
-        service::restore(&mut table, now, boot_id, recovered, true).unwrap();
+        service::restore(&mut table, now, boot_id, recovered, &|_| true).unwrap();
         let mut orders = Vec::new();
         while let Some(effect) = table.poll_effect() {
             let Effect::Order { order, .. } = effect else {

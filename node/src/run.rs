@@ -10,12 +10,12 @@ use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
-    block,
     config::Settings,
-    descriptors, helpers, memory,
+    descriptors, helpers,
     past::Past,
+    providers::{self, Opening},
     ready,
-    service::{Offered, Service},
+    service::Service,
     state_dir,
     watchdog::Watchdog,
 };
@@ -34,10 +34,13 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let past = Past::open(&program, &settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let watchdog = Watchdog::new(&program, settings.state_dir(), fabric.node_id())?;
-    let (memory, roads) = memory::open(&settings, fabric.node_id(), &past, &watchdog)?;
-    let (blocks, block_roads) =
-        block::open(&settings, fabric.node_id(), &past, &watchdog, &supervisor)?;
-    let offered = Offered { memory, blocks };
+    let (offered, close) = providers::open_all(&Opening {
+        settings: &settings,
+        node_id: fabric.node_id(),
+        past: &past,
+        watchdog: &watchdog,
+        supervisor: &supervisor,
+    })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -57,8 +60,8 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     });
     // What was told to stop at once leaves things as they are, to the next run.
     if !matches!(told_to, Ok(Told::StopAtOnce)) {
-        block_roads.close();
-        roads.close();
+        // The last one that was opened first.
+        close.into_iter().rev().for_each(|close| close());
     }
     match told_to? {
         Told::Drain(uncut) if !uncut.is_empty() => Err(not_cut(&uncut, settings.state_dir())),

@@ -3,27 +3,26 @@
 //! Nothing is advertised before what an earlier run left is known: the journal is read, leases that
 //! died are marked so, fences stand; then the control plane opens.
 
-use std::{collections::BTreeSet, io, net::SocketAddr, sync::Arc, thread, time::Duration};
+use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
 use fabricbios_lease::{EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Outlives, Policy};
-use fabricbios_wire::{LeaseId, ResourceType};
+use fabricbios_wire::{LeaseId, ResourceId, ResourceType};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     backends::Backends,
-    block::OfferedBlocks,
     clock,
     config::Settings,
     desk::Desk,
     detect::{self, Detected, Sources},
     driver::{Driver, Input, Machine},
     inventory::Inventory,
-    journal::Recovered,
+    journal::{Change, Recovered},
     mailbox::Sender,
-    memory::OfferedMemory,
     past::Past,
+    providers::{self, KINDS, Offered},
     records,
 };
 
@@ -32,15 +31,6 @@ const REQUESTS_QUEUED: usize = 1_024;
 
 /// How long goodbyes to clients may take.
 const GOODBYE: Duration = Duration::from_secs(2);
-
-/// What a node has to lease.
-#[derive(Debug, Default)]
-pub struct Offered {
-    /// `--mem-bytes`.
-    pub memory: Option<OfferedMemory>,
-    /// `--block-pool`.
-    pub blocks: Option<OfferedBlocks>,
-}
 
 /// A node that serves.
 #[derive(Debug)]
@@ -58,7 +48,7 @@ impl Service {
         settings: &Settings,
         fabric: &Fabric,
         past: Past,
-        mut offered: Offered,
+        mut offered: Vec<Offered>,
     ) -> anyhow::Result<Self> {
         let Past {
             mailbox,
@@ -67,7 +57,8 @@ impl Service {
             recovered,
         } = past;
         let epoch = recovered.epoch;
-        let mark = { offered.memory.as_mut() }.and_then(|it| it.mark.take());
+        let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
+        let changes: Vec<Change> = changes.collect();
         let (table, backends, inventory) =
             prepare(settings, fabric, recovered, offered, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
@@ -82,7 +73,7 @@ impl Service {
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine { backends, journal };
         let new = Driver::new(table, machine, inventory, mailbox);
-        let stopped = drive(new.telling(tell_settled).writing(mark))?;
+        let stopped = drive(new.telling(tell_settled).writing(changes))?;
         tokio::spawn(desk.serve(requests, driver.clone()));
         Ok(Self {
             server,
@@ -150,7 +141,7 @@ fn prepare(
     settings: &Settings,
     fabric: &Fabric,
     recovered: Recovered,
-    offered: Offered,
+    offered: Vec<Offered>,
     driver: Sender<Input>,
 ) -> anyhow::Result<(LeaseTable, Backends, Inventory)> {
     let detected = match settings.auto_detect {
@@ -160,118 +151,22 @@ fn prepare(
     for warning in &detected.warnings {
         tracing::warn!("{warning}");
     }
-    let mut inventory = Inventory {
-        node_id: fabric.node_id(),
-        epoch: recovered.epoch,
-        detected,
-        arenas: Vec::new(),
-        pools: Vec::new(),
-        degraded: BTreeSet::new(),
-    };
+    let mut inventory = Inventory::new(fabric.node_id(), recovered.epoch, detected);
     let mut backends = Backends::new(Arc::new(move |owner, report| {
         let at = clock::now().boot;
         driver.report(owner, Input::Report { at, report });
     }));
-    let mut table = LeaseTable::new(policy(settings, &inventory));
-    offered.list(&mut table);
+    let mut table = LeaseTable::new(policy(settings, &inventory, &offered));
+    offered.iter().for_each(|it| it.offer(&mut table, true));
     let (now, boot_id) = (clock::now(), clock::boot_id());
-    let is_known = offered.memory_is_known();
-    restore(&mut table, now, &boot_id, recovered, is_known)?;
-    if let Some(blocks) = &offered.blocks {
-        blocks.offer_anew(&mut table);
-    }
-    offered.watch_over(&table)?;
-    if let Some(memory) = offered.memory {
-        open_memory(memory, &table, &mut backends, &mut inventory)?;
-    }
-    if let Some(blocks) = offered.blocks {
-        open_blocks(blocks, &mut table, &mut backends, &mut inventory)?;
+    let is_known = |id| offered.iter().any(|it| it.knows(id));
+    restore(&mut table, now, &boot_id, recovered, &is_known)?;
+    offered.iter().for_each(|it| it.offer(&mut table, false));
+    providers::watch_over(&offered, &table)?;
+    for offered in offered {
+        offered.start(&mut table, &mut backends, &mut inventory)?;
     }
     Ok((table, backends, inventory))
-}
-
-impl Offered {
-    /// Has the table know what it may give out.
-    fn list(&self, table: &mut LeaseTable) {
-        if let Some(memory) = &self.memory {
-            table.offer(ResourceType::Mem, memory.offer.clone());
-        }
-        if let Some(blocks) = &self.blocks {
-            blocks.offer_known(table);
-        }
-    }
-
-    /// From here on leases end on time even if this process does not live to see it, or does not run. A node that cannot
-    /// promise this does not start as if it could.
-    fn watch_over(&self, table: &LeaseTable) -> anyhow::Result<()> {
-        let blocks = self.blocks.as_ref().and_then(|it| it.watched(table));
-        let memory = self.memory.as_ref().and_then(|it| it.watchdog.as_ref());
-        let Some(watchdog) = blocks.or(memory) else {
-            return Ok(());
-        };
-        watchdog.begin().context(
-            "without its watchdog, leases over RDMA and NVMe-oF would outlive a daemon that dies or hangs",
-        )
-    }
-
-    /// Whether the memory is that of the last run.
-    fn memory_is_known(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.is_known)
-    }
-}
-
-fn open_memory(
-    memory: OfferedMemory,
-    table: &LeaseTable,
-    backends: &mut Backends,
-    inventory: &mut Inventory,
-) -> anyhow::Result<()> {
-    let resource_id = memory.offer.resource_id;
-    memory.scrub_unheld(&table.held(resource_id).collect::<Vec<_>>())?;
-    backends.add(ResourceType::Mem, &memory.offer, memory.provider);
-    inventory.arenas.push(memory.arena);
-    Ok(())
-}
-
-/// What belongs to no lease on record goes before anything is advertised, or is fenced.
-fn open_blocks(
-    blocks: OfferedBlocks,
-    table: &mut LeaseTable,
-    backends: &mut Backends,
-    inventory: &mut Inventory,
-) -> anyhow::Result<()> {
-    let known = blocks
-        .offers()
-        .flat_map(|offer| table.holders(offer.resource_id));
-    let known: BTreeSet<LeaseId> = known.map(|(tag, _)| tag.lease_id).collect();
-    for stray in blocks.provider.reconcile(&known)? {
-        let fence = FenceRecord {
-            resource_id: stray.resource_id,
-            resource_type: ResourceType::Block,
-            lease_id: stray.lease_id,
-            since_unix_ms: clock::now().unix_ms,
-            reason: stray.why,
-            by_release: stray.is_cut,
-        };
-        // The remediation goes on with it at once.
-        table.restore_fence(clock::now(), fence, true);
-    }
-    for offer in blocks.offers() {
-        backends.add(ResourceType::Block, offer, blocks.provider.clone());
-        let unreleased = table.unreleased(offer.resource_id);
-        unreleased.for_each(|(tag, it)| backends.release_later(tag, it.clone()));
-    }
-    blocks.provider.tell_conditions(&backends.on_condition());
-    // A device on offer is told as a pool, not as what was merely found.
-    let devices: Vec<_> = blocks
-        .pools
-        .iter()
-        .filter_map(|it| it.facts.device.clone())
-        .collect();
-    let found = &mut inventory.detected.blocks;
-    found.retain(|found| !devices.contains(&found.name));
-    inventory.pools = blocks.pools;
-    Ok(())
 }
 
 /// Bounds of the control plane.
@@ -292,22 +187,29 @@ fn limits(settings: &Settings) -> Limits {
     }
 }
 
-fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
+fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Policy {
     let default = Policy::default();
     let cut_within = settings
         .cut_within_ms
         .map(|ms| Duration::from_millis(ms.into()));
-    let capacities = [
-        (ResourceType::Mem, settings.mem_per_tenant_max),
-        (ResourceType::Block, settings.block_per_tenant_max),
+    let capacities = offered.iter();
+    let leasable = [
+        ResourceType::Mem,
+        ResourceType::Block,
+        ResourceType::Cpu,
+        ResourceType::Net,
+        ResourceType::Gpu,
     ];
-    let capacities = capacities.into_iter();
+    let is_built = |kind: &ResourceType| {
+        let offers = offered.iter().any(|it| it.kind == *kind);
+        offers || KINDS.iter().any(|it| it.of == *kind)
+    };
     Policy {
         tenant_leases_max: settings
             .leases_per_tenant_max
             .map_or(default.tenant_leases_max, |most| most as usize),
         tenant_capacity_max: capacities
-            .filter_map(|(kind, most)| Some((kind, most?.0)))
+            .filter_map(|it| Some((it.kind, it.per_tenant_max?)))
             .collect(),
         tenant_requests_per_sec: settings
             .requests_per_tenant_max
@@ -316,7 +218,10 @@ fn policy(settings: &Settings, inventory: &Inventory) -> Policy {
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
         detected: inventory.kinds(),
-        not_built: vec![ResourceType::Cpu, ResourceType::Net, ResourceType::Gpu],
+        not_built: leasable
+            .into_iter()
+            .filter(|kind| !is_built(kind))
+            .collect(),
         ..default
     }
 }
@@ -331,21 +236,22 @@ fn may_be(now: Now, written_unix_ms: u64) -> bool {
 /// Clocks with a battery count whole seconds.
 const CLOCK_GRAIN_MS: u64 = 2_000;
 
-/// `is_known`: the memory on offer is that of the last run.
+/// `is_known`: whether a resource is that of the last run.
 pub(crate) fn restore(
     table: &mut LeaseTable,
     now: Now,
     boot_id: &str,
     recovered: Recovered,
-    is_known: bool,
+    is_known: &dyn Fn(ResourceId) -> bool,
 ) -> anyhow::Result<()> {
     let same_boot = recovered.last_boot_id.as_deref() == Some(boot_id);
     for (id, bytes) in recovered.leases {
         let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
-        // What stays for each lease does so whether the memory is that of the last run or not.
-        let outlives = table.outlives(record.resource_id);
+        let id = record.resource_id;
+        // What stays for each lease does so whether the resource is that of the last run or not.
+        let stays = table.outlives(id).is_some_and(Outlives::leases_stay);
         let run = EarlierRun {
-            same_boot: same_boot && (is_known || outlives.is_some_and(Outlives::leases_stay)),
+            same_boot: same_boot && (is_known(id) || stays),
             wall_clock_trusted: may_be(now, recovered.written_unix_ms),
         };
         table.restore_lease(now, record, run);

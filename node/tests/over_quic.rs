@@ -13,7 +13,7 @@ use fabricbios_helper::Program;
 use fabricbios_node::{
     clock,
     config::Settings,
-    memory::OfferedMemory,
+    memory,
     past::Past,
     service::{Offered, Service},
 };
@@ -40,19 +40,6 @@ fn settings(state_dir: &Path) -> Settings {
     }
 }
 
-/// A node that has nothing else.
-fn only(memory: OfferedMemory) -> Offered {
-    Offered {
-        memory: Some(memory),
-        blocks: None,
-    }
-}
-
-/// What the daemon starts processes from.
-fn program() -> Program {
-    Program::copy_of(Path::new(env!("CARGO_BIN_EXE_fabricbiosd"))).expect("memory")
-}
-
 impl World {
     async fn start(state_dir: &Path) -> Self {
         Self::with(&settings(state_dir)).await
@@ -60,11 +47,11 @@ impl World {
 
     async fn with(settings: &Settings) -> Self {
         let memory = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
-        let offered = OfferedMemory::of(memory.offer(), memory.provider(), 1 << 30);
+        let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
         let past = Past::open(&program(), settings).expect("a journal");
-        let service = Service::start(settings, &fabric, past, only(offered)).expect("a node");
+        let service = Service::start(settings, &fabric, past, vec![offered]).expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let operator = connect(&service, &identity).await;
         Self {

@@ -17,7 +17,12 @@ use super::{
     others::Others,
     verdict::{Known, Pledge, Verdict, forgotten},
 };
-use crate::{config::Settings, detect::resource_id, journal::Change, past::Past};
+use crate::{
+    config::Settings,
+    detect::resource_id,
+    journal::Change,
+    providers::{Continuity, Opening},
+};
 
 /// A pool as it is on offer, or is not.
 pub(super) struct OpenPool {
@@ -26,41 +31,18 @@ pub(super) struct OpenPool {
     /// Or why it cannot be had.
     pub(super) pool: Result<Pool, String>,
     pub(super) record: PoolRecord,
-    pub(super) standing: Standing,
-}
-
-/// How it is with a pool at the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// The leases on record are all that there are.
-    Known,
-    /// Taken, though its leases are not on record: those of before are over, whatever is on record.
-    Anew,
-    /// It cannot be had: its leases wait for it.
-    Absent,
-    /// It knows of grants that the journal does not: the journal is an older copy, and the leases in it
-    /// are over.
-    Ahead,
-}
-
-impl Standing {
-    pub(super) fn is_withheld(self) -> bool {
-        matches!(self, Self::Absent | Self::Ahead)
-    }
-
-    /// Leases on record go on.
-    pub(super) fn has_leases(self) -> bool {
-        matches!(self, Self::Known | Self::Absent)
-    }
+    pub(super) continuity: Continuity,
 }
 
 /// Every pool that is asked for, and the journal told of them: it is durable when this returns.
-pub(super) fn open(
-    settings: &Settings,
-    node_id: NodeId,
-    past: &Past,
-    supervisor: &Supervisor,
-) -> anyhow::Result<Vec<OpenPool>> {
+pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
+    let Opening {
+        settings,
+        node_id,
+        past,
+        supervisor,
+        ..
+    } = *opening;
     let known = Known::read(past)?;
     let taker = Taker {
         settings,
@@ -99,7 +81,7 @@ fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
     let offered = pools.iter().map(|pool| PoolRecord {
         // One that is taken anew has no leases until its first grant says so: should this start fail before
         // those of before are known to be over, the next one must not take them up.
-        was_offered: pool.standing.has_leases(),
+        was_offered: pool.continuity.has_leases(),
         ..pool.record.clone()
     });
     left.chain(offered).map(|record| record.put()).collect()
@@ -176,7 +158,7 @@ impl Taker<'_> {
         if verdict == Verdict::Ahead {
             let record = PoolRecord::of(facts, path, of_journal);
             let why = forgotten(of_pool, of_journal);
-            return Ok(self.withheld(path, &record, Standing::Ahead, why));
+            return Ok(self.withheld(path, &record, Continuity::Ahead, why));
         }
         let record = PoolRecord::of(facts, path, of_pool.max(of_journal));
         if verdict != Verdict::Trusted {
@@ -195,26 +177,26 @@ impl Taker<'_> {
             read_only = facts.read_only,
             "block storage is on offer"
         );
-        let standing = match verdict {
-            Verdict::Trusted => Standing::Known,
-            _ => Standing::Anew,
+        let continuity = match verdict {
+            Verdict::Trusted => Continuity::Known,
+            _ => Continuity::Anew,
         };
         let facts = facts.clone();
-        Ok(self.pool(record, facts, Ok(pool), standing))
+        Ok(self.pool(record, facts, Ok(pool), continuity))
     }
 
     fn absent(&self, path: &Path, record: &PoolRecord, why: &anyhow::Error) -> OpenPool {
-        self.withheld(path, record, Standing::Absent, format!("{why:#}"))
+        self.withheld(path, record, Continuity::Absent, format!("{why:#}"))
     }
 
     fn withheld(
         &self,
         path: &Path,
         record: &PoolRecord,
-        standing: Standing,
+        continuity: Continuity,
         why: String,
     ) -> OpenPool {
-        let leases = match standing.has_leases() {
+        let leases = match continuity.has_leases() {
             true => "they keep their blocks until it is back at a start",
             false => "they are over",
         };
@@ -226,7 +208,7 @@ impl Taker<'_> {
             name: path.display().to_string(),
             ..record.facts()
         };
-        self.pool(record.clone(), facts, Err(why), standing)
+        self.pool(record.clone(), facts, Err(why), continuity)
     }
 
     fn pool(
@@ -234,7 +216,7 @@ impl Taker<'_> {
         record: PoolRecord,
         facts: Facts,
         pool: Result<Pool, String>,
-        standing: Standing,
+        continuity: Continuity,
     ) -> OpenPool {
         let name = format!("{:032x}", record.identity);
         OpenPool {
@@ -242,7 +224,7 @@ impl Taker<'_> {
             facts,
             pool,
             record,
-            standing,
+            continuity,
         }
     }
 }

@@ -70,7 +70,7 @@ fn table(world: &World) -> LeaseTable {
         fences: world.fences.clone().into_iter().collect(),
         ..Recovered::default()
     };
-    service::restore(&mut table, world.now(), BOOT, recovered, true).unwrap();
+    service::restore(&mut table, world.now(), BOOT, recovered, &|_| true).unwrap();
     table
 }
 
@@ -80,14 +80,7 @@ fn start(world: &Simulated) -> Driver<Simulated> {
     let known: BTreeSet<LeaseId> = table.holders(POOL).map(|(tag, _)| tag.lease_id).collect();
     world.world().access.retain(|id, _| known.contains(id));
     world.world().used.retain(|id, _| known.contains(id));
-    let inventory = Inventory {
-        node_id: NodeId([0; 32]),
-        epoch: Epoch(2),
-        detected: Detected::default(),
-        arenas: Vec::new(),
-        pools: Vec::new(),
-        degraded: BTreeSet::new(),
-    };
+    let inventory = Inventory::new(NodeId([0; 32]), Epoch(2), Detected::default());
     let (mailbox, sender) = Mailbox::new().unwrap();
     world.world().driver = Some(sender);
     let mut driver = Driver::new(table, world.clone(), inventory, mailbox);

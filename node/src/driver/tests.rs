@@ -38,14 +38,7 @@ impl Scene {
             drop(reports.send(Input::Report { at, report }));
         }));
         backends.add(ResourceType::Mem, &memory.offer(), memory.provider());
-        let inventory = Inventory {
-            node_id: NodeId([0; 32]),
-            epoch: Epoch(1),
-            detected: Detected::default(),
-            arenas: Vec::new(),
-            pools: Vec::new(),
-            degraded: std::collections::BTreeSet::new(),
-        };
+        let inventory = Inventory::new(NodeId([0; 32]), Epoch(1), Detected::default());
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
             driver: Driver::new(table, Machine { backends, journal }, inventory, mailbox),

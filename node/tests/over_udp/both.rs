@@ -7,10 +7,7 @@ use fabricbios_client::Error;
 use fabricbios_contract::Provider;
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, FbmuBackend, FbmuConfig};
-use fabricbios_node::{
-    memory::{OfferedMemory, OpenRoads},
-    past::Past,
-};
+use fabricbios_node::{memory, past::Past, providers::Opened};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 
@@ -37,10 +34,14 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
         .with_store(ARENA, Arc::new(store))
         .with_path("RDMA", &[Transport::Rdma], rdma.clone())
         .with_path("UDP", &[Transport::Udp], Arc::new(udp.expect("a path")));
-    let offered = OfferedMemory::of(offer, Arc::new(provider), 1 << 30);
-    let (fabric, roads) = (fabric.expect("a fabric"), OpenRoads::default());
+    let offered = memory::offered(offer, Arc::new(provider), 1 << 30);
+    let fabric = fabric.expect("a fabric");
+    let opened = Opened {
+        offered: Some(offered),
+        ..Opened::nothing()
+    };
     let past = Past::open(&program(), &settings).expect("a journal");
-    let world = World::serve(&settings, &fabric, past, Some(offered), roads).await;
+    let world = World::serve(&settings, &fabric, past, opened).await;
     (world, rdma)
 }
 

@@ -137,9 +137,7 @@ async fn a_port_that_is_taken_is_told_with_its_flag() {
     };
     fs::create_dir(settings.state_dir()).expect("a directory");
     let past = Past::open(&program(), &settings).expect("a journal");
-    let watchdog =
-        Watchdog::new(&program(), directory.path(), NodeId([1; 32])).expect("a watchdog");
-    let opened = memory::open(&settings, NodeId([1; 32]), &past, &watchdog);
+    let opened = open(&settings, NodeId([1; 32]), &past);
     let error = opened.expect_err("taken");
     let error = format!("{error:#}");
     assert!(

@@ -10,13 +10,14 @@ use std::{
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
-use fabricbios_helper::Program;
-use fabricbios_lease::Extent;
+use fabricbios_helper::{Program, Supervisor};
+use fabricbios_lease::{Extent, Tag};
 use fabricbios_node::{
     config::Settings,
-    memory::{self, OfferedMemory, OpenRoads},
+    memory,
     past::Past,
-    service::{Offered, Service},
+    providers::{Opened, Opening},
+    service::Service,
     udp_listen::UdpListen,
     watchdog::Watchdog,
 };
@@ -35,7 +36,7 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 pub(crate) struct World {
     pub(crate) directory: PathBuf,
     pub(crate) service: Service,
-    pub(crate) roads: OpenRoads,
+    pub(crate) close: Box<dyn FnOnce()>,
     pub(crate) operator: Node,
 }
 
@@ -64,56 +65,62 @@ pub(crate) fn with_file(directory: &Path) -> Settings {
     }
 }
 
-/// Everything that a node has before it serves.
-fn open(settings: &Settings) -> (Fabric, Past, Option<OfferedMemory>, OpenRoads) {
-    let directory = settings.state_dir();
-    let fabric = Fabric::open_or_create(directory, SystemTime::now()).expect("a fabric");
+/// What a node has before it serves, for its memory.
+pub(crate) fn open(settings: &Settings, node_id: NodeId, past: &Past) -> anyhow::Result<Opened> {
+    memory::open(&Opening {
+        settings,
+        node_id,
+        past,
+        watchdog: &Watchdog::new(&program(), settings.state_dir(), node_id)?,
+        supervisor: &Supervisor::of_threads(Vec::new()),
+    })
+}
+
+fn begin(settings: &Settings) -> (Fabric, Past, Opened) {
+    let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now());
+    let fabric = fabric.expect("a fabric");
     let past = Past::open(&program(), settings).expect("a journal");
-    let watchdog = Watchdog::new(&program(), directory, fabric.node_id()).expect("a watchdog");
-    let opened = memory::open(settings, fabric.node_id(), &past, &watchdog);
-    let (memory, roads) = opened.expect("memory");
-    (fabric, past, memory, roads)
+    let opened = open(settings, fabric.node_id(), &past).expect("memory");
+    (fabric, past, opened)
 }
 
 /// A start that ends before it serves, when it has scrubbed what is in none of `left`.
 pub(crate) fn start_in_vain(settings: &Settings, left: &[Extent]) {
-    let (_, past, memory, roads) = open(settings);
-    let memory = memory.expect("memory on offer");
-    memory.scrub_unheld(left).expect("scrubbed");
-    drop((memory, past));
-    roads.close();
+    let (_, past, opened) = begin(settings);
+    let offered = opened.offered.expect("memory on offer");
+    let tag = Tag {
+        lease_id: LeaseId(1),
+        generation: Generation(1),
+        resource_id: ResourceId(1),
+    };
+    let held: Vec<_> = left.iter().map(|&it| (tag, it.into())).collect();
+    (offered.ready)(&held).expect("scrubbed");
+    drop(past);
+    (opened.close)();
 }
 
 impl World {
     pub(crate) async fn start(settings: Settings) -> Self {
-        let (fabric, past, memory, roads) = open(&settings);
-        Self::serve(&settings, &fabric, past, memory, roads).await
+        let (fabric, past, opened) = begin(&settings);
+        Self::serve(&settings, &fabric, past, opened).await
     }
 
     pub(crate) async fn serve(
         settings: &Settings,
         fabric: &Fabric,
         past: Past,
-        memory: Option<OfferedMemory>,
-        roads: OpenRoads,
+        opened: Opened,
     ) -> Self {
-        let service = Service::start(
-            settings,
-            fabric,
-            past,
-            Offered {
-                memory,
-                blocks: None,
-            },
-        )
-        .expect("a node");
+        let Opened { offered, close } = opened;
+        let service = Service::start(settings, fabric, past, offered.into_iter().collect());
+        let service = service.expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let address = service.local_addr().to_string();
         let operator = Node::connect(&address, &identity).await.expect("connected");
         Self {
             directory: settings.state_dir().to_owned(),
             service,
-            roads,
+            close,
             operator,
         }
     }
@@ -170,7 +177,7 @@ impl World {
         self.service.drain();
         self.service.stopped().await.expect("drained");
         self.service.close().await;
-        self.roads.close();
+        (self.close)();
     }
 
     /// As a crash would: nothing is taken back.
@@ -178,7 +185,7 @@ impl World {
         self.service.halt();
         self.service.stopped().await.expect("halted");
         self.service.close().await;
-        self.roads.close();
+        (self.close)();
     }
 }
 
