@@ -145,18 +145,15 @@ mod tests {
     }
 
     fn order(lease: u128, extent: Extent) -> BindOrder {
-        BindOrder {
-            tag: Tag {
+        BindOrder::new(
+            Tag {
                 lease_id: LeaseId(lease),
                 generation: Generation(1),
                 resource_id: ResourceId(1),
             },
-            placement: extent.into(),
-            transport: Transport::Udp,
-            peers: Vec::new(),
-            block: None,
-            adopts: false,
-        }
+            extent,
+            Transport::Udp,
+        )
     }
 
     fn begins_with(store: &ArenaStore) -> u8 {

@@ -119,12 +119,11 @@ impl Strand {
             resource_id: ARENA,
         };
         let order = BindOrder {
-            tag,
-            placement: self.extent.into(),
-            transport: Transport::Rdma,
-            peers: vec![self.client.peer()],
-            block: None,
-            adopts: false,
+            terms: MemTerms {
+                rdma_peers: vec![self.client.peer()],
+            }
+            .into(),
+            ..BindOrder::new(tag, self.extent, Transport::Rdma)
         };
         let start = Instant::now();
         self.provider

@@ -190,11 +190,9 @@ fn what_is_written_is_read_as_the_same() {
         found: vec![1, 2, 3],
     };
     let mut order = order(7, Transport::Both);
-    order.block = Some(BlockOrder {
-        tenant: "ann".into(),
-        terms: BlockTerms::default(),
-        grace: std::time::Duration::from_secs(3),
-    });
+    order.tenant = "ann".into();
+    order.terms = BlockTerms::default().into();
+    order.grace = std::time::Duration::from_secs(3);
     for call in [
         Call::Prepare(order.clone()),
         Call::Open(order.clone()),

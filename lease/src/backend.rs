@@ -4,7 +4,9 @@
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
 
-use fabricbios_wire::{BlockTerms, Generation, LeaseId, RdmaPeer, ResourceId, Transport};
+use fabricbios_wire::{
+    Generation, LeaseId, LeaseTerms, RdmaPeer, ResourceId, ResourceType, Transport,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Placement, StepError};
@@ -74,10 +76,13 @@ pub struct BindOrder {
     pub placement: Placement,
     /// Over which road; `Auto` where the lease has none.
     pub transport: Transport,
-    /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
-    pub peers: Vec<RdmaPeer>,
-    /// For a lease of blocks.
-    pub block: Option<BlockOrder>,
+    /// Whose it is: what a kind gives to one tenant alone, such as keys of a host, is never another's.
+    pub tenant: Arc<str>,
+    /// What was asked for, as it is enforced: of blocks read-only also where the resource can be nothing else, of memory
+    /// with the queue pairs that the client has by now.
+    pub terms: LeaseTerms,
+    /// How long the contents are kept after the term.
+    pub grace: Duration,
     /// An earlier run of the node bound this lease, and it goes on: what is still there of that binding
     /// and works as it should is kept as it is, also under a client that uses it; what is missing is
     /// made again with the same names and keys. Where the bytes are is known from then; they are not
@@ -86,22 +91,30 @@ pub struct BindOrder {
 }
 
 impl BindOrder {
+    /// Of nobody in particular, and without a grace time.
+    pub fn new(tag: Tag, placement: impl Into<Placement>, transport: Transport) -> Self {
+        Self {
+            tag,
+            placement: placement.into(),
+            transport,
+            tenant: "".into(),
+            terms: LeaseTerms::plain(ResourceType::Mem),
+            grace: Duration::ZERO,
+            adopts: false,
+        }
+    }
+
+    /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
+    #[must_use]
+    pub fn peers(&self) -> &[RdmaPeer] {
+        self.terms.rdma_peers()
+    }
+
     /// See [`Placement::extent`].
     #[must_use]
     pub fn extent(&self) -> Extent {
         self.placement.extent()
     }
-}
-
-/// What a lease of blocks needs beside its place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockOrder {
-    /// Whose it is: keys of a host NQN belong to one tenant.
-    pub tenant: Arc<str>,
-    /// What was asked for; `read_only` also where the resource can be nothing else.
-    pub terms: BlockTerms,
-    /// How long the contents are kept after the term.
-    pub grace: Duration,
 }
 
 /// Why there is no new binding. Unless the word is `Lost` or `Stranded`, the one before, with all its keys, is as it

@@ -6,7 +6,7 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
-    Asked, BindError, BindOrder, BlockOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
+    Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
     Tag,
     config::{CUT_PATIENCES, OVERLAP_MS_MAX},
     extending::Then,
@@ -257,12 +257,9 @@ impl Lease {
             tag: self.tag(),
             placement: self.placement.clone(),
             transport: self.effective.transport.unwrap_or_default(),
-            peers: self.peers.clone(),
-            block: self.terms().block().map(|terms| BlockOrder {
-                tenant: self.tenant.clone(),
-                terms: terms.clone(),
-                grace: self.grace,
-            }),
+            tenant: self.tenant.clone(),
+            terms: self.terms().into_owned().with_rdma_peers(&self.peers),
+            grace: self.grace,
             adopts: self.bound_before,
         })
     }

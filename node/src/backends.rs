@@ -129,7 +129,7 @@ impl Backends {
             }
             Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
             // What needs no answer from the network does not wait behind what does.
-            Order::Bind(BindOrder { ref peers, .. }) if peers.is_empty() => &preparing,
+            Order::Bind(ref order) if order.peers().is_empty() => &preparing,
             Order::Rotate(_) => &preparing,
             Order::Bind(_) => &of_kind.opening,
             Order::Release(..) | Order::Reset(..) => &cleaning,

@@ -302,7 +302,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 })
                 .map(|bind| {
-                    let read_only = bind.block.map(|block| block.terms.read_only);
+                    let read_only = bind.terms.block().map(|terms| terms.read_only);
                     (read_only, bind.placement, bind.adopts)
                 })
                 .collect();

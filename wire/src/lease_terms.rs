@@ -72,6 +72,15 @@ impl LeaseTerms {
         }
     }
 
+    /// The same with these queue pairs of the client, where the kind takes any.
+    #[must_use]
+    pub fn with_rdma_peers(mut self, peers: &[RdmaPeer]) -> Self {
+        if let Self::Mem(terms) = &mut self {
+            terms.rdma_peers = peers.to_vec();
+        }
+        self
+    }
+
     /// The terms of block storage.
     #[must_use]
     pub fn block(&self) -> Option<&BlockTerms> {

@@ -35,17 +35,14 @@ impl Leased {
             generation: Generation(1),
             resource_id: ARENA,
         };
-        let order = BindOrder {
+        let order = BindOrder::new(
             tag,
-            placement: Placement::Stretch(Extent {
+            Placement::Stretch(Extent {
                 offset: 0,
                 length: bytes,
             }),
-            transport: Transport::Udp,
-            peers: Vec::new(),
-            block: None,
-            adopts: false,
-        };
+            Transport::Udp,
+        );
         let binding = backend
             .bind(&order, &Part::at(order.extent()))
             .map_err(|error| anyhow::anyhow!("{error:?}"))?;

@@ -42,14 +42,7 @@ impl Memory {
     }
 
     pub(crate) fn bind(&self, generation: u32) {
-        let order = BindOrder {
-            tag: tag(generation),
-            placement: EXTENT.into(),
-            transport: Transport::Udp,
-            peers: Vec::new(),
-            block: None,
-            adopts: false,
-        };
+        let order = BindOrder::new(tag(generation), EXTENT, Transport::Udp);
         let binding = self.backend.bind(&order, &Part::at(EXTENT)).unwrap();
         self.backend.extend(order.tag, BootTime(u64::MAX)).unwrap();
         let mut told = self.told.lock().unwrap();

@@ -197,7 +197,7 @@ fn keys_change_on_the_paths_that_have_one() {
 fn a_queue_pair_that_waits_for_its_client_survives_a_new_udp_key() {
     let world = World::new();
     let waiting = BindOrder {
-        peers: Vec::new(),
+        terms: MemTerms::default().into(),
         ..order(1, Transport::Both)
     };
     let bound = world.provider.bind(&waiting).unwrap();

@@ -144,7 +144,7 @@ impl DataPath for FakePath {
         self.does("bind")?;
         let key = (self.name, order.tag.lease_id);
         self.place.there.lock().unwrap().insert(key, true);
-        Ok(self.binding(!order.peers.is_empty()))
+        Ok(self.binding(!order.peers().is_empty()))
     }
     fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
         self.does("extend").map_err(|_planned| AlreadyCut)
@@ -302,16 +302,15 @@ pub(crate) fn tag(generation: u32) -> Tag {
 
 pub(crate) fn order(generation: u32, transport: Transport) -> BindOrder {
     BindOrder {
-        tag: tag(generation),
-        placement: EXTENT.into(),
-        transport,
-        peers: vec![RdmaPeer {
-            qpn: 1,
-            psn: 1,
-            gid: [9; 16],
-            path_mtu: 0,
-        }],
-        block: None,
-        adopts: false,
+        terms: MemTerms {
+            rdma_peers: vec![RdmaPeer {
+                qpn: 1,
+                psn: 1,
+                gid: [9; 16],
+                path_mtu: 0,
+            }],
+        }
+        .into(),
+        ..BindOrder::new(tag(generation), EXTENT, transport)
     }
 }

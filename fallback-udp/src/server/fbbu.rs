@@ -161,13 +161,13 @@ impl DataPath for FbbuBackend {
             return Err(BindError::Refused(StepError::new("open blocks", detail)));
         };
         (self.look.0)(&volume.path).map_err(BindError::Stranded)?;
-        let block = order.block.as_ref();
-        let read_only = volume.read_only || block.is_some_and(|it| it.terms.read_only);
+        let read_only = order.terms.block().is_some_and(|it| it.read_only);
+        let read_only = volume.read_only || read_only;
         let volume = Volume {
             read_only,
             ..volume.clone()
         };
-        self.serve(order.tag, block.map_or("", |it| &it.tenant), &volume)
+        self.serve(order.tag, &order.tenant, &volume)
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {

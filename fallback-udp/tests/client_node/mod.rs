@@ -46,17 +46,14 @@ impl Node {
         };
         let backend = FbmuBackend::open(config).unwrap();
         self.address = backend.local_addr();
-        let order = BindOrder {
-            tag: self.tag(),
-            placement: Placement::Stretch(Extent {
+        let order = BindOrder::new(
+            self.tag(),
+            Placement::Stretch(Extent {
                 offset: 0,
                 length: self.arena.bytes(),
             }),
-            transport: Transport::Udp,
-            peers: Vec::new(),
-            block: None,
-            adopts: false,
-        };
+            Transport::Udp,
+        );
         self.binding = backend.bind(&order, &Part::at(order.extent())).unwrap();
         backend.extend(self.tag(), BootTime(u64::MAX)).unwrap();
         self.backend = Some(backend);

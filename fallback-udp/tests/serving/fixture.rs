@@ -135,14 +135,7 @@ pub(crate) fn extent(number: u128) -> Extent {
 }
 
 pub(crate) fn order(number: u128, generation: u32) -> BindOrder {
-    BindOrder {
-        tag: tag(number, generation),
-        placement: extent(number).into(),
-        transport: Transport::Udp,
-        peers: Vec::new(),
-        block: None,
-        adopts: false,
-    }
+    BindOrder::new(tag(number, generation), extent(number), Transport::Udp)
 }
 
 pub(crate) fn now() -> BootTime {

@@ -18,7 +18,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
             length: 2 * PAGE
         }
     );
-    assert_eq!(order.peers, [peer()]);
+    assert_eq!(order.peers(), [peer()]);
     world.pass_ms(700);
     world.report(Report::Bind(order.tag, Ok(binding(7))));
     let info = world.lease(ticket);
@@ -74,7 +74,7 @@ fn a_second_bind_that_fails_leaves_what_was_bound_as_it_was() {
             peers: vec![elsewhere],
         });
         let order = world.bind_order();
-        assert_eq!(order.peers, [elsewhere]);
+        assert_eq!(order.peers(), [elsewhere]);
         world.report(Report::Bind(order.tag, Err(error)));
         let refusal = world.refusal(ticket);
         assert!(refusal.message.contains("goes on"), "{refusal:?}");

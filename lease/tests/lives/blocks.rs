@@ -56,7 +56,7 @@ fn a_read_only_lease_goes_over_fbbu_and_over_nothing_else() {
         let order = bound(fixed(), wanted).unwrap();
         assert_eq!(order.transport, Udp);
         assert!(
-            order.block.unwrap().terms.read_only,
+            order.terms.block().unwrap().read_only,
             "it can be nothing else"
         );
     }
@@ -110,12 +110,10 @@ fn what_is_enforced_is_told_and_ordered() {
     wanted.grace_secs = 5;
     let ticket = world.ask(Request::LeaseAlloc(wanted.clone()));
     let order = world.bind_order();
-    let ordered = BlockOrder {
-        tenant: "alice".into(),
-        terms: block_terms(&mut wanted).clone(),
-        grace: std::time::Duration::from_secs(5),
-    };
-    assert_eq!((order.block, order.adopts), (Some(ordered), false));
+    let terms = block_terms(&mut wanted).clone();
+    assert_eq!((&*order.tenant, order.terms), ("alice", terms.into()));
+    let grace = std::time::Duration::from_secs(5);
+    assert_eq!((order.grace, order.adopts), (grace, false));
     world.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 7))));
     let told = world.lease(ticket).effective;
     assert!(told.mutual_auth && !told.read_only, "{told:?}");

@@ -78,12 +78,12 @@ fn on_the_same_boot_a_lease_goes_on_as_it_was() {
     let order = after.bind_order();
     assert!(order.adopts, "a client may be using it");
     assert_eq!(order.transport, NvmeTcp);
-    let block = order.block.clone().unwrap();
+    let terms = block_terms(&mut wanted).clone();
     assert_eq!(
-        (&*block.tenant, block.terms),
-        ("alice", block_terms(&mut wanted).clone())
+        (&*order.tenant, order.terms.clone()),
+        ("alice", terms.into())
     );
-    assert_eq!(block.grace, Duration::from_secs(5));
+    assert_eq!(order.grace, Duration::from_secs(5));
     assert_eq!(order.extent(), extent(&before, tag));
     assert_eq!(holders(&after), [(order.tag, order.extent())]);
     let binding = block_binding_over(NvmeTcp, 7);

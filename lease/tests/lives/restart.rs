@@ -66,7 +66,7 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
     let mut after = restart(&before);
     let order = after.bind_order();
     assert_eq!(order.tag.generation, tag.generation.next());
-    assert_eq!((order.transport, order.peers.len()), (UDP, 0));
+    assert_eq!((order.transport, order.peers().len()), (UDP, 0));
     let deadline = BootTime(after.now.boot.0 + 6_000_000_000);
     assert_eq!(after.said(), Order::Extend(order.tag, deadline));
     assert_eq!(held(&after), [order.extent()]);
@@ -105,7 +105,7 @@ fn a_lease_over_both_roads_goes_on_without_its_queue_pairs() {
     before.report(Report::Bind(tag, Ok(binding_over(Transport::Both, 7))));
     let mut after = restart(&before);
     let order = after.bind_order();
-    assert_eq!((order.transport, order.peers.len()), (Transport::Both, 0));
+    assert_eq!((order.transport, order.peers().len()), (Transport::Both, 0));
     let mut without = binding_over(Transport::Both, 8);
     without.rdma.as_mut().unwrap().rkey = None;
     after.report(Report::Bind(order.tag, Ok(without)));

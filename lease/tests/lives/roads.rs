@@ -44,7 +44,7 @@ fn every_queue_pair_goes_into_the_order() {
     wanted = wanted.with_terms(to_peers(peers.clone()));
     world.ask(Request::LeaseAlloc(wanted));
     let order = world.bind_order();
-    assert_eq!(order.peers, peers);
+    assert_eq!(order.peers(), peers);
     world.report(Report::Bind(order.tag, Ok(binding(7))));
     world.ask(Request::LeaseBind {
         lease_id: order.tag.lease_id,
@@ -156,7 +156,7 @@ fn what_gives_a_key_to_a_lease_without_one_is_told_and_works() {
             _ => world.rebind(tag.lease_id),
         };
         let order = world.bind_order();
-        assert_eq!(order.peers.is_empty(), name == "LEASE_ROTATE");
+        assert_eq!(order.peers().is_empty(), name == "LEASE_ROTATE");
         assert_eq!(order.tag.generation, bind.generation.next());
         world.report(Report::Bind(order.tag, Ok(binding_over(road, 9))));
         assert_eq!(dp_key(world.lease(ticket)), Some(&DpKey([9; 32])));

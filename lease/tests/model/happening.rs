@@ -266,7 +266,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
     match order {
         Order::Bind(order) if matches!(outcome, Outcome::Moving) => Report::BindProgress(order.tag),
         Order::Bind(order) => {
-            let rkey = (!order.peers.is_empty()).then_some(number);
+            let rkey = (!order.peers().is_empty()).then_some(number);
             Report::Bind(
                 order.tag,
                 bound(binding(order.tag, order.transport, rkey, number)),

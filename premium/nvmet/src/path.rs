@@ -37,7 +37,7 @@ impl Target {
 impl DataPath for Target {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let refused = |step: &'static str, why| BindError::Refused(StepError::new(step, why));
-        let (Some(block), Some(volume)) = (&order.block, &part.volume) else {
+        let (Some(terms), Some(volume)) = (order.terms.block(), &part.volume) else {
             return Err(refused(
                 "publish",
                 format!("{}: it has no blocks", order.tag),
@@ -45,17 +45,17 @@ impl DataPath for Target {
         };
         if let Some(guard) = &self.guard {
             check_watched(guard.watches(), order)?;
-            let admitted = guard.admits(order.tag, &block.tenant, &block.terms);
+            let admitted = guard.admits(order.tag, &order.tenant, terms);
             admitted.map_err(|why| refused("host", why))?;
         }
         let nvmeof = self.publish(&Export {
             tag: order.tag,
-            tenant: Arc::clone(&block.tenant),
-            terms: block.terms.clone(),
+            tenant: Arc::clone(&order.tenant),
+            terms: terms.clone(),
             volume: volume.path.clone(),
             block_bytes: volume.block_bytes,
             transport: order.transport,
-            grace: block.grace,
+            grace: order.grace,
         })?;
         let block_bytes = u64::from(volume.block_bytes.max(1));
         let limits = Limits {
@@ -140,16 +140,16 @@ mod tests {
 
     fn order(generation: u32, adopts: bool) -> BindOrder {
         BindOrder {
-            tag: Tag {
-                lease_id: LeaseId(1),
-                generation: Generation(generation),
-                resource_id: ResourceId(7),
-            },
-            placement: Placement::Amount(1 << 20),
-            transport: Transport::NvmeTcp,
-            peers: Vec::new(),
-            block: None,
             adopts,
+            ..BindOrder::new(
+                Tag {
+                    lease_id: LeaseId(1),
+                    generation: Generation(generation),
+                    resource_id: ResourceId(7),
+                },
+                Placement::Amount(1 << 20),
+                Transport::NvmeTcp,
+            )
         }
     }
 

@@ -17,7 +17,7 @@ use fabricbios_contract::{
     remote::{RemotePath, serve_path},
     stray_tag,
 };
-use fabricbios_lease::{BindError, BindOrder, BlockOrder, Farewell, Placement, Proof};
+use fabricbios_lease::{BindError, BindOrder, Farewell, Placement, Proof};
 use fabricbios_nvmet::{Export, STEPS, Shutter, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
@@ -156,12 +156,9 @@ fn a_lease_lives_and_ends_over_a_socket() {
         tag: tag(1, 1),
         placement: Placement::Amount(16 << 20),
         transport: whole.transport,
-        peers: Vec::new(),
-        block: Some(BlockOrder {
-            tenant: whole.tenant,
-            terms: whole.terms,
-            grace: whole.grace,
-        }),
+        tenant: whole.tenant,
+        terms: whole.terms.into(),
+        grace: whole.grace,
         adopts: false,
     };
     let part = Part {

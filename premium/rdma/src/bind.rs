@@ -73,7 +73,7 @@ impl RdmaBackend {
     ) -> Result<(Parts, Before), BindError> {
         let tag = order.tag;
         loop {
-            match slot.begin_bind(tag.generation, !order.peers.is_empty()) {
+            match slot.begin_bind(tag.generation, !order.peers().is_empty()) {
                 BindStep::Fresh => return self.fresh(slot, (order, extent), Before::Nothing),
                 BindStep::Beside => return self.fresh(slot, (order, extent), Before::InUse),
                 BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
@@ -95,7 +95,7 @@ impl RdmaBackend {
         (order, extent): (&BindOrder, Extent),
         before: Before,
     ) -> Result<(Parts, Before), BindError> {
-        let count = order.peers.len().max(1);
+        let count = order.peers().len().max(1);
         match self.hardware.prepare(order.tag, extent, count) {
             Ok(parts) => Ok((parts, before)),
             Err((parts, error)) => {
@@ -215,7 +215,7 @@ impl RdmaBackend {
         order: &BindOrder,
         parts: &mut Parts,
     ) -> Result<(), BindError> {
-        let (tag, peers) = (order.tag, &order.peers);
+        let (tag, peers) = (order.tag, order.peers());
         if peers.is_empty() {
             return Ok(());
         }
@@ -239,7 +239,7 @@ impl RdmaBackend {
     }
 
     fn open_access(&self, order: &BindOrder, parts: &mut Parts) -> Result<Binding, BindError> {
-        if !order.peers.is_empty() {
+        if !order.peers().is_empty() {
             self.hardware
                 .open_access(parts, order.tag)
                 .map_err(BindError::Failed)?;
@@ -274,7 +274,7 @@ impl RdmaBackend {
 fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
     life.was_bound = true;
     life.changing = false;
-    life.state = match order.peers.first() {
+    life.state = match order.peers().first() {
         Some(_) => State::Live(parts),
         None => State::Prepared(parts),
     };

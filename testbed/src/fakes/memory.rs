@@ -263,7 +263,7 @@ impl DataPath for FakeMemory {
             let error = StepError::new("bind", "outside the arena");
             return Err(BindError::Failed(error));
         }
-        if order.peers.iter().any(|peer| peer.qpn == UNREACHABLE_QPN) {
+        if order.peers().iter().any(|peer| peer.qpn == UNREACHABLE_QPN) {
             return Err(BindError::Refused(StepError::new(
                 "modify_qp RTR",
                 "cannot be reached",
@@ -271,7 +271,7 @@ impl DataPath for FakeMemory {
         }
         let keys = match self.road {
             Transport::Udp => 1,
-            _ => order.peers.len(),
+            _ => order.peers().len(),
         };
         let bound = Bound {
             generation,

@@ -189,12 +189,14 @@ impl Oracle {
             tag,
             placement: self.placement(at),
             transport: lease.road,
-            peers: lease.peers.clone(),
-            block: lease.terms.clone().map(|terms| BlockOrder {
-                tenant: lease.tenant.as_str().into(),
-                terms,
-                grace: Duration::from_nanos(lease.grace_ns),
-            }),
+            tenant: lease.tenant.as_str().into(),
+            terms: match lease.terms.clone() {
+                Some(terms) => terms.into(),
+                None => {
+                    LeaseTerms::plain(self.arenas[lease.arena].kind).with_rdma_peers(&lease.peers)
+                }
+            },
+            grace: Duration::from_nanos(lease.grace_ns),
             adopts: lease.bound_before,
         }));
     }

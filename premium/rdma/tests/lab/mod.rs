@@ -101,12 +101,11 @@ impl Lab {
         peer: Option<RdmaPeer>,
     ) -> Result<RdmaBinding, BindError> {
         let order = BindOrder {
-            tag,
-            placement: extent.into(),
-            transport: Transport::Rdma,
-            peers: peer.into_iter().collect(),
-            block: None,
-            adopts: false,
+            terms: MemTerms {
+                rdma_peers: peer.into_iter().collect(),
+            }
+            .into(),
+            ..BindOrder::new(tag, extent, Transport::Rdma)
         };
         self.backend
             .bind(&order)

@@ -30,12 +30,11 @@ fn a_lease_lives_and_ends_over_a_socket() {
         .with_path("RDMA", &[Transport::Rdma], path.clone());
     let mut client = client();
     let bound = provider.bind(&BindOrder {
-        tag: tag(1, 1),
-        placement: pages(0, 1).into(),
-        transport: Transport::Rdma,
-        peers: vec![client.peer()],
-        block: None,
-        adopts: false,
+        terms: MemTerms {
+            rdma_peers: vec![client.peer()],
+        }
+        .into(),
+        ..BindOrder::new(tag(1, 1), pages(0, 1), Transport::Rdma)
     });
     let rdma = bound.unwrap().rdma.unwrap();
     client.connect(&rdma).unwrap();

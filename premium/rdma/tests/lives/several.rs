@@ -13,12 +13,8 @@ const LANES: usize = 3;
 
 fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
     BindOrder {
-        tag: tag(1, generation),
-        placement: pages(0, 2).into(),
-        transport: Transport::Rdma,
-        peers,
-        block: None,
-        adopts: false,
+        terms: MemTerms { rdma_peers: peers }.into(),
+        ..BindOrder::new(tag(1, generation), pages(0, 2), Transport::Rdma)
     }
 }
 
