@@ -6,8 +6,7 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
-    Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError,
-    Tag,
+    Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
     config::{CUT_PATIENCES, OVERLAP_MS_MAX},
     extending::Then,
     kinds::{check_peers, rules},

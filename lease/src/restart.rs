@@ -14,7 +14,7 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId};
+use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
 
 use crate::{
     BootTime, Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note,
@@ -110,13 +110,16 @@ impl LeaseTable {
             .map(|(_, placement)| placement.extent())
     }
 
-    /// Leases of before that somebody may reach, and until when they may: those that get their bindings again,
+    /// Leases of before that somebody may reach, until when they may, and over which transport: those that get their bindings again,
     /// and those whose end is not proved yet.
-    pub fn reachable(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, BootTime)> + '_ {
+    pub fn reachable(
+        &self,
+        resource_id: ResourceId,
+    ) -> impl Iterator<Item = (Tag, BootTime, Option<Transport>)> + '_ {
         let leases = self.leases.values();
         let its = leases
             .filter(move |lease| lease.resource_id == resource_id && lease.may_be_reachable());
-        its.map(|lease| (lease.tag(), lease.deadline))
+        its.map(|lease| (lease.tag(), lease.deadline, lease.effective.transport))
     }
 
     /// Leases whose release failed, and which nothing else keeps fenced: their late release clears that.

@@ -216,7 +216,7 @@ impl Offered {
         resources.any(|it| it.offer.resource_id == resource_id && it.continuity.has_leases())
     }
 
-    /// Tells the watchdog of the leases that go on; it is to begin then.
+    /// Tells paths with a watchdog of the leases that somebody may still reach; it is to begin then.
     pub(crate) fn watched(&self, table: &LeaseTable) -> Option<&Watchdog> {
         let watchdog = self.watchdog.as_ref()?;
         for resource in self
@@ -224,8 +224,13 @@ impl Offered {
             .iter()
             .filter(|it| it.offer.outlives.leases_stay())
         {
-            let reachable = table.reachable(resource.offer.resource_id);
-            reachable.for_each(|(tag, deadline)| watchdog.extend(tag, deadline));
+            for (tag, deadline, transport) in table.reachable(resource.offer.resource_id) {
+                if let Some(transport) = transport {
+                    self.provider.expect(tag.lease_id, transport);
+                }
+                // Paths that have just been opened have cut nothing.
+                self.provider.extend(tag, deadline).ok();
+            }
         }
         Some(watchdog)
     }

@@ -135,6 +135,13 @@ impl Provider {
         }
     }
 
+    /// A lease of an earlier process has this transport: it concerns no other path.
+    pub fn expect(&self, lease: LeaseId, transport: Transport) {
+        if let Some(lease) = self.leases().find_or_make(lease) {
+            lease.notes().over = Some(transport);
+        }
+    }
+
     /// The lease may be used until then. Never blocks.
     ///
     /// # Errors

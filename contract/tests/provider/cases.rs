@@ -402,3 +402,12 @@ fn access_ends_by_the_name_alone() {
     world.provider.cut(its, Farewell::None).unwrap();
     world.rdma.verify(its, None).unwrap();
 }
+
+#[test]
+fn a_lease_of_before_concerns_the_paths_of_its_transport_alone() {
+    let world = World::new();
+    world.provider.expect(LeaseId(1), Transport::Udp);
+    world.provider.extend(tag(1), BootTime(1)).unwrap();
+    world.provider.cut(tag(1), Farewell::None).unwrap();
+    assert_eq!(world.asked(), ["udp extend", "udp revoke", "udp verify"]);
+}
