@@ -1,0 +1,308 @@
+//! Who may use the units of a lease: whoever connects to the socket that has the lease's name.
+
+use std::{
+    fs::{self, File},
+    io,
+    net::Shutdown,
+    os::{
+        fd::AsRawFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use fabricbios_contract::{
+    DataPath, Part, Revoked,
+    remote::{Frame, Kind, encode, write_frame},
+};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BootTime, Custody, Farewell, Gate, Lookup, Proof, StepError, Tag,
+};
+use fabricbios_wire::{Binding, Generation, LeaseId};
+use nix::sys::socket::{Shutdown as How, shutdown};
+
+use crate::{
+    failed, leases_in, lock, of_lease,
+    session::{self, Units, now},
+    unless_gone,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct UnitPath {
+    directory: PathBuf,
+    leases: Mutex<Custody<Arc<Slot>>>,
+    _lock: File,
+}
+
+/// One lease.
+#[derive(Debug, Default)]
+struct Slot {
+    life: Mutex<Life>,
+    /// Nanoseconds on the boot-time clock; 0 until it is told.
+    deadline: AtomicU64,
+    /// Held while a counter is written, never while `life` is.
+    writing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    gate: Gate,
+    listener: Option<UnixListener>,
+    /// The node's ends of what clients were given.
+    sessions: Vec<Weak<UnixStream>>,
+}
+
+impl UnitPath {
+    /// Takes the directory in which the sockets of leases are.
+    ///
+    /// # Errors
+    /// It cannot be made or written.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            leases: Mutex::default(),
+            _lock: lock(directory)?,
+        })
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Slot>>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot(&self, lease: LeaseId) -> Option<Arc<Slot>> {
+        self.leases().find_or_make(lease)
+    }
+
+    /// Nobody can connect any more, and nobody who has is answered.
+    fn shut(&self, lease: LeaseId, life: &mut Life) -> io::Result<usize> {
+        if let Some(listener) = life.listener.take() {
+            shutdown(listener.as_raw_fd(), How::Both)?;
+        }
+        unless_gone(fs::remove_file(of_lease(&self.directory, lease)))?;
+        let sessions: Vec<_> = life.sessions.iter().filter_map(Weak::upgrade).collect();
+        for session in &sessions {
+            // Its client may have gone by itself.
+            session.shutdown(Shutdown::Both).ok();
+        }
+        life.sessions.clear();
+        Ok(sessions.len())
+    }
+
+    fn open_socket(
+        &self,
+        slot: &Arc<Slot>,
+        life: &mut Life,
+        tag: Tag,
+        units: Units,
+    ) -> io::Result<()> {
+        let name = of_lease(&self.directory, tag.lease_id);
+        let listener = UnixListener::bind(name)?;
+        let (here, its) = (listener.try_clone()?, Arc::clone(slot));
+        let thread = thread::Builder::new().name("units".into());
+        thread.spawn(move || listen(&here, &its, tag.generation, &Arc::new(units)))?;
+        life.listener = Some(listener);
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admits(&self, generation: Generation) -> bool {
+        let is_on_time = now().0 < self.deadline.load(Ordering::Acquire);
+        is_on_time && self.life().gate.admits(generation)
+    }
+
+    /// Gives a client its descriptor.
+    fn welcome(
+        self: &Arc<Self>,
+        client: &UnixStream,
+        generation: Generation,
+        units: &Arc<Units>,
+    ) -> io::Result<()> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let ours = Arc::new(ours);
+        {
+            let mut life = self.life();
+            if !life.gate.admits(generation) {
+                return Ok(());
+            }
+            life.sessions.retain(|it| it.strong_count() > 0);
+            life.sessions.push(Arc::downgrade(&ours));
+        }
+        let (slot, its) = (Arc::clone(self), Arc::clone(units));
+        thread::Builder::new().name("unit".into()).spawn(move || {
+            let add = |unit, more| {
+                let _until_written = slot.writing();
+                slot.admits(generation).then(|| its.add(unit, more))
+            };
+            if let Err(error) = session::serve(&ours, add)
+                && error.kind() != io::ErrorKind::UnexpectedEof
+            {
+                tracing::debug!(%error, "a client of units is gone");
+            }
+        })?;
+        let frame = Frame {
+            kind: Kind::Outcome,
+            call: 0,
+            body: encode(&units.numbers()).map_err(io::Error::other)?,
+            descriptor: Some(theirs.into()),
+        };
+        write_frame(client, &frame)
+    }
+}
+
+/// Until the listener is shut down.
+fn listen(here: &UnixListener, slot: &Arc<Slot>, generation: Generation, units: &Arc<Units>) {
+    while let Ok((client, _)) = here.accept() {
+        if let Err(error) = slot.welcome(&client, generation, units) {
+            tracing::warn!(%error, "a client could not be given its units");
+        }
+    }
+}
+
+impl DataPath for UnitPath {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let tag = order.tag;
+        let units = Units::of(part).map_err(BindError::Failed)?;
+        let slot = self.slot(tag.lease_id).ok_or(BindError::Cancelled)?;
+        let mut life = slot.life();
+        if !life.gate.admits(tag.generation) {
+            return Err(BindError::Cancelled);
+        }
+        // The binding before ends here: its clients connect again.
+        let before = life.gate.generation();
+        let step = |error| failed("open socket", &of_lease(&self.directory, tag.lease_id), &error);
+        // Also the name that a process of before has left.
+        self.shut(tag.lease_id, &mut life)
+            .map_err(|error| BindError::Stranded(step(error)))?;
+        if let Some(before) = before {
+            life.gate.ended(before);
+        }
+        life.gate.open(tag.generation)?;
+        slot.deadline.store(0, Ordering::Release);
+        let opened = self.open_socket(&slot, &mut life, tag, units);
+        opened.map_err(|error| {
+            let failed = BindError::Failed(step(error));
+            match (self.shut(tag.lease_id, &mut life), before) {
+                (Err(error), _) => return BindError::Stranded(step(error)),
+                (Ok(_), Some(_)) => failed.lost(),
+                (Ok(_), None) => failed,
+            }
+        })?;
+        Ok(Binding::default())
+    }
+
+    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
+        match self.leases().find(tag.lease_id) {
+            Lookup::Here(slot) if !slot.life().gate.is_over(tag.generation) => {
+                slot.deadline.store(deadline.0, Ordering::Release);
+                Ok(())
+            }
+            Lookup::Here(_) | Lookup::Released => Err(AlreadyCut),
+            // It is bound later.
+            Lookup::Unknown => Ok(()),
+        }
+    }
+
+    /// Clients learn nothing but the end of their stream.
+    fn fenced(&self, _tag: Tag) {}
+
+    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+        Err(BindError::Refused(no_key(tag)))
+    }
+
+    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+        Err(no_key(tag))
+    }
+
+    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
+        let Some(slot) = self.slot(tag.lease_id) else {
+            let proof = Proof::nothing_to_cut("the lease was removed before");
+            return Ok(Revoked::proved(proof));
+        };
+        let began = Instant::now();
+        let mut life = slot.life();
+        if let Err(moved_on) = life.gate.revoke(tag.generation) {
+            return Ok(Revoked::proved(moved_on.into()));
+        }
+        let shut = self.shut(tag.lease_id, &mut life);
+        let name = of_lease(&self.directory, tag.lease_id);
+        let clients = shut.map_err(|error| failed("shut", &name, &error))?;
+        life.gate.ended(tag.generation);
+        drop(life);
+        // What was begun before is written when this returns.
+        drop(slot.writing());
+        let mut steps = Proof::default();
+        steps.add("shut", began.elapsed(), format_args!("{clients} clients"));
+        Ok(Revoked {
+            steps,
+            ..Revoked::default()
+        })
+    }
+
+    /// Asks as a client would.
+    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
+        let Some(slot) = self.slot(tag.lease_id) else {
+            return Ok(Proof::nothing_to_cut("the lease was removed before"));
+        };
+        let life = slot.life();
+        if let Err(moved_on) = life.gate.check_current(tag.generation) {
+            return Ok(moved_on.into());
+        }
+        let began = Instant::now();
+        let name = of_lease(&self.directory, tag.lease_id);
+        match UnixStream::connect(&name) {
+            Err(error) if is_refusal(&error) => proof.add("connect", began.elapsed(), error),
+            Err(error) => return Err(failed("connect", &name, &error)),
+            Ok(_) => {
+                let why = format!("{}: somebody answers", name.display());
+                return Err(StepError::new("connect", why));
+            }
+        }
+        Ok(proof)
+    }
+
+    fn remove(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
+        let Some(slot) = self.slot(tag.lease_id) else {
+            return Ok(());
+        };
+        let mut life = slot.life();
+        if life.listener.is_some() {
+            let why = format!("{tag}: it was not revoked");
+            return Err(StepError::new("remove", why));
+        }
+        life.gate.remove();
+        drop(life);
+        self.leases().release(tag.lease_id);
+        Ok(())
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        leases_in(&self.directory)
+    }
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    matches!(error.kind(), NotFound | ConnectionRefused)
+}
+
+fn no_key(tag: Tag) -> StepError {
+    StepError::new("change key", format_args!("{tag}: units have no key"))
+}
