@@ -15,12 +15,7 @@ use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
-use fabricbios_node::{
-    config::Settings,
-    memory,
-    past::Past,
-    service::{Offered, Service},
-};
+use fabricbios_node::{config::Settings, memory, past::Past, service::Service};
 use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 

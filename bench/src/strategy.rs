@@ -15,7 +15,7 @@ use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
 use fabricbios_lease::{BindOrder, Extent, Farewell, Tag};
 use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
-use fabricbios_wire::{Generation, LeaseId, ResourceId, Transport};
+use fabricbios_wire::{Generation, LeaseId, MemTerms, ResourceId, Transport};
 
 use crate::pairs::{Pairs, interleaved_pairs};
 

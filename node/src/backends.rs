@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindError, BindOrder, Condition, Offer, Order, Placement, Report, Tag};
+use fabricbios_lease::{BindError, Condition, Offer, Order, Placement, Report, Tag};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
@@ -216,7 +216,7 @@ mod tests {
 
     use fabricbios_contract::{DataPath, Part, Revoked};
     use fabricbios_lease::{
-        AlreadyCut, BootTime, Farewell, FenceScope, Layout, Outlives, Proof, StepError,
+        AlreadyCut, BindOrder, BootTime, Farewell, FenceScope, Layout, Outlives, Proof, StepError,
     };
     use fabricbios_wire::{Binding, Generation, LeaseId};
 

@@ -10,13 +10,7 @@ use std::{
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
-use fabricbios_node::{
-    clock,
-    config::Settings,
-    memory,
-    past::Past,
-    service::{Offered, Service},
-};
+use fabricbios_node::{clock, config::Settings, memory, past::Past, service::Service};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 use tokio::task::JoinHandle;
@@ -38,6 +32,12 @@ fn settings(state_dir: &Path) -> Settings {
         listen: Some("127.0.0.1:0".parse().expect("an address")),
         ..Settings::default()
     }
+}
+
+/// What the daemon starts processes from.
+fn program() -> Program {
+    let own = Path::new(env!("CARGO_BIN_EXE_fabricbiosd"));
+    Program::copy_of(own).expect("memory")
 }
 
 impl World {

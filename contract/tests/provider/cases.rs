@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::BTreeSet, mem::discriminant, sync::Arc};
 
 use fabricbios_contract::stray_tag;
 use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, StepError};
-use fabricbios_wire::{LeaseId, Transport};
+use fabricbios_wire::{LeaseId, MemTerms, Transport};
 
 use crate::world::{EXTENT, POOL, World, order, tag};
 

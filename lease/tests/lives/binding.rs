@@ -86,7 +86,7 @@ fn a_second_bind_that_fails_leaves_what_was_bound_as_it_was() {
         world.cut_ok(cut);
         world.renew(tag.lease_id);
         assert_eq!(
-            world.bind_order().peers,
+            world.bind_order().peers(),
             [peer()],
             "the queue pair on record"
         );

@@ -110,7 +110,7 @@ fn a_lease_over_both_roads_goes_on_without_its_queue_pairs() {
     without.rdma.as_mut().unwrap().rkey = None;
     after.report(Report::Bind(order.tag, Ok(without)));
     after.rebind(tag.lease_id);
-    assert_eq!(after.bind_order().peers, [peer()]);
+    assert_eq!(after.bind_order().peers(), [peer()]);
 }
 
 #[test]

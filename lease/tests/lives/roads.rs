@@ -50,7 +50,7 @@ fn every_queue_pair_goes_into_the_order() {
         lease_id: order.tag.lease_id,
         peers: peers[..2].to_vec(),
     });
-    assert_eq!(world.bind_order().peers, peers[..2]);
+    assert_eq!(world.bind_order().peers(), &peers[..2]);
 }
 
 #[test]

@@ -318,11 +318,11 @@ fn invariant_nothing_is_on_its_way(tag: Tag, open: &[Order]) {
 
 fn invariant_only_ports_are_bound(bind: &BindOrder) {
     let gid = |peer: &RdmaPeer| Ipv6Addr::from(peer.gid).to_string();
-    let mut gids = bind.peers.iter().map(gid);
+    let mut gids = bind.peers().iter().map(gid);
     assert!(!gids.any(|gid| NOBODY.contains(&gid.as_str())), "{bind:?}");
     let blocks = kind_of(bind.tag.resource_id) == ResourceType::Block;
     let takes_peers = matches!(bind.transport, Transport::Rdma | Transport::Both) && !blocks;
-    assert!(bind.peers.is_empty() || takes_peers, "{bind:?}");
+    assert!(bind.peers().is_empty() || takes_peers, "{bind:?}");
 }
 
 /// Farewells take time, and there is little of it when many are cut at once. A cut that did not end in

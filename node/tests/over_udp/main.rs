@@ -14,9 +14,7 @@ use std::{
 };
 
 use fabricbios_fallback_udp::ClientError;
-use fabricbios_node::{
-    config::Settings, memory, past::Past, udp_listen::UdpListen, watchdog::Watchdog,
-};
+use fabricbios_node::{config::Settings, past::Past, udp_listen::UdpListen};
 use fabricbios_wire::*;
 use world::*;
 

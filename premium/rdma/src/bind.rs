@@ -58,7 +58,7 @@ impl RdmaBackend {
             return Err(StepError::new("check order", detail));
         }
         order
-            .peers
+            .peers()
             .iter()
             .try_for_each(|peer| self.hardware.check_peer(peer))?;
         memory::check(&self.hardware.arena, extent)

@@ -10,7 +10,9 @@ use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
 use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, Tag};
 use fabricbios_rdma::{Guard, RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
-use fabricbios_wire::{Generation, LeaseId, RdmaBinding, RdmaPeer, ResourceId, Transport};
+use fabricbios_wire::{
+    Generation, LeaseId, MemTerms, RdmaBinding, RdmaPeer, ResourceId, Transport,
+};
 
 pub(crate) mod child;
 

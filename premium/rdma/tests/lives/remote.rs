@@ -9,7 +9,7 @@ use fabricbios_contract::{
     stray_tag,
 };
 use fabricbios_lease::{BindOrder, Farewell};
-use fabricbios_wire::{LeaseId, Transport};
+use fabricbios_wire::{LeaseId, MemTerms, Transport};
 
 use crate::lab::{Lab, RESOURCE, client, kernel_objects, pages, tag};
 

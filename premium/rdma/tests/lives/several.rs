@@ -2,7 +2,7 @@
 
 use fabricbios_lease::{BindError, BindOrder};
 use fabricbios_rdma::{RdmaRequester, RequestError, Strategy};
-use fabricbios_wire::{RdmaBinding, RdmaPeer, Transport};
+use fabricbios_wire::{MemTerms, RdmaBinding, RdmaPeer, Transport};
 
 use crate::{
     STRATEGY,
