@@ -112,8 +112,12 @@ impl Arguments {
             // What a lease without a transport goes over.
             .with_path("units", &[Transport::Auto], path);
         let offer = offer(id, self.units, self.sharers);
-        let mut offered =
-            Offered::new(ResourceType::Cpu, offer, Arc::new(Units), Arc::new(provider));
+        let mut offered = Offered::new(
+            ResourceType::Cpu,
+            offer,
+            Arc::new(Units),
+            Arc::new(provider),
+        );
         for resource in &mut offered.resources {
             // The directory says whose each unit is.
             resource.continuity = Continuity::Known;

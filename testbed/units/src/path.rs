@@ -22,7 +22,8 @@ use fabricbios_contract::{
     remote::{Frame, Kind, encode, write_frame},
 };
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Custody, Farewell, Gate, Lookup, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BootTime, Custody, Farewell, Gate, Lookup, Proof, StepError,
+    Tag,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId};
 use nix::sys::socket::{Shutdown as How, shutdown};
@@ -186,7 +187,13 @@ impl DataPath for UnitPath {
         }
         // The binding before ends here: its clients connect again.
         let before = life.gate.generation();
-        let step = |error| failed("open socket", &of_lease(&self.directory, tag.lease_id), &error);
+        let step = |error| {
+            failed(
+                "open socket",
+                &of_lease(&self.directory, tag.lease_id),
+                &error,
+            )
+        };
         // Also the name that a process of before has left.
         self.shut(tag.lease_id, &mut life)
             .map_err(|error| BindError::Stranded(step(error)))?;

@@ -8,7 +8,10 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read, Write},
-    os::{fd::AsFd, unix::{fs::FileExt, net::UnixStream}},
+    os::{
+        fd::AsFd,
+        unix::{fs::FileExt, net::UnixStream},
+    },
 };
 
 use fabricbios_contract::Part;

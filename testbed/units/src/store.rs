@@ -112,10 +112,7 @@ impl UnitStore {
         let unit = self.units.join(number);
         let (ours, found) = (fs::metadata(its)?, fs::metadata(&unit)?);
         if (ours.dev(), ours.ino()) != (found.dev(), found.ino()) {
-            let why = format!(
-                "{} is another file than the lease had",
-                unit.display()
-            );
+            let why = format!("{} is another file than the lease had", unit.display());
             return Err(io::Error::other(why));
         }
         // One name is the unit's own, one this lease's.

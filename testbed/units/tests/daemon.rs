@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
-    fs, io::{BufRead, BufReader},
+    fs,
+    io::{BufRead, BufReader},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -173,7 +174,7 @@ async fn a_client_sees_the_end_of_its_lease() {
             let mut client = place.client(lease).unwrap();
             assert_eq!(client.add(0, 1).unwrap(), Some(1), "it was made clean");
             if let Some(end) = end {
-                node.ask(end(lease)).await;
+                node.operator.call(end(lease)).await.unwrap();
             }
             let ended = tokio::task::spawn_blocking(move || client.wait_for_the_end());
             ended.await.unwrap().unwrap();

@@ -45,9 +45,11 @@ impl World {
             thread::spawn(move || serve_path(there, &path));
             path = Arc::new(RemotePath::new(here).unwrap());
         }
-        let provider = Provider::new()
-            .with_store(UNITS, store.clone())
-            .with_path("units", &[Transport::Auto], path.clone());
+        let provider = Provider::new().with_store(UNITS, store.clone()).with_path(
+            "units",
+            &[Transport::Auto],
+            path.clone(),
+        );
         Self {
             directory,
             store,
@@ -77,7 +79,8 @@ impl World {
     }
 
     fn release(&self, lease: u128) -> Result<(), fabricbios_lease::StepError> {
-        self.provider.release(tag(lease), units(&[0], false), &|| ())
+        self.provider
+            .release(tag(lease), units(&[0], false), &|| ())
     }
 }
 
@@ -128,7 +131,11 @@ fn the_store_gives_a_unit_to_as_many_as_may_share_it() {
         assert_eq!(other.add(1, 1).unwrap(), Some(2));
         let third = world.provider.bind(&order(3, &[1], true));
         assert!(matches!(third, Err(BindError::Failed(_))), "{third:?}");
-        assert_eq!(world.store.leases().unwrap().len(), 2, "nothing stays of it");
+        assert_eq!(
+            world.store.leases().unwrap().len(),
+            2,
+            "nothing stays of it"
+        );
     }
 }
 
