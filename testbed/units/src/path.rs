@@ -206,7 +206,7 @@ impl DataPath for UnitPath {
         opened.map_err(|error| {
             let failed = BindError::Failed(step(error));
             match (self.shut(tag.lease_id, &mut life), before) {
-                (Err(error), _) => return BindError::Stranded(step(error)),
+                (Err(error), _) => BindError::Stranded(step(error)),
                 (Ok(_), Some(_)) => failed.lost(),
                 (Ok(_), None) => failed,
             }
