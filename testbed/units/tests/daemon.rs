@@ -192,7 +192,8 @@ async fn a_unit_that_cannot_be_given_back_is_fenced_and_the_others_are_not() {
     let aside = place.at().join("aside");
     fs::rename(place.unit(0), &aside).unwrap();
     node.ask(Request::LeaseFree(lease)).await;
-    node.until(|it| it.flags == resource_flags::DEGRADED).await;
+    node.until(|it| it.flags != 0).await;
+    assert_eq!(node.told().await.flags, resource_flags::DEGRADED);
     let Ok(Reply::Fences(fences)) = node.operator.call(Request::FenceList).await else {
         panic!("no list")
     };
@@ -270,7 +271,8 @@ async fn when_the_process_of_the_store_is_gone_the_inventory_says_so_and_leases_
     let lease = node.alloc(1, false, 60).await.unwrap();
     let client = place.client(lease).unwrap();
     kill(node.apart[0], Signal::SIGKILL).unwrap();
-    node.until(|it| it.flags == resource_flags::DEGRADED).await;
+    node.until(|it| it.flags != 0).await;
+    assert_eq!(node.told().await.flags, resource_flags::DEGRADED);
     assert_eq!(node.phase(lease).await, LeasePhase::Active);
     node.ask(Request::LeaseFree(lease)).await;
     client.wait_for_the_end().unwrap();
