@@ -84,15 +84,9 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// Opens every kind. Where one cannot be opened, those before it are given back.
-pub fn open_all(opening: &Opening<'_>) -> anyhow::Result<(Vec<Offered>, Vec<Box<dyn FnOnce()>>)> {
-    let (mut offered, mut close) = (Vec::new(), Vec::new());
-    for kind in KINDS {
-        let opened = (kind.open)(opening)?;
-        offered.extend(opened.offered);
-        close.push(opened.close);
-    }
-    Ok((offered, close))
+/// Opens every kind.
+pub fn open_all(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+    KINDS.iter().map(|kind| (kind.open)(opening)).collect()
 }
 
 /// Is told who holds which part of the kind's resources.

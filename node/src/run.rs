@@ -34,13 +34,16 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let past = Past::open(&program, &settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let watchdog = Watchdog::new(&program, settings.state_dir(), fabric.node_id())?;
-    let (offered, close) = providers::open_all(&Opening {
+    let opened = providers::open_all(&Opening {
         settings: &settings,
         node_id: fabric.node_id(),
         past: &past,
         watchdog: &watchdog,
         supervisor: &supervisor,
     })?;
+    let opened = opened.into_iter().map(|it| (it.offered, it.close));
+    let (offered, close): (Vec<_>, Vec<_>) = opened.unzip();
+    let offered = offered.into_iter().flatten().collect();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
