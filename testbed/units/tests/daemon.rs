@@ -168,7 +168,7 @@ async fn a_client_sees_the_end_of_its_lease() {
         for (secs, end) in [
             (60, Some(Request::LeaseFree as fn(LeaseId) -> Request)),
             (60, Some(Request::LeaseRevoke as fn(LeaseId) -> Request)),
-            (1, None),
+            (2, None),
         ] {
             let lease = node.alloc(1, false, secs).await.unwrap();
             let mut client = place.client(lease).unwrap();
@@ -215,7 +215,7 @@ async fn a_killed_node_goes_on_with_its_leases_and_ends_the_others_by_name() {
         let kept = node.alloc(1, false, 60).await.unwrap();
         let mut client = place.client(kept).unwrap();
         client.add(0, 5).unwrap();
-        let over = node.alloc(1, false, 1).await.unwrap();
+        let over = node.alloc(1, false, 2).await.unwrap();
         place.client(over).unwrap().add(1, 1).unwrap();
         drop(node);
         client.wait_for_the_end().unwrap();
@@ -226,7 +226,7 @@ async fn a_killed_node_goes_on_with_its_leases_and_ends_the_others_by_name() {
         fs::hard_link(place.unit(3), part.join("3")).unwrap();
         drop(UnixListener::bind(place.socket(stray)).unwrap());
         // Nothing tells the time while there is no node.
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(2));
 
         let node = Daemon::start(place.at(), arguments).await;
         assert!(!part.exists() && !place.socket(stray).exists());
