@@ -34,6 +34,8 @@ use ledger::JournalLedger;
 pub(crate) use others::ListExports;
 use pools::{OpenPool, Standing};
 use store::PoolStore;
+#[cfg(test)]
+pub(crate) use store::store_in;
 use withheld::Withheld;
 
 /// The kernel's NVMe target.
@@ -237,6 +239,7 @@ fn open_target(
         supervisor: supervisor.clone(),
     };
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
+    target.remove_unrecorded_hosts()?;
     if let Some(watchdog) = watchdog {
         target = target.guarded_by(Arc::new(BlockGuard {
             watchdog: watchdog.clone(),
