@@ -26,6 +26,13 @@ pub trait Store: Send + Sync + 'static {
     /// There is no part, and nothing was left behind unless the error says so.
     fn open(&self, order: &BindOrder) -> Result<Part, BindError>;
 
+    /// The grant of a lease is in the journal, and nobody was told of it yet. A store that can tell an older journal from
+    /// this one by something of its own has that on its disk when this returns.
+    ///
+    /// # Errors
+    /// It is not there. Nobody is told of the lease, which ends.
+    fn confirm(&self, tag: Tag) -> Result<(), StepError>;
+
     /// Takes back the part of a lease that no path has opened: nobody was in it.
     ///
     /// # Errors

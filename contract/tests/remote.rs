@@ -62,6 +62,9 @@ impl Store for Files {
             ..Part::at(order.placement.clone())
         })
     }
+    fn confirm(&self, _: Tag) -> Result<(), StepError> {
+        Err(StepError::new("confirm", "no"))
+    }
     fn forget(&self, _: Tag, _: &Placement) -> Result<(), StepError> {
         Err(StepError::new("forget", "never"))
     }
@@ -104,6 +107,8 @@ fn progress_long_lists_and_errors_come_through() {
     files.prepare(&order(1, Transport::Udp), &progress).unwrap();
     assert_eq!(calls.get(), 3);
     assert_eq!(files.leases().unwrap().len(), 300_000);
+    let error = files.confirm(tag(1)).unwrap_err();
+    assert_eq!(error, StepError::new("confirm", "no"));
     let error = files.forget(tag(1), &EXTENT.into()).unwrap_err();
     assert_eq!(error, StepError::new("forget", "never"));
     let (tell, told) = channel();
@@ -209,6 +214,7 @@ fn what_is_written_is_read_as_the_same() {
         Call::Verify(tag(1), None),
         Call::Remove(tag(1)),
         Call::Leases,
+        Call::Confirm(tag(1)),
     ] {
         let bytes = encode(&call).unwrap();
         assert_eq!(decode::<Call>(&bytes).unwrap(), call);

@@ -6,7 +6,7 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
 
 use crate::{
-    After, BindError, Change, Event, LeaseTable, Note, Now, State, Tag,
+    After, BindError, Change, Event, LeaseTable, Note, Now, State, StepError, Tag,
     config::BIND_AGAIN_WITHIN,
     extending::Then,
     lease::{Lease, OldKey, Waiting, whole_secs},
@@ -95,11 +95,11 @@ impl LeaseTable {
         if lease.extending.is_some() {
             return;
         }
-        let info = lease.info(now, true);
+        let (tag, info) = (lease.tag(), lease.info(now, true));
         for waiting in core::mem::take(&mut lease.waiting) {
             let told = Ok(Reply::Lease(info.clone()));
             match waiting {
-                Waiting::Grant(ticket) => self.answer_after(After::Grant(id), ticket, told),
+                Waiting::Grant(ticket) => self.answer_after(After::Grant(tag), ticket, told),
                 Waiting::Rebind(ticket) | Waiting::Renew(ticket) => self.answer(ticket, told),
                 // Who waits for the end is put on the list when the end has begun.
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
@@ -193,6 +193,16 @@ impl LeaseTable {
 }
 
 impl LeaseTable {
+    /// The driver tells who waits for the grant. Where its store could not keep what belongs to it, the lease, which is
+    /// on record, ends.
+    pub(crate) fn confirmed(&mut self, now: Now, tag: Tag, outcome: Result<(), StepError>) {
+        let Err(error) = outcome else { return };
+        let lease_id = tag.lease_id;
+        self.note(Note::NotBound { lease_id, error });
+        let cause = EndCause::BindingFailed;
+        self.end(now, lease_id, Event::Revoke, cause, None);
+    }
+
     /// A grant that could not be written down and was refused for that: nobody was told of the lease, and
     /// nothing of it stays. It may be cut and released at once, since no record of it is durable. One that is fenced
     /// by now keeps its record: its bytes are nobody's.

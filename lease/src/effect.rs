@@ -49,9 +49,9 @@ pub enum After {
     Nothing,
     /// Every change so far is durable.
     Journal,
-    /// The same, and it grants this lease: where the changes cannot be written, the asker is refused and
-    /// [`crate::LeaseTable::on_grant_lost`] takes the lease back.
-    Grant(LeaseId),
+    /// The same, and it grants this lease: an [`Order::Confirm`] comes before the answer. Where the changes cannot be
+    /// written, the asker is refused and [`crate::LeaseTable::on_grant_lost`] takes the lease back.
+    Grant(Tag),
 }
 
 /// What whoever makes leases real is to do; plain data.
@@ -63,6 +63,8 @@ pub enum Order {
     /// when a binding has been made, before anybody is told of it, at every renewal, and before a lease is bound
     /// anew. The newest counts. What waits for the report goes on then.
     Extend(Tag, BootTime),
+    /// Given by the driver: the grant of the lease is in the journal, and its answer waits for the report.
+    Confirm(Tag),
     /// The end of the lease could not be proved: whoever still asks may be told.
     Fenced(Tag),
     /// Give the binding a new key beside the old one.
@@ -84,6 +86,7 @@ impl Order {
         match self {
             Self::Bind(order) => Some(order.tag.lease_id),
             Self::Extend(tag, _)
+            | Self::Confirm(tag)
             | Self::Fenced(tag)
             | Self::Rotate(tag)
             | Self::RetireKey(tag)
@@ -99,6 +102,7 @@ impl Order {
         match self {
             Self::Bind(order) => order.tag.resource_id,
             Self::Extend(tag, _)
+            | Self::Confirm(tag)
             | Self::Fenced(tag)
             | Self::Rotate(tag)
             | Self::RetireKey(tag)
@@ -118,6 +122,8 @@ pub enum Report {
     BindProgress(Tag),
     /// Of [`Order::Extend`], with its deadline.
     Extended(Tag, BootTime, Result<(), AlreadyCut>),
+    /// Of [`Order::Confirm`].
+    Confirmed(Tag, Result<(), StepError>),
     /// Of [`Order::Rotate`].
     Rotate(Tag, Result<Binding, BindError>),
     /// Of [`Order::RetireKey`].
@@ -147,6 +153,7 @@ impl Report {
             Self::Bind(tag, _)
             | Self::BindProgress(tag)
             | Self::Extended(tag, ..)
+            | Self::Confirmed(tag, _)
             | Self::Rotate(tag, _)
             | Self::RetireKey(tag, _)
             | Self::EndBegan(tag)

@@ -23,6 +23,7 @@ impl LeaseTable {
             }
             Report::BindProgress(tag) => self.bind_moves(done, tag),
             Report::Extended(tag, deadline, outcome) => self.extended(now, tag, deadline, outcome),
+            Report::Confirmed(tag, outcome) => self.confirmed(now, tag, outcome),
             Report::Rotate(tag, outcome) => {
                 if self.was_outstanding(tag, Outstanding::Rotation) {
                     self.made_or_not(now, tag, outcome, Self::rotated, Self::not_rotated);

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindError, Condition, Offer, Order, Placement, Report, Tag};
+use fabricbios_lease::{BindError, Condition, Offer, Order, Outlives, Placement, Report, Tag};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
@@ -51,6 +51,8 @@ struct Resource {
     cleaning: WorkerPool,
     healing: Healing,
     releases_later: bool,
+    /// A journal that was put back may know less than the store.
+    confirms: bool,
 }
 
 impl fmt::Debug for Backends {
@@ -77,6 +79,7 @@ impl Backends {
         let resource = Resource {
             provider,
             releases_later: offer.outlives.leases_stay(),
+            confirms: offer.outlives == Outlives::Machine,
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
@@ -116,6 +119,7 @@ impl Backends {
             cleaning,
             healing,
             releases_later,
+            confirms,
         } = resource;
         let pool = match order {
             // Neither blocks.
@@ -127,11 +131,13 @@ impl Backends {
                 provider.fenced(tag);
                 return None;
             }
+            Order::Confirm(tag) if !confirms => return Some(Report::Confirmed(tag, Ok(()))),
             Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
             // What needs no answer from the network does not wait behind what does.
             Order::Bind(ref order) if order.peers().is_empty() => &preparing,
             Order::Rotate(_) => &preparing,
-            Order::Bind(_) => &of_kind.opening,
+            // One write, which never waits behind the cleaning of many bytes.
+            Order::Confirm(_) | Order::Bind(_) => &of_kind.opening,
             Order::Release(..) | Order::Reset(..) => &cleaning,
         };
         let (whose, reports) = (owner.clone(), self.on_report.clone());
@@ -179,6 +185,7 @@ fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
                 .and_then(|_granting| provider.bind(&order));
             Report::Bind(order.tag, bound)
         }
+        Order::Confirm(tag) => Report::Confirmed(tag, provider.confirm(tag)),
         Order::Rotate(tag) => Report::Rotate(tag, provider.rotate(tag)),
         Order::RetireKey(tag) => {
             on_report(Report::EndBegan(tag));

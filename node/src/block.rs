@@ -33,6 +33,8 @@ use ledger::JournalLedger;
 pub(crate) use others::ListExports;
 use pools::OpenPool;
 use store::PoolStore;
+#[cfg(test)]
+pub(crate) use store::store_in;
 use withheld::Withheld;
 
 /// The kernel's NVMe target.
@@ -191,6 +193,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
         supervisor: supervisor.clone(),
     };
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
+    target.remove_unrecorded_hosts()?;
     if serves {
         target = target.guarded_by(Arc::new(BlockGuard {
             watchdog: watchdog.clone(),

@@ -15,7 +15,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    After, Asked, BootTime, Change as TableChange, Effect, LeaseTable, Order, Report, State, Ticket,
+    After, Asked, BootTime, Change as TableChange, Effect, LeaseTable, Order, Report, State,
+    StepError, Ticket,
 };
 use fabricbios_wire::{
     Answer, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request, Role,
@@ -120,6 +121,8 @@ pub struct Driver<E> {
     held: VecDeque<(Seq, Owner, Held)>,
     /// What waited for changes that are durable by now. One commit can have those of many thousands of leases.
     released: FairQueue<Held>,
+    /// Grants that are durable, and told once their store has confirmed them.
+    confirming: HashMap<LeaseId, (Ticket, Answer)>,
     /// Why the journal could not be written at the last try.
     unwritable: Option<CommitError>,
     /// Since when the journal has had something to write and has not said a word.
@@ -153,6 +156,7 @@ impl<E: Environment> Driver<E> {
             durable: Seq(0),
             held: VecDeque::new(),
             released: FairQueue::default(),
+            confirming: HashMap::new(),
             unwritable: None,
             silent_since: None,
             draining: None,
@@ -296,7 +300,8 @@ impl<E: Environment> Driver<E> {
             let census = self.table.census();
             census.keys().all(|state| *state == State::Fenced)
         };
-        let waits = !self.held.is_empty() || !self.released.is_empty();
+        let waits =
+            !self.held.is_empty() || !self.released.is_empty() || !self.confirming.is_empty();
         (!waits && fenced_alone()) || patience_ends <= self.environment.now().boot
     }
 
@@ -316,13 +321,7 @@ impl<E: Environment> Driver<E> {
                 };
                 self.asked(tenant, role, request, asker);
             }
-            Input::Report {
-                report: Report::Condition(id, condition),
-                ..
-            } => self.inventory.note(id, &condition),
-            Input::Report { at, report } => {
-                self.table.on_report(self.environment.now(), at, report);
-            }
+            Input::Report { at, report } => self.reported(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;
                 match outcome {
@@ -340,6 +339,20 @@ impl<E: Environment> Driver<E> {
             }
             Input::Halt => {}
         }
+    }
+
+    fn reported(&mut self, at: BootTime, report: Report) {
+        match &report {
+            Report::Condition(id, condition) => self.inventory.note(*id, condition),
+            Report::Confirmed(tag, outcome) => {
+                if let Some((ticket, answer)) = self.confirming.remove(&tag.lease_id) {
+                    let refused = outcome.as_ref().err().map(unconfirmed);
+                    self.tell(ticket, refused.map_or(answer, Err));
+                }
+            }
+            _ => {}
+        }
+        self.table.on_report(self.environment.now(), at, report);
     }
 
     fn asked(&mut self, tenant: Arc<str>, role: Role, request: Request, asker: Asker) {
@@ -442,8 +455,7 @@ impl<E: Environment> Driver<E> {
     /// What is done at once is heard at once: whoever waits for it is told in this turn.
     fn dispatch(&mut self, owner: Owner, order: Order) {
         if let Some(report) = self.environment.dispatch(owner, order) {
-            let now = self.environment.now();
-            self.table.on_report(now, now.boot, report);
+            self.reported(self.environment.now().boot, report);
         }
     }
 
@@ -451,6 +463,10 @@ impl<E: Environment> Driver<E> {
     fn let_go(&mut self) {
         for _ in 0..RELEASED_A_TURN {
             match self.released.pop_of(|_| true) {
+                Some((tenant, Held::Answer(ticket, answer, After::Grant(tag)))) => {
+                    self.confirming.insert(tag.lease_id, (ticket, answer));
+                    self.dispatch(tenant, Order::Confirm(tag));
+                }
                 Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
                 Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
                 None => return,
@@ -473,8 +489,9 @@ impl<E: Environment> Driver<E> {
                     continue;
                 }
             };
-            if let After::Grant(id) = after {
-                self.table.on_grant_lost(self.environment.now(), id);
+            if let After::Grant(tag) = after {
+                self.table
+                    .on_grant_lost(self.environment.now(), tag.lease_id);
                 self.tell(ticket, Err(unwritten(error)));
                 continue;
             }
@@ -520,6 +537,14 @@ fn unwritten(error: &CommitError) -> Refusal {
     unavailable(format!(
         "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
          operator has seen to the disk"
+    ))
+}
+
+fn unconfirmed(error: &StepError) -> Refusal {
+    unavailable(format!(
+        "nothing was leased: the node could not do `{}`, its storage does not answer or fails; lease elsewhere, or try \
+         again later, the node's log says what is wrong",
+        error.step
     ))
 }
 

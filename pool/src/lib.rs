@@ -211,9 +211,10 @@ impl Pool {
         }
     }
 
-    /// Grant `number` of its node is under way: to be told before the volume is made, and after the node has
-    /// written the number down. Durable when it returns.
+    /// Grant `number` of its node is made: to be told after the node has written the number down, and before anybody is
+    /// told of the grant. Durable when it returns.
     pub fn count_grant(&self, number: u64) -> Result<(), StepError> {
+        passed("journal grant");
         let counted = match &self.kind {
             Kind::Directory(pool) => pool.count_grant(number),
             Kind::Device(pool) => pool.count_grant(number),

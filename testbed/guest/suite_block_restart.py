@@ -29,7 +29,7 @@ STOPPED_LATE_MS = 5000
 STEP_SECS = 15
 SECRET = pattern("secret")
 # Those behind which something different is left each time.
-SOME_STEPS = length(("link anchor", "link port", "unlink port", "remove namespace", "unmap volume"), ("link port", "unmap volume"))
+SOME_STEPS = length(("link anchor", "link port", "journal grant", "unlink port", "remove namespace", "unmap volume"), ("link port", "unmap volume"))
 # Nothing of a file is mapped.
 NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"

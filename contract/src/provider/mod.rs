@@ -142,6 +142,14 @@ impl Provider {
         }
     }
 
+    /// The grant of a lease is in the journal, see [`Store::confirm`].
+    ///
+    /// # Errors
+    /// Nobody may be told of the lease.
+    pub fn confirm(&self, tag: Tag) -> Result<(), StepError> {
+        self.store(tag.resource_id)?.confirm(tag)
+    }
+
     /// The lease may be used until then. Never blocks.
     ///
     /// # Errors

@@ -37,6 +37,8 @@ pub enum Call {
     Remove(Tag),
     /// Of either.
     Leases,
+    /// [`crate::Store::confirm`].
+    Confirm(Tag),
 }
 
 /// A [`crate::Part`] without its descriptor.

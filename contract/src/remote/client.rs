@@ -280,6 +280,10 @@ impl Store for RemoteStore {
         })
     }
 
+    fn confirm(&self, tag: Tag) -> Result<(), StepError> {
+        self.0.ask(&Call::Confirm(tag), &|| ())
+    }
+
     fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError> {
         self.0.ask(&Call::Forget(tag, placement.clone()), &|| ())
     }

@@ -159,6 +159,7 @@ fn store_does(store: &dyn Store, asked: Asked) {
                 }
             }
         }
+        Call::Confirm(tag) => answers.send(Kind::Outcome, &store.confirm(tag), None),
         Call::Forget(tag, placement) => {
             answers.send(Kind::Outcome, &store.forget(tag, &placement), None);
         }

@@ -74,6 +74,9 @@ impl Store for FakeStore {
         self.0.there.lock().unwrap().insert(key, true);
         Ok(Part::at(order.placement.clone()))
     }
+    fn confirm(&self, _: Tag) -> Result<(), StepError> {
+        self.0.proves("confirm")
+    }
     fn forget(&self, tag: Tag, _: &Placement) -> Result<(), StepError> {
         self.0.proves("forget")?;
         self.0.there.lock().unwrap().remove(&("part", tag.lease_id));

@@ -121,6 +121,7 @@ impl Pair {
             | Report::Cut(tag, _)
             | Report::EndBegan(tag)
             | Report::CutMoves(tag)
+            | Report::Confirmed(tag, _)
             | Report::ReleaseProgress(tag)
             | Report::Release(tag, _) => {
                 let Generation(right) = tag.generation;
@@ -280,7 +281,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
             let agrees = fine || matches!(outcome, Outcome::Moving);
             Report::Extended(*tag, *deadline, agrees.then_some(()).ok_or(AlreadyCut))
         }
-        Order::Fenced(_) => unreachable!("nobody reports on {order:?}"),
+        Order::Confirm(_) | Order::Fenced(_) => unreachable!("nobody reports on {order:?}"),
         Order::Cut(tag, _) if matches!(outcome, Outcome::Moving) => match number % 2 {
             0 => Report::EndBegan(*tag),
             _ => Report::CutMoves(*tag),

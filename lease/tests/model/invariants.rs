@@ -102,6 +102,7 @@ impl Seen {
                 self.names(*tag);
                 self.invariant_what_is_cut_is_not_prolonged(*tag);
             }
+            Order::Confirm(tag) => unreachable!("{tag}: the driver confirms"),
             Order::Fenced(tag) => {
                 let binding = (tag.lease_id, tag.generation);
                 let cut = self.cut.contains(&binding) || self.proved.contains(&binding);

@@ -62,12 +62,16 @@ fn take_over(writer: &Writer, directory: &Path) -> anyhow::Result<Vec<Zeroizing<
 }
 
 impl HostRecords for Writer {
-    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) {
         let change = match record {
             Some(record) => Change::PutHost(host, record),
             None => Change::RemoveHost(host),
         };
-        self.submit(vec![change]).0
+        self.add(vec![change]);
+    }
+
+    fn submit(&self) -> u64 {
+        Self::submit(self, Vec::new()).0
     }
 
     fn wait(&self, number: u64) -> Result<(), StepError> {
@@ -80,6 +84,25 @@ impl HostRecords for Writer {
 mod tests {
     use super::*;
     use crate::journal::Journal;
+
+    #[test]
+    fn a_hosts_record_is_in_the_commit_of_its_lease() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("j");
+        let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
+        let hosts = journal.writer();
+        hosts.write(7, Some(vec![1].into()));
+        let lease = Change::PutLease(fabricbios_wire::LeaseId(1), vec![2]);
+        Writer::wait(&hosts, journal.submit(vec![lease])).unwrap();
+        assert_eq!(journal.counts().commits, 1);
+        // A new key waits for no lease.
+        hosts.write(7, Some(vec![3].into()));
+        HostRecords::wait(&hosts, HostRecords::submit(&hosts)).unwrap();
+        assert_eq!(journal.counts().commits, 2);
+        drop(journal);
+        let (_journal, recovered) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
+        assert_eq!(recovered.hosts, [(7, vec![3].into())]);
+    }
 
     #[test]
     fn what_an_earlier_version_kept_in_files_is_in_the_journal_afterwards() {

@@ -1,8 +1,8 @@
 //! What the journal keeps of each pool: what it was, and how often something of it was given out.
 //!
 //! A pool keeps the number of its latest grant, too. A journal that was put back from an older copy knows
-//! of fewer grants than the pool, and by that it is found out. The journal has each number first, so that a
-//! crash between the two does not look like that.
+//! of fewer grants than the pool, and by that it is found out. The journal has each number first, in the commit that has
+//! the lease, so that a crash between the two does not look like that; the pool has it before anybody is told.
 
 use std::{
     collections::HashMap,
@@ -98,8 +98,8 @@ impl JournalLedger {
         }
     }
 
-    /// The number of a grant of that pool that is about to be made: greater than any before, and written
-    /// down when it returns.
+    /// The number of a grant of that pool that is about to be made: greater than any before. It is written down with the
+    /// record of the lease.
     pub(super) fn next_grant(&self, resource_id: ResourceId) -> Result<u64, StepError> {
         let failed = |why: String| StepError::new("count grant", why);
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,11 +108,7 @@ impl JournalLedger {
         record.grants += 1;
         let (number, put) = (record.grants, record.put());
         let put = put.map_err(|error| failed(error.to_string()))?;
-        let seq = self.writer.submit(vec![put]);
-        // Others may go on while this one waits for the disk.
-        drop(records);
-        let written = self.writer.wait(seq);
-        written.map_err(|error| failed(format!("journal: {error}")))?;
+        self.writer.add(vec![put]);
         Ok(number)
     }
 }

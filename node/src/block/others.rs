@@ -68,7 +68,9 @@ struct Export {
 struct NoRecords;
 
 impl HostRecords for NoRecords {
-    fn write(&self, _host: u128, _record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+    fn write(&self, _host: u128, _record: Option<Zeroizing<Vec<u8>>>) {}
+
+    fn submit(&self) -> u64 {
         0
     }
 
@@ -142,9 +144,9 @@ impl Others<'_> {
         let target = self.target_of(node_id)?;
         target.cut(stray_tag(ResourceId(0), lease_id))?;
         target.remove(lease_id, &|| ())?;
-        for host in hosts {
+        for host in hosts.iter().filter_map(|name| name.parse().ok()) {
             // One that another subsystem allows stays: the kernel refuses.
-            tree.rmdir(format!("hosts/{host}")).ok();
+            target.remove_host(&host).ok();
         }
         target.close()?;
         // The last lease is gone from its ports: found without any, they are given back.

@@ -167,7 +167,7 @@ impl Taker<'_> {
         if verdict == Verdict::Anew {
             tracing::warn!(
                 pool = %facts.name,
-                "taken by force: leases that it had are over, and what they left is overwritten"
+                "taken anew: leases that it had are over, and what they left is overwritten"
             );
         }
         tracing::info!(

@@ -1,6 +1,9 @@
 //! A pool as a store of leases: a volume for each, counted in the journal and in the pool.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use fabricbios_contract::{Part, Store, TellCondition, Volume};
 use fabricbios_lease::{BindError, BindOrder, Custody, Extent, Lookup, Placement, StepError, Tag};
@@ -17,6 +20,8 @@ pub(super) struct PoolStore {
     ledger: Arc<JournalLedger>,
     /// Which leases have a volume, and which were released. Where each lies is the pool's.
     custody: Mutex<Custody<()>>,
+    /// Numbers of grants that the journal may not have yet.
+    unconfirmed: Mutex<HashMap<LeaseId, u64>>,
 }
 
 impl PoolStore {
@@ -26,6 +31,7 @@ impl PoolStore {
             pool,
             ledger,
             custody: Mutex::default(),
+            unconfirmed: Mutex::default(),
         }
     }
 
@@ -33,13 +39,20 @@ impl PoolStore {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counted before it is made: a journal of before can be told by that.
+    fn unconfirmed(&self) -> MutexGuard<'_, HashMap<LeaseId, u64>> {
+        let unconfirmed = self.unconfirmed.lock();
+        unconfirmed.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counted by the journal at once, and by the pool when the journal has it on its disk.
     fn create(&self, lease_id: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        if !self.pool.facts().read_only {
-            let number = self.ledger.next_grant(self.resource_id)?;
-            self.pool.count_grant(number)?;
-        }
-        self.pool.create(lease_id, extent)
+        let counts = !self.pool.facts().read_only;
+        let number = counts.then(|| self.ledger.next_grant(self.resource_id));
+        let number = number.transpose()?;
+        let volume = self.pool.create(lease_id, extent)?;
+        self.unconfirmed()
+            .extend(number.map(|number| (lease_id, number)));
+        Ok(volume)
     }
 }
 
@@ -64,9 +77,15 @@ impl Store for PoolStore {
         })
     }
 
+    fn confirm(&self, tag: Tag) -> Result<(), StepError> {
+        let number = self.unconfirmed().remove(&tag.lease_id);
+        number.map_or(Ok(()), |number| self.pool.count_grant(number))
+    }
+
     fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError> {
         let extent = Some(placement.extent());
         self.pool.destroy(tag.lease_id, extent, &|| ())?;
+        self.unconfirmed().remove(&tag.lease_id);
         self.custody().forget(tag.lease_id);
         Ok(())
     }
@@ -82,6 +101,7 @@ impl Store for PoolStore {
         }
         let extent = placement.map(Placement::extent);
         self.pool.destroy(tag.lease_id, extent, progress)?;
+        self.unconfirmed().remove(&tag.lease_id);
         self.custody().release(tag.lease_id);
         Ok(())
     }
@@ -92,5 +112,102 @@ impl Store for PoolStore {
 
     fn tell_condition(&self, tell: TellCondition) {
         self.pool.tell_condition(tell);
+    }
+}
+
+/// A pool in an empty directory, as a store, with the bytes that it has.
+#[cfg(test)]
+pub(crate) fn store_in(
+    directory: &std::path::Path,
+    resource_id: ResourceId,
+    writer: crate::journal::Writer,
+) -> (Arc<dyn Store>, u64) {
+    let (store, capacity) = tests::in_directory(directory, resource_id, writer);
+    (Arc::new(store), capacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fabricbios_helper::Supervisor;
+    use fabricbios_pool::PoolConfig;
+    use fabricbios_wire::{Generation, NodeId, Transport};
+
+    use super::{super::ledger::PoolRecord, *};
+    use crate::journal::{Journal, Writer};
+
+    const POOL: ResourceId = ResourceId(7);
+
+    pub(super) fn in_directory(
+        path: &Path,
+        resource_id: ResourceId,
+        writer: Writer,
+    ) -> (PoolStore, u64) {
+        let pool = Pool::open(PoolConfig {
+            path: path.to_owned(),
+            node_id: NodeId([7; 32]),
+            force: false,
+            may_begin: true,
+            supervisor: Supervisor::of_threads(fabricbios_pool::calls()),
+        });
+        let pool = pool.unwrap();
+        let (facts, grants) = (pool.facts(), pool.grants().unwrap());
+        let record = PoolRecord::of(facts, path, grants);
+        let capacity = facts.capacity;
+        let ledger = JournalLedger::new(writer, [(resource_id, record)].into());
+        let store = PoolStore::new(resource_id, pool, Arc::new(ledger));
+        (store, capacity)
+    }
+
+    fn order(lease: u128) -> BindOrder {
+        let tag = Tag {
+            lease_id: LeaseId(lease),
+            generation: Generation(1),
+            resource_id: POOL,
+        };
+        BindOrder::new(tag, Placement::Amount(1 << 20), Transport::Udp)
+    }
+
+    #[test]
+    fn a_pool_has_the_number_of_a_grant_when_the_journal_has_it_and_not_before() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let open = || {
+            let path = place.path().join("journal");
+            Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap()
+        };
+        let (journal, _) = open();
+        let (store, _) = in_directory(directory.path(), POOL, journal.writer());
+        let grants = |store: &PoolStore| store.pool.grants().unwrap();
+        for lease in [1, 2] {
+            store.open(&order(lease)).unwrap();
+        }
+        assert_eq!((grants(&store), journal.counts().commits), (0, 0));
+        // The records of the leases.
+        let writer = journal.writer();
+        writer.wait(writer.submit(Vec::new())).unwrap();
+        store.confirm(order(2).tag).unwrap();
+        store.confirm(order(1).tag).unwrap();
+        assert_eq!((grants(&store), journal.counts().commits), (2, 1));
+        drop((store, journal));
+        let (_journal, recovered) = open();
+        let [(_, bytes)] = recovered.pools.try_into().unwrap();
+        let record: PoolRecord = crate::records::decode(&bytes).unwrap();
+        assert_eq!(record.grants, 2);
+    }
+
+    #[test]
+    fn a_grant_that_comes_to_nothing_is_not_counted_by_the_pool() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = place.path().join("journal");
+        let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
+        let (store, _) = in_directory(directory.path(), POOL, journal.writer());
+        let BindOrder { tag, placement, .. } = order(1);
+        store.open(&order(1)).unwrap();
+        store.release(tag, Some(&placement), &|| ()).unwrap();
+        store.confirm(tag).unwrap();
+        assert_eq!(store.pool.grants(), Some(0));
     }
 }

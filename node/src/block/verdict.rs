@@ -58,7 +58,7 @@ impl Known {
     pub(super) fn judge(&self, identity: u128, pool: Pledge, force: bool) -> Verdict {
         let record = self.records.get(&identity);
         let is_ahead = pool.grants > self.grants(identity) && !self.is_first_run;
-        // The journal counts first, so that a pool without a number has been another node's since.
+        // It has been another node's since; or this node ended before it had told anybody of a grant of the pool.
         let has_lost_its_number = pool.grants == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
             _ if pool.is_taken_over || has_lost_its_number => Verdict::Anew,

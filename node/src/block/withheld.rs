@@ -28,6 +28,9 @@ impl Store for Withheld {
     fn open(&self, _: &BindOrder) -> Result<Part, BindError> {
         Err(BindError::Failed(self.error()))
     }
+    fn confirm(&self, _: Tag) -> Result<(), StepError> {
+        Err(self.error())
+    }
     fn forget(&self, _: Tag, _: &Placement) -> Result<(), StepError> {
         Err(self.error())
     }

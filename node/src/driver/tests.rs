@@ -1,16 +1,22 @@
 //! What waits for the disk: a driver that is handed each thing by the test, so that the test says when
 //! something is durable.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::mpsc::{Receiver, channel},
+};
 
-use fabricbios_lease::Policy;
+use fabricbios_contract::Provider;
+use fabricbios_lease::{Layout, Offer, Outlives, Policy};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
-    Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType,
+    Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType, Transport,
 };
 
 use super::*;
-use crate::{backends::Backends, clock, detect::Detected, journal::Journal};
+use crate::{backends::Backends, block, clock, detect::Detected, journal::Journal};
 
 const ARENA: ResourceId = ResourceId(1);
 
@@ -24,20 +30,61 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with(FakeMemory::new(ARENA, 1 << 20), |memory, _, _| {
+            (ResourceType::Mem, memory.offer(), memory.provider())
+        })
+    }
+
+    /// Of a store that outlives the machine.
+    fn that_confirms() -> Self {
+        Self::with(FakeMemory::new(ARENA, 1 << 20), |memory, _, _| {
+            let offer = Offer {
+                outlives: Outlives::Machine,
+                ..memory.offer()
+            };
+            (ResourceType::Mem, offer, memory.provider())
+        })
+    }
+
+    /// Of a pool in a directory.
+    fn of_blocks() -> Self {
+        let memory = FakeMemory::over(Transport::Udp, ARENA, 1 << 20);
+        Self::with(memory, |memory, directory, journal| {
+            let pool = directory.join("pool");
+            std::fs::create_dir(&pool).unwrap();
+            std::fs::set_permissions(&pool, Permissions::from_mode(0o700)).unwrap();
+            let (store, capacity) = block::store_in(&pool, ARENA, journal.writer());
+            let provider = Provider::new().with_store(ARENA, store);
+            let provider = provider.with_path("UDP", &[Transport::Udp], memory.clone());
+            let offer = Offer {
+                capacity,
+                outlives: Outlives::Machine,
+                layout: Layout::Amounts,
+                ..memory.offer()
+            };
+            (ResourceType::Block, offer, Arc::new(provider))
+        })
+    }
+
+    fn with(
+        memory: FakeMemory,
+        offered: impl FnOnce(&Arc<FakeMemory>, &Path, &Journal) -> (ResourceType, Offer, Arc<Provider>),
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (tell, inputs) = channel();
         let reports = tell.clone();
         let on_commit = Box::new(move |outcome| drop(tell.send(Input::Durable(outcome))));
         let path = directory.path().join("journal");
         let (journal, _) = Journal::open_here(&path, "boot", on_commit).unwrap();
-        let memory = Arc::new(FakeMemory::new(ARENA, 1 << 20));
+        let memory = Arc::new(memory);
+        let (kind, offer, provider) = offered(&memory, directory.path(), &journal);
         let mut table = LeaseTable::new(Policy::default());
-        table.offer(ResourceType::Mem, memory.offer());
+        table.offer(kind, offer.clone());
         let mut backends = Backends::new(Arc::new(move |_, report| {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(ResourceType::Mem, &memory.offer(), memory.provider());
+        backends.add(kind, &offer, provider);
         let inventory = Inventory::new(NodeId([0; 32]), Epoch(1), Detected::default());
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
@@ -156,6 +203,58 @@ fn a_cut_waits_for_nothing_and_a_release_for_the_disk() {
     scene.go_on(true, |driver| driver.table.census().is_empty());
     assert_eq!(scene.releases_held(), 0);
     assert_eq!(lease(freed).phase, LeasePhase::Freed);
+}
+
+#[test]
+fn a_grant_is_one_commit_whatever_its_kind() {
+    for (kind, mut scene) in [
+        (ResourceType::Mem, Scene::new()),
+        (ResourceType::Block, Scene::of_blocks()),
+    ] {
+        for grants in 1..=3 {
+            let wanted = LeaseAllocRequest::new(kind, 4096, 60);
+            let granted = scene.ask(Request::LeaseAlloc(wanted));
+            scene.go_on(true, |driver| driver.askers.is_empty());
+            assert_eq!(lease(granted).phase, LeasePhase::Active);
+            let counts = scene.driver.environment.journal.counts();
+            assert_eq!(counts.commits, grants, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn nobody_is_told_of_a_grant_before_its_store_has_confirmed_it() {
+    let mut scene = Scene::that_confirms();
+    scene.memory.hold(Step::Confirm);
+    let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
+    let mut granted = scene.ask(Request::LeaseAlloc(wanted));
+    scene.go_on(true, |driver| !driver.confirming.is_empty());
+    scene.memory.wait_for(Step::Confirm, 1);
+    assert_eq!(scene.driver.durable, scene.driver.submitted);
+    assert!(granted.try_recv().is_err(), "told too early");
+    scene.memory.let_go(Step::Confirm);
+    scene.go_on(true, |driver| driver.askers.is_empty());
+    assert_eq!(lease(granted).phase, LeasePhase::Active);
+}
+
+#[test]
+fn a_grant_that_its_store_does_not_confirm_is_refused_and_ends() {
+    let mut scene = Scene::that_confirms();
+    scene.memory.fail(Step::Confirm, true);
+    let wanted = LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 60);
+    let mut refused = scene.ask(Request::LeaseAlloc(wanted));
+    scene.go_on(true, |driver| driver.askers.is_empty());
+    let refusal = refused.try_recv().unwrap().unwrap_err();
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::Unavailable, RefusalClass::Transient)
+    );
+    assert!(refusal.message.contains("Confirm"), "{refusal}");
+    scene.go_on(true, |driver| driver.table.census().is_empty());
+    let available: Vec<u64> = { scene.driver.table.availability() }
+        .map(|it| it.available)
+        .collect();
+    assert_eq!(available, [1 << 20]);
 }
 
 #[test]

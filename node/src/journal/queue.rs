@@ -32,6 +32,15 @@ struct Queue {
     process: u32,
 }
 
+impl Queue {
+    fn add(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            let (key, value) = split(change);
+            self.waiting.insert(key, value);
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Shared {
     queue: Mutex<Queue>,
@@ -50,10 +59,7 @@ impl Shared {
 
     pub(super) fn submit(&self, changes: Vec<Change>) -> Seq {
         let mut queue = self.lock();
-        for change in changes {
-            let (key, value) = split(change);
-            queue.waiting.insert(key, value);
-        }
+        queue.add(changes);
         queue.last_seq += 1;
         self.wake.notify_one();
         Seq(queue.last_seq)
@@ -96,7 +102,7 @@ impl Shared {
             |queue: &mut Queue| queue.stop == Stop::No && queue.last_seq == queue.durable_seq;
         let guard = self.wake.wait_while(self.lock(), idle);
         let mut queue = guard.unwrap_or_else(PoisonError::into_inner);
-        let done = queue.last_seq == queue.durable_seq;
+        let done = queue.last_seq == queue.durable_seq && queue.waiting.is_empty();
         if queue.stop == Stop::Abandon || (queue.stop == Stop::Flush && done) {
             return None;
         }
@@ -134,6 +140,12 @@ impl Writer {
     #[must_use]
     pub fn submit(&self, changes: Vec<Change>) -> Seq {
         self.0.submit(changes)
+    }
+
+    /// Hands in changes that become durable with the next submission, whoever's that is, or when the journal is closed:
+    /// for what only matters together with something that is submitted later.
+    pub fn add(&self, changes: Vec<Change>) {
+        self.0.lock().add(changes);
     }
 
     /// Waits until everything up to `seq` is on the disk, for some seconds at most. After an error it may

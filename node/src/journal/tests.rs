@@ -176,6 +176,23 @@ fn reopening_sees_what_was_durable() {
 }
 
 #[test]
+fn what_is_added_goes_with_the_next_submission_or_the_close() {
+    let scene = Scene::new();
+    let (journal, _first, reports) = scene.open();
+    journal.writer().add(vec![fence(9)]);
+    await_durable(&reports, journal.submit(vec![put(1, "one")]));
+    assert_eq!(journal.counts().commits, 1);
+    let copy = Scene::new();
+    fs::copy(scene.path(), copy.path()).unwrap();
+    let (_journal, recovered, _reports) = copy.open();
+    assert_eq!((leases(&recovered).len(), recovered.fences.len()), (1, 1));
+    journal.writer().add(vec![fence(8)]);
+    journal.close().unwrap();
+    let (_journal, recovered, _reports) = scene.open();
+    assert_eq!(recovered.fences.len(), 2);
+}
+
+#[test]
 fn a_copy_taken_between_commits_is_the_state_of_the_last_one() {
     let scene = Scene::new();
     let (journal, reports) = scene.with_two_commits();

@@ -39,7 +39,7 @@ impl Record {
         self.lock().0.grants
     }
 
-    /// Grant `number` is under way. Never counts backwards.
+    /// Grant `number` is made. Never counts backwards.
     pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), String> {
         let (header, _) = &mut *self.lock();
         if number <= header.grants {

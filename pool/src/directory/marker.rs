@@ -98,7 +98,7 @@ impl Marker {
         self.text().grants
     }
 
-    /// Grant `number` is under way. Never counts backwards.
+    /// Grant `number` is made. Never counts backwards.
     pub(super) fn count(&self, number: u64, put: Put<'_>) -> Result<(), String> {
         let mut text = self.text();
         if number <= text.grants {

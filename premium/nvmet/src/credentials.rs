@@ -44,8 +44,6 @@ pub(super) struct Taken {
     pub(super) credential: Credential,
     /// It had none before.
     pub(super) is_new: bool,
-    /// Of the record that is being written, if it has changed.
-    pub(super) write: Option<u64>,
 }
 
 fn refused(detail: impl std::fmt::Display) -> BindError {
@@ -66,8 +64,8 @@ impl Credentials {
         Ok(Self { records, entries })
     }
 
-    /// Names and keys for a lease: those that it has, or its tenant's for that host, or new ones. They are not
-    /// to reach the kernel before they are on the disk. `is_foreign`: whether the kernel knows a host that is not from here.
+    /// Names and keys for a lease: those that it has, or its tenant's for that host, or new ones.
+    /// `is_foreign`: whether the kernel knows a host that is not from here.
     pub(super) fn take(
         &mut self,
         lease: LeaseId,
@@ -85,12 +83,8 @@ impl Credentials {
         if terms.mutual_auth && credential.ctrl_secret.is_none() {
             credential.ctrl_secret = Some(mint_secret().map_err(BindError::Failed)?);
         }
-        let write = self.keep(credential.clone()).map_err(BindError::Failed)?;
-        Ok(Taken {
-            credential,
-            is_new,
-            write,
-        })
+        self.keep(credential.clone()).map_err(BindError::Failed)?;
+        Ok(Taken { credential, is_new })
     }
 
     /// The entry that a lease uses.
@@ -98,6 +92,11 @@ impl Credentials {
         self.entries
             .values()
             .find(|entry| entry.leases.contains(&lease))
+    }
+
+    /// Whether a host is known, by what its record is found by.
+    pub(super) fn has(&self, key: u128) -> bool {
+        self.entries.keys().any(|name| key_of(name) == key)
     }
 
     /// Every lease that has names.
@@ -127,15 +126,16 @@ impl Credentials {
         Ok(credential)
     }
 
-    /// Has it known and written down; the number of the write, if there is something new.
-    pub(super) fn keep(&mut self, credential: Credential) -> Result<Option<u64>, StepError> {
+    /// Has it known, and written down if it is news.
+    pub(super) fn keep(&mut self, credential: Credential) -> Result<(), StepError> {
         if self.entries.get(&credential.host_nqn) == Some(&credential) {
-            return Ok(None);
+            return Ok(());
         }
         let record = encode(&credential)?;
         let key = key_of(&credential.host_nqn);
         self.entries.insert(credential.host_nqn.clone(), credential);
-        Ok(Some(self.records.write(key, Some(record))))
+        self.records.write(key, Some(record));
+        Ok(())
     }
 
     /// The lease uses its host no more. If nobody else does, `remove_host` takes the host out of the kernel
@@ -150,7 +150,7 @@ impl Credentials {
         };
         credential.leases.retain(|user| *user != lease);
         if !credential.leases.is_empty() {
-            return self.keep(credential).map(|_not_waited_for| ());
+            return self.keep(credential);
         }
         remove_host(&credential.host_nqn)?;
         // A record that is there still after a crash is that of a lease that is over: it goes with its export.

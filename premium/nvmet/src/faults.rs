@@ -22,6 +22,7 @@ pub const STEPS: &[&str] = &[
     "device_path",
     "device_uuid",
     "device_nguid",
+    "mark host",
     "host",
     "dhchap_key",
     "dhchap_ctrl_key",
@@ -38,6 +39,7 @@ pub const STEPS: &[&str] = &[
     "remove namespace",
     "remove subsystem",
     "remove host",
+    "unmark host",
     "remove credentials",
 ];
 

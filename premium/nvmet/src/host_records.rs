@@ -17,10 +17,12 @@ pub const HOST_RECORD_BYTES_MAX: usize = 4_000_000;
 
 /// Keeps records of hosts, which hold keys.
 pub trait HostRecords: fmt::Debug + Send + Sync {
-    /// Takes in a record in place of the earlier one of that host; `None`: it goes. Waits for no disk. The number is
-    /// for [`HostRecords::wait`].
-    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64;
-    /// Waits until what was taken in up to that number is on the disk. After an error it may get there later.
+    /// Takes in a record in place of the earlier one of that host; `None`: it goes. It is on the disk at the latest when
+    /// the lease is for which it was taken in.
+    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>);
+    /// Has what was taken in until now written without waiting for a lease. The number is for [`HostRecords::wait`].
+    fn submit(&self) -> u64;
+    /// Waits until what was submitted up to that number is on the disk. After an error it may get there later.
     fn wait(&self, number: u64) -> Result<(), StepError>;
 }
 
@@ -107,12 +109,15 @@ pub(super) mod fake {
     }
 
     impl HostRecords for Disk {
-        fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+        fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) {
             let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match record {
                 Some(record) => records.insert(host, record),
                 None => records.remove(&host),
             };
+        }
+
+        fn submit(&self) -> u64 {
             1
         }
 

@@ -164,7 +164,9 @@ impl Target {
     pub fn has_leftovers(configfs: &Path, node_id: NodeId) -> bool {
         let names = Names::new(node_id);
         let subsystems = Tree::new(configfs).list("subsystems").unwrap_or_default();
-        subsystems.iter().any(|name| names.lease_of(name).is_some())
+        let is_left =
+            |name: &String| names.lease_of(name).is_some() || names.marked(name).is_some();
+        subsystems.iter().any(is_left)
     }
 
     /// Roads that its ports are, also of those whose address does not exist yet.

@@ -1,11 +1,16 @@
 //! What the target's objects are called. Everything of a lease carries the lease's id, so that a later
 //! process finds it, and a client sees the same disk again after a restart.
 
-use fabricbios_wire::{HostId, LeaseId, NodeId};
+use fabricbios_wire::{HostId, LeaseId, NodeId, Nqn};
+
+use super::host_records::key_of;
 
 /// What every node's begin with; then 16 digits of the node's id, and the lease's. Whatever else is in configfs
 /// is somebody else's.
 const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
+
+/// Then, of the mark of a host, what its record is found by.
+const MARK: &str = "host-";
 
 /// What clients see as the model of the disk.
 pub(super) const MODEL: &str = "fabricBIOS";
@@ -38,6 +43,18 @@ impl Names {
 
     pub(super) fn subsystem(&self, lease: LeaseId) -> String {
         format!("{}{lease}", self.prefix)
+    }
+
+    /// The subsystem that marks a host as one that this node has made: the host's own name may be anybody's. It is made
+    /// before the host and goes after it. It has no namespace, lets nobody in, and is linked to no port.
+    pub(super) fn mark(&self, host: &Nqn) -> String {
+        format!("{}{MARK}{:032x}", self.prefix, key_of(host))
+    }
+
+    /// Which host a subsystem marks, by what its record is found by.
+    pub(super) fn marked(&self, subsystem: &str) -> Option<u128> {
+        let digits = subsystem.strip_prefix(&self.prefix)?.strip_prefix(MARK)?;
+        u128::from_str_radix(digits, 16).ok()
     }
 
     /// Whose subsystem that is; `None`: no lease's of this node.
@@ -136,6 +153,7 @@ mod tests {
         let other = Names::new(NodeId([0xAC; 32]));
         for foreign in [
             names.anchor(),
+            names.mark(&"nqn.2020-01.com.example:client".parse().unwrap()),
             other.subsystem(lease),
             format!("{subsystem}0"),
             "nqn.2014-08.org.nvmexpress.discovery".to_owned(),

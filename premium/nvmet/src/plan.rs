@@ -87,6 +87,7 @@ pub(super) fn export(
     subsystem: &str,
     volume: PathBuf,
     device_path: &str,
+    mark: &str,
     credential: &Credential,
 ) -> Vec<Step> {
     let base = names::subsystem_at(subsystem);
@@ -119,6 +120,7 @@ pub(super) fn export(
         plain("device_uuid", of_namespace("device_uuid"), uuid.clone()),
         plain("device_nguid", of_namespace("device_nguid"), uuid),
     ];
+    steps.push(object("mark host", &names::subsystem_at(mark)));
     steps.extend(host(credential));
     steps.push(plain("enable", enable, "1"));
     steps

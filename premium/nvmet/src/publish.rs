@@ -10,7 +10,7 @@ use super::{
     Export, Target,
     credentials::{Credential, Credentials, Taken},
     faults,
-    names::{NAMESPACE, host_at, link_at},
+    names::{NAMESPACE, host_at, link_at, subsystem_at},
     objects::{Objects, failed},
     plan,
     ports::Port,
@@ -77,17 +77,12 @@ impl Target {
         let subsystem = self.names.subsystem(export.tag.lease_id);
         let lease = export.tag.lease_id;
         let volume = export.volume.clone();
-        let steps = plan::export(lease, &subsystem, volume, device_path, credential);
+        let mark = self.names.mark(&credential.host_nqn);
+        let steps = plan::export(lease, &subsystem, volume, device_path, &mark, credential);
         let numbers = ports.iter().map(|port| port.number);
         let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
-        let made = self.written(taken.write).map_err(|error| Stopped::Failed {
-            error,
-            is_stuck: false,
-        });
-        let made = made.and_then(|()| {
-            faults::passed("write credentials");
-            Ok(run.take_all(&steps)?)
-        });
+        faults::passed("write credentials");
+        let made = run.take_all(&steps).map_err(Stopped::from);
         let made = made.and_then(|()| open_all(slot, export.tag, &links, &mut run));
         match made {
             Ok(()) => self
@@ -115,7 +110,8 @@ impl Target {
             .map_err(StepError::from)
             .and_then(|()| credentials.keep(new.clone()));
         // Nobody else comes to use a key that may have to go again.
-        if let Err(error) = kept.and_then(|write| self.written(write)) {
+        let number = kept.map(|()| self.host_records.submit());
+        if let Err(error) = number.and_then(|number| self.host_records.wait(number)) {
             return Err(self.restore_keys(&mut credentials, old, error));
         }
         faults::passed("rekey credentials");
@@ -148,7 +144,10 @@ impl Target {
         let back = Run::new(self).take_all(&plan::rekey(&old));
         let back = back.map_err(StepError::from);
         match back.and_then(|()| credentials.keep(old)) {
-            Ok(_not_waited_for) => BindError::Failed(error),
+            Ok(()) => {
+                let _not_waited_for = self.host_records.submit();
+                BindError::Failed(error)
+            }
             Err(failed) => BindError::Stranded(StepError {
                 detail: format!(
                     "{}; and the old key is not back: {}",
@@ -157,11 +156,6 @@ impl Target {
                 ..error
             }),
         }
-    }
-
-    /// Waits until a record of a host is on the disk.
-    fn written(&self, write: Option<u64>) -> Result<(), StepError> {
-        write.map_or(Ok(()), |number| self.host_records.wait(number))
     }
 
     /// Those that the lease was given; one that joined later has no link of it.
@@ -205,9 +199,13 @@ impl Target {
     }
 
     fn take_credential(&self, export: &Export) -> Result<Taken, BindError> {
-        let foreign = |host: &Nqn| {
-            let exists = Objects::exists(self, &host_at(host.as_str()));
+        let exists = |path: &str| {
+            let exists = Objects::exists(self, path);
             exists.map_err(|trouble| StepError::new("host", trouble))
+        };
+        let foreign = |host: &Nqn| {
+            let mark = subsystem_at(&self.names.mark(host));
+            Ok(exists(&host_at(host.as_str()))? && !exists(&mark)?)
         };
         let lease = export.tag.lease_id;
         let mut credentials = self.credentials();

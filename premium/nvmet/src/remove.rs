@@ -1,10 +1,13 @@
 //! Takes away everything of a lease that is cut.
 
+use std::collections::BTreeMap;
+
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseId, Nqn};
 
 use super::{
     Export, Target, faults,
+    host_records::key_of,
     names::{allowed_at, host_at, namespace_at, subsystem_at},
     namespace,
     objects::failed,
@@ -76,12 +79,61 @@ impl Target {
         Ok(())
     }
 
-    /// A host that no lease uses any more.
-    pub(super) fn remove_host(&self, host: &Nqn) -> Result<(), StepError> {
-        match self.tree.rmdir(host_at(host.as_str())) {
-            Err(error) if !error.is_absent() => Err(failed("remove host", error)),
+    /// Takes away a host that no lease uses any more. Idempotent.
+    ///
+    /// # Errors
+    /// A subsystem still allows it.
+    pub fn remove_host(&self, host: &Nqn) -> Result<(), StepError> {
+        self.remove_object("remove host", host_at(host.as_str()))?;
+        self.remove_object("unmark host", subsystem_at(&self.names.mark(host)))
+    }
+
+    /// At a start: takes away the hosts of this node that are on no record: the run before has died ahead of the commit
+    /// that had them, and nobody was told of a lease with such a host; or an older journal was put back. What cannot be taken away is tried again at the next
+    /// start, or used when a lease names it.
+    ///
+    /// # Errors
+    /// The kernel's target cannot be looked at.
+    pub fn remove_unrecorded_hosts(&self) -> Result<(), StepError> {
+        let list = |at| {
+            let names = self.tree.list(at);
+            names.map_err(|error| failed("look at hosts", error))
+        };
+        let (subsystems, hosts) = (list("subsystems")?, list("hosts")?);
+        let hosts = hosts.iter().filter_map(|name| name.parse().ok());
+        let hosts: BTreeMap<u128, Nqn> = hosts.map(|host| (key_of(&host), host)).collect();
+        let credentials = self.credentials();
+        for mark in &subsystems {
+            let key = self.names.marked(mark);
+            let Some(key) = key.filter(|key| !credentials.has(*key)) else {
+                continue;
+            };
+            let host = hosts.get(&key);
+            let removed = host.map_or(Ok(()), |host| {
+                let of_leases = subsystems.iter();
+                for subsystem in of_leases.filter(|name| self.names.lease_of(name).is_some()) {
+                    // Most do not allow it.
+                    self.tree.unlink(allowed_at(subsystem, host.as_str())).ok();
+                }
+                self.remove_object("remove host", host_at(host.as_str()))
+            });
+            match removed.and_then(|()| self.remove_object("unmark host", subsystem_at(mark))) {
+                Ok(()) => {
+                    tracing::warn!(?host, "removed a host that is on no record");
+                }
+                Err(why) => {
+                    tracing::error!(?host, %why, "a host that is on no record stays");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_object(&self, step: &'static str, path: String) -> Result<(), StepError> {
+        match self.tree.rmdir(path) {
+            Err(error) if !error.is_absent() => Err(failed(step, error)),
             _ => {
-                faults::passed("remove host");
+                faults::passed(step);
                 Ok(())
             }
         }

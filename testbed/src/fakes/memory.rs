@@ -29,6 +29,8 @@ pub enum Step {
     Bind,
     /// [`DataPath::revoke`].
     Cut,
+    /// [`Store::confirm`].
+    Confirm,
     /// [`Store::release`].
     Release,
 }
@@ -38,6 +40,7 @@ impl Step {
         match self {
             Self::Bind => "Bind",
             Self::Cut => "Cut",
+            Self::Confirm => "Confirm",
             Self::Release => "Release",
         }
     }
@@ -348,6 +351,10 @@ impl Store for FakeMemory {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         Ok(Part::at(order.placement.clone()))
+    }
+
+    fn confirm(&self, tag: Tag) -> Result<(), StepError> {
+        self.begin(Step::Confirm, tag.lease_id).map(drop)
     }
 
     fn forget(&self, _tag: Tag, _placement: &Placement) -> Result<(), StepError> {

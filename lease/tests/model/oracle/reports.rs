@@ -74,7 +74,7 @@ impl Oracle {
             }
             Report::Release(tag, outcome) => self.released(*tag, outcome.is_ok()),
             Report::Reset(id, outcome) => self.reset_over(*id, outcome.is_ok()),
-            Report::Condition(..) => {}
+            Report::Confirmed(..) | Report::Condition(..) => {}
         }
     }
 

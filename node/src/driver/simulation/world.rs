@@ -163,6 +163,10 @@ impl World {
     }
 
     fn ordered(&mut self, owner: Owner, order: Order) -> Option<Report> {
+        if let Order::Confirm(tag) = order {
+            let is_known = self.record(tag.lease_id).is_some();
+            assert!(is_known, "{tag} is confirmed before it is on record");
+        }
         match order {
             // Mostly at once, like the paths of this process.
             Order::Extend(..) if !self.fails(20) => return Some(self.carried_out(order)),
@@ -304,6 +308,13 @@ impl World {
                 Report::Reset(resource_id, Ok(()))
             }
             Order::Extend(tag, until) => Report::Extended(tag, until, self.extended(tag, until)),
+            Order::Confirm(tag) => Report::Confirmed(
+                tag,
+                match self.fails(4) {
+                    true => Err(failed("confirm")),
+                    false => Ok(()),
+                },
+            ),
             Order::Fenced(_) => unreachable!("done where it is dispatched"),
         }
     }

@@ -16,6 +16,7 @@ use crate::{
     plan,
 };
 
+const MARK: &str = "nqn.2026-11.org.fabricbios:0011223344556677:host-2";
 const SUBSYSTEM: &str = "nqn.2026-11.org.fabricbios:0011223344556677:1";
 
 /// configfs as far as steps see it: an object comes with its attributes and its directories, and cannot go while a
@@ -186,7 +187,14 @@ fn credential() -> Credential {
 
 fn steps(credential: &Credential) -> Vec<Step> {
     let volume = PathBuf::from("/dev/volume");
-    let mut steps = plan::export(LeaseId(1), SUBSYSTEM, volume, "/dev/volume", credential);
+    let mut steps = plan::export(
+        LeaseId(1),
+        SUBSYSTEM,
+        volume,
+        "/dev/volume",
+        MARK,
+        credential,
+    );
     steps.extend(plan::links(SUBSYSTEM, credential.host_nqn.as_str(), [1, 2]));
     steps
 }
@@ -204,7 +212,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn any_prefix_undone_leaves_the_tree_as_it_was(prefix in 0_usize..=16) {
+    fn any_prefix_undone_leaves_the_tree_as_it_was(prefix in 0_usize..=17) {
         let credential = credential();
         let fake = Fake::new();
         let before = fake.picture();
@@ -216,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn a_step_that_fails_leaves_nothing_of_those_before_it(at in 0_usize..16) {
+    fn a_step_that_fails_leaves_nothing_of_those_before_it(at in 0_usize..17) {
         let credential = credential();
         let all = steps(&credential);
         let mut fake = Fake::new();
@@ -232,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_there_before_is_completed_and_not_undone(prefix in 0_usize..=16) {
+    fn what_was_there_before_is_completed_and_not_undone(prefix in 0_usize..=17) {
         let credential = credential();
         let all = steps(&credential);
         let fake = Fake::new();
@@ -271,6 +279,7 @@ fn nobody_can_connect_before_the_last_steps() {
     let place = |wanted: &str| names.iter().position(|name| *name == wanted).unwrap();
     assert_eq!(names[names.len() - 2..], ["link port", "link port"]);
     assert!(place("read volume") < place("namespace"));
+    assert!(place("mark host") < place("host"));
     assert!(place("dhchap_key") < place("allow host"));
     assert!(names.iter().all(|name| faults::STEPS.contains(name)));
 }

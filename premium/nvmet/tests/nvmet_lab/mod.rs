@@ -186,12 +186,15 @@ impl HostFiles {
 }
 
 impl HostRecords for HostFiles {
-    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) -> u64 {
+    fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) {
         let at = self.0.join(host.to_string());
         match record {
             Some(record) => fs::write(at, record).unwrap(),
             None => fs::remove_file(at).unwrap(),
         }
+    }
+
+    fn submit(&self) -> u64 {
         0
     }
 
