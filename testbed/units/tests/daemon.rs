@@ -232,11 +232,12 @@ async fn a_killed_node_goes_on_with_its_leases_and_ends_the_others_by_name() {
         assert!(!part.exists() && !place.socket(stray).exists());
         assert_eq!(node.phase(over).await, LeasePhase::Expired);
         assert!(!place.socket(over).exists());
+        // It is told to be over before it is released.
+        node.until(|it| it.available == 3).await;
         assert_eq!(fs::read(place.unit(1)).unwrap(), [0; 8]);
         assert_eq!(node.phase(kept).await, LeasePhase::Active);
         let mut client = place.client(kept).unwrap();
         assert_eq!(client.add(0, 1).unwrap(), Some(6));
-        assert_eq!(node.told().await.available, 3);
         node.ask(Request::LeaseFree(kept)).await;
         client.wait_for_the_end().unwrap();
         node.until(|it| it.available == 4).await;
