@@ -15,7 +15,7 @@ use std::{fmt, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
-use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
+use fabricbios_fallback_udp::{FbbuConfig, FbbuPath, FbmuConfig};
 use fabricbios_helper::Supervisor;
 use fabricbios_lease::{BootTime, FenceScope, LeaseTable, Offer, Outlives, Tag};
 use fabricbios_nvmet::{Guard, Target, TargetConfig};
@@ -128,7 +128,7 @@ impl Guard for BlockGuard {
 #[derive(Debug, Default)]
 pub struct OpenBlocks {
     target: Option<Arc<Target>>,
-    datagrams: Option<Arc<FbbuBackend>>,
+    datagrams: Option<Arc<FbbuPath>>,
 }
 
 /// Opens what `--block-pool`, `--nvmet` and `--fbbu-listen` ask for.
@@ -250,7 +250,7 @@ fn open_target(
 fn open_datagrams(
     settings: &Settings,
     supervisor: &Supervisor,
-) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
+) -> anyhow::Result<Option<Arc<FbbuPath>>> {
     let Some(listen) = settings.fbbu_listen() else {
         return Ok(None);
     };
@@ -261,7 +261,7 @@ fn open_datagrams(
         half_sent_max: settings.fbbu_half_sent_max(),
         write_verifier: clock::boot_number(),
     };
-    match FbbuBackend::open(&config) {
+    match FbbuPath::open(&config) {
         Ok(backend) => {
             tracing::info!(listen = %backend.local_addr(), "block storage is leased over UDP");
             let supervisor = supervisor.clone();

@@ -5,7 +5,7 @@ use std::{fmt, fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 use anyhow::{Context, anyhow, bail};
 use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
 use fabricbios_contract::Provider;
-use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Extent, Offer, StepError};
 use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
@@ -120,7 +120,7 @@ const NAME: &str = "mem0";
 #[derive(Debug, Default)]
 pub struct OpenRoads {
     rdma: Option<Arc<RdmaBackend>>,
-    udp: Option<Arc<FbmuBackend>>,
+    udp: Option<Arc<FbmuPath>>,
 }
 
 /// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a
@@ -299,7 +299,7 @@ fn strategy(wanted: RdmaStrategy) -> Strategy {
     }
 }
 
-fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Arc<FbmuBackend>>> {
+fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Arc<FbmuPath>>> {
     let Some(listen) = settings.fbmu_listen() else {
         return Ok(None);
     };
@@ -309,7 +309,7 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
         arena: arena.clone(),
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
     };
-    let backend = FbmuBackend::open(config).with_context(|| {
+    let backend = FbmuPath::open(config).with_context(|| {
         format!("--fbmu-listen {listen}; choose another address, or `none` for no such road")
     })?;
     tracing::info!(listen = %backend.local_addr(), "memory is leased over UDP");
