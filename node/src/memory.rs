@@ -8,7 +8,7 @@ use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Extent, Offer, StepError};
-use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
+use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, NodeId, ResourceId, ResourceType, Transport};
 
 use crate::{
@@ -119,7 +119,7 @@ const NAME: &str = "mem0";
 /// The roads that are open, to be given back when the node has stopped.
 #[derive(Debug, Default)]
 pub struct OpenRoads {
-    rdma: Option<Arc<RdmaBackend>>,
+    rdma: Option<Arc<RdmaPath>>,
     udp: Option<Arc<FbmuPath>>,
 }
 
@@ -258,7 +258,7 @@ fn open_rdma(
     arena: &Arc<Arena>,
     resource_id: ResourceId,
     watchdog: &Watchdog,
-) -> anyhow::Result<Option<Arc<RdmaBackend>>> {
+) -> anyhow::Result<Option<Arc<RdmaPath>>> {
     let Some(device) = settings.rdma_device() else {
         tracing::info!("no memory is leased over RDMA on this node: --rdma-device none");
         return Ok(None);
@@ -269,7 +269,7 @@ fn open_rdma(
         resource_id,
         strategy: strategy(settings.rdma_strategy.unwrap_or_default()),
     };
-    let backend = match RdmaBackend::open(config)? {
+    let backend = match RdmaPath::open(config)? {
         RdmaOpened::Ready(backend) => backend,
         RdmaOpened::Absent(why) => {
             tracing::warn!("no memory is leased over RDMA on this node: {why}");
@@ -354,7 +354,7 @@ impl OpenRoads {
             });
         }
         if let Some(rdma) = self.rdma {
-            close(rdma, "RDMA device", RdmaBackend::close);
+            close(rdma, "RDMA device", RdmaPath::close);
         }
     }
 }
