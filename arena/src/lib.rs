@@ -1,10 +1,10 @@
-//! The bytes that memory leases are cut from: one file, mapped once, reached over several roads.
+//! The bytes that memory leases are cut from: one file, mapped once, reached over several paths.
 //!
-//! The arena owns the bytes; an RDMA region, a UDP request and a scrub borrow them. It knows nothing
-//! of leases: the [`ArenaStore`] says which bytes are whose, and makes them clean.
+//! The arena owns the bytes; an RDMA region, a UDP request and a scrub borrow them. The arena knows no leases: the
+//! [`ArenaStore`] knows which bytes belong to which lease, and scrubs them.
 //!
 //! Remote clients read and write at any time, also through a device, so bytes are copied and never
-//! borrowed: what comes out is what was there at some moment, byte by byte.
+//! borrowed: each byte that is copied out is the value of some moment.
 
 mod map;
 mod mark;
@@ -18,13 +18,13 @@ pub use mark::Mark;
 pub use source::{Backing, Source};
 pub use store::ArenaStore;
 
-/// Extents of leases start and end on this.
+/// Alignment of the extents of leases, in bytes.
 pub const ALIGN: u64 = 4096;
 
 /// Bytes zeroed between two calls of a scrub's `progress`.
 const SCRUB_CHUNK_BYTES: u64 = 1 << 20;
 
-/// The bytes, mapped.
+/// The mapped bytes.
 #[derive(Debug)]
 pub struct Arena {
     file: File,
@@ -38,19 +38,20 @@ pub struct Arena {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at {offset} are not within the {arena_bytes} bytes of the arena")]
 pub struct OutOfRange {
-    /// Where it starts.
+    /// Offset of the range.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the range.
     pub length: u64,
-    /// How much there is.
+    /// Length of the arena.
     pub arena_bytes: u64,
 }
 
 impl Arena {
-    /// Makes or opens the bytes that `source` describes and maps them. `bytes`: a positive multiple
-    /// of [`ALIGN`]. Errors name the file. A file that another process has locked is `WouldBlock`; a
-    /// size that is no multiple of its huge pages, or no regular file, `InvalidInput`; too few free
-    /// huge pages in hugetlbfs, `OutOfMemory`.
+    /// Makes or opens the bytes that `source` describes and maps them. `bytes`: a positive multiple of [`ALIGN`].
+    ///
+    /// # Errors
+    /// The text names the file. `WouldBlock`: another process has locked the file. `InvalidInput`: the file is not
+    /// regular, or the size is no multiple of its huge pages. `OutOfMemory`: hugetlbfs has too few free pages.
     pub fn open(source: &Source, bytes: u64) -> io::Result<Self> {
         if bytes == 0 || !bytes.is_multiple_of(ALIGN) {
             let why = format!("{bytes} bytes is no positive multiple of {ALIGN}");
@@ -59,47 +60,46 @@ impl Arena {
         source.open(bytes)
     }
 
-    /// Who used the file last, as [`Arena::set_mark`] has it; none for memory, and for a file that is
-    /// new.
+    /// The mark of the last user of the file, as [`Arena::set_mark`] wrote it; none for memory and for a new file.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         self.header.as_ref().and_then(mark::read)
     }
 
-    /// Notes in the file, beside the bytes, who uses it. For memory there is nothing to note.
+    /// Writes the mark of the user into the file, beside the bytes. Does nothing for memory.
     pub fn set_mark(&self, mark: &Mark) {
         if let Some(header) = &self.header {
             mark::write(header, mark);
         }
     }
 
-    /// The number of the last commit of the journal that its user had written, as [`Arena::set_commits`] has it; 0
-    /// for memory, and for a file that is new.
+    /// The number of the last commit in the journal of the user, as [`Arena::set_commits`] wrote it; 0 for memory and for a
+    /// new file.
     #[must_use]
     pub fn commits(&self) -> u64 {
         self.header.as_ref().map_or(0, mark::read_commits)
     }
 
-    /// Notes it in the file, beside the bytes. May wait for the disk that the file is on.
+    /// Writes the number into the file, beside the bytes. May wait for the disk of the file.
     pub fn set_commits(&self, number: u64) {
         if let Some(header) = &self.header {
             mark::write_commits(header, number);
         }
     }
 
-    /// How many bytes there are.
+    /// Length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.mapping.bytes()
     }
 
-    /// What the bytes are, for the log and the inventory.
+    /// The kind of memory, for the log and the inventory.
     #[must_use]
     pub fn backing(&self) -> &Backing {
         &self.backing
     }
 
-    /// Where they are mapped, for registering them with a device.
+    /// The mapping, for registering it with a device.
     #[must_use]
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
@@ -124,8 +124,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Overwrites a range with zeros, through the pages that devices have too. A punched hole would not
-    /// do: a device would keep the old pages. `progress` is called after every MiB.
+    /// Overwrites a range with zeros, in the pages that devices use too. Punching a hole would not work: a device would keep
+    /// the old pages. `progress` is called after every MiB.
     pub fn scrub(&self, offset: u64, length: u64, progress: &dyn Fn()) -> Result<(), OutOfRange> {
         let start = self.check(offset, length)?;
         let mut left = length;
@@ -140,7 +140,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The start as an index of the mapping, if the whole range is in it.
+    /// The start as an index of the mapping, if the whole range is inside.
     fn check(&self, offset: u64, length: u64) -> Result<usize, OutOfRange> {
         let arena_bytes = self.bytes();
         let inside = offset

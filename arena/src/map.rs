@@ -4,10 +4,10 @@ use std::{fmt, fs::File, io, num::NonZeroUsize, ptr::NonNull};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
-/// The most NUMA nodes that a kernel is built for.
+/// Most NUMA nodes of any kernel.
 const NODES: usize = 1024;
 
-/// Bytes of a file mapped into this process, shared with whoever else has the file.
+/// Bytes of a file mapped into this process, shared with other processes that have the file.
 pub struct Mapping {
     start: NonNull<libc::c_void>,
     bytes: NonZeroUsize,
@@ -35,7 +35,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Tenants' bytes are nobody else's to read, also not after a crash.
+    /// Keeps the bytes of tenants out of core dumps.
     fn keep_out_of_core_dumps(&self) {
         // SAFETY: the range was just mapped, and the advice changes nothing about its contents.
         let advised = unsafe { madvise(self.start, self.bytes.get(), MmapAdvise::MADV_DONTDUMP) };
@@ -44,7 +44,7 @@ impl Mapping {
         }
     }
 
-    /// Asks that pages which are not there yet be taken from a NUMA node while it has any.
+    /// Asks the kernel to take new pages from a NUMA node while the node has free ones.
     pub(crate) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut mask = [0_u64; NODES / 64];
         let node = usize::try_from(node).unwrap_or(usize::MAX);
@@ -75,8 +75,7 @@ impl Mapping {
         self.start.as_ptr().addr() as u64
     }
 
-    /// The address of a byte, for registering memory with a device. Not to be read or written
-    /// through by anybody else.
+    /// The address of a byte, for registering memory with a device only.
     #[must_use]
     pub fn pointer(&self, offset: usize) -> *mut libc::c_void {
         self.start.as_ptr().wrapping_byte_add(offset)
@@ -114,7 +113,7 @@ impl Mapping {
         unsafe { self.pointer(at).cast::<u8>().write_bytes(0, length) };
     }
 
-    /// The caller has checked; this is what the unsafe code rests on.
+    /// Asserts the range on which the unsafe code relies; the caller has checked it.
     fn assert_inside(&self, at: usize, length: usize) {
         let inside = at
             .checked_add(length)

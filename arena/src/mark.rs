@@ -1,17 +1,17 @@
-//! The first page of an arena's file: who used it last, and how far that went.
+//! The first page of the file of an arena: the mark of its last user, and the last commit of the user's journal.
 //!
-//! Whoever keeps the bytes of an earlier run has to know that they are those of that run: not of another
-//! daemon that used the file in between, and not of a file that was made anew under the same name. The number of
-//! the last commit of its journal tells a journal that is older than the bytes.
+//! A daemon that keeps the bytes of an earlier run must know that they are the bytes of that run, not those of another daemon
+//! that used the file in between or of a new file with the same name. The number of the last commit detects a journal
+//! that is older than the bytes.
 
 use crate::Mapping;
 
-/// Any number that is not used twice.
+/// A number that is never used twice.
 pub type Mark = [u8; 16];
 
 const MAGIC: [u8; 16] = *b"fabricBIOS arena";
 
-/// Behind the mark.
+/// The number of the last commit is after the mark.
 const COMMITS_AT: usize = 32;
 
 pub(crate) fn read_commits(header: &Mapping) -> u64 {

@@ -1,4 +1,4 @@
-//! Where the bytes come from: a file of the operator's, or a new file in memory.
+//! The source of the bytes: a file of the operator, or a new file in memory.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -19,33 +19,31 @@ use nix::{
 
 use crate::{Arena, Mapping};
 
-/// Bytes of the pages that most machines have set aside as huge ones.
+/// Size of the huge pages that most machines have.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// What to make the arena of.
+/// The settings of the source.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// A regular file of the operator's, in tmpfs, hugetlbfs or on a file system; made if it is not
-    /// there, grown if it is too short, and locked against other processes. It has to be this user's
-    /// alone. Its first page says who used it last, the arena is behind that; of a longer file the rest is
-    /// left as it is. Without a file: memory that ends with the
-    /// process, of huge pages where enough of them are free and the size is a multiple.
+    /// A regular file of the operator, in tmpfs, hugetlbfs or on a file system; it is made if it does not exist, grown if it
+    /// is too short, and locked against other processes. Only this user may have access to it. Its first page has the mark,
+    /// and the arena follows; the rest of a longer file is not touched. `None`: memory that ends with the process, in huge
+    /// pages if enough of them are free and the size is a multiple of them.
     pub file: Option<PathBuf>,
-    /// NUMA node to take the memory from, such as that of the network card. Other nodes help out
-    /// when it has no more. Pages that a file has already stay where they are, and file systems on
-    /// disks do not heed it.
+    /// The preferred NUMA node, such as that of the network card. Other nodes are used when it has no free memory. Existing
+    /// pages of a file stay on their node, and file systems on disks ignore this.
     pub numa_node: Option<u32>,
 }
 
-/// What the arena turned out to be made of.
+/// The memory of an opened arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// Bytes of a page; more than 4096 for huge pages.
+    /// Page size in bytes; more than 4096 for huge pages.
     pub page_bytes: u64,
-    /// The node that the memory is asked from, if the kernel agreed to that.
+    /// The preferred NUMA node, if the kernel accepted it.
     pub numa_node: Option<u32>,
-    /// Whether the bytes are still there when this process has ended.
+    /// Whether the bytes survive this process.
     pub outlives_process: bool,
 }
 
@@ -67,7 +65,7 @@ impl Source {
             let mapped = Mapping::of(&file, offset, bytes);
             mapped.map_err(|error| about(too_few(error, page_bytes)))
         };
-        // Huge pages are reserved for the file by mapping it: all of them or none.
+        // Mapping the file reserves its huge pages: all of them or none.
         if page_bytes > PAGE_BYTES {
             drop(map(0, page_bytes + bytes)?);
         }
@@ -99,7 +97,7 @@ impl Source {
         })
     }
 
-    /// Of huge pages if there are.
+    /// A new file in memory, of huge pages if possible.
     fn memory(&self, bytes: u64) -> io::Result<(File, Mapping, u64)> {
         if bytes.is_multiple_of(HUGE_PAGE_BYTES) {
             match memory(MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB, bytes) {
@@ -115,7 +113,7 @@ impl Source {
         Ok((file, mapping, PAGE_BYTES))
     }
 
-    /// Before the first touch: pages stay where they were first wanted.
+    /// Sets the NUMA node before the first touch: pages stay on the node of their first touch.
     fn placed(&self, mapping: &Mapping, page_bytes: u64) -> Backing {
         let agreed = self.numa_node.filter(|node| {
             let asked = mapping.prefer_node(*node);
@@ -132,8 +130,8 @@ impl Source {
     }
 }
 
-/// Opens a regular file, made if need be, that nobody else may touch and no other process uses as its
-/// arena. Who may write to it reads tenants' bytes, and ends the process by cutting it short.
+/// Opens or makes a regular file that only this user may access and no other process uses as its arena. A user who could
+/// write to the file could read the bytes of tenants, and end the process by truncating the file.
 fn own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -184,14 +182,14 @@ fn fit(file: &File, path: &Path, bytes: u64, page_bytes: u64) -> io::Result<()> 
         let path = path.display();
         tracing::info!(%path, length, bytes, "of a longer file only the beginning is used");
     }
-    // Elsewhere allocating makes it longer, or leaves it as it is if there is no room.
+    // On other file systems allocating makes the file longer, or fails and leaves it unchanged.
     if length < bytes && page_bytes > PAGE_BYTES {
         file.set_len(bytes)?;
     }
     Ok(())
 }
 
-/// Mapping reserves huge pages, so that is where too few of them show.
+/// The error of a failed mapping: mapping reserves huge pages, so too few free ones fail here.
 fn too_few(error: io::Error, page_bytes: u64) -> io::Error {
     match error.kind() {
         io::ErrorKind::OutOfMemory if page_bytes > PAGE_BYTES => io::Error::new(
@@ -202,12 +200,12 @@ fn too_few(error: io::Error, page_bytes: u64) -> io::Error {
     }
 }
 
-/// Takes the room now: later a system without it would end the process at the first touch of a page.
+/// Allocates all pages now: if the system had none later, the first touch of a page would end the process.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     let length = bytes.try_into().or(Err(Errno::EFBIG))?;
     match fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),
-        // A file system that cannot promise.
+        // The file system does not support it.
         Err(Errno::EOPNOTSUPP) if file.metadata()?.len() < bytes => file.set_len(bytes),
         Err(Errno::EOPNOTSUPP) => Ok(()),
         Err(errno) => Err(errno.into()),

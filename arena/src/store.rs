@@ -1,4 +1,4 @@
-//! The arena as a store of leases: whose bytes are whose, and clean ones for the next.
+//! The arena as a store of leases: it knows the extent of each lease and scrubs it for the next one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
 use crate::{ALIGN, Arena};
 
-/// The bytes of an arena, for leases. Paths have the arena itself and touch what they are told.
+/// The store of the bytes of an arena. Paths use the arena itself, within the extents that they are given.
 #[derive(Debug)]
 pub struct ArenaStore {
     arena: Arc<Arena>,
@@ -19,7 +19,7 @@ pub struct ArenaStore {
 }
 
 impl ArenaStore {
-    /// Nothing is leased yet.
+    /// A store without leases.
     #[must_use]
     pub fn new(arena: Arc<Arena>) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl ArenaStore {
         }
     }
 
-    /// What the table may give out of it. `transports`: of its paths, best first.
+    /// The offer to the lease table. `transports`: those of its paths, the best first.
     #[must_use]
     pub fn offer(&self, resource_id: ResourceId, transports: Vec<Transport>) -> Offer {
         Offer {
@@ -63,7 +63,7 @@ impl ArenaStore {
 }
 
 impl Store for ArenaStore {
-    /// Bytes are clean when they come back.
+    /// Nothing to do: bytes are scrubbed when they are released.
     fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Store for ArenaStore {
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
             NotFree::HeldBy(..) | NotFree::HoldsOther(_) => {
-                // Whose they are is for the log and not for the next tenant.
+                // The log names the holder; the next tenant does not learn it.
                 tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
                 let detail = format!("{}: the bytes are not free on this node yet", order.tag);
                 BindError::Failed(StepError::new("bind", detail))
@@ -94,7 +94,7 @@ impl Store for ArenaStore {
         Ok(())
     }
 
-    /// Scrubbing other bytes than were bound would leave the tenant's where they are.
+    /// Scrubbing another extent than the bound one would leave the bytes of the tenant.
     fn release(
         &self,
         tag: Tag,
@@ -127,7 +127,7 @@ impl Store for ArenaStore {
             .collect())
     }
 
-    /// Memory does well.
+    /// Memory is always in good condition.
     fn tell_condition(&self, _tell: TellCondition) {}
 }
 

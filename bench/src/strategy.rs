@@ -14,7 +14,7 @@ use clap::Args;
 use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
 use fabricbios_lease::{BindOrder, Extent, Farewell, Tag};
-use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, MemTerms, ResourceId, Transport};
 
 use crate::pairs::{Pairs, interleaved_pairs};
@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 /// One strategy at work.
 struct Strand {
-    rdma: Arc<RdmaBackend>,
+    rdma: Arc<RdmaPath>,
     provider: Provider,
     client: RdmaRequester,
     extent: Extent,
@@ -84,10 +84,10 @@ impl Strand {
             resource_id: ARENA,
             strategy,
         };
-        let RdmaOpened::Ready(backend) = RdmaBackend::open(config)? else {
+        let RdmaOpened::Ready(backend) = RdmaPath::open(config)? else {
             return Ok(None);
         };
-        let rdma: Arc<RdmaBackend> = Arc::from(backend);
+        let rdma: Arc<RdmaPath> = Arc::from(backend);
         let provider = Provider::new()
             .with_store(ARENA, Arc::new(ArenaStore::new(arena)))
             .with_path("RDMA", &[Transport::Rdma], rdma.clone());

@@ -172,7 +172,11 @@ fn effective(effective: &Effective) -> String {
             .gpu_exclusivity
             .map(|class| format!("gpu exclusivity {class}")),
     );
-    parts.extend(effective.transport.map(|road| format!("transport {road}")));
+    parts.extend(
+        effective
+            .transport
+            .map(|transport| format!("transport {transport}")),
+    );
     if effective.rotate_on_renew {
         parts.push("rotate on renew".to_owned());
     }

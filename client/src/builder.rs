@@ -88,7 +88,7 @@ impl<K: Kind> Builder<K> {
         self
     }
 
-    /// Over which road. A node that cannot makes `acquire` fail.
+    /// Sets the transport. `acquire` fails if the node does not have it.
     pub fn transport(mut self, transport: Transport) -> Self {
         self.request.transport = transport;
         self

@@ -1,4 +1,4 @@
-//! A lease in the caller's hand.
+//! The handle of a lease.
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
@@ -15,36 +15,35 @@ pub type MemLease = Lease<Memory>;
 /// A lease of block storage.
 pub type BlockLease = Lease<Blocks>;
 
-/// Something leased. [`Lease::free`] gives it back; dropped without that, it runs out by itself at the
-/// end of its term.
+/// The handle of a lease. [`Lease::free`] ends the lease; a lease whose handle is dropped expires at the end of its term.
 #[derive(Debug)]
 pub struct Lease<K: Kind> {
     pub(crate) shared: Arc<Shared>,
     renewing: Option<AbortHandle>,
-    /// Dropping it is nothing to warn of: it was freed, or somebody else looks after it.
+    /// Whether dropping the handle needs no warning: the lease was freed, or another program renews it.
     may_be_dropped: bool,
     kind: PhantomData<fn() -> K>,
 }
 
-/// How a lease's renewals go.
+/// The state of the renewals of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Renewed so far, or not due.
+    /// All renewals so far worked.
     Good,
-    /// The last attempt failed; there will be another one before the end.
+    /// The last attempt failed; another one follows before the end of the term.
     Retrying(Error),
-    /// It is over, or will be at the end of its term.
+    /// The lease has ended, or will end with its term.
     Lost(Error),
 }
 
-/// Who looks after a lease that is handed out.
+/// Who renews a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Care {
     /// The SDK renews it.
     Renewed,
-    /// Its caller.
+    /// The caller renews it.
     Callers,
-    /// Somebody else: it was only looked up.
+    /// Another program: this one only looked the lease up.
     Others,
 }
 
@@ -70,8 +69,11 @@ impl<K: Kind> Lease<K> {
         })
     }
 
-    /// A lease that was granted before, to this program or another one of the same tenant. It is not
-    /// renewed by itself, and dropping it changes nothing. It is as [patient](Node::patient) as `node`.
+    /// Opens a lease that was granted before, to this program or another one of the same tenant. It is not renewed
+    /// automatically, and dropping the handle changes nothing. It is as [patient](Node::patient) as `node`.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         let info = node.lease(Request::LeaseQuery(lease_id)).await?;
         check_kind::<K>(&info)?;
@@ -82,37 +84,40 @@ impl<K: Kind> Lease<K> {
         Self::new(node.clone(), info, 0, Care::Others)
     }
 
-    /// A lease that was granted before, blocking; see [`Lease::open_async`].
+    /// Opens a lease that was granted before, blocking; see [`Lease::open_async`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn open(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         wait(Self::open_async(node, lease_id))
     }
 
-    /// Which lease.
+    /// The id of the lease.
     pub fn lease_id(&self) -> LeaseId {
         self.shared.lease_id
     }
 
-    /// All that the node said last.
+    /// The last answer of the node.
     pub fn info(&self) -> LeaseInfo {
         self.shared.info()
     }
 
-    /// The coordinates of the data plane, as of the last answer.
+    /// The coordinates of the data plane in the last answer.
     pub fn binding(&self) -> Binding {
         self.shared.info().binding
     }
 
-    /// The end of the term by the node's wall clock.
+    /// The end of the term by the wall clock of the node.
     pub fn expires_at_unix_secs(&self) -> u64 {
         self.shared.info().expires_at_unix_ms / 1_000
     }
 
-    /// Access that is left, independent of wall clocks.
+    /// Time until access ends, independent of wall clocks.
     pub fn remaining(&self) -> Duration {
         self.shared.remaining()
     }
 
-    /// How renewals go.
+    /// The state of the renewals.
     pub fn health(&self) -> Health {
         self.shared.health()
     }
@@ -123,17 +128,26 @@ impl<K: Kind> Lease<K> {
         self.shared.set_patience(patience);
     }
 
-    /// Another term from now; the node allows it in the last fifth of the current one.
+    /// Renews the lease for another term from now. The node allows this in the last fifth of the current term.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn renew_async(&self) -> Result<LeaseInfo, Error> {
         self.ask(self.shared.renewal()).await
     }
 
-    /// Another term from now, blocking.
+    /// Renews the lease, blocking.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn renew(&self) -> Result<LeaseInfo, Error> {
         wait(self.renew_async())
     }
 
-    /// A new key; the old one goes on working for `overlap_ms` beside it.
+    /// Makes a new key; the old one goes on working for `overlap_ms`.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn rotate_async(&self, overlap_ms: u32) -> Result<LeaseInfo, Error> {
         self.ask(Request::LeaseRotate {
             lease_id: self.lease_id(),
@@ -142,23 +156,34 @@ impl<K: Kind> Lease<K> {
         .await
     }
 
-    /// A new key at once, blocking: the old one is dead when this returns.
+    /// Makes a new key, blocking: the old one does not work any more when this returns.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn rotate(&self) -> Result<LeaseInfo, Error> {
         wait(self.rotate_async(0))
     }
 
-    /// How the lease is.
+    /// Asks the node for the state of the lease.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn query_async(&self) -> Result<LeaseInfo, Error> {
         self.ask(Request::LeaseQuery(self.lease_id())).await
     }
 
-    /// How the lease is, blocking.
+    /// Asks the node for the state of the lease, blocking.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn query(&self) -> Result<LeaseInfo, Error> {
         wait(self.query_async())
     }
 
-    /// Gives the lease back. When this returns `Ok`, access has ended. On an error the lease runs
-    /// out by itself: it is not renewed any more.
+    /// Ends the lease. After `Ok` access has ended. After an error the lease is not renewed any more and expires.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn free_async(mut self) -> Result<LeaseInfo, Error> {
         self.stop_renewing();
         self.may_be_dropped = true;
@@ -166,7 +191,10 @@ impl<K: Kind> Lease<K> {
         node.lease(Request::LeaseFree(self.lease_id())).await
     }
 
-    /// Gives the lease back, blocking.
+    /// Ends the lease, blocking; see [`Lease::free_async`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn free(self) -> Result<LeaseInfo, Error> {
         wait(self.free_async())
     }
@@ -188,8 +216,11 @@ impl<K: Kind> Lease<K> {
 }
 
 impl MemLease {
-    /// Connects the lease to queue pairs of the caller's, or again after an access fault. From then on
-    /// [`MemLease::read`] and [`MemLease::write`] leave RDMA to the caller.
+    /// Connects the lease to queue pairs of the caller, or connects it again after an access fault. From then on
+    /// [`MemLease::read`] and [`MemLease::write`] do not use RDMA.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         self.shared.has_callers_peers();
         self.ask(Request::LeaseBind {
@@ -200,6 +231,9 @@ impl MemLease {
     }
 
     /// Connects the lease to queue pairs, blocking.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         wait(self.bind_async(peers))
     }

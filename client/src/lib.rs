@@ -42,8 +42,8 @@
 //! Block storage is asked for with [`BlockBuilder`]. [`connect_line`] makes it a device of the kernel
 //! over NVMe-oF; [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
 //!
-//! The feature `rdma`, on by default, adds the road over RDMA; the library that it needs is looked for
-//! when it is used first, and a machine without it uses UDP.
+//! The feature `rdma`, on by default, adds the transport RDMA. Its library is loaded at its first use, and a machine
+//! without the library uses UDP.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -73,13 +73,13 @@ pub use identity::Identity;
 pub use kind::{Blocks, Kind, Memory};
 pub use lease::{BlockLease, Health, Lease, MemLease};
 pub use node::{Node, unmet};
-pub use transfer::{Road, Transfers};
+pub use transfer::{DataTransport, Transfers};
 
-/// The node to ask unless told otherwise: `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+/// Environment variable with the default node: `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
 pub const ENV_NODE: &str = "FABRICBIOS_NODE";
-/// The identity file to use unless told otherwise.
+/// Environment variable with the default identity file.
 pub const ENV_IDENTITY: &str = "FABRICBIOS_IDENTITY";
-/// The node that is asked when nobody says.
+/// The default node.
 pub const DEFAULT_NODE: &str = "127.0.0.1:5701";
-/// The control plane's port.
+/// The default port of the control plane.
 pub const DEFAULT_PORT: u16 = 5701;

@@ -1,4 +1,4 @@
-//! Asking again what is refused for a moment only.
+//! Repeats requests that are refused for a moment only.
 
 use std::{
     future::Future,
@@ -10,15 +10,15 @@ use tokio::time::sleep;
 
 use crate::Error;
 
-/// For how long the requests of builders and their leases are asked again unless told otherwise.
+/// How long the requests of builders and their leases are repeated by default.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// First pause between two tries; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Asks, and again for as long as `may_repeat` says yes to the error and `patience` lasts; without any, once. The
-/// last error says how often and for how long was asked.
+/// Repeats a request while `may_repeat` accepts the error and `patience` lasts; with zero patience it is asked once. The last
+/// error says how often and for how long it was asked.
 pub(crate) async fn patiently<T, F>(
     patience: Duration,
     may_repeat: impl Fn(&Error) -> bool,
@@ -46,8 +46,8 @@ where
     }
 }
 
-/// Whether the same request may do a moment later. Room (CapacityExceeded), a fence and the time of a renewal come
-/// with what others do or with time, and are for the caller to wait for.
+/// Whether the same request may work a moment later. Capacity (CapacityExceeded), a fence and the time of a renewal depend
+/// on others or on time; the caller waits for them.
 pub(crate) fn is_momentary(error: &Error) -> bool {
     use LeaseError::{ResourceBusy, Unavailable};
     error.refusal().is_some_and(|refusal| {
@@ -56,10 +56,10 @@ pub(crate) fn is_momentary(error: &Error) -> bool {
     })
 }
 
-/// From 0.5 to 1, so that those who were refused together do not come back together.
+/// A factor from 0.5 to 1, so that clients that were refused together do not come back together.
 fn jitter() -> f64 {
     let mut bytes = [0; 2];
-    // Without randomness nobody can ask anything, and that is told then.
+    // Without randomness the request itself fails, with a message.
     getrandom::fill(&mut bytes).ok();
     0.5 + 0.5 * f64::from(u16::from_ne_bytes(bytes)) / f64::from(u16::MAX)
 }

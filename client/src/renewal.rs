@@ -1,5 +1,5 @@
-//! Renewal by itself: at 85 % of the term, give or take 5 % by lease, so that leases that were
-//! granted together are not renewed together.
+//! Automatic renewal: at 85 % of the term, plus or minus 5 % by lease, so that leases that were granted together are
+//! not renewed together.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 pub(crate) async fn keep(shared: Arc<Shared>) {
     loop {
         let wait = wait_for(shared.lease_id, shared.window(), shared.remaining());
-        // Whatever a node says about its terms, it is not to be flooded.
+        // A lower bound, so that a node with strange terms is not flooded.
         sleep(wait.max(BACK_OFF_FIRST.min(shared.remaining() / 4))).await;
         if let Err(error) = renew(&shared).await {
             let lease_id = shared.lease_id;
@@ -27,7 +27,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// One renewal, tried until it works or cannot any more.
+/// Renews once; repeats until the renewal works or can never work.
 async fn renew(shared: &Shared) -> Result<(), Error> {
     let mut pause = BACK_OFF_FIRST;
     loop {
@@ -49,7 +49,7 @@ async fn renew(shared: &Shared) -> Result<(), Error> {
     }
 }
 
-/// So that there are tries left before access ends, or, where it has ended, the contents go.
+/// A pause that leaves time for more tries before access ends or, after that, before the grace time ends.
 fn soon_enough(pause: Duration, remaining: Duration, with_grace: Duration) -> Duration {
     let left = match remaining {
         Duration::ZERO => with_grace,
@@ -71,7 +71,7 @@ fn share_of_window(lease_id: LeaseId) -> f64 {
     0.5 + 0.5 * seed
 }
 
-/// Whether asking again cannot help.
+/// Whether another try cannot help.
 fn is_final(error: &Error) -> bool {
     match error {
         Error::Refused(Refusal {

@@ -1,4 +1,4 @@
-//! What the handle of a lease, its renewals and its transfers all know.
+//! The state that the handle of a lease, its renewals and its transfers share.
 
 use std::{
     sync::{
@@ -11,24 +11,24 @@ use std::{
 use fabricbios_wire::{Binding, LeaseId, LeaseInfo, LeasePhase, Request};
 
 use crate::{
-    Error, Health, Node, Road, Transfers,
+    DataTransport, Error, Health, Node, Transfers,
     transfer::{BlockChannel, Channel},
 };
 
-/// What handle and renewal both know.
+/// The shared state of one lease.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Asks once.
+    /// The node; asks once per request.
     pub(crate) node: Node,
     pub(crate) lease_id: LeaseId,
     pub(crate) lease_secs: u32,
     /// For what the lease has and needs the lease.
     pub(crate) me: Weak<Shared>,
-    /// The connection to its bytes; locked for as long as a transfer takes.
+    /// The connection to the memory of the lease; locked during a transfer.
     pub(crate) channel: Mutex<Option<Channel>>,
-    /// The same, for a lease of blocks.
+    /// The connection to the blocks of the lease.
     pub(crate) blocks: Mutex<Option<BlockChannel>>,
-    /// The lease is connected to queue pairs of the caller's.
+    /// Whether the lease is connected to queue pairs of the caller.
     callers: AtomicBool,
     state: Mutex<State>,
 }
@@ -36,12 +36,12 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug)]
 struct State {
     info: LeaseInfo,
-    /// When `info` came; its `remaining_ms` counts from then.
+    /// Time at which `info` came; its `remaining_ms` counts from this time.
     told_at: Instant,
     health: Health,
     transfers: Transfers,
     patience: Duration,
-    road: Option<Road>,
+    transport: Option<DataTransport>,
 }
 
 impl Shared {
@@ -53,7 +53,7 @@ impl Shared {
             health: Health::Good,
             transfers: Transfers::default(),
             patience: node.patience,
-            road: None,
+            transport: None,
         };
         Arc::new_cyclic(|me| Self {
             node: node.patient(Duration::ZERO),
@@ -99,12 +99,12 @@ impl Shared {
         self.node.patient(self.state().patience.min(left))
     }
 
-    pub(crate) fn road(&self) -> Option<Road> {
-        self.state().road
+    pub(crate) fn transport(&self) -> Option<DataTransport> {
+        self.state().transport
     }
 
-    pub(crate) fn set_road(&self, road: Road) {
-        self.state().road = Some(road);
+    pub(crate) fn set_transport(&self, transport: DataTransport) {
+        self.state().transport = Some(transport);
     }
 
     /// Whether the lease is connected to queue pairs of the caller's.

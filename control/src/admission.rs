@@ -1,4 +1,4 @@
-//! How much of the node one peer, one address or everybody together may take up.
+//! The limits of connections and requests for one peer, one address and all peers together.
 
 use std::{
     collections::HashMap,
@@ -12,11 +12,11 @@ use fabricbios_wire::Role;
 
 use crate::Principal;
 
-/// Operators have as much more as a bound divided by this. Who a peer is shows when its handshake is over: until then
-/// everybody may be an operator.
+/// Operators may exceed a limit by this part of it. The role of a peer is known after its handshake; until then every peer counts
+/// as an operator.
 const OPERATORS_PART: usize = 8;
 
-/// Bounds of the control plane. The defaults let a rack of clients work and one client not hurt.
+/// The limits of the control plane. The defaults are enough for a rack of clients, and protect against one bad client.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Connections, handshakes included. Operators have an eighth more, of this and of the next.
@@ -49,7 +49,7 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no place.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     Node,
@@ -62,7 +62,7 @@ pub(crate) enum Full {
     Unvalidated,
 }
 
-/// Who is connected.
+/// The open connections.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: Limits,
@@ -82,7 +82,7 @@ struct Counts {
     waiting: HashMap<Principal, usize>,
 }
 
-/// A connection's place; given back when dropped.
+/// The place of a connection; dropping this gives it back.
 #[derive(Debug)]
 pub(crate) struct Place {
     admission: Arc<Admission>,
@@ -91,7 +91,7 @@ pub(crate) struct Place {
     peer: Option<Principal>,
 }
 
-/// A request's place among those that wait for the daemon; given back when dropped.
+/// The place of a request in the queue of the daemon; dropping this gives it back.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     admission: Arc<Admission>,
@@ -141,7 +141,7 @@ impl Admission {
         })
     }
 
-    /// A thread that panicked while counting has left counts that are still counts.
+    /// The counts stay valid if a thread panics.
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,7 +221,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A bound and what operators have beyond it.
+/// A limit, with the part beyond it for operators.
 fn with_operators(max: usize) -> usize {
     max + max.div_ceil(OPERATORS_PART)
 }
@@ -234,7 +234,7 @@ fn take<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, max: usize) -> boo
     count < max
 }
 
-/// Keys without connections are forgotten, or the map would grow with every address seen.
+/// Removes keys without connections, so that the map does not grow with every address.
 fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     match counts.get_mut(key) {
         Some(count) if *count > 1 => *count -= 1,
@@ -242,7 +242,7 @@ fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     }
 }
 
-/// One host has a whole IPv6 /64 to itself.
+/// The key of an address: a host can use every address of its IPv6 /64.
 fn source_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),

@@ -14,12 +14,12 @@ use tokio::{
 };
 
 use crate::{
-    Asked, Peer, Principal, close,
+    Peer, PeerRequest, Principal, close,
     server::Shared,
-    session::{Frame, Heard},
+    session::{Frame, Received},
 };
 
-/// How long an answer may take to be acknowledged before its stream is given up.
+/// How long the acknowledgement of an answer may take.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// One stream of one peer.
 pub(crate) struct Conversation {
@@ -40,15 +40,15 @@ impl Conversation {
     }
 
     pub(crate) async fn answer(self, mut send: SendStream, mut recv: RecvStream) {
-        let Some(heard) = listen(&mut recv, self.shared.limits.request_timeout).await else {
+        let Some(received) = listen(&mut recv, self.shared.limits.request_timeout).await else {
             return;
         };
         // A peer that was answered before it finished need not finish.
         recv.stop(VarInt::from_u32(close::DONE)).ok();
         let remote = self.remote;
-        let bytes = match heard {
-            Heard::Ask(header, request) => self.ask(header, request).await,
-            Heard::Answer(bytes) => bytes,
+        let bytes = match received {
+            Received::Request(header, request) => self.ask(header, request).await,
+            Received::Answer(bytes) => bytes,
         };
         if let Err(problem) = deliver(&mut send, &bytes).await {
             tracing::debug!(%remote, "answer not delivered: {problem}");
@@ -65,7 +65,7 @@ impl Conversation {
         encode_answer(&header, &answer)
     }
 
-    /// Puts the request into the daemon's queue, of which one tenant fills at most half.
+    /// Puts the request into the queue of the daemon; one tenant may fill at most half of it.
     fn hand_over(self, request: Request) -> Result<oneshot::Receiver<Answer>, Refusal> {
         let Shared {
             asked, admission, ..
@@ -79,7 +79,7 @@ impl Conversation {
             .wait(&self.principal, max)
             .ok_or_else(|| too_many(&self.principal.tenant, max))?;
         let (reply, replied) = oneshot::channel();
-        room.send(Asked {
+        room.send(PeerRequest {
             principal: self.principal,
             local_ip: self.local_ip,
             remote: self.remote,
@@ -101,14 +101,14 @@ fn unavailable(what: &str) -> Refusal {
     Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
 }
 
-/// `None`: the peer took its request back.
-async fn listen(recv: &mut RecvStream, limit: Duration) -> Option<Heard> {
+/// Reads a frame. `None`: the peer cancelled its request.
+async fn listen(recv: &mut RecvStream, limit: Duration) -> Option<Received> {
     let mut frame = Frame::default();
     match timeout(limit, receive(recv, &mut frame)).await {
-        Ok(Ok(Some(refusal))) => Some(Heard::Answer(refusal)),
+        Ok(Ok(Some(refusal))) => Some(Received::Answer(refusal)),
         Ok(Ok(None)) => Some(frame.end()),
         Ok(Err(_)) => None,
-        Err(_) => Some(Heard::Answer(frame.late(limit))),
+        Err(_) => Some(Received::Answer(frame.late(limit))),
     }
 }
 
@@ -124,7 +124,7 @@ async fn receive(
     Ok(None)
 }
 
-/// Waits until the peer has it, so that a shutdown does not overtake the answer.
+/// Waits until the peer has the answer, so that a shutdown does not overtake it.
 async fn deliver(send: &mut SendStream, bytes: &[u8]) -> Result<(), String> {
     send.write_all(bytes).await.map_err(|e| e.to_string())?;
     send.finish().map_err(|e| e.to_string())?;

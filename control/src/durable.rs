@@ -15,13 +15,13 @@ pub(crate) fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     let aside = aside(path);
     let written = write_new(&aside, contents).and_then(|()| fs::rename(&aside, path));
     if written.is_err() {
-        // The first error is the one worth telling; a file left aside is harmless.
+        // The first error is reported; a temporary file that stays is harmless.
         fs::remove_file(&aside).ok();
     }
     written.and_then(|()| sync_parent(path))
 }
 
-/// Creates `path` if need be, for its owner only.
+/// Creates `path` if it does not exist, readable by its owner only.
 pub(crate) fn make_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -34,7 +34,7 @@ fn aside(path: &Path) -> PathBuf {
 }
 
 fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
-    // A file of that name is from a process that died with our number.
+    // A file with this name is from a dead process with the same id.
     fs::remove_file(path).or_else(absent_is_fine)?;
     let mut file = OpenOptions::new()
         .write(true)

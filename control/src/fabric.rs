@@ -1,4 +1,4 @@
-//! The fabric's files: made at the first start, read at every later one.
+//! The files of the fabric: made at the first start, read at each later one.
 //!
 //! `ca-key.pem` (key and certificate of the CA) is the root of all others and is written first;
 //! `ca.pem`, `node.identity` and `admin.identity` follow from it and are made again when they are
@@ -36,7 +36,7 @@ pub struct Fabric {
     new: bool,
 }
 
-/// What the node proves itself with.
+/// Key and certificate of the node.
 pub struct NodeKeys {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: PrivateKeyDer<'static>,
@@ -60,22 +60,22 @@ impl Drop for NodeKeys {
 /// Why there is no usable identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file system said no.
+    /// The file system refused.
     #[error("{action} {path}: {source}; check that the directory exists and who may use it")]
     Io {
-        /// What was tried.
+        /// The step that failed.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What came back.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is there and cannot be used.
+    /// The file exists and cannot be used.
     #[error("{path}: {what}; {remedy}")]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         what: String,
         /// What to do.
         remedy: &'static str,
@@ -83,9 +83,9 @@ pub enum IdentityError {
     /// Making keys or certificates failed.
     #[error("cannot make {path}: {why}")]
     Making {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the library said.
+        /// The error of the library.
         why: String,
     },
 }
@@ -123,7 +123,7 @@ impl Fabric {
         self.node.id
     }
 
-    /// Where the first operator's identity lies.
+    /// Path of the first operator's identity.
     pub fn admin_identity(&self) -> &Path {
         &self.admin_identity
     }
@@ -151,7 +151,7 @@ fn open_ca(state_dir: &Path, now: SystemTime) -> Result<(Ca, bool), IdentityErro
 const CA_REMEDY: &str = "restore it from a backup; or, to start a new fabric in which every \
     identity issued so far is void, move ca-key.pem, ca.pem, node.identity and admin.identity away";
 
-/// A new CA beside identities of an old one would lock their holders out without a word.
+/// Refuses to make a new CA if identities of an old one exist: their holders would be locked out without notice.
 fn refuse_orphans(state_dir: &Path, ca_key: &Path) -> Result<(), IdentityError> {
     match [CA, NODE, ADMIN]
         .iter()
@@ -250,7 +250,7 @@ fn identity_pem(certificate_pem: &str, mut key: KeyPair, ca: &Ca) -> Zeroizing<S
     ))
 }
 
-/// `None` when there is no such file.
+/// Reads a file; `None`: it does not exist.
 fn read(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(Zeroizing::new(text))),

@@ -1,7 +1,7 @@
-//! QUIC in front of the lease table: who a peer is, and its bytes as typed requests.
+//! QUIC in front of the lease table: it authenticates peers and decodes their requests.
 //!
-//! It authenticates, bounds and decodes; it never decides about a lease and never touches hardware.
-//! What passes reaches the daemon as [`Asked`] on a channel. The frames are those of
+//! It authenticates, limits and decodes; it never decides about a lease and never touches hardware. A valid request reaches the
+//! daemon as [`PeerRequest`] on a channel. The frames are those of
 //! `docs/spec/fabricbios-wire-encoding-v0.md`.
 #![forbid(unsafe_code)]
 
@@ -22,4 +22,4 @@ pub use admission::Limits;
 pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
 pub use fabric::{Fabric, IdentityError, NodeKeys};
 pub use principal::{NotAPrincipal, Peer, Principal};
-pub use server::{Asked, Server, ServerError};
+pub use server::{PeerRequest, Server, ServerError};

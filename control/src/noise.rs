@@ -1,4 +1,4 @@
-//! Says what strangers do at the port, without letting them write the log.
+//! Logs failed connections of unauthenticated peers, with a rate limit.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
 
 const ONE_LINE_PER: Duration = Duration::from_secs(10);
 
-/// Tells the operator about one failed peer in ten seconds and how many more there were.
+/// Logs one failed peer in ten seconds, and the number of others.
 #[derive(Debug, Default)]
 pub(crate) struct Noise {
     state: Mutex<State>,
@@ -21,15 +21,15 @@ struct State {
 }
 
 impl Noise {
-    /// `why` may be the peer's own words: it is told quoted.
-    pub(crate) fn heard(&self, from: impl fmt::Display, why: &str) {
+    /// `why` may contain text of the peer, so it is logged quoted.
+    pub(crate) fn record(&self, from: impl fmt::Display, why: &str) {
         tracing::debug!(%from, why, "a peer was turned away");
         if let Some(untold) = self.tell(Instant::now()) {
             tracing::info!(%from, why, untold, "peer turned away");
         }
     }
 
-    /// Whether to speak now, and for how many that were not told.
+    /// Whether to log now, and the number of failures that were not logged.
     fn tell(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state
@@ -57,7 +57,7 @@ mod tests {
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             let why = "closed by peer: x\n2026-11-22T00:00:00Z  INFO granted lease_id=\"1\"";
-            Noise::default().heard("10.0.0.1:7", why);
+            Noise::default().record("10.0.0.1:7", why);
         });
         let said = std::io::read_to_string(lines).unwrap();
         assert_eq!(said.lines().count(), 1, "{said}");

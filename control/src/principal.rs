@@ -1,4 +1,4 @@
-//! Who a peer is: read from its verified certificate, refused if that says anything unexpected.
+//! The principal of a peer, from its verified certificate; a certificate with unexpected content is refused.
 
 use std::{
     fmt,
@@ -9,25 +9,25 @@ use fabricbios_wire::{Role, is_tenant_name};
 use rustls::pki_types::CertificateDer;
 use x509_parser::{prelude::*, x509::AttributeTypeAndValue};
 
-/// For whom a request is made, and what it may do.
+/// The identity and role of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// Subject CN of the certificate.
     pub tenant: String,
-    /// From the subject's O.
+    /// The role, from the O of the subject.
     pub role: Role,
 }
 
-/// A principal and until when its certificate speaks for it.
+/// A principal and the end of its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Who.
+    /// The principal.
     pub principal: Principal,
     /// Connections may outlive certificates; requests may not.
     pub not_after: SystemTime,
 }
 
-/// A certificate that the fabric CA signed and that still names nobody.
+/// A certificate of the fabric CA that names no principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAPrincipal(String);
 
@@ -40,7 +40,10 @@ impl fmt::Display for NotAPrincipal {
 impl std::error::Error for NotAPrincipal {}
 
 impl Peer {
-    /// Reads a certificate whose chain, dates and use have been verified already.
+    /// Reads a certificate whose chain, dates and use are verified already.
+    ///
+    /// # Errors
+    /// The certificate names no principal.
     pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NotAPrincipal> {
         let parsed = parse(certificate).map_err(NotAPrincipal)?;
         let subject = parsed.subject();
@@ -80,7 +83,7 @@ fn role(organization: &str) -> Result<Role, String> {
     }
 }
 
-/// Two names would leave it to the reader which one counts.
+/// Refuses a second name, which would be ambiguous.
 fn only<'a>(
     what: &str,
     mut values: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>,
@@ -92,7 +95,7 @@ fn only<'a>(
     }
 }
 
-/// The last moment of a certificate.
+/// The end of the validity of a certificate.
 pub(crate) fn not_after(certificate: &CertificateDer<'_>) -> Result<SystemTime, String> {
     parse(certificate).map(|parsed| end_of(&parsed))
 }

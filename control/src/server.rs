@@ -28,36 +28,36 @@ use crate::{
     noise::Noise,
 };
 
-/// How long goodbyes may take.
+/// Limit of closing all connections.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request of an authenticated peer. Dropping `reply` tells the peer that the node is stopping.
 #[derive(Debug)]
-pub struct Asked {
-    /// For whom.
+pub struct PeerRequest {
+    /// The peer.
     pub principal: Principal,
-    /// The node's address that the peer reached, as far as the kernel told: what an endpoint says
-    /// when the node listens on a wildcard.
+    /// The local address that the peer reached, if the kernel provided it: a node that listens on a wildcard puts it into
+    /// endpoints.
     pub local_ip: Option<IpAddr>,
-    /// From where.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// What.
+    /// The request.
     pub request: Request,
-    /// Where the answer goes.
+    /// The channel of the answer.
     pub reply: oneshot::Sender<Answer>,
-    /// Until the daemon has taken the request.
+    /// The place in the queue, until the daemon has taken the request.
     pub(crate) _waiting: Waiting,
 }
 
-/// Why the control plane did not start.
+/// Why the control plane could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is taken, foreign or forbidden.
     #[error("cannot listen on UDP {listen}; choose another address with --listen")]
     Listen {
-        /// What was asked for.
+        /// The configured address.
         listen: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The identity does not make a TLS server.
@@ -74,21 +74,24 @@ pub struct Server {
     accepting: JoinHandle<()>,
 }
 
-/// What every connection needs.
+/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) limits: Limits,
     noise: Noise,
-    pub(crate) asked: mpsc::Sender<Asked>,
+    pub(crate) asked: mpsc::Sender<PeerRequest>,
 }
 
 impl Server {
     /// Listens and serves until [`Server::shutdown`]. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
     pub fn start(
         listen: SocketAddr,
         fabric: &Fabric,
         limits: Limits,
-        asked: mpsc::Sender<Asked>,
+        asked: mpsc::Sender<PeerRequest>,
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
         let socket = UdpSocket::bind(listen).map_err(listen_error)?;
@@ -111,13 +114,13 @@ impl Server {
         })
     }
 
-    /// Where it listens; the port is the real one when 0 was asked for.
+    /// The local address, with the real port if 0 was configured.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Takes no more requests, answers those that were taken, closes. After `patience` what is
-    /// still unanswered is cut off.
+    /// Takes no more requests, answers those that were taken, and closes all connections. After `patience` the unanswered
+    /// requests are dropped.
     pub async fn shutdown(mut self, patience: Duration) {
         self.stop.send_replace(true);
         if timeout(patience, &mut self.accepting).await.is_err() {
@@ -151,7 +154,7 @@ async fn accept(endpoint: Endpoint, shared: Arc<Shared>, mut stop: watch::Receiv
     drain(&endpoint, connections).await;
 }
 
-/// Finishes what was begun. Newcomers are told at once, so that they can go elsewhere.
+/// Finishes open connections. New connections are refused at once, so that clients can try another node.
 async fn drain(endpoint: &Endpoint, mut connections: JoinSet<()>) {
     loop {
         tokio::select! {
@@ -163,7 +166,7 @@ async fn drain(endpoint: &Endpoint, mut connections: JoinSet<()>) {
     }
 }
 
-/// Turns away, asks to prove the address, or begins the handshake.
+/// Refuses a connection, sends a Retry, or begins the handshake.
 fn welcome(
     shared: &Arc<Shared>,
     incoming: Incoming,
@@ -186,7 +189,7 @@ fn welcome(
             incoming.retry().ok();
         }
         Err(full) => {
-            shared.noise.heard(from, why(full));
+            shared.noise.record(from, why(full));
             incoming.refuse();
         }
     }
@@ -213,7 +216,7 @@ async fn connection(
     let from = incoming.remote_address();
     match handshake(&shared, incoming, &mut place).await {
         Ok((connection, peer)) => converse(&shared, connection, peer, stop).await,
-        Err(problem) => shared.noise.heard(from, &problem),
+        Err(problem) => shared.noise.record(from, &problem),
     }
 }
 
@@ -248,7 +251,7 @@ fn peer_of(connection: &Connection) -> Result<Peer, String> {
     Peer::from_certificate(leaf).map_err(|e| e.to_string())
 }
 
-/// Serves streams until the peer leaves or the node stops, then finishes what was begun.
+/// Serves streams until the peer leaves or the node stops, then finishes the open streams.
 async fn converse(
     shared: &Arc<Shared>,
     connection: Connection,

@@ -1,7 +1,7 @@
-//! One stream: bytes in, a request or the bytes of a refusal out. Pure.
+//! The protocol of one stream: bytes in, a request or the bytes of a refusal out. Pure.
 //!
-//! A frame is refused as soon as it is hopeless, so a peer never makes the node keep more than one
-//! frame of the largest size.
+//! A frame is refused as soon as it cannot become valid, so a peer never makes the node keep more than one frame of the largest
+//! size.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ pub(crate) struct Frame {
     header: Option<Header>,
 }
 
-/// What a stream said.
+/// The result of a received frame.
 #[derive(Debug)]
-pub(crate) enum Heard {
-    /// For the table.
-    Ask(Header, Request),
-    /// Answered already: send this.
+pub(crate) enum Received {
+    /// A request for the daemon.
+    Request(Header, Request),
+    /// An answer to send: a PING or an invalid frame.
     Answer(Vec<u8>),
 }
 
 impl Frame {
-    /// How many bytes to take at most: what is missing, and one more, which would be too many.
+    /// Most bytes to read next: the missing ones and one more, which would be too many.
     pub(crate) fn wants(&self) -> usize {
         match &self.header {
             None => HEADER_LEN - self.bytes.len(),
@@ -35,7 +35,7 @@ impl Frame {
         }
     }
 
-    /// Takes bytes; `Some` when there is no point in reading on.
+    /// Takes bytes; `Some`: the refusal of an invalid frame, without reading on.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.bytes.extend_from_slice(bytes);
         if self.header.is_none() {
@@ -46,13 +46,13 @@ impl Frame {
     }
 
     /// The peer has finished.
-    pub(crate) fn end(self) -> Heard {
+    pub(crate) fn end(self) -> Received {
         match decode_request(&self.bytes) {
             Ok((header, Request::Ping(number))) => {
-                Heard::Answer(encode_answer(&header, &Ok(Reply::Pong(number))))
+                Received::Answer(encode_answer(&header, &Ok(Reply::Pong(number))))
             }
-            Ok((header, request)) => Heard::Ask(header, request),
-            Err(rejected) => Heard::Answer(refuse(&rejected)),
+            Ok((header, request)) => Received::Request(header, request),
+            Err(rejected) => Received::Answer(refuse(&rejected)),
         }
     }
 
@@ -81,7 +81,7 @@ impl Frame {
     }
 }
 
-/// A header that parsed says at most `MAX_PAYLOAD`.
+/// A parsed header has at most `MAX_PAYLOAD`.
 fn length(header: &Header) -> usize {
     HEADER_LEN + usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD)
 }
@@ -90,7 +90,7 @@ fn refuse(rejected: &Rejected) -> Vec<u8> {
     answer(rejected.header.as_ref(), Err(rejected.refusal()))
 }
 
-/// Bytes without a readable header still get a readable answer, to nobody's number.
+/// Bytes without a valid header get an answer too, with request number 0.
 fn answer(to: Option<&Header>, answer: Answer) -> Vec<u8> {
     let nobody = Header {
         flags: 0,

@@ -14,7 +14,7 @@ fn header(frame: &[u8]) -> Header {
 }
 
 /// What a stream of these bytes leads to, received `step` bytes at a time.
-fn hear(bytes: &[u8], step: usize) -> Heard {
+fn hear(bytes: &[u8], step: usize) -> Received {
     let mut frame = Frame::default();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -22,17 +22,17 @@ fn hear(bytes: &[u8], step: usize) -> Heard {
         assert!(wanted > 0, "a reader that wants nothing never sees the end");
         let (now, later) = rest.split_at(wanted.min(step).min(rest.len()));
         if let Some(refusal) = frame.push(now) {
-            return Heard::Answer(refusal);
+            return Received::Answer(refusal);
         }
         rest = later;
     }
     frame.end()
 }
 
-fn refusal(heard: Heard, to: &Header) -> Refusal {
-    match heard {
-        Heard::Answer(bytes) => decode_answer(to, &bytes).unwrap().unwrap_err(),
-        Heard::Ask(_, request) => panic!("reached the table: {request:?}"),
+fn refusal(received: Received, to: &Header) -> Refusal {
+    match received {
+        Received::Answer(bytes) => decode_answer(to, &bytes).unwrap().unwrap_err(),
+        Received::Request(_, request) => panic!("reached the table: {request:?}"),
     }
 }
 
@@ -40,7 +40,7 @@ fn refusal(heard: Heard, to: &Header) -> Refusal {
 fn a_request_is_understood_however_it_is_cut() {
     let bytes = query();
     for step in 1..=bytes.len() {
-        let Heard::Ask(got, request) = hear(&bytes, step) else {
+        let Received::Request(got, request) = hear(&bytes, step) else {
             panic!("refused at {step}")
         };
         assert_eq!(got, header(&bytes));
@@ -51,7 +51,7 @@ fn a_request_is_understood_however_it_is_cut() {
 #[test]
 fn a_ping_is_answered_here() {
     let bytes = encode_request(1, 2, &Request::Ping(42));
-    let Heard::Answer(answer) = hear(&bytes, 64) else {
+    let Received::Answer(answer) = hear(&bytes, 64) else {
         panic!("reached the table")
     };
     assert_eq!(
@@ -148,6 +148,6 @@ proptest! {
         if valid_start && bytes.len() >= 4 {
             bytes[..4].copy_from_slice(&query()[..4]);
         }
-        let (Heard::Ask(..) | Heard::Answer(_)) = hear(&bytes, step);
+        let (Received::Request(..) | Received::Answer(_)) = hear(&bytes, step);
     }
 }

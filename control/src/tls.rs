@@ -20,7 +20,7 @@ pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, S
     CertificateDer::from_pem_slice(pem).map_err(|e| format!("its certificate: {e}"))
 }
 
-/// The same, still as text.
+/// The first certificate of a PEM text, as text.
 pub(crate) fn first_certificate_block(pem: &str) -> Result<&str, String> {
     const END: &str = "-----END CERTIFICATE-----\n";
     let start = pem
@@ -48,7 +48,7 @@ pub(crate) fn identity(
     }
 }
 
-/// Whether TLS would take them: right form, and key and certificate belong together.
+/// Checks that TLS accepts key and certificate, and that they belong together.
 pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), String> {
     let builder = builder()?.with_no_client_auth();
     let chain = vec![node.certificate.clone()];

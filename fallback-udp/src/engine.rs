@@ -1,16 +1,16 @@
 //! One datagram in, at most one out: section 2 of the specification, in its order.
 //!
 //! ```text
-//! open ──► Frame ──► answer: key, checksum, sense, standing ──► Desk: session, window, room, range
+//! open ──► Frame ──► answer: key, checksum, sense, state of the lease ──► SessionState: session, window, room, range
 //!   │                                                            (under the lease's lock)
 //!   │      where the storage takes its time, instead of answer:
-//!   │                begin: the same ─► Pending ─► finish: Desk, standing, key
+//!   │                begin: the same ─► Pending ─► finish: SessionState, state of the lease, key
 //!   ├────► Refused ─► unauthenticated
 //!   └────► Nothing
 //! ```
 //!
-//! Pure: no socket, no lock, no clock. Who serves brings the lease and a buffer. Nothing is
-//! allocated but for HELLO and for parts of blocks.
+//! Pure: no socket, no lock, no clock. The caller brings the lease and a buffer. Only HELLO and the parts of blocks
+//! allocate memory.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -20,60 +20,60 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    DataKey, Desk, Keys, crc32c,
-    desk::Begun,
-    hands::{AtOnce, Hands, Io, Later, Served, Taken, bring_forward},
+    DataKey, Keys, SessionState, crc32c,
+    executor::{Deferred, DeferredIo, Executor, Immediate, Io, Served, bring_forward},
+    session_state::InFlight,
     space::{Space, Store, StoreFailed},
 };
 
 /// Room for the longest datagram.
 pub type ReplyBuffer = [u8; DATAGRAM_MAX];
 
-/// How it is with a lease.
+/// Whether a lease gives access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Standing {
-    /// Used until its deadline.
+pub enum AccessState {
+    /// Gives access until its deadline.
     Live,
-    /// Over.
+    /// Ended.
     Over,
     /// Its end could not be proved.
     Fenced,
 }
 
-/// A lease, as it is served.
-pub trait Leased {
-    /// Its bytes.
+/// A lease, as the engine sees it.
+pub trait ServedLease {
+    /// The memory or blocks of the lease.
     type Space: Space;
 
-    /// How it is with it.
-    fn standing(&self) -> Standing;
+    /// Whether the lease gives access.
+    fn state(&self) -> AccessState;
 
-    /// When it is over, since boot. Zero: not begun.
+    /// When access ends, as time since boot. Zero: access has not begun.
     fn deadline(&self) -> Duration;
 
-    /// Its bytes.
+    /// The memory or blocks of the lease.
     fn space(&self) -> &Self::Space;
 
-    /// Has something done by the lease's desk, one thing at a time.
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R;
+    /// Runs `work` with exclusive access to the sessions of the lease.
+    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R;
 }
 
-/// What a datagram turned out to be.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub enum Opened<'a> {
-    /// Not for this service; nobody is answered.
+    /// Not for this service: no reply.
     Nothing,
-    /// Not a whole frame: to be answered with [`unauthenticated`], if at all.
+    /// Not a whole frame: [`unauthenticated`] makes the reply, if there is one.
     Refused(DataHeader),
-    /// A request of somebody who may or may not have the key.
+    /// A request whose key is not checked yet.
     Frame(DataFrame<'a>),
 }
 
-/// A request, where it came from, and when.
+/// A request with its source address and the time.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// What is asked.
+pub struct Request<'a> {
+    /// The frame of the request.
     pub frame: &'a DataFrame<'a>,
     /// Source address.
     pub source: IpAddr,
@@ -81,44 +81,44 @@ pub struct Asked<'a> {
     pub now: Duration,
 }
 
-/// A reply that carries a right tag.
+/// A reply with a valid tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// How the request went.
+    /// The result of the request.
     pub status: DataStatus,
-    /// Bytes of the buffer.
+    /// Length in the buffer, in bytes.
     pub length: usize,
 }
 
-/// What a request gets that may have to wait for the storage.
+/// What follows from a request that may have to wait for the storage.
 #[derive(Debug)]
 pub enum Begin {
-    /// An answer at once.
+    /// A reply at once.
     Reply(Reply),
-    /// No answer: the same request is under way.
+    /// No reply: the same request is in flight.
     Nothing,
-    /// An answer once the storage has done it.
+    /// A reply as soon as the storage has finished.
     Pending(Pending),
 }
 
-/// A request that waits for the storage; [`finish`] has to be told how that went.
+/// A request that waits for the storage; [`finish`] takes the result of its I/O.
 #[derive(Debug)]
 pub struct Pending {
     header: DataHeader,
     key: u64,
-    begun: Begun,
-    taken: Taken,
+    in_flight: InFlight,
+    deferred: DeferredIo,
 }
 
 impl Pending {
-    /// What is to be done, with the payload of the buffer that was given to [`begin`].
+    /// The I/O to do, with the payload of the buffer that was given to [`begin`].
     #[must_use]
     pub fn io(&self) -> &Io {
-        &self.taken.io
+        &self.deferred.io
     }
 }
 
-/// Takes a datagram apart.
+/// Parses a datagram.
 #[must_use]
 pub fn open(service: DataService, datagram: &[u8]) -> Opened<'_> {
     let is_ours = |header: &DataHeader| header.service == service && !header.is_reply();
@@ -129,7 +129,7 @@ pub fn open(service: DataService, datagram: &[u8]) -> Opened<'_> {
     }
 }
 
-/// INVALID for somebody who did not prove to have a key: 88 bytes, the tag zeros.
+/// The reply INVALID to a sender who did not prove a key: 88 bytes, with a tag of zeros.
 #[must_use]
 pub fn unauthenticated(header: &DataHeader, reply: &mut ReplyBuffer) -> usize {
     let header = header.answered(DataStatus::Invalid).bytes();
@@ -138,54 +138,57 @@ pub fn unauthenticated(header: &DataHeader, reply: &mut ReplyBuffer) -> usize {
     DATA_OVERHEAD
 }
 
-/// Answers a request. `None`: it was not made with a key of the lease, or was damaged on its way;
-/// nothing was done.
+/// Answers a request. `None`: the request was not made with a key of the lease, or its bytes were damaged; nothing
+/// was done.
 ///
-/// The keys stay as they are until this returns: a key that was taken away before this was called
-/// does nothing, and once whoever takes one away has the keys for itself, nothing that was asked
-/// with it is still being done.
-pub fn answer<L>(lease: &L, keys: &Keys, asked: Asked<'_>, reply: &mut ReplyBuffer) -> Option<Reply>
-where
-    L: Leased<Space: Store>,
-{
-    let mut hands = AtOnce(lease.space());
-    let (_, key) = authentic(keys, asked.frame)?;
-    let served = decide(lease, asked, &mut hands, &mut reply[DATA_OVERHEAD..])?;
-    Some(replied(key, &asked.frame.header, served, reply))
-}
-
-/// As [`answer`], for a lease whose storage takes its time. With `has_room` false nothing more is
-/// begun. The payload of the buffer is what is to be written, or where to read to; it starts at
-/// `DATA_OVERHEAD`.
-pub fn begin<L: Leased>(
+/// The caller holds the keys for reading until this returns. So a key that was removed before the call has no effect;
+/// and a thread that removes a key under the write lock knows that no request with this key is still being served.
+pub fn answer<L>(
     lease: &L,
     keys: &Keys,
-    asked: Asked<'_>,
+    request: Request<'_>,
+    reply: &mut ReplyBuffer,
+) -> Option<Reply>
+where
+    L: ServedLease<Space: Store>,
+{
+    let mut executor = Immediate(lease.space());
+    let (_, key) = authentic(keys, request.frame)?;
+    let served = decide(lease, request, &mut executor, &mut reply[DATA_OVERHEAD..])?;
+    Some(replied(key, &request.frame.header, served, reply))
+}
+
+/// As [`answer`], for a lease whose storage takes its time. With `has_room` false no I/O is begun. The payload of
+/// the buffer holds the bytes to write or takes the bytes that are read; it starts at `DATA_OVERHEAD`.
+pub fn begin<L: ServedLease>(
+    lease: &L,
+    keys: &Keys,
+    request: Request<'_>,
     has_room: bool,
     reply: &mut ReplyBuffer,
 ) -> Option<Begin> {
-    let mut hands = Later {
+    let mut executor = Deferred {
         has_room,
-        taken: None,
+        deferred: None,
     };
-    let (number, key) = authentic(keys, asked.frame)?;
-    let served = decide(lease, asked, &mut hands, &mut reply[DATA_OVERHEAD..]);
-    let header = asked.frame.header;
-    Some(match (served, hands.taken) {
+    let (number, key) = authentic(keys, request.frame)?;
+    let served = decide(lease, request, &mut executor, &mut reply[DATA_OVERHEAD..]);
+    let header = request.frame.header;
+    Some(match (served, executor.deferred) {
         (Some(served), _) => Begin::Reply(replied(key, &header, served, reply)),
         (None, None) => Begin::Nothing,
-        (None, Some(taken)) => Begin::Pending(Pending {
+        (None, Some(deferred)) => Begin::Pending(Pending {
             header,
             key: number,
-            begun: Begun::of(asked.frame, &taken.io),
-            taken,
+            in_flight: InFlight::of(request.frame, &deferred.io),
+            deferred,
         }),
     })
 }
 
-/// What the storage did is over: the answer to the request, in the buffer whose payload it used.
-/// `None`: the lease or the key of the request is over by now.
-pub fn finish<L: Leased>(
+/// Makes the reply after the storage has finished, in the buffer whose payload the I/O used. `None`: the lease or the
+/// key of the request has ended meanwhile.
+pub fn finish<L: ServedLease>(
     lease: &L,
     keys: &Keys,
     pending: &Pending,
@@ -194,15 +197,15 @@ pub fn finish<L: Leased>(
     reply: &mut ReplyBuffer,
 ) -> Option<Reply> {
     let status = result.map_or(DataStatus::Io, |()| DataStatus::Ok);
-    lease.at_desk(|desk| desk.finish(&pending.begun, status));
+    lease.with_sessions(|sessions| sessions.finish(&pending.in_flight, status));
     let key = keys.numbered(pending.key)?;
-    if lease.standing() != Standing::Live || lease.deadline() <= now {
+    if lease.state() != AccessState::Live || lease.deadline() <= now {
         return None;
     }
     let served = match status {
         DataStatus::Ok => {
-            let told = pending.taken.told.clone();
-            Ok(bring_forward(&mut reply[DATA_OVERHEAD..], told))
+            let reply_range = pending.deferred.reply_range.clone();
+            Ok(bring_forward(&mut reply[DATA_OVERHEAD..], reply_range))
         }
         status => Err(status),
     };
@@ -215,29 +218,29 @@ fn authentic<'a>(keys: &'a Keys, frame: &DataFrame<'_>) -> Option<(u64, &'a Data
     (crc32c(frame.payload) == frame.header.payload_crc).then_some(key)
 }
 
-/// How the request goes, and how many bytes of payload the reply has; none: no reply now.
-fn decide<L: Leased>(
+/// Handles an authentic request. `None`: no reply now.
+fn decide<L: ServedLease>(
     lease: &L,
-    asked: Asked<'_>,
-    hands: &mut impl Hands,
+    request: Request<'_>,
+    executor: &mut impl Executor,
     payload: &mut [u8],
 ) -> Option<Served> {
-    let header = &asked.frame.header;
-    let Some(op) = what_is_asked(header) else {
+    let header = &request.frame.header;
+    let Some(op) = operation_of(header) else {
         return Some(Err(DataStatus::Invalid));
     };
-    let remaining = lease.deadline().saturating_sub(asked.now);
-    match lease.standing() {
-        Standing::Fenced => return Some(Err(DataStatus::Fenced)),
-        Standing::Live if remaining > Duration::ZERO => {}
-        Standing::Live | Standing::Over => return Some(Err(DataStatus::NoLease)),
+    let remaining = lease.deadline().saturating_sub(request.now);
+    match lease.state() {
+        AccessState::Fenced => return Some(Err(DataStatus::Fenced)),
+        AccessState::Live if remaining > Duration::ZERO => {}
+        AccessState::Live | AccessState::Over => return Some(Err(DataStatus::NoLease)),
     }
     let space = (lease.space(), remaining);
-    lease.at_desk(|desk| desk.serve(op, asked, space, hands, payload))
+    lease.with_sessions(|sessions| sessions.serve(op, request, space, executor, payload))
 }
 
-/// The operation, where the header makes sense for the service.
-fn what_is_asked(header: &DataHeader) -> Option<DataOp> {
+/// The operation; `None` if the header is not valid for the service.
+fn operation_of(header: &DataHeader) -> Option<DataOp> {
     let op = match header.op {
         1 => DataOp::Hello,
         2 => DataOp::Read,
@@ -246,7 +249,7 @@ fn what_is_asked(header: &DataHeader) -> Option<DataOp> {
         5 if header.service == DataService::Block => DataOp::Flush,
         _ => return None,
     };
-    // Whether parts are of a size that the lease has is seen later.
+    // The size of a part is checked later, against the block size of the lease.
     let can_be_part = header.service == DataService::Block
         && matches!(op, DataOp::Read | DataOp::Write)
         && header.part().is_ok();
@@ -254,14 +257,14 @@ fn what_is_asked(header: &DataHeader) -> Option<DataOp> {
     (is_plain && (header.reserved == 0 || can_be_part)).then_some(op)
 }
 
-fn replied(key: &DataKey, asked: &DataHeader, served: Served, reply: &mut ReplyBuffer) -> Reply {
+fn replied(key: &DataKey, request: &DataHeader, served: Served, reply: &mut ReplyBuffer) -> Reply {
     let (status, payload_len) =
         served.map_or_else(|status| (status, 0), |bytes| (DataStatus::Ok, bytes));
-    let length = seal(key, asked.answered(status), payload_len, reply);
+    let length = seal(key, request.answered(status), payload_len, reply);
     Reply { status, length }
 }
 
-/// Puts header and tag before a payload that is in its place already.
+/// Writes header and tag before the payload, which is in its place already.
 fn seal(
     key: &DataKey,
     mut header: DataHeader,

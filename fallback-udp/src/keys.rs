@@ -1,4 +1,4 @@
-//! The keys of a lease: the one that is valid, and for a while the one before it.
+//! The keys of a lease: the current one and, for a while after a rotation, the previous one.
 
 use fabricbios_wire::DataFrame;
 
@@ -9,12 +9,12 @@ use crate::DataKey;
 pub struct Keys {
     current: DataKey,
     previous: Option<DataKey>,
-    /// Of the current one.
+    /// Number of the current key: 1 for the first, one more with each rotation.
     number: u64,
 }
 
 impl Keys {
-    /// Of a new binding.
+    /// The keys of a new binding.
     #[must_use]
     pub fn new(key: DataKey) -> Self {
         Self {
@@ -24,36 +24,36 @@ impl Keys {
         }
     }
 
-    /// A new key; the one until now works beside it.
+    /// Adds a new key; the previous one goes on working.
     pub fn rotate(&mut self, key: DataKey) {
         self.previous = Some(core::mem::replace(&mut self.current, key));
         self.number += 1;
     }
 
-    /// The key before the last rotation, which is dead from now on.
+    /// Removes the previous key and returns it.
     pub fn retire(&mut self) -> Option<DataKey> {
         self.previous.take()
     }
 
-    /// Whether there are two.
+    /// Whether there is a previous key.
     #[must_use]
     pub fn has_previous(&self) -> bool {
         self.previous.is_some()
     }
 
-    /// All that work.
+    /// All keys that work.
     pub fn iter(&self) -> impl Iterator<Item = &DataKey> {
         core::iter::once(&self.current).chain(&self.previous)
     }
 
-    /// The key that a frame was made with, and its number.
+    /// The key that verifies a frame, and its number.
     pub(crate) fn of(&self, frame: &DataFrame<'_>) -> Option<(u64, &DataKey)> {
         let payload = frame.header.has_payload_mac().then_some(frame.payload);
         let mut numbered = (0..).map(|age| self.number - age).zip(self.iter());
         numbered.find(|(_, key)| key.verifies(frame.header_bytes, payload, frame.tag))
     }
 
-    /// The key of this number, if it still works.
+    /// The key with this number, if it still works.
     pub(crate) fn numbered(&self, number: u64) -> Option<&DataKey> {
         match self.number.checked_sub(number)? {
             0 => Some(&self.current),

@@ -1,9 +1,9 @@
-//! The road that always exists: leases over authenticated UDP
+//! Leases over authenticated UDP, the transport that every node has
 //! (`docs/spec/data-plane-over-udp.md`).
 //!
 //! Without features this crate is pure: `auth` signs and checks, `engine` answers one datagram at a
 //! time, `transfer` decides what a client sends next; time is an argument. The features `server` and
-//! `client` put sockets and threads around the two halves.
+//! `client` add sockets and threads.
 #![cfg_attr(not(any(test, feature = "server", feature = "client")), no_std)]
 #![deny(unsafe_code)]
 
@@ -12,9 +12,8 @@ extern crate alloc;
 mod auth;
 #[cfg(feature = "client")]
 mod client;
-mod desk;
 mod engine;
-mod hands;
+mod executor;
 mod keys;
 mod limit;
 mod parts;
@@ -22,6 +21,7 @@ mod replay;
 mod room;
 #[cfg(feature = "server")]
 mod server;
+mod session_state;
 mod sessions;
 mod space;
 pub mod transfer;
@@ -32,12 +32,11 @@ pub use client::{
     BlockClient, ClientError, ClientOptions, Completion, Coordinates, Geometry, MemoryClient,
     Refresh,
 };
-pub use desk::Desk;
 pub use engine::{
-    Asked, Begin, Leased, Opened, Pending, Reply, ReplyBuffer, Standing, answer, begin, finish,
-    open, unauthenticated,
+    AccessState, Begin, Opened, Pending, Reply, ReplyBuffer, Request, ServedLease, answer, begin,
+    finish, open, unauthenticated,
 };
-pub use hands::Io;
+pub use executor::Io;
 pub use keys::Keys;
 pub use limit::{Rate, Sources};
 pub use room::{Room, Share};
@@ -45,5 +44,6 @@ pub use room::{Room, Share};
 #[doc(hidden)]
 pub use server::Plain;
 #[cfg(feature = "server")]
-pub use server::{Counters, FbbuBackend, FbbuConfig, FbmuBackend, FbmuConfig, Tally};
+pub use server::{Counters, FbbuConfig, FbbuPath, FbmuConfig, FbmuPath, Tally};
+pub use session_state::SessionState;
 pub use space::{Space, Store, StoreFailed};

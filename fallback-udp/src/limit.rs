@@ -1,9 +1,9 @@
-//! How much somebody may ask. Fixed memory, time as an argument.
+//! Rate limits. Fixed memory, time as an argument.
 
 use alloc::{boxed::Box, vec};
 use core::{net::IpAddr, time::Duration};
 
-/// So many at a time, and then one each `period`.
+/// A burst, and then one request each `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     period: Duration,
@@ -22,14 +22,14 @@ impl Rate {
     }
 }
 
-/// What is left for one, as the time at which everything will be there again.
+/// A token bucket, kept as the time at which it will be full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bucket {
     full_at: Duration,
 }
 
 impl Bucket {
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(crate) fn take(&mut self, rate: &Rate, now: Duration) -> bool {
         let from = self.full_at.max(now);
         let allowed = from - now <= rate.burst;
@@ -40,7 +40,7 @@ impl Bucket {
     }
 }
 
-/// A rate, and what is left of it.
+/// A rate and its bucket.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     rate: Rate,
@@ -48,7 +48,7 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// All of it is there.
+    /// A full bucket.
     #[must_use]
     pub(crate) fn new(rate: Rate) -> Self {
         Self {
@@ -57,18 +57,18 @@ impl Allowance {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(crate) fn take(&mut self, now: Duration) -> bool {
         self.bucket.take(&self.rate, now)
     }
 }
 
 const SOURCES: usize = 1024;
-/// Answers without a tag to one address: enough for a client that has the wrong key to learn it.
+/// Replies without a tag to one address: enough for a client with a wrong key to learn that.
 const PER_SOURCE: (u32, u32) = (10, 20);
 
-/// Answers to whoever has not proved to be anybody, by source address. Addresses share buckets, so
-/// that the memory is fixed; which do is not to be guessed.
+/// Rate limit of the replies to senders without a key, by source address. Addresses share buckets, so that the memory
+/// is fixed; the random seed keeps others from guessing which ones share.
 #[derive(Debug)]
 pub struct Sources {
     rate: Rate,
@@ -87,8 +87,8 @@ impl Sources {
         }
     }
 
-    /// Takes one answer to `source`, if there is one. IPv6 counts by network (/64): whoever has one
-    /// address there has all.
+    /// Takes one reply to `source`, if there is one. IPv6 counts by network (/64), since a host can use every address
+    /// of its network.
     pub fn take(&mut self, source: IpAddr, now: Duration) -> bool {
         let network = match source.to_canonical() {
             IpAddr::V4(address) => u64::from(address.to_bits()),

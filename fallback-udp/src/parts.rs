@@ -1,7 +1,7 @@
-//! Writes in parts: what came of blocks that are not whole yet.
+//! Writes that come in parts: the blocks of which some parts are still missing.
 //!
-//! The window bounds it for a session: each part used a counter, and what is behind the window is dropped. The room
-//! that there is for them bounds it for a lease, a tenant and a node.
+//! Their memory is bounded for a session by the replay window: each part used a counter, and a write behind the window
+//! is dropped. For a lease, a tenant and a node it is bounded by [`crate::Room`].
 
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
@@ -10,46 +10,46 @@ use fabricbios_wire::{DataStatus, Part};
 
 use crate::{
     replay::Window,
-    room::{Share, Taken},
+    room::{Reservation, Share},
     space::{Job, Writing},
 };
 
-/// Of one session, the oldest first.
+/// The half-sent blocks of one session, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Vec<HalfSent>);
 
 /// A block of which some parts came.
 #[derive(Debug)]
 struct HalfSent {
-    /// Counter of the part with index 0: what the write is told by.
+    /// Counter of the part with index 0. It identifies the write.
     first: u32,
     offset: u64,
     count: u16,
     missing: u16,
-    /// When the first of them came.
+    /// When the first part came.
     since: Duration,
     block: Box<[u8]>,
-    _room: Option<Taken>,
+    _room: Option<Reservation>,
 }
 
-/// What a new part makes of its write.
+/// The state of a write after a new part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Added {
-    /// Others are missing.
+    /// Other parts are missing.
     Waits,
-    /// The block.
+    /// All parts are there: the block.
     Whole(Vec<u8>),
-    /// The parts before it are of another block or count.
+    /// Earlier parts of this write name another block or another count.
     Disagrees,
 }
 
 impl Parts {
-    /// Room for the block that a job begins, if it does begin one. `Err`: there is none.
+    /// Reserves room for the block of a job that is the first part of a write. `Err`: there is no room.
     pub(crate) fn room_for(
         &self,
         job: &Job<'_>,
         share: Option<&Arc<Share>>,
-    ) -> Result<Option<Taken>, DataStatus> {
+    ) -> Result<Option<Reservation>, DataStatus> {
         let Job::Write(Writing {
             bytes,
             part: Some((part, first)),
@@ -68,13 +68,13 @@ impl Parts {
         }
     }
 
-    /// Takes a part whose counter was not used before. `room`: for its block, if that begins with it.
+    /// Adds a part whose counter was not used before. `room` is for the block, if this is its first part.
     pub(crate) fn add(
         &mut self,
         (first, offset): (u32, u64),
         part: Part,
         bytes: &[u8],
-        (now, room): (Duration, Option<Taken>),
+        (now, room): (Duration, Option<Reservation>),
     ) -> Added {
         let at = self.0.iter().position(|write| write.first == first);
         let at = at.unwrap_or_else(|| {
@@ -102,12 +102,13 @@ impl Parts {
         Added::Whole(self.0.remove(at).block.into())
     }
 
-    /// The job, or the write that it is the last missing part of; none: others are missing.
+    /// Returns the job itself, or the whole write if the job was its last missing part. `None`: other parts are
+    /// missing.
     pub(crate) fn gather<'a>(
         &mut self,
         job: Job<'a>,
         now: Duration,
-        room: Option<Taken>,
+        room: Option<Reservation>,
     ) -> Result<Option<Job<'a>>, DataStatus> {
         let Job::Write(Writing {
             offset,
@@ -128,12 +129,12 @@ impl Parts {
         }
     }
 
-    /// Drops the writes that cannot be completed any more.
+    /// Drops the writes that fell behind the window and cannot be completed.
     pub(crate) fn keep_within(&mut self, window: &Window) {
         self.0.retain(|write| !window.is_behind(write.first));
     }
 
-    /// Since when the oldest of them has not been whole.
+    /// When the first part of the oldest half-sent block came.
     pub(crate) fn since(&self) -> Option<Duration> {
         self.0.first().map(|write| write.since)
     }

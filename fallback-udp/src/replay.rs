@@ -1,8 +1,8 @@
 //! Which requests of a session were done, and how they went.
 //!
-//! Looked at before a request is done and written after; both under the lease's lock, so that the
-//! same request on two sockets is done once. One that waits for the storage is written down when it is
-//! begun, and again when it is over.
+//! The window is read before a request is done and written after it, both under the lock of the lease, so that the same
+//! request on two sockets is done once. A request that waits for the storage is recorded when it begins, and its status
+//! when it ends.
 
 use fabricbios_wire::{DATA_TAG_LEN, DataStatus};
 
@@ -10,7 +10,7 @@ use fabricbios_wire::{DATA_TAG_LEN, DataStatus};
 pub(crate) const WINDOW: u16 = 128;
 const SLOTS: usize = WINDOW as usize;
 
-/// The first bytes of a request's tag: what tells it from another one with its nonce.
+/// The first bytes of a request's tag. They distinguish it from another request with the same nonce.
 pub(crate) type Mark = [u8; 8];
 
 /// The mark of a tag.
@@ -19,16 +19,16 @@ pub(crate) fn mark(tag: &[u8; DATA_TAG_LEN]) -> Mark {
     core::array::from_fn(|i| tag[i])
 }
 
-/// What is known of a request.
+/// What the window knows of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// Nothing: it is new.
+    /// The request is new.
     Fresh,
-    /// It was answered so.
+    /// The request was done, with this status.
     Same(DataStatus),
-    /// It is being done.
+    /// The request is in flight.
     UnderWay,
-    /// Its counter was used by another request.
+    /// Another request used its counter.
     Other,
     /// Its counter is behind the window.
     TooOld,
@@ -40,7 +40,7 @@ pub(crate) struct Window {
     highest: u32,
     /// Bit `i` is the counter `highest - i`.
     used: u128,
-    /// By counter, modulo the slots; none: under way.
+    /// By counter modulo [`WINDOW`]; `None`: in flight.
     statuses: [Option<DataStatus>; SLOTS],
     marks: [Mark; SLOTS],
 }
@@ -63,7 +63,7 @@ impl Window {
         self.highest
     }
 
-    /// What is known of the request with this counter and mark.
+    /// Looks up the request with this counter and mark.
     #[must_use]
     pub(crate) fn look(&self, counter: u32, mark: Mark) -> Seen {
         let Some(age) = self.highest.checked_sub(counter) else {
@@ -86,7 +86,7 @@ impl Window {
         self.highest.saturating_sub(counter) >= u32::from(WINDOW)
     }
 
-    /// Remembers how a request went; none: it is being done. It was [`Seen::Fresh`].
+    /// Records a request that was [`Seen::Fresh`]. `status` is `None` while it is in flight.
     pub(crate) fn commit(&mut self, counter: u32, mark: Mark, status: Option<DataStatus>) {
         if let Some(ahead @ 1..) = counter.checked_sub(self.highest) {
             self.used = self.used.checked_shl(ahead).unwrap_or(0);
@@ -97,7 +97,7 @@ impl Window {
         self.marks[slot(counter)] = mark;
     }
 
-    /// Remembers how a request went that was being done, if it is not forgotten by now.
+    /// Records the status of a request that was in flight, unless it fell behind the window.
     pub(crate) fn finish(&mut self, counter: u32, mark: Mark, status: DataStatus) {
         if self.look(counter, mark) == Seen::UnderWay {
             self.statuses[slot(counter)] = Some(status);

@@ -1,24 +1,24 @@
-//! Room for half-sent blocks: of a node, of each tenant in it, of each lease.
+//! Memory for half-sent blocks, bounded for a node, for each tenant and for each lease.
 //!
-//! A tenant never holds more than the node has left besides. So however many tenants hold as much as they
-//! can, there is as much again for the next one, as in a switch whose ports share one memory with dynamic
-//! thresholds (Choudhury and Hahne, 1998).
+//! A tenant never holds more than what is still free on the node. So even if many tenants hold as much as they can, the
+//! next tenant gets some, as the ports of a switch that share one memory with dynamic thresholds (Choudhury and Hahne,
+//! 1998).
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Of a node, tenants have at most this part of the whole, and leases that.
+/// A tenant has at most an eighth of the memory of the node, and a lease at most a 128th.
 const TENANTS: usize = 8;
 const LEASES: usize = 128;
 
-/// Of a node.
+/// The memory of a node for half-sent blocks.
 #[derive(Debug)]
 pub struct Room {
     bytes_max: usize,
     used: AtomicUsize,
 }
 
-/// A lease's, of its tenant's, of the node's.
+/// What one lease holds of it, counted also for its tenant and for the node.
 #[derive(Debug)]
 pub struct Share {
     node: Arc<Room>,
@@ -26,15 +26,15 @@ pub struct Share {
     used: AtomicUsize,
 }
 
-/// Bytes of a share, until dropped.
+/// Reserved bytes; dropping this gives them back.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Reservation {
     share: Arc<Share>,
     bytes: usize,
 }
 
 impl Room {
-    /// Of `bytes_max` one tenant gets an eighth and one lease a 128th, at most.
+    /// `bytes_max` is for the whole node.
     #[must_use]
     pub fn new(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -43,7 +43,7 @@ impl Room {
         })
     }
 
-    /// Whether there is anything half-sent.
+    /// Whether any block on the node is half-sent.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) > 0
@@ -51,7 +51,7 @@ impl Room {
 }
 
 impl Share {
-    /// For one lease. `tenant`: what all leases of its tenant hold, in bytes.
+    /// The share of one lease. `tenant` counts the bytes of all leases of its tenant.
     #[must_use]
     pub fn new(node: &Arc<Room>, tenant: Arc<AtomicUsize>) -> Arc<Self> {
         Arc::new(Self {
@@ -61,25 +61,26 @@ impl Share {
         })
     }
 
-    /// Whether the lease has anything half-sent.
+    /// Whether a block of the lease is half-sent.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) > 0
     }
 
-    /// `None`: there is no room. Two that ask at the same time may both be refused where there was room for one.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Taken> {
+    /// Reserves `bytes`. `None`: there is no room. Of two calls at the same time both may be refused although there was
+    /// room for one.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let held = self
             .levels()
             .map(|level| level.fetch_add(bytes, Ordering::Relaxed) + bytes);
-        let taken = Taken {
+        let reservation = Reservation {
             share: Arc::clone(self),
             bytes,
         };
         let [node, tenant, lease] = held;
         let max = self.node.bytes_max;
         let left = max.checked_sub(node)?;
-        (tenant <= left.min(max / TENANTS) && lease <= max / LEASES).then_some(taken)
+        (tenant <= left.min(max / TENANTS) && lease <= max / LEASES).then_some(reservation)
     }
 
     fn levels(&self) -> [&AtomicUsize; 3] {
@@ -87,7 +88,7 @@ impl Share {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Reservation {
     fn drop(&mut self) {
         for level in self.share.levels() {
             level.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -104,7 +105,7 @@ mod tests {
     const BLOCK: usize = 4096;
 
     /// Of a tenant of its own, with as many leases as it needs.
-    fn all(room: &Arc<Room>) -> Vec<Taken> {
+    fn all(room: &Arc<Room>) -> Vec<Reservation> {
         let tenant = Arc::default();
         let leases = (0..LEASES).map(|_| Share::new(room, Arc::clone(&tenant)));
         leases

@@ -1,4 +1,4 @@
-//! The sessions of a lease: programs that use it, each with its window.
+//! The sessions of a lease, one for each program that uses the lease, each with its replay window.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
@@ -7,24 +7,24 @@ use fabricbios_wire::DataStatus;
 
 use crate::{parts::Parts, replay::Window};
 
-/// Sessions that were used.
+/// Most sessions that have had a request.
 const USED: usize = 16;
-/// Sessions that were only opened.
+/// Most sessions that were opened and have had no request yet.
 const OPENED: usize = 4;
-/// After this long without a new request a session gives way.
+/// A session without a new request for this long may be replaced by another one.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// After this long without all its parts a block is given up, and its session with it: nothing else would
-/// tell a part that comes after that from the first one of its write.
+/// A write whose parts are not all there after this long is dropped, and its session is closed: otherwise a part that
+/// comes later would look like the first part of a new write.
 const HALF_SENT: Duration = Duration::from_secs(10);
 
 /// One program's use of a lease.
 #[derive(Debug)]
 pub(crate) struct Session {
     number: u32,
-    /// Nonce of the HELLO that opened it.
+    /// Nonce of the HELLO that opened the session.
     hello: u64,
-    /// Every request has PAYLOAD_MAC.
+    /// Whether every request must have PAYLOAD_MAC.
     pub(crate) payload_mac: bool,
     /// Where the newest request came from.
     pub(crate) source: IpAddr,
@@ -32,15 +32,15 @@ pub(crate) struct Session {
     pub(crate) heard: Duration,
     pub(crate) window: Box<Window>,
     pub(crate) parts: Parts,
-    /// Its writes that are under way.
+    /// Writes of this session in flight.
     pub(crate) writes: u32,
 }
 
-/// A HELLO, as far as sessions go.
+/// The parts of a HELLO that concern sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hello {
     pub(crate) nonce: u64,
-    /// The session that the client gives up; no session has a number above 32 bits.
+    /// Number of the session that the client closes. It may be any number: session numbers have 32 bits.
     pub(crate) gives_up: u64,
     pub(crate) payload_mac: bool,
     pub(crate) source: IpAddr,
@@ -50,7 +50,7 @@ pub(crate) struct Hello {
 /// All sessions of a lease.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    /// The number given last.
+    /// Number of the newest session.
     last: u32,
     used: Vec<Session>,
     /// Oldest first.
@@ -58,7 +58,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Opens a session and gives its number. `None`: there is no room.
+    /// Opens a session and returns its number. `None`: there are too many.
     pub(crate) fn hello(&mut self, hello: Hello) -> Option<u32> {
         self.close(hello.gives_up);
         if let Some(session) = self.opened.iter().find(|session| session.is_from(&hello)) {
@@ -75,26 +75,25 @@ impl Sessions {
         Some(self.last)
     }
 
-    /// A session that is open.
+    /// Finds an open session.
     pub(crate) fn find(&self, number: u32) -> Option<&Session> {
         let mut all = self.used.iter().chain(&self.opened);
         all.find(|session| session.number == number)
     }
 
-    /// A session that is used.
+    /// Finds a session that has had a request.
     pub(crate) fn find_mut(&mut self, number: u32) -> Option<&mut Session> {
         let mut used = self.used.iter_mut();
         used.find(|session| session.number == number)
     }
 
-    /// Writes under way in sessions that are open.
+    /// Writes in flight of open sessions.
     pub(crate) fn writes(&self) -> u32 {
         self.used.iter().map(|session| session.writes).sum()
     }
 
-    /// For a request that makes sense: its session counts as used from now on. A session that is
-    /// used makes room for another only here, since this request cannot be an old one that somebody
-    /// sends again.
+    /// Marks the session of a valid request as used. Only here does a used session make room for another one: a
+    /// request in a session that is not used yet cannot be a recorded one that an attacker sends again.
     pub(crate) fn enter(&mut self, number: u32, now: Duration) -> Result<(), DataStatus> {
         let is_it = |session: &Session| session.number == number;
         if self.used.iter().any(is_it) {
@@ -110,7 +109,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Only used sessions have parts of blocks.
+    /// Closes the sessions with a write whose parts have been missing for too long. Only used sessions have parts.
     pub(crate) fn close_half_sent(&mut self, now: Duration) {
         let is_in_time = |since| now.saturating_sub(since) < HALF_SENT;
         self.used
@@ -123,7 +122,7 @@ impl Sessions {
         self.opened.retain(stays);
     }
 
-    /// Where the used session is that gives way, if one does.
+    /// Index of the used session that may be replaced, if there is one.
     fn most_silent(&self, now: Duration) -> Option<usize> {
         let all = self.used.iter().enumerate();
         let (at, session) = all.min_by_key(|(_, session)| session.heard)?;

@@ -1,4 +1,4 @@
-//! What a lease gives access to, and what is asked of it.
+//! The memory or blocks of a lease, and the jobs that requests make of them.
 
 use alloc::{borrow::Cow, sync::Arc};
 use core::ops::Range;
@@ -7,52 +7,61 @@ use fabricbios_wire::{DATA_PAYLOAD_MAX, DataFrame, DataHeader, DataOp, DataStatu
 
 use crate::Share;
 
-/// The measures of what a lease gives access to. Counts from the start of the lease, in bytes for FBMU
-/// and in blocks for FBBU.
+/// The memory or blocks of a lease: size and properties. Offsets count units from the start of the lease: bytes for
+/// FBMU, blocks for FBBU.
 pub trait Space {
-    /// How many units there are.
+    /// Size in units.
     fn units(&self) -> u64;
 
-    /// Bytes of a unit.
+    /// Size of a unit in bytes.
     fn unit_bytes(&self) -> u32 {
         1
     }
 
-    /// Whether nothing can be written.
+    /// Whether writes are refused.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Another number when writes that were not flushed may be lost; 0: not told.
+    /// A number that changes when unflushed writes may be lost; 0: not provided.
     fn write_verifier(&self) -> u64 {
         0
     }
 
-    /// What it has of the room for half-sent blocks; `None`: as much as sessions can have.
+    /// The lease's share of the memory for half-sent blocks; `None`: limited by its sessions alone.
     fn share(&self) -> Option<&Arc<Share>> {
         None
     }
 }
 
-/// A space that does at once what is asked. Whoever calls has checked that the range is within it.
+/// A space that does I/O at once. The caller has checked the range.
 pub trait Store: Space {
-    /// Copies out, from the unit `offset` on.
+    /// Copies from the unit `offset` on.
+    ///
+    /// # Errors
+    /// The storage failed.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed>;
 
-    /// Copies in, from the unit `offset` on.
+    /// Copies to the unit `offset` on.
+    ///
+    /// # Errors
+    /// The storage failed.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), StoreFailed>;
 
-    /// Makes what was written durable.
+    /// Makes earlier writes durable.
+    ///
+    /// # Errors
+    /// The storage failed.
     fn flush(&self) -> Result<(), StoreFailed> {
         Ok(())
     }
 }
 
-/// The storage did not do it; the store has told the log.
+/// The storage failed; the store has logged why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFailed;
 
-/// What a request in a session asks of the space.
+/// The I/O that a request in a session asks for.
 #[derive(Clone, Debug)]
 pub(crate) enum Job<'a> {
     Read(Reading),
@@ -60,30 +69,30 @@ pub(crate) enum Job<'a> {
     Flush,
 }
 
-/// Units to read, and which of their bytes are told.
+/// A read: whole units, and the range of their bytes that the reply carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
-    pub(crate) told: Range<usize>,
+    pub(crate) reply_range: Range<usize>,
 }
 
-/// Units to write, or a part of one.
+/// A write of whole units, or of one part of a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Writing<'a> {
     pub(crate) offset: u64,
     pub(crate) bytes: Cow<'a, [u8]>,
-    /// The part, and the counter of the first one of its write.
+    /// For a part: which one, and the counter of the first part of the same write.
     pub(crate) part: Option<(Part, u32)>,
 }
 
 impl<'a> Job<'a> {
-    /// Reads a request. `None`: counter, lengths or part do not fit (sections 5 and 8).
+    /// Parses a request. `None`: counter, lengths or part are not valid (sections 5 and 8).
     pub(crate) fn read(op: DataOp, frame: &DataFrame<'a>, space: &impl Space) -> Option<Self> {
         let header = &frame.header;
         let bytes = bytes_of(header, space).filter(|_| header.counter() != 0)?;
         let part = header.part().ok()?;
-        let told = match part {
+        let reply_range = match part {
             None => 0..bytes,
             Some(part) if header.length == 1 => part.range(space.unit_bytes())?,
             Some(_) => return None,
@@ -93,9 +102,9 @@ impl<'a> Job<'a> {
             DataOp::Read if bytes > 0 && payload.is_empty() => Some(Self::Read(Reading {
                 offset,
                 bytes,
-                told,
+                reply_range,
             })),
-            DataOp::Write if bytes > 0 && payload.len() == told.len() => {
+            DataOp::Write if bytes > 0 && payload.len() == reply_range.len() => {
                 let part = part.map(|part| first_counter(header, part).map(|it| (part, it)));
                 Some(Self::Write(Writing {
                     offset,
@@ -108,7 +117,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether it may be done at all.
+    /// Checks range and write permission.
     pub(crate) fn check(&self, header: &DataHeader, space: &impl Space) -> Result<(), DataStatus> {
         let end = header.offset.checked_add(u64::from(header.length));
         match self {
@@ -118,7 +127,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The counter of the first part of its write, where it is in parts.
+    /// For a write in parts: the counter of the first part.
     pub(crate) fn first_part(&self) -> Option<u32> {
         match self {
             Self::Write(Writing { part, .. }) => part.map(|(_, first)| first),
@@ -127,13 +136,13 @@ impl<'a> Job<'a> {
     }
 }
 
-/// `None`: there is no such counter.
+/// `None`: the counter is smaller than the index of the part.
 fn first_counter(header: &DataHeader, part: Part) -> Option<u32> {
     let first = header.counter().checked_sub(part.index().into());
     first.filter(|first| *first > 0)
 }
 
-/// The bytes that `length` stands for, if a datagram carries so many.
+/// Length of the I/O in bytes; `None` if it does not fit a datagram.
 fn bytes_of(header: &DataHeader, space: &impl Space) -> Option<usize> {
     let bytes = u64::from(header.length) * u64::from(space.unit_bytes());
     usize::try_from(bytes)

@@ -17,7 +17,7 @@ use std::{
 
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{
-    BlockClient, ClientError, ClientOptions, Coordinates, FbbuBackend, FbbuConfig, Refresh,
+    BlockClient, ClientError, ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh,
     transfer::Operation,
 };
 use fabricbios_lease::{BootTime, Farewell, Tag};
@@ -31,7 +31,7 @@ const BLOCKS: usize = 512;
 /// One lease of a file.
 struct Node {
     directory: TempDir,
-    backend: Option<FbbuBackend>,
+    backend: Option<FbbuPath>,
     address: SocketAddr,
     binding: Binding,
     generation: Generation,
@@ -68,7 +68,7 @@ impl Node {
             half_sent_max: self.half_sent_max,
             write_verifier: self.write_verifier,
         };
-        let backend = FbbuBackend::open(&config).unwrap();
+        let backend = FbbuPath::open(&config).unwrap();
         let file = Volume {
             path: self.directory.path().join("blocks"),
             bytes: (BLOCKS * BLOCK) as u64,

@@ -16,7 +16,7 @@ use std::{collections::HashMap, time::Duration};
 
 use air::Network;
 use client_block_world::{BLOCK, World, bytes};
-use fabricbios_fallback_udp::transfer::{Asks, Failure, Finished, Operation};
+use fabricbios_fallback_udp::transfer::{Driven, Failure, Finished, Operation};
 use fabricbios_wire::DataStatus;
 use random::Random;
 

@@ -11,8 +11,8 @@ mod script;
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use fabricbios_fallback_udp::{
-    Asked, Begin, DataKey, Io, Keys, Leased, Opened, Pending, Reply, ReplyBuffer, Room, Share,
-    Space, StoreFailed, begin, crc32c, finish, open, unauthenticated,
+    Begin, DataKey, Io, Keys, Opened, Pending, Reply, ReplyBuffer, Request, Room, ServedLease,
+    Share, Space, StoreFailed, begin, crc32c, finish, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATA_OVERHEAD, DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService,
@@ -97,7 +97,7 @@ impl World {
             8..=10 => self.finish(script.small() as usize, step < 240),
             11 => {
                 self.now += Duration::from_millis(script.number());
-                self.lease.at_desk(|desk| desk.tidy(self.now));
+                self.lease.with_sessions(|sessions| sessions.tidy(self.now));
             }
             12 => self.deliver(&script.rest(usize::from(step)), true),
             13 => self.rotate(script),
@@ -164,7 +164,7 @@ impl World {
             }
             Opened::Frame(frame) => frame,
         };
-        let asked = Asked {
+        let asked = Request {
             frame: &frame,
             source: IpAddr::from([10, 0, 0, 1]),
             now: self.now,

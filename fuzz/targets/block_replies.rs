@@ -7,7 +7,7 @@ mod server;
 
 use std::{collections::HashMap, time::Duration};
 
-use fabricbios_fallback_udp::transfer::{Asks, Blocks, Operation};
+use fabricbios_fallback_udp::transfer::{Blocks, Driven, Operation};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, DATAGRAM_MAX, HelloReply};
 use libfuzzer_sys::fuzz_target;
 use script::Script;
@@ -56,7 +56,7 @@ impl World {
                 let mtu = script.small() as usize;
                 self.blocks.requester_mut().set_route(mtu, 20, self.now);
             }
-            6 => drop(self.blocks.requester_mut().farewell(self.now)),
+            6 => drop(self.blocks.requester_mut().close_session(self.now)),
             7 => self.now += Duration::from_millis(script.small().into()),
             _ => {
                 let step = script.byte().unwrap_or(0);

@@ -16,7 +16,7 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Keys, Opened, ReplyBuffer, Space, Store, StoreFailed, answer, crc32c, open,
+    DataKey, Keys, Opened, ReplyBuffer, Request, Space, Store, StoreFailed, answer, crc32c, open,
     unauthenticated,
 };
 use fabricbios_wire::{
@@ -211,7 +211,7 @@ impl World {
     }
 
     fn answer(&self, frame: &DataFrame<'_>, source: u8, reply: &mut ReplyBuffer) {
-        let asked = Asked {
+        let asked = Request {
             frame,
             source: IpAddr::from([10, 0, 0, source % 3]),
             now: self.now,

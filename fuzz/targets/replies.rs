@@ -7,7 +7,7 @@ mod server;
 
 use std::time::Duration;
 
-use fabricbios_fallback_udp::transfer::{Asks, Requester, Transfer, Work};
+use fabricbios_fallback_udp::transfer::{Driven, Requester, Transfer, Work};
 use libfuzzer_sys::fuzz_target;
 use script::Script;
 use server::{GIVE_UP, reply, setup};

@@ -1,9 +1,8 @@
-//! A death behind a named step, to see what the next process makes of what is left.
+//! Test hook: the process aborts after a named step, so that a test sees what the next process does with the rest.
 //!
-//! The whole daemon has to die for that, so it is asked for by environment: `FABRICBIOS_DIE_AFTER=NAME`
-//! ends the process right behind the first step of that name. Only builds for debugging do so.
+//! The environment variable `FABRICBIOS_DIE_AFTER=NAME` selects the step. Only debug builds do so.
 
-/// A step of this name, which is one of `all`, is done; where that is the one, nothing more is.
+/// Test hook: aborts if `FABRICBIOS_DIE_AFTER` names this step. `all` has the names of all steps.
 pub fn step_passed(all: &[&str], name: &'static str) {
     debug_assert!(all.contains(&name), "{name} is not among {all:?}");
     #[cfg(debug_assertions)]

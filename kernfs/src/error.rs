@@ -1,27 +1,27 @@
-//! What went wrong: operation, path, value, and the system's answer.
+//! The error of a call: operation, path, value, and the cause.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// Why a call did not work.
+/// The cause of an error.
 #[derive(Debug)]
 pub enum Cause {
     /// The system refused.
     Os(io::Error),
-    /// The path is absolute or has a `..`: the caller's mistake.
+    /// The path is absolute or has a `..`: a mistake of the caller.
     Outside,
-    /// Longer than this many bytes, the most that is read.
+    /// The text is longer than this many bytes, the most that is read.
     TooLong(usize),
-    /// Not UTF-8, or a link without a last name.
+    /// The text is not UTF-8, or the target of a link has no last name.
     NotText,
-    /// Text that does not parse.
+    /// The text does not parse.
     Malformed {
-        /// The type that was asked for.
+        /// The wanted type.
         wanted: &'static str,
-        /// The start of what was there.
+        /// The start of the text.
         got: String,
     },
-    /// The write went through and this is there instead.
+    /// The write worked, but this value was read back.
     ReadBack(String),
 }
 
@@ -57,19 +57,19 @@ impl Error {
         }
     }
 
-    /// On what, with the root.
+    /// The path, with the root.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Why it did not work.
+    /// The cause.
     #[must_use]
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    /// The system's error number, if it was the system that refused.
+    /// The errno, if the system refused.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         if let Cause::Os(e) = &self.cause {
@@ -79,7 +79,7 @@ impl Error {
         }
     }
 
-    /// Whether there was nothing at the path.
+    /// Whether the path does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(&self.cause, Cause::Os(e) if crate::absent(e))

@@ -1,10 +1,9 @@
 //! A rooted tree of kernel attributes: sysfs, procfs, configfs, cgroupfs.
 //!
-//! Every path is relative to the root, so that the same code runs on `/sys` and on a directory that
-//! a test has written. Every error says which path, which value and what the system answered. This
-//! crate knows no attribute by name, never retries and never follows a path that leaves its root by
-//! spelling (`..`, absolute). Symbolic links of the kernel's own making are followed: sysfs is built
-//! of them. Any call here can block for as long as the kernel likes.
+//! Every path is relative to the root, so that the same code runs on `/sys` and on a directory of a test. Every error has
+//! the path, the value and the errno. This crate knows no attribute by name, never retries and refuses a path that leaves
+//! its root (`..`, absolute). Symbolic links of the kernel are followed, since sysfs is built of them. The kernel can block
+//! any call for any time.
 #![forbid(unsafe_code)]
 
 mod death;
@@ -27,7 +26,7 @@ use zeroize::Zeroizing;
 /// Most bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.
 pub const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes of a secret that are looked at: a page, like any attribute.
+/// Most bytes of a secret that are compared: a page, like any attribute.
 const SECRET_BYTES_MAX: usize = 4096;
 
 /// A directory that all paths are relative to.
@@ -43,13 +42,16 @@ impl Tree {
         Self { root: root.into() }
     }
 
-    /// Where the tree hangs.
+    /// The root.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The whole text without surrounding white space; refuses more than [`READ_BYTES_MAX`].
+    /// Reads the whole text and trims white space.
+    ///
+    /// # Errors
+    /// The system refuses, or the text has more than [`READ_BYTES_MAX`] bytes or is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<String, Error> {
         let (at, text) = self.read_at_most(path.as_ref(), READ_BYTES_MAX + 1)?;
         if text.len() > READ_BYTES_MAX {
@@ -58,7 +60,10 @@ impl Tree {
         text_of(text).map_err(|cause| Error::new("read", at, cause))
     }
 
-    /// The whole lines among the first `max_bytes`, for long files whose start is enough.
+    /// Reads the whole lines among the first `max_bytes`, for long files whose start is enough.
+    ///
+    /// # Errors
+    /// The system refuses, or the text is not UTF-8.
     pub fn read_head(&self, path: impl AsRef<Path>, max_bytes: usize) -> Result<String, Error> {
         let (at, mut text) = self.read_at_most(path.as_ref(), max_bytes)?;
         if text.len() == max_bytes {
@@ -67,7 +72,10 @@ impl Tree {
         text_of(text).map_err(|cause| Error::new("read", at, cause))
     }
 
-    /// The text as a value, such as `u64`.
+    /// Reads and parses a value, such as a `u64`.
+    ///
+    /// # Errors
+    /// As [`Tree::read`], or the text does not parse.
     pub fn read_as<T: FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Error> {
         let text = self.read(path.as_ref())?;
         let wanted = std::any::type_name::<T>();
@@ -75,13 +83,19 @@ impl Tree {
             .map_err(|_unparsed: T::Err| self.malformed(path.as_ref(), &text, wanted))
     }
 
-    /// The numbers of a kernel list such as `0-3,8`, in order.
+    /// Reads a kernel list such as `0-3,8`; the numbers are in order.
+    ///
+    /// # Errors
+    /// As [`Tree::read`], or the text is no list.
     pub fn read_list(&self, path: impl AsRef<Path>) -> Result<Vec<u32>, Error> {
         let text = self.read(path.as_ref())?;
         parse_list(&text).ok_or_else(|| self.malformed(path.as_ref(), &text, "a list of numbers"))
     }
 
-    /// Names in a directory, sorted. The kernel names things in ASCII.
+    /// The names in a directory, sorted. Names of the kernel are ASCII.
+    ///
+    /// # Errors
+    /// The system refuses, or a name is not UTF-8.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Error> {
         let name = |entry: io::Result<fs::DirEntry>| -> io::Result<String> {
             entry?
@@ -98,7 +112,10 @@ impl Tree {
         })
     }
 
-    /// Whether there is something at the path, even a link that leads nowhere.
+    /// Whether the path exists, even as a dangling link.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
         let at = self.resolve("look at", path.as_ref())?;
         match fs::symlink_metadata(&at) {
@@ -108,7 +125,10 @@ impl Tree {
         }
     }
 
-    /// The last name that a symbolic link points to, such as a driver's.
+    /// The last name in the target of a symbolic link, such as the name of a driver.
+    ///
+    /// # Errors
+    /// The system refuses, or the target has no last name.
     pub fn link_name(&self, path: impl AsRef<Path>) -> Result<String, Error> {
         let at = self.resolve("read link", path.as_ref())?;
         let target = fs::read_link(&at).map_err(|e| Error::new("read link", at.clone(), e));
@@ -120,18 +140,27 @@ impl Tree {
     }
 
     /// Writes the value in one `write(2)`, as the kernel expects. Never creates a file.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn write(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
         self.write_shown(path.as_ref(), value)
             .map_err(|e| e.with_value(format!("`{value}`")))
     }
 
-    /// Writes a value that must never appear in an error or a log.
+    /// Writes a secret, which no error and no log shows.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn write_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
         self.write_shown(path.as_ref(), value)
             .map_err(|e| e.with_value("a secret".to_owned()))
     }
 
-    /// Whether the text is this secret. No copy of what is there remains in memory.
+    /// Whether the text is this secret. No copy of the text remains in memory.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn holds_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<bool, Error> {
         let mut held = Zeroizing::new([0; SECRET_BYTES_MAX]);
         let mut length = 0;
@@ -147,7 +176,10 @@ impl Tree {
         Ok(held[..length].trim_ascii() == value.as_bytes().trim_ascii())
     }
 
-    /// Writes, then reads back: some attributes accept a value and ignore it.
+    /// Writes a value and reads it back, since some attributes accept a value and ignore it.
+    ///
+    /// # Errors
+    /// The system refuses, or another value is read back.
     pub fn write_verified(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
         self.write(path.as_ref(), value)?;
         let got = self.read(path.as_ref())?;
@@ -158,7 +190,10 @@ impl Tree {
         Err(Error::new("write", at, Cause::ReadBack(got)).with_value(format!("`{value}`")))
     }
 
-    /// Who may do what with it, as chmod(2).
+    /// Sets the mode, as chmod(2).
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
         self.perform("set mode", path.as_ref(), |at| {
             fs::set_permissions(at, Permissions::from_mode(mode))
@@ -167,11 +202,17 @@ impl Tree {
     }
 
     /// Makes a directory; in configfs and cgroupfs that makes the object.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn mkdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.perform("make directory", path.as_ref(), |at| fs::create_dir(at))
     }
 
     /// Removes a directory; in configfs and cgroupfs that removes the object.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.perform("remove directory", path.as_ref(), |at| fs::remove_dir(at))
     }
@@ -187,6 +228,9 @@ impl Tree {
     }
 
     /// Removes a link.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn unlink(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.perform("unlink", path.as_ref(), |at| fs::remove_file(at))
     }

@@ -1,4 +1,4 @@
-//! What is mounted where: `/proc/PID/mountinfo` of proc(5).
+//! The mounts of this process: `/proc/PID/mountinfo` of proc(5).
 
 use std::{
     ffi::OsString,
@@ -10,23 +10,23 @@ use std::{
 /// A mount that this process sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Device number of its files, as `major:minor`. Some file systems (btrfs) have a number of their own.
+    /// Device number of the files, as `major:minor`. Some file systems (btrfs) use other numbers than their device.
     pub number: OsString,
-    /// The directory.
+    /// The mount point.
     pub place: PathBuf,
     /// Type of the file system, such as `ext4`.
     pub kind: OsString,
-    /// The device, or for a file system without one any word.
+    /// The device; for a file system without a device, any word.
     pub source: PathBuf,
 }
 
-/// The mounts that this process sees; none where /proc cannot be read.
+/// The mounts that this process sees; none if /proc cannot be read.
 #[must_use]
 pub fn mounts() -> Vec<Mount> {
     parse_mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// The mounts of a mountinfo file. A line that is not a mount is passed over.
+/// The mounts in the text of a mountinfo file. Other lines are skipped.
 #[must_use]
 pub fn parse_mounts(mountinfo: &[u8]) -> Vec<Mount> {
     let lines = mountinfo.split(|&byte| byte == b'\n');

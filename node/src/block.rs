@@ -15,7 +15,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
-use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig, FbmuConfig};
+use fabricbios_fallback_udp::{FbbuConfig, FbbuPath, FbmuConfig};
 use fabricbios_lease::{BootTime, FenceScope, Offer, Outlives, Tag};
 use fabricbios_nvmet::{Guard, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
@@ -74,7 +74,7 @@ impl Guard for BlockGuard {
 #[derive(Debug)]
 struct Paths {
     target: Option<Arc<Target>>,
-    datagrams: Option<Arc<FbbuBackend>>,
+    datagrams: Option<Arc<FbbuPath>>,
 }
 
 /// Opens what `--block-pool`, `--nvmet` and `--fbbu-listen` ask for.
@@ -204,7 +204,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
     Ok(Some(Arc::new(target)))
 }
 
-fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuBackend>>> {
+fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>> {
     let (settings, supervisor) = (opening.settings, opening.supervisor);
     let Some(listen) = settings.fbbu_listen() else {
         return Ok(None);
@@ -216,7 +216,7 @@ fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuBacken
         half_sent_max: settings.fbbu_half_sent_max(),
         write_verifier: clock::boot_number(),
     };
-    match FbbuBackend::open(&config) {
+    match FbbuPath::open(&config) {
         Ok(backend) => {
             tracing::info!(listen = %backend.local_addr(), "block storage is leased over UDP");
             let supervisor = supervisor.clone();

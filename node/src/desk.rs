@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-use fabricbios_control::{Asked, Ca, Principal};
+use fabricbios_control::{Ca, PeerRequest, Principal};
 use fabricbios_wire::{
     Answer, Endpoint, Epoch, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass, Reply,
     Request, Role,
@@ -33,7 +33,7 @@ pub struct Desk {
 
 impl Desk {
     /// Serves until the control plane or the driver is gone.
-    pub async fn serve(self, mut asked: mpsc::Receiver<Asked>, driver: Sender<Input>) {
+    pub async fn serve(self, mut asked: mpsc::Receiver<PeerRequest>, driver: Sender<Input>) {
         while let Some(asked) = asked.recv().await {
             if !self.handle(asked, &driver) {
                 break;
@@ -41,7 +41,7 @@ impl Desk {
         }
     }
 
-    fn handle(&self, asked: Asked, driver: &Sender<Input>) -> bool {
+    fn handle(&self, asked: PeerRequest, driver: &Sender<Input>) -> bool {
         if let Some(answer) = self.answer(&asked) {
             if asked.reply.send(answer).is_err() {
                 tracing::debug!("an asker went away before its answer");
@@ -61,7 +61,7 @@ impl Desk {
         )
     }
 
-    fn answer(&self, asked: &Asked) -> Option<Answer> {
+    fn answer(&self, asked: &PeerRequest) -> Option<Answer> {
         match &asked.request {
             Request::GetIdentity => Some(Ok(Reply::Identity(self.identity(asked)))),
             Request::IdentityIssue(request) => {
@@ -79,7 +79,7 @@ impl Desk {
         }
     }
 
-    fn identity(&self, asked: &Asked) -> NodeIdentity {
+    fn identity(&self, asked: &PeerRequest) -> NodeIdentity {
         NodeIdentity {
             node_id: self.node_id,
             epoch: self.epoch,

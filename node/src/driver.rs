@@ -96,7 +96,10 @@ struct Asker {
 
 /// What waits until all that was decided before it is durable.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all that is held are answers")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all that is held are answers"
+)]
 enum Held {
     /// Nobody is told of what a crash could undo.
     Answer(Ticket, Answer, After),

@@ -5,10 +5,10 @@ use std::{fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 use anyhow::{Context, anyhow, bail};
 use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
 use fabricbios_contract::Provider;
-use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Extent, Offer, StepError};
-use fabricbios_rdma::{RdmaBackend, RdmaConfig, RdmaOpened, Strategy, numa_node};
+use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, ResourceId, ResourceType, Transport};
 
 use crate::{
@@ -80,8 +80,8 @@ const NAME: &str = "mem0";
 /// The paths that are open, to be given back when the node has stopped.
 #[derive(Debug, Default)]
 struct Paths {
-    rdma: Option<Arc<RdmaBackend>>,
-    udp: Option<Arc<FbmuBackend>>,
+    rdma: Option<Arc<RdmaPath>>,
+    udp: Option<Arc<FbmuPath>>,
 }
 
 /// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a
@@ -233,7 +233,7 @@ fn open_rdma(
     arena: &Arc<Arena>,
     resource_id: ResourceId,
     watchdog: &Watchdog,
-) -> anyhow::Result<Option<Arc<RdmaBackend>>> {
+) -> anyhow::Result<Option<Arc<RdmaPath>>> {
     let Some(device) = settings.rdma_device() else {
         tracing::info!("no memory is leased over RDMA on this node: --rdma-device none");
         return Ok(None);
@@ -244,7 +244,7 @@ fn open_rdma(
         resource_id,
         strategy: strategy(settings.rdma_strategy.unwrap_or_default()),
     };
-    let backend = match RdmaBackend::open(config)? {
+    let backend = match RdmaPath::open(config)? {
         RdmaOpened::Ready(backend) => backend,
         RdmaOpened::Absent(why) => {
             tracing::warn!("no memory is leased over RDMA on this node: {why}");
@@ -274,7 +274,7 @@ fn strategy(wanted: RdmaStrategy) -> Strategy {
     }
 }
 
-fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Arc<FbmuBackend>>> {
+fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Arc<FbmuPath>>> {
     let Some(listen) = settings.fbmu_listen() else {
         return Ok(None);
     };
@@ -284,7 +284,7 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
         arena: arena.clone(),
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
     };
-    let backend = FbmuBackend::open(config).with_context(|| {
+    let backend = FbmuPath::open(config).with_context(|| {
         format!("--fbmu-listen {listen}; choose another address, or `none` for no such road")
     })?;
     tracing::info!(listen = %backend.local_addr(), "memory is leased over UDP");
@@ -329,7 +329,7 @@ impl Paths {
             });
         }
         if let Some(rdma) = self.rdma {
-            close(rdma, "RDMA device", RdmaBackend::close);
+            close(rdma, "RDMA device", RdmaPath::close);
         }
     }
 }

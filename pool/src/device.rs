@@ -1,16 +1,16 @@
-//! A raw block device as a pool: its first bytes say whose it is, the rest is carved with device-mapper.
+//! A raw block device as a pool: a header in its first bytes names the owner, and device-mapper divides the rest.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | the first MiB | the header, twice ([`header`]); zeros otherwise |
 //! | then | the leases; an extent's offset counts from here |
-//! | the last MiB | zeros: here a tenant could leave what makes this machine take the disk for a RAID |
+//! | the last MiB | zeros: data of a tenant here could make this machine take the disk for a RAID |
 //!
-//! A device that cannot be written has none of that: all of it is data, from its first byte.
+//! A read-only device has neither: all of it is data, from its first byte.
 //!
-//! Exclusive among daemons by flock(2), which also keeps udev away. Not by `O_EXCL`: that claims a device
-//! for the one that opens it, and device-mapper, which claims it as well, would be refused (`bd_may_claim`,
-//! block/bdev.c). It is tried at the start, where it tells whether anybody else has the device.
+//! flock(2) excludes other daemons and keeps udev away. `O_EXCL` would not work: it claims the device for the process, and
+//! then the claim of device-mapper would be refused (`bd_may_claim`, block/bdev.c). It is tried once at the start, to
+//! find out whether the device is in use.
 
 mod block_device;
 pub(crate) mod dm;
@@ -19,7 +19,7 @@ pub(crate) mod record;
 mod settling;
 mod signature;
 mod taking;
-mod virgin;
+mod unwritten;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -44,34 +44,34 @@ use record::Record;
 
 const NAME_START: &str = "fabricbios-";
 const MIB: u64 = 1 << 20;
-/// Where the leases begin.
+/// Offset of the first lease.
 const DATA_FROM: u64 = MIB;
-/// Nobody's, at the end.
+/// Length of the unused end.
 const TAIL_BYTES: u64 = MIB;
 
 #[derive(Debug)]
 pub(crate) struct Device {
     device: BlockDevice,
-    /// Locked for as long as it is open.
+    /// The open device, which holds the lock.
     file: File,
     control: Control,
     wiper: Wiper,
     identity: Identity,
     block_bytes: u32,
-    /// It was another node's.
+    /// Whether the pool was taken over from another node.
     is_taken_over: bool,
-    /// None for a device that cannot be written.
+    /// `None` for a read-only device.
     record: Option<Record>,
-    /// What has a lease's data in it, or may: until it is wiped.
+    /// The extents that have, or may have, the data of a lease, until they are wiped.
     held: Mutex<Custody<()>>,
 }
 
-/// Whose bytes a volume is made over.
+/// The bytes of a new volume.
 #[derive(Clone, Copy, Debug)]
 enum Contents {
-    /// Nobody's any more: zeros.
+    /// Zeros, for a new lease.
     New,
-    /// Those of the lease.
+    /// The bytes of the lease.
     Its,
 }
 
@@ -81,7 +81,7 @@ impl Device {
         taking::take(config, path).map_err(|why| format!("{shown}: {why}"))
     }
 
-    /// Whether the device is still there.
+    /// Checks that the device is still there.
     pub(crate) fn check(&self) -> Check {
         let device = self.device.clone();
         Box::new(move || {
@@ -106,7 +106,7 @@ impl Device {
     ) -> Result<Volume, String> {
         let is_new = self.hold(lease, extent)?;
         let made = self.find_or_make(lease, extent, contents);
-        // What could not be undone stays on the list, and is there for `destroy`.
+        // A device that could not be removed stays on the list, for `destroy`.
         if made.is_err() && is_new && matches!(self.control.find(&self.uuid(lease)), Ok(None)) {
             self.held().forget(lease);
         }
@@ -130,7 +130,7 @@ impl Device {
                 self.confirm(&uuid, extent)?;
                 return node_of(found.number);
             }
-            // A process ended while it made this one: it had no table, so nobody has written to it.
+            // A process ended while it made this device: the device had no table, so nobody has written to it.
             Some(_unfinished) => self.control.remove_patiently(&uuid)?,
             None => {}
         }
@@ -156,14 +156,13 @@ impl Device {
         })
     }
 
-    /// What a lease of before has there is its own, also where the record does not say any more that it
-    /// was given out.
+    /// The extent of an existing lease has its data, even if the record does not say any more that it was given out.
     fn keep(&self, extent: Extent) -> Result<(), String> {
         let noted = self.record.as_ref().map(|it| it.touch(&self.put(), extent));
         noted.unwrap_or(Ok(()))
     }
 
-    /// Zeros where something from before the pool would be read.
+    /// Zeroes the parts of the extent that hold data from before the pool.
     pub(crate) fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
         let Some(record) = &self.record else {
             return Ok(());
@@ -172,7 +171,7 @@ impl Device {
         if busy.map_err(|error| self.said(error))? {
             return Err(self.said("a process that was given up still zeroes there"));
         }
-        for stretch in record.virgin_within(extent) {
+        for stretch in record.unwritten_within(extent) {
             self.zero(stretch, progress)?;
         }
         record.touch(&self.put(), extent)
@@ -201,7 +200,7 @@ impl Device {
             Some(_) => Some(self.extent_of(&self.control.table(&uuid)?)?),
             None => self.held().extent_of(lease),
         };
-        // From here on it is on the list, until it is clean. Two that differ are refused.
+        // The extent is on the list from here on, until it is clean. A different one for the same lease is refused.
         for extent in [found, given].into_iter().flatten() {
             self.hold(lease, extent)?;
         }
@@ -230,7 +229,7 @@ impl Device {
         counted.unwrap_or(Ok(()))
     }
 
-    /// What is not held counts as never given out.
+    /// All bytes that no lease holds count as unwritten.
     pub(crate) fn distrust(&self) -> Result<(), String> {
         let Some(record) = &self.record else {
             return Ok(());
@@ -238,7 +237,7 @@ impl Device {
         record.forget(&self.put())
     }
 
-    /// Puts it on the list; refuses what overlaps another's. True if it was not there.
+    /// Puts an extent on the list; refuses one that overlaps another. Returns whether it is new.
     fn hold(&self, lease: LeaseId, extent: Extent) -> Result<bool, String> {
         let mut held = self.held();
         let is_new = held.find(lease).here().is_none();
@@ -255,8 +254,8 @@ impl Device {
         Err(self.said(format!("device {uuid} is {found:?} and not {extent:?}")))
     }
 
-    /// Has headers written by a process, which can be given up where the device does not answer; while such
-    /// a one is still there, none is written.
+    /// Writes headers with a helper process, which is given up if the device does not answer; while such a process still
+    /// exists, no further header is written.
     fn put(&self) -> impl Fn(&Header) -> Result<(), String> {
         |header| {
             let busy = range_is_busy(&self.file, header.place(), header::BYTES as u64);
@@ -305,7 +304,7 @@ fn uuid_start(identity: Identity) -> String {
     format!("FABRICBIOS-{:032x}-", u128::from_be_bytes(identity))
 }
 
-/// The devices of a pool: by UUID, because anybody can take a name.
+/// The prefix of the device-mapper UUIDs of a pool. UUIDs are used because another program may take a name.
 fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm::Device)>, String> {
     let start = uuid_start(identity);
     let lease = |device: &dm::Device| device.uuid.strip_prefix(&start)?.parse().ok();
@@ -315,7 +314,7 @@ fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm:
         .collect())
 }
 
-/// The one stretch that a table made here is.
+/// The one linear target of a table made here.
 fn extent_of(table: &[Target], device: DeviceNumber, data_from: u64) -> Option<Extent> {
     let [target] = table else { return None };
     let (there, sector) = target.parameters.split_once(' ')?;
@@ -327,7 +326,7 @@ fn extent_of(table: &[Target], device: DeviceNumber, data_from: u64) -> Option<E
     })
 }
 
-/// The device node that the kernel itself makes, in devtmpfs: there with udev and without.
+/// The device node that the kernel itself makes in devtmpfs, with or without udev.
 fn node_of(number: DeviceNumber) -> Result<PathBuf, String> {
     let path = Path::new("/dev").join(format!("dm-{}", number.minor));
     let metadata = fs::metadata(&path).map_err(|error| {

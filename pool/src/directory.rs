@@ -1,9 +1,8 @@
-//! A directory as a pool: a preallocated file for each lease, and nothing else of it is ever touched.
+//! A directory as a pool: a preallocated file for each lease; other files are never touched.
 //!
-//! A file system promises zeros in what it allocates, so a volume is never wiped: its file is unlinked,
-//! and the next lease gets a file of its own. One that cannot allocate ahead is refused, because a lease
-//! is a promise of bytes. Files are made under another name: a crash leaves nothing, a file that no
-//! lease uses, or all of it.
+//! A file system allocates zeros, so a volume is never wiped: its file is unlinked, and the next lease gets a new file. A
+//! file system without preallocation is refused, because a lease is a promise of bytes. A file is made under another name
+//! and then renamed: a crash leaves nothing, an unused file, or the whole volume.
 
 mod marker;
 mod volume;
@@ -29,13 +28,13 @@ use marker::Marker;
 pub(crate) use marker::write_marker;
 pub(crate) use volume::remove_if_there;
 
-/// What a file system needs for itself to keep the files: this part of what is free.
+/// This part of the free space is kept for the metadata of the file system.
 const MARGIN_DIVISOR: u64 = 256;
 const MARGIN_BYTES_MIN: u64 = 1 << 20;
 const MARGIN_BYTES_MAX: u64 = 1 << 28;
-/// Less than this part of what is offered may be missing: file systems need a little for what they note.
+/// Less than this part of the offered space may be missing, for metadata of the file system.
 const LACK_DIVISOR: u64 = 16;
-/// A page, and the least that file systems allocate.
+/// A page, and the smallest allocation of file systems.
 const ALIGN_MIN: u64 = 4096;
 
 #[derive(Debug)]
@@ -44,14 +43,14 @@ pub(crate) struct Directory {
     identity: Inode,
     block_bytes: u32,
     wiper: Wiper,
-    /// What there is; the directory itself could keep the caller waiting.
+    /// The known volumes; reading the directory could block.
     known: Arc<Mutex<BTreeSet<LeaseId>>>,
     capacity: u64,
-    /// Locked for as long as it is open.
+    /// The open file, which holds the lock.
     marker: Marker,
 }
 
-/// Which directory it is, whatever its name: device and number.
+/// The identity of a directory: device and inode.
 pub(crate) type Inode = (u64, u64);
 
 impl Directory {
@@ -62,7 +61,7 @@ impl Directory {
         let has_volumes = list()?.iter().any(|name| volume::lease_of(name).is_some());
         let marker = Marker::take(&path, config, has_volumes)?;
         let block_bytes = volume::probe(&path)?;
-        // Whoever had the marker before may have made or taken away some since.
+        // The process that had the marker before may have made or removed volumes.
         let names = list()?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
             let at = path.join(stray);
@@ -93,8 +92,8 @@ impl Directory {
         Ok((pool, facts))
     }
 
-    /// Whether the directory is still there, the same, and can hold what is on offer. One look that finds too
-    /// little may have met a volume that is just being made or taken away.
+    /// Checks that the directory is still there, is the same, and has room for the offer. A single failure may come from a
+    /// volume that is just being made or removed.
     pub(crate) fn check(&self) -> Check {
         let (path, identity, offered) = (self.path.clone(), self.identity, self.capacity);
         let known = Arc::clone(&self.known);
@@ -149,7 +148,7 @@ impl Directory {
         self.known().iter().copied().collect()
     }
 
-    /// The names go, whatever stands under them: a link that somebody put there leads nowhere for us.
+    /// Unlinks the names without following links.
     pub(crate) fn destroy(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), String> {
         is_same(&self.path, self.identity)?;
         let names = [volume::name(lease), volume::unfinished_name(lease)].map(OsString::from);
@@ -163,7 +162,7 @@ impl Directory {
     }
 }
 
-/// Makes a volume, unless it is there: what a process of its own does.
+/// Makes a volume, unless it exists; runs in a helper process.
 pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> Result<(), String> {
     is_same(path, identity)?;
     match volume::is_there(&path.join(volume::name(lease)), bytes)? {
@@ -172,7 +171,7 @@ pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> 
     }
 }
 
-/// Which it is, if nobody but us and root can put things into it.
+/// The identity of a directory, if only this user and root can write to it.
 fn trusted(path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -208,9 +207,9 @@ fn names(path: &Path) -> io::Result<Vec<String>> {
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// How others have filled the file system, so that leases of what is offered will be refused.
+/// The problem if other files fill the file system, so that offered leases would be refused.
 fn lack(path: &Path, volumes: &BTreeSet<LeaseId>, offered: u64) -> Option<String> {
-    // A volume that went meanwhile is no trouble; a directory that did is found out elsewhere.
+    // A volume that was removed meanwhile is no problem; a missing directory is noticed elsewhere.
     let holds = capacity(path, volumes, 1).ok()?;
     let missing = offered.saturating_sub(holds);
     (missing > offered / LACK_DIVISOR).then(|| {
@@ -221,7 +220,7 @@ fn lack(path: &Path, volumes: &BTreeSet<LeaseId>, offered: u64) -> Option<String
     })
 }
 
-/// What is free and what the volumes have already.
+/// The free space, and the space of the volumes.
 fn capacity(path: &Path, known: &BTreeSet<LeaseId>, align: u64) -> io::Result<u64> {
     let mut held: u64 = 0;
     for lease in known {

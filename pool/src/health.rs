@@ -1,5 +1,4 @@
-//! How a pool does: what the latest call found, and what a thread that looks from time to time finds. Whoever wants to know
-//! is told whenever that changes.
+//! The health of a pool: the result of the latest call, and of a thread that checks from time to time. Changes are reported.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,20 +9,20 @@ use std::time::Duration;
 use fabricbios_lease::{Condition, StepError};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// A look that takes longer than this is trouble by itself: a look reads a few names.
+/// A check that takes longer than this is a problem itself: it only reads a few names.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// Looks at a pool; says what is wrong with it. It may be stuck for as long as the kernel likes.
+/// Checks a pool and returns its problem. The kernel may block it for any time.
 pub(crate) type Check = Box<dyn Fn() -> Result<(), String> + Send>;
 
-/// Is told how a pool does. Never blocks.
+/// Takes reports of changes. Never blocks.
 pub type TellCondition = Box<dyn Fn(Condition) + Send>;
 
-/// What is known of a pool without asking the kernel.
+/// The known health of a pool; reading it never blocks.
 #[derive(Debug)]
 pub(crate) struct Health {
     known: Arc<Mutex<Known>>,
-    /// Dropped, it ends the threads that look.
+    /// Dropping this ends the checking threads.
     _stop: Sender<()>,
 }
 
@@ -32,7 +31,7 @@ struct Known {
     call_trouble: Option<String>,
     look_trouble: Option<String>,
     tell: Option<TellCondition>,
-    /// What was told last.
+    /// The last report.
     told: Condition,
 }
 
@@ -43,7 +42,7 @@ impl fmt::Debug for Known {
 }
 
 impl Health {
-    /// Good, and looked at from now on.
+    /// A healthy pool, checked from now on.
     pub(crate) fn watch(check: Check) -> Self {
         let known = Arc::new(Mutex::new(Known::default()));
         let (stop, stopped) = channel();
@@ -72,14 +71,14 @@ impl Health {
         Self { known, _stop: stop }
     }
 
-    /// Remembers how a call went.
+    /// Records the result of a call.
     pub(crate) fn note<T>(&self, result: Result<T, StepError>) -> Result<T, StepError> {
         let trouble = result.as_ref().err().map(ToString::to_string);
         change(&self.known, |known| known.call_trouble = trouble);
         result
     }
 
-    /// From now on `tell` is told of every change; at once, if the pool does not do well.
+    /// Sets the receiver of reports. It gets one at once if the pool has a problem.
     pub(crate) fn tell(&self, tell: TellCondition) {
         change(&self.known, |known| {
             known.told = Condition::Good;
@@ -99,7 +98,7 @@ impl Known {
     }
 }
 
-/// Waits for what a look finds. `None`: nobody looks any more.
+/// Waits for the result of a check. `None`: the thread has ended.
 fn hear(known: &Mutex<Known>, answers: &Receiver<Option<String>>, at_most: Duration) -> Option<()> {
     let trouble = match answers.recv_timeout(at_most) {
         Ok(trouble) => trouble,
@@ -114,7 +113,7 @@ fn hear(known: &Mutex<Known>, answers: &Receiver<Option<String>>, at_most: Durat
     Some(())
 }
 
-/// Under the lock, so that changes are told in their order.
+/// Called under the lock, so that changes are reported in their order.
 fn change(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
     let mut known = lock(known);
     change(&mut known);
@@ -125,7 +124,7 @@ fn change(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
     }
 }
 
-/// Nothing is ever left half changed under this lock.
+/// A panic under this lock leaves no half-made change.
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }

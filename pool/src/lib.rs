@@ -1,9 +1,8 @@
-//! Block storage on offer: a directory, with one preallocated file per lease, or a raw block device,
-//! carved with device-mapper linear targets.
+//! Pools of block storage: a directory with one preallocated file per lease, or a raw block device that device-mapper divides
+//! into linear targets.
 //!
-//! A [`Pool`] knows where things are and how they are cleaned; it gives nobody access. Where a lease lies
-//! is the lease table's decision and is on record in its journal; what a pool makes of that carries the
-//! lease's id in its name, so that a new process finds it.
+//! A [`Pool`] makes, finds and cleans volumes; it gives no access. The lease table decides where a lease lies and journals it;
+//! the name of a volume has the id of its lease, so that a new process finds it.
 
 mod device;
 mod directory;
@@ -27,53 +26,52 @@ pub use health::TellCondition;
 use steps::passed;
 use wipe::Verb;
 
-/// Calls of this room that may hang, for the process that makes them.
+/// The calls of this crate that may hang, for the helper process.
 #[must_use]
 pub fn calls() -> Vec<Handler> {
     vec![Handler::of::<Verb>()]
 }
 
-/// What the operator offers.
+/// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// A directory or a raw block device.
     pub path: PathBuf,
-    /// Who takes it: a pool belongs to one node.
+    /// The node: a pool belongs to one node.
     pub node_id: NodeId,
     /// Take a device although it has a partition table or a file system, or a pool of another node.
     pub force: bool,
-    /// Make a pool of what is none. Where a pool is known to have been, such as at the mount point of a disk
-    /// that is away now, nothing is made of what is there instead.
+    /// Whether a new pool may be made. Not if the path is known to have been a pool, such as the mount point of a disk that
+    /// is absent now.
     pub may_begin: bool,
-    /// Who makes [`calls`].
+    /// The helper that makes [`calls`].
     pub supervisor: Supervisor,
 }
 
-/// What a pool is, from the truth of the kernel.
+/// Properties of a pool, as the kernel reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its own number: it is the same pool wherever it is attached.
+    /// Identity of the pool, wherever it is attached.
     pub identity: [u8; 16],
-    /// For people: the path as it was given.
+    /// The path in the settings.
     pub name: String,
-    /// The kernel's name of the device, such as `nvme0n1`.
+    /// Name of the device in the kernel, such as `nvme0n1`.
     pub device: Option<String>,
-    /// Bytes that leases can have, those included that they have already.
+    /// Size for leases in bytes, including existing leases.
     pub capacity: u64,
-    /// Granularity of leases, bytes.
+    /// Granularity of leases in bytes.
     pub align: u64,
-    /// Bytes of a block: 512 to 4,096.
+    /// Block size in bytes: 512 to 4,096.
     pub block_bytes: u32,
-    /// Stretches of a device, amounts of a directory.
+    /// Extents of a device, or amounts of a directory.
     pub layout: Layout,
-    /// Nothing of it can be written.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// It can be pulled out.
+    /// Whether it is removable.
     pub removable: bool,
 }
 
-/// A pool. Blocking; called from several threads at once; a call for one lease never waits for a call for
-/// another.
+/// A pool. Calls block and may come from several threads; a call for one lease never waits for a call for another.
 #[derive(Debug)]
 pub struct Pool {
     kind: Kind,
@@ -88,7 +86,10 @@ enum Kind {
 }
 
 impl Pool {
-    /// Takes the pool at `config.path`, exclusively. Errors say what is in the way and what to do.
+    /// Opens the pool at `config.path` exclusively.
+    ///
+    /// # Errors
+    /// The text says what is in the way and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
         let failed = |why: String| StepError::new("open pool", why);
         let shown = config.path.display();
@@ -123,14 +124,14 @@ impl Pool {
         }
     }
 
-    /// What it is.
+    /// Properties of the pool.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Makes bytes clean that a new lease will have, where nobody has done so yet; without it [`Pool::create`] does,
-    /// and says nothing of its progress. It takes as long as writing them. `progress` is called every 16 MiB.
+    /// Cleans the extent of a new lease, if it is unwritten. It takes as long as writing the bytes; `progress` is called every
+    /// 16 MiB. Without this call [`Pool::create`] cleans the extent without progress.
     pub fn prepare(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
         let failed = |why| StepError::new("clean volume", why);
         self.facts.admits(extent).map_err(failed)?;
@@ -141,8 +142,8 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// Makes the volume of a new lease: all zeros (what is there, of a read-only device). An error, also
-    /// where there is one of that lease already, leaves nothing behind that was not there before.
+    /// Makes the volume of a new lease, with zeros (on a read-only device with its data). It is an error if the lease has a
+    /// volume already. An error leaves nothing new behind.
     pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("create volume", format!("lease {lease}: {why}"));
         self.facts.admits(extent).map_err(failed)?;
@@ -157,8 +158,8 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// The volume that a lease has already, as it is; a device that a reboot took away is made again over
-    /// the same blocks. An error where the lease's bytes are not there any more: never new ones.
+    /// Opens the existing volume of a lease; a device that a reboot removed is made again over the same blocks. It is an error
+    /// if the bytes of the lease do not exist any more: a new volume is never made.
     pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("reopen volume", format!("lease {lease}: {why}"));
         self.facts.admits(extent).map_err(failed)?;
@@ -169,7 +170,7 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// Every lease of which there is something, whole or half made. Never blocks on a device.
+    /// All leases with a volume, complete or half made. Never blocks on a device.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         match &self.kind {
             Kind::Directory(pool) => Ok(pool.leases()),
@@ -179,10 +180,9 @@ impl Pool {
         }
     }
 
-    /// Takes a lease's volume away and makes sure that nothing of what was in it can be read by the next.
-    /// Idempotent, also where an earlier process did part of it or all. Nobody uses the volume any more.
-    /// Gives up, with the device's name, when the storage makes no progress for some seconds. What lies in
-    /// the volume of another lease is never touched.
+    /// Removes the volume of a lease and makes its data unreadable for the next lease. Idempotent, also after an earlier process
+    /// did a part. The volume must not be in use. Fails with the name of the device if the storage makes no progress for some
+    /// seconds. The volumes of other leases are never touched.
     pub fn destroy(
         &self,
         lease: LeaseId,
@@ -201,8 +201,8 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// The number of the latest grant that it was told of: a node whose own number is smaller has forgotten
-    /// leases, and must not give out what it takes for free. None for a pool that nothing is written on.
+    /// The number of the latest grant in the pool. A node with a smaller number of its own has forgotten leases, and must not
+    /// lease space that it takes for free. `None` for a read-only pool.
     #[must_use]
     pub fn grants(&self) -> Option<u64> {
         match &self.kind {
@@ -211,8 +211,8 @@ impl Pool {
         }
     }
 
-    /// Grant `number` of its node is made: to be told after the node has written the number down, and before anybody is
-    /// told of the grant. Durable when it returns.
+    /// Records grant `number` of the node, durably. To be called after the node has journaled the number, and before
+    /// anybody is told of the grant.
     pub fn count_grant(&self, number: u64) -> Result<(), StepError> {
         passed("journal grant");
         let counted = match &self.kind {
@@ -224,7 +224,7 @@ impl Pool {
         self.health.note(counted.map_err(failed))
     }
 
-    /// It was another node's until now: no lease that its new node has on record can be of it.
+    /// Whether the pool belonged to another node until now, so that no lease of this node can be in it.
     #[must_use]
     pub fn is_taken_over(&self) -> bool {
         match &self.kind {
@@ -233,8 +233,8 @@ impl Pool {
         }
     }
 
-    /// What no volume holds now may be anything from here on, and is zeroed before it is given out: for
-    /// a node that does not know any more which leases there were.
+    /// Marks all bytes outside of volumes as unwritten, so that they are zeroed before they are leased: for a node that has
+    /// forgotten its leases.
     pub fn distrust(&self) -> Result<(), StepError> {
         match &self.kind {
             Kind::Directory(_) => Ok(()),
@@ -245,20 +245,20 @@ impl Pool {
         }
     }
 
-    /// How it does. Never blocks: it says what the latest calls and a watcher found out.
+    /// The health of the pool, from the latest calls and checks. Never blocks.
     #[must_use]
     pub fn condition(&self) -> Condition {
         self.health.condition()
     }
 
-    /// Has `tell` told whenever that changes; at once, if the pool does not do well.
+    /// Sets the receiver of reports about the health. It gets one at once if the pool has a problem.
     pub fn tell_condition(&self, tell: TellCondition) {
         self.health.tell(tell);
     }
 }
 
 impl Facts {
-    /// Whether a lease could lie there: whole blocks, within the pool.
+    /// Whether an extent is valid for a lease: whole blocks within the pool.
     fn admits(&self, extent: Extent) -> Result<(), String> {
         let block = u64::from(self.block_bytes);
         let whole = extent.offset.is_multiple_of(block) && extent.length.is_multiple_of(block);

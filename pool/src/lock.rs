@@ -1,4 +1,4 @@
-//! Having a pool exclusively.
+//! The lock of a pool.
 
 use std::fs::{File, TryLockError};
 use std::thread;
@@ -7,9 +7,8 @@ use std::time::Duration;
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Locks it with flock(2) for as long as it is open. Tries for a second: udev has a lock on a device while
-/// it looks at it, and a process that has just been started on the one of its parent; nothing tells when
-/// they have done.
+/// Locks an open file or device with flock(2). Tries for a second: udev locks a device while it probes it, and a process that
+/// has just been forked holds the lock of its parent for a moment; no event reports the end of either.
 pub(crate) fn lock(file: &File) -> Result<(), String> {
     for _try in 0..TRIES {
         match file.try_lock() {

@@ -1,7 +1,7 @@
-//! The names of a pool's own steps, behind each of which a test lets the daemon die.
+//! The names of the steps of a pool; a test can abort the daemon after each of them.
 
-/// Every step that leaves something else behind than the one before: of making a volume, and of taking it away.
-/// A directory has nothing to unmap. "journal grant" is the journal's, as far as the pool knows.
+/// The steps of making and of removing a volume; each leaves another state behind. A directory has nothing to unmap.
+/// "journal grant" is the journal's step; the pool sees only that it has been done.
 const STEPS: &[&str] = &[
     "make volume",
     "journal grant",
@@ -10,7 +10,7 @@ const STEPS: &[&str] = &[
     "destroy volume",
 ];
 
-/// A step is done.
+/// Reports that a step is done.
 pub(crate) fn passed(step: &'static str) {
     fabricbios_kernfs::step_passed(STEPS, step);
 }

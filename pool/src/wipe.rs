@@ -1,5 +1,4 @@
-//! What can wait for storage for ever is done by processes of its own: the half that asks for it, and [`Verb`], which is
-//! what they do.
+//! Calls that may wait for storage for ever run in helper processes. Here is the side that asks; [`Verb`] is the other one.
 
 mod verbs;
 mod zero;
@@ -16,15 +15,15 @@ use crate::directory::Inode;
 pub(crate) use verbs::Verb;
 pub(crate) use zero::{Identity, range_is_busy};
 
-/// A device that has not finished a chunk in this time is given up: just before the lease table would.
+/// A device that does not finish a chunk in this time is given up, just before the lease table gives up.
 const SILENCE_MAX: Duration = Duration::from_secs(9);
 
-/// Has [`Verb`]s done.
+/// Runs [`Verb`]s in helper processes.
 #[derive(Debug)]
 pub(crate) struct Wiper(pub(crate) Supervisor);
 
 impl Wiper {
-    /// Unlinks names in a directory, those that are there.
+    /// Unlinks names in a directory, if they exist.
     pub(crate) fn remove(
         &self,
         directory: &Path,
@@ -38,7 +37,7 @@ impl Wiper {
         self.run(&verb, directory, progress)
     }
 
-    /// Writes a pool's header onto its device, where it belongs.
+    /// Writes the header of a pool to its place on the device.
     pub(crate) fn record(&self, device: &Path, header: &Header) -> Result<(), String> {
         let verb = Verb::Record {
             device: device.into(),
@@ -54,7 +53,7 @@ impl Wiper {
         self.run(&verb, device.as_ref(), &|| ())
     }
 
-    /// Makes a volume in a directory, unless it is there.
+    /// Makes a volume in a directory, unless it exists.
     pub(crate) fn make(
         &self,
         directory: &Path,
@@ -80,14 +79,14 @@ impl Wiper {
         self.run(&verb, file, &|| ())
     }
 
-    /// Removes a device-mapper device, if it is there.
+    /// Removes a device-mapper device, if it exists.
     pub(crate) fn unmap(&self, uuid: &str, progress: &dyn Fn()) -> Result<(), String> {
         let uuid = uuid.to_owned();
         let device = format!("device-mapper device {uuid}");
         self.run(&Verb::Unmap { uuid }, device.as_ref(), progress)
     }
 
-    /// Makes part of a raw device zeros, if it is still the device of that pool.
+    /// Zeroes a part of a raw device, if it is still the device of the pool.
     pub(crate) fn zero(
         &self,
         device: &Path,

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{
-    BlockClient, ClientOptions, Coordinates, FbbuBackend, FbbuConfig, transfer::Operation,
+    BlockClient, ClientOptions, Coordinates, FbbuConfig, FbbuPath, transfer::Operation,
 };
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
@@ -19,12 +19,12 @@ use super::{BLOCK, BLOCK_BYTES, IN_FLIGHT, Way};
 pub(super) struct Leased {
     client: BlockClient,
     /// Serves until dropped.
-    _backend: FbbuBackend,
+    _backend: FbbuPath,
 }
 
 impl Leased {
     pub(super) fn open(path: &Path, bytes: u64) -> anyhow::Result<Self> {
-        let backend = FbbuBackend::open(&FbbuConfig {
+        let backend = FbbuPath::open(&FbbuConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             workers: Some(1),
             ops_per_second: u32::MAX,

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 use anyhow::Context;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
-use fabricbios_fallback_udp::{DataKey, FbmuBackend, FbmuConfig, Plain, ReplyBuffer};
+use fabricbios_fallback_udp::{DataKey, FbmuConfig, FbmuPath, Plain, ReplyBuffer};
 use fabricbios_lease::{BindOrder, BootTime, Extent, Placement, Tag};
 use fabricbios_wire::{
     Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
@@ -17,14 +17,14 @@ const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// A lease that is served.
 pub(super) struct Leased {
-    backend: FbmuBackend,
+    backend: FbmuPath,
     binding: Binding,
     lease_id: LeaseId,
 }
 
 impl Leased {
     pub(super) fn open(bytes: u64, workers: NonZeroUsize) -> anyhow::Result<Self> {
-        let backend = FbmuBackend::open(FbmuConfig {
+        let backend = FbmuPath::open(FbmuConfig {
             listen: ANY_PORT.into(),
             workers: Some(workers),
             arena: Arc::new(Arena::open(&Source::default(), bytes)?),

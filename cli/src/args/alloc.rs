@@ -20,8 +20,8 @@ pub(crate) enum Alloc {
         bytes: u64,
         #[command(flatten)]
         term: Term,
-        /// Over which road: auto, rdma, udp, both
-        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto)]
+        /// Over which transport: auto, rdma, udp, both
+        #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto)]
         transport: Transport,
         /// The client's queue pair, again for each of several; numbers decimal or 0x, gid as eight
         /// groups, IPv6, IPv4 or raw bytes
@@ -42,9 +42,9 @@ pub(crate) enum Alloc {
         bytes: u64,
         #[command(flatten)]
         term: Term,
-        /// Over which road: auto, nvme-tcp, nvme-rdma, udp, both
-        #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto,
-              value_parser = values::block_road)]
+        /// Over which transport: auto, nvme-tcp, nvme-rdma, udp, both
+        #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto,
+              value_parser = values::block_transport)]
         transport: Transport,
         #[command(flatten)]
         host: BlockHost,

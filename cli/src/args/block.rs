@@ -52,9 +52,9 @@ pub(crate) struct BlockPlace {
 pub(crate) struct AttachPlace {
     #[command(flatten)]
     pub(crate) kept: Kept,
-    /// Over which road: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
-    #[arg(long, value_name = "ROAD", default_value_t = Transport::Auto,
-          value_parser = values::attach_road)]
+    /// Over which transport: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
+    #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto,
+          value_parser = values::attach_transport)]
     pub(crate) transport: Transport,
 }
 

@@ -1,7 +1,7 @@
 //! `mem …`: leased memory.
 
 use clap::{Args, Subcommand};
-use fabricbios_client::Road;
+use fabricbios_client::DataTransport;
 use fabricbios_wire::LeaseId;
 
 use crate::values;
@@ -23,7 +23,7 @@ pub(crate) enum Mem {
     },
 }
 
-/// Where to read or write, and over which road.
+/// Where to read or write, and over which transport.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// Which lease
@@ -34,13 +34,13 @@ pub(crate) struct Place {
     pub(crate) offset: u64,
     /// auto, rdma or udp; auto is RDMA where the lease has it and this machine can, unless another
     /// program's queue pair is connected to the lease. rdma takes the lease from that one
-    #[arg(long, value_name = "ROAD", default_value = "auto", value_parser = values::road)]
-    pub(crate) road: RoadChoice,
+    #[arg(long = "road", value_name = "TRANSPORT", default_value = "auto", value_parser = values::transport)]
+    pub(crate) transport: TransportChoice,
     /// Over UDP: authenticate every byte and not only the requests
     #[arg(long)]
     pub(crate) payload_mac: bool,
 }
 
-/// A road that was named; none: whichever is best.
+/// A named transport; `None`: the best one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RoadChoice(pub(crate) Option<Road>);
+pub(crate) struct TransportChoice(pub(crate) Option<DataTransport>);

@@ -15,7 +15,7 @@ pub(crate) use self::{
     alloc::{Alloc, Term},
     block::{AttachPlace, Block, BlockPlace, Kept},
     lease::Lease,
-    mem::{Mem, Place, RoadChoice},
+    mem::{Mem, Place, TransportChoice},
 };
 use crate::values::{self, Named};
 

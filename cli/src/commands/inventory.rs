@@ -133,8 +133,9 @@ fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExte
         InventoryExtension::Name(id, name) => {
             details.entry(*id).or_default().name = Some(name.clone());
         }
-        InventoryExtension::Transports(id, roads) => {
-            details.entry(*id).or_default().transports = roads.iter().map(|r| r.name()).collect();
+        InventoryExtension::Transports(id, transports) => {
+            details.entry(*id).or_default().transports =
+                transports.iter().map(|r| r.name()).collect();
         }
         InventoryExtension::Classes {
             resource_id,
@@ -232,7 +233,7 @@ fn text(inventory: &InventoryJson) -> String {
         "NAME",
         "CAPACITY",
         "AVAILABLE",
-        "ROADS",
+        "TRANSPORTS",
         "NOTES",
     ];
     let rows = std::iter::once(headings.map(str::to_owned).to_vec());

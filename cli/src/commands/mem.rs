@@ -1,6 +1,6 @@
 //! `mem read` and `mem write`: bytes of a lease to standard output, or from standard input.
 
-use fabricbios_client::{Error, MemLease, Node, Road, Transfers};
+use fabricbios_client::{DataTransport, Error, MemLease, Node, Transfers};
 use fabricbios_wire::LeaseId;
 
 use super::stream::{self, Store};
@@ -30,8 +30,8 @@ fn with_lease(
     let named = |failure: Failure| failure.at(&format!("lease {}", place.id));
     let lease = MemLease::open(node, place.id).map_err(|error| named(error.into()))?;
     let transfers = Transfers::default().payload_mac(place.payload_mac);
-    lease.set_transfers(match place.road.0 {
-        Some(road) => transfers.road(road),
+    lease.set_transfers(match place.transport.0 {
+        Some(transport) => transfers.transport(transport),
         None => transfers,
     });
     work(&lease).map_err(named)
@@ -52,8 +52,8 @@ impl Store for MemLease {
         limits.map_or(info.capacity, |limits| limits.length)
     }
 
-    fn road(&self) -> Option<Road> {
-        Self::road(self)
+    fn transport(&self) -> Option<DataTransport> {
+        Self::transport(self)
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {

@@ -9,13 +9,13 @@ use std::{
     os::fd::AsFd,
 };
 
-use fabricbios_client::{Error, Road};
+use fabricbios_client::{DataTransport, Error};
 use fabricbios_wire::{LeaseId, RefusalClass, Size};
 use serde::Serialize;
 
 use crate::{failure::Failure, output::Output, progress::Progress};
 
-/// Enough for every road to run at its speed, and whole blocks of every size.
+/// Enough for full speed on every transport, and a multiple of every block size.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// What is read and written.
@@ -25,8 +25,8 @@ pub(super) trait Store {
     fn unit(&self) -> u64;
     /// How much there is.
     fn bytes(&self) -> u64;
-    /// Over which road the last transfer went.
-    fn road(&self) -> Option<Road>;
+    /// The transport of the last transfer.
+    fn transport(&self) -> Option<DataTransport>;
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error>;
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error>;
     /// What was written is there to stay.
@@ -86,7 +86,8 @@ struct Written {
     offset: u64,
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    road: Option<&'static str>,
+    #[serde(rename = "road")]
+    transport: Option<&'static str>,
 }
 
 /// Standard input from `offset` on, to its last byte.
@@ -160,7 +161,7 @@ fn copy(
         store
             .write(offset + done, &piece[..whole])
             .map_err(|error| Stopped {
-                failure: not_written(error, store.road(), done),
+                failure: not_written(error, store.transport(), done),
                 done,
                 is_input: false,
             })?;
@@ -181,15 +182,17 @@ fn copy(
 }
 
 fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result<(), Failure> {
-    let road = store.road().map(Road::name);
+    let transport = store.transport().map(DataTransport::name);
     let written = Written {
         lease_id: store.lease_id().to_string(),
         offset,
         bytes,
-        road,
+        transport,
     };
     output.print(&written, || {
-        let over = road.map(|road| format!(" over {road}")).unwrap_or_default();
+        let over = transport
+            .map(|transport| format!(" over {transport}"))
+            .unwrap_or_default();
         format!("{} written at {offset}{over}", Size(bytes))
     })
 }
@@ -238,8 +241,8 @@ fn no_block(store: &impl Store, input: &str, done: u64) -> Failure {
 }
 
 /// Only this process knows what is still on its way, and it ends.
-fn not_written(error: Error, road: Option<Road>, done: u64) -> Failure {
-    let may_arrive = road == Some(Road::Udp)
+fn not_written(error: Error, transport: Option<DataTransport>, done: u64) -> Failure {
+    let may_arrive = transport == Some(DataTransport::Udp)
         && match &error {
             Error::Refused(refusal) => refusal.class == RefusalClass::Transient,
             Error::Usage(_) | Error::Ended { .. } => false,
@@ -275,10 +278,10 @@ mod tests {
             why: "no answer".into(),
             may_have_happened: true,
         };
-        let told = |error, road| format!("{:?}", not_written(error, road, 7));
-        assert!(told(silent(), Some(Road::Udp)).contains("lease rotate"));
-        assert!(!told(silent(), Some(Road::Rdma)).contains("lease rotate"));
+        let told = |error, transport| format!("{:?}", not_written(error, transport, 7));
+        assert!(told(silent(), Some(DataTransport::Udp)).contains("lease rotate"));
+        assert!(!told(silent(), Some(DataTransport::Rdma)).contains("lease rotate"));
         let over = Error::Usage("outside".into());
-        assert!(!told(over, Some(Road::Udp)).contains("lease rotate"));
+        assert!(!told(over, Some(DataTransport::Udp)).contains("lease rotate"));
     }
 }

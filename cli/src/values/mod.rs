@@ -2,14 +2,14 @@
 
 mod kv_cache;
 mod rdma_peer;
-mod road;
+mod transport;
 
 use fabricbios_wire::{LeaseId, ResourceId, Size, is_tenant_name};
 
 pub(crate) use self::{
     kv_cache::kv_cache,
     rdma_peer::rdma_peer,
-    road::{attach_road, block_road, road},
+    transport::{attach_transport, block_transport, transport},
 };
 
 /// A size in bytes, not zero.

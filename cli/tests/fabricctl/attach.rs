@@ -195,10 +195,10 @@ fn a_lease_that_is_attached_already_is_no_error() {
     let dir = node.dir().join("attach");
     fs::create_dir(&dir).unwrap();
     // In the place of the process that keeps the device.
-    let keeper = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
+    let daemon = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
     let answering = thread::spawn(move || {
         ["ok /dev/nvme7n1", "failed it is mounted", "ok /dev/nvme7n1"].map(|answer| {
-            let (stream, _) = keeper.accept().unwrap();
+            let (stream, _) = daemon.accept().unwrap();
             let mut word = String::new();
             BufReader::new(&stream).read_line(&mut word).unwrap();
             writeln!(&stream, "{answer}").unwrap();
@@ -236,19 +236,19 @@ fn a_lease_that_is_attached_over_another_road_says_over_which_and_how_to_change_
     fs::create_dir(&dir).unwrap();
     let record = json!({"lease_id": LEASE_TEXT, "device": "/dev/nbd7", "keeper_pid": 1});
     fs::write(dir.join(format!("{LEASE_TEXT}.json")), record.to_string()).unwrap();
-    let keeper = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
+    let daemon = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
     let answering = thread::spawn(move || {
         for _ in 0..3 {
-            let (stream, _) = keeper.accept().unwrap();
+            let (stream, _) = daemon.accept().unwrap();
             BufReader::new(&stream)
                 .read_line(&mut String::new())
                 .unwrap();
             writeln!(&stream, "ok /dev/nbd7").unwrap();
         }
     });
-    for road in ["auto", "udp"] {
+    for transport in ["auto", "udp"] {
         let mut same = block(&node, "attach");
-        same.args(["--transport", road]);
+        same.args(["--transport", transport]);
         let Some(output) = as_root(same) else {
             return;
         };

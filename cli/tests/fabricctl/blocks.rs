@@ -8,7 +8,7 @@ use std::{
 };
 
 use fabricbios_contract::{DataPath as _, Volume};
-use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig};
+use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::{
     Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
@@ -33,7 +33,7 @@ const BLOCK: usize = 4_096;
 struct Blocks {
     dir: tempfile::TempDir,
     info: LeaseInfo,
-    _backend: FbbuBackend,
+    _backend: FbbuPath,
 }
 
 impl Blocks {
@@ -41,7 +41,7 @@ impl Blocks {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("blocks");
         fs::write(&path, vec![0; LENGTH]).unwrap();
-        let backend = FbbuBackend::open(&FbbuConfig {
+        let backend = FbbuPath::open(&FbbuConfig {
             listen: "127.0.0.1:0".parse().unwrap(),
             workers: Some(1),
             ops_per_second: 1 << 20,

@@ -1,7 +1,7 @@
-//! Reading and writing a lease, over the best road that the lease and this machine have in common.
+//! Reads and writes a lease, over the best transport that the lease and this machine have in common.
 //!
-//! The connection is kept between calls. Keys are followed: those that answers of the control plane
-//! bring, and over UDP those that come by LEASE_QUERY when the old ones do not work any more.
+//! The connection is kept between calls. New keys are taken from every reply of the control plane, and over UDP from a
+//! LEASE_QUERY when the old keys do not work any more.
 
 mod blocks;
 #[cfg(feature = "rdma")]
@@ -9,7 +9,7 @@ mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_rdma.rs"]
 mod rdma;
-mod road;
+mod transport;
 mod udp;
 
 use std::sync::{Arc, PoisonError};
@@ -17,43 +17,49 @@ use std::sync::{Arc, PoisonError};
 use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, Request};
 
 pub(crate) use blocks::Connection as BlockChannel;
-pub use road::{Road, Transfers};
+pub use transport::{DataTransport, Transfers};
 
 use crate::{Error, Kind, Lease, MemLease, runtime, runtime::wait, shared::Shared};
 
-/// What to move. Offsets count from the start of the lease.
+/// One transfer. Offsets count bytes from the start of the lease.
 #[derive(Debug)]
 pub(crate) enum Job<'a> {
-    /// Out of the lease.
+    /// Read from the lease.
     Read(u64, &'a mut [u8]),
-    /// Into it.
+    /// Write to the lease.
     Write(u64, &'a [u8]),
 }
 
-/// A connection to a lease's bytes.
+/// A connection to the bytes of a lease.
 #[derive(Debug)]
 pub(crate) enum Channel {
     Rdma(rdma::Connection),
     Udp(Box<udp::Connection>),
 }
 
-/// Why a channel did not do a job.
+/// Why a job failed.
 #[derive(Debug)]
 enum Failed {
-    /// This is the answer.
+    /// The job failed for good.
     For(Error),
-    /// The connection is of no use any more; another one may do better.
+    /// The connection is broken; another one may work.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "only RDMA breaks"))]
     Broken(Error),
 }
 
 impl MemLease {
-    /// Reads as many bytes as `into` has, blocking. After an error some are new and some are not.
+    /// Fills `into`, blocking. After an error only some bytes may have been read.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.read_with_progress(offset, into, |_| ())
     }
 
-    /// Reads, blocking; `progress` gets the number of bytes that are there.
+    /// Reads, blocking; `progress` gets the number of bytes read.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn read_with_progress(
         &self,
         offset: u64,
@@ -63,16 +69,22 @@ impl MemLease {
         self.shared.transfer(Job::Read(offset, into), &mut progress)
     }
 
-    /// Writes all of `from`, blocking: when this returns `Ok` it is in the lease's memory.
+    /// Writes all of `from`, blocking. After `Ok` all bytes are in the memory of the lease.
     ///
-    /// After an error any part of it may be, and over UDP the rest may still be on its way. The next call
-    /// of this `MemLease` sees to it that nothing of that is done later. Another `MemLease` would not
-    /// know of it: before one takes over, [`MemLease::rotate`] ends whatever is on its way.
+    /// After an error any part may have been written, and over UDP the rest may still be in the network. The next call of
+    /// this `MemLease` makes sure that it is not written later. Another `MemLease` cannot: before another one writes, call
+    /// [`MemLease::rotate`], which makes delayed datagrams invalid.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.write_with_progress(offset, from, |_| ())
     }
 
-    /// Writes, blocking; `progress` gets the number of bytes that are confirmed.
+    /// Writes, blocking; `progress` gets the number of confirmed bytes.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn write_with_progress(
         &self,
         offset: u64,
@@ -84,6 +96,9 @@ impl MemLease {
     }
 
     /// Reads `length` bytes.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn read_async(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         let shared = Arc::clone(&self.shared);
         shared.check_range(offset, length as u64)?;
@@ -96,26 +111,29 @@ impl MemLease {
     }
 
     /// Writes all of `bytes`; see [`MemLease::write`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn write_async(&self, offset: u64, bytes: Vec<u8>) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || shared.transfer(Job::Write(offset, &bytes), &mut |_| ())).await
     }
 
-    /// Over which road the last transfer went; `None` before the first.
-    pub fn road(&self) -> Option<Road> {
-        self.shared.road()
+    /// The transport of the last transfer; `None` before the first.
+    pub fn transport(&self) -> Option<DataTransport> {
+        self.shared.transport()
     }
 }
 
 impl<K: Kind> Lease<K> {
-    /// How transfers go from now on.
+    /// Sets the options of further transfers.
     pub fn set_transfers(&self, transfers: Transfers) {
         self.shared.set_transfers(transfers);
     }
 }
 
 impl Shared {
-    /// One at a time: calls from several threads take turns.
+    /// Does one transfer. Calls from several threads take turns.
     fn transfer(&self, mut job: Job<'_>, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         self.check_not_lost()?;
         self.check_range(job.offset(), job.length())?;
@@ -126,13 +144,13 @@ impl Shared {
         self.close_unsuitable(&mut channel)?;
         let open = match &mut *channel {
             Some(open) => open,
-            none => none.insert(self.open(road::candidates(self)?)?),
+            none => none.insert(self.open(transport::candidates(self)?)?),
         };
-        let road = open.road();
+        let transport = open.transport();
         let done = match self.carry_out(open, &mut job, progress) {
             Err(Failed::Broken(error)) => {
                 *channel = None;
-                let open = channel.insert(self.open_again(road, &error)?);
+                let open = channel.insert(self.open_again(transport, &error)?);
                 self.carry_out(open, &mut job, progress)
             }
             done => done,
@@ -143,8 +161,8 @@ impl Shared {
         done.map_err(Failed::error)
     }
 
-    /// A connection that would not be opened now, when nothing of it is done later any more. If that
-    /// cannot be known it stays: what goes another way must not be undone by what was delayed on this.
+    /// Closes a connection that does not suit the options any more, once none of its datagrams can take effect later. If
+    /// that is unknown, this fails: a delayed write must not overwrite one of the next connection.
     fn close_unsuitable(&self, channel: &mut Option<Channel>) -> Result<(), Error> {
         let Some(open) = channel.as_mut().filter(|open| !self.suits(open)) else {
             return Ok(());
@@ -162,35 +180,37 @@ impl Shared {
         job: &mut Job<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failed> {
-        self.set_road(open.road());
+        self.set_transport(open.transport());
         match open {
             Channel::Rdma(connection) => connection.carry_out(self, job, progress),
             Channel::Udp(connection) => connection.carry_out(self, job, progress),
         }
     }
 
-    /// After a connection broke, if the lease lives: over the other road, or over the same once more.
-    fn open_again(&self, broken: Road, error: &Error) -> Result<Channel, Error> {
+    /// Opens another connection after one broke, if the lease is alive: over the other transport, or again over the same.
+    fn open_again(&self, broken: DataTransport, error: &Error) -> Result<Channel, Error> {
         self.check_alive()?;
-        let mut roads = road::candidates(self)?;
-        roads.sort_by_key(|road| *road == broken);
-        let open = self.open(roads)?;
-        tracing::warn!(lease_id = %self.lease_id, "going on over {}: {error}", open.road());
+        let mut transports = transport::candidates(self)?;
+        transports.sort_by_key(|transport| *transport == broken);
+        let open = self.open(transports)?;
+        tracing::warn!(lease_id = %self.lease_id, "going on over {}: {error}", open.transport());
         Ok(open)
     }
 
-    /// Connects over the first of `roads` that works.
-    fn open(&self, roads: Vec<Road>) -> Result<Channel, Error> {
-        let mut last = Error::Usage("no road was named".to_owned());
-        for road in roads {
-            let opened = match road {
-                Road::Rdma => rdma::Connection::open(self).map(Channel::Rdma),
-                Road::Udp => udp::Connection::open(self).map(|open| Channel::Udp(Box::new(open))),
+    /// Connects over the first of `transports` that works.
+    fn open(&self, transports: Vec<DataTransport>) -> Result<Channel, Error> {
+        let mut last = Error::Usage("no transport was named".to_owned());
+        for transport in transports {
+            let opened = match transport {
+                DataTransport::Rdma => rdma::Connection::open(self).map(Channel::Rdma),
+                DataTransport::Udp => {
+                    udp::Connection::open(self).map(|open| Channel::Udp(Box::new(open)))
+                }
             };
             match opened {
                 Ok(open) => return Ok(open),
                 Err(error) => {
-                    tracing::debug!(lease_id = %self.lease_id, "not over {road}: {error}");
+                    tracing::debug!(lease_id = %self.lease_id, "not over {transport}: {error}");
                     last = error;
                 }
             }
@@ -198,10 +218,12 @@ impl Shared {
         Err(last)
     }
 
-    /// Whether an open connection is one that would be opened now.
+    /// Whether an open connection suits the options.
     fn suits(&self, open: &Channel) -> bool {
         let transfers = self.transfers();
-        let as_told = transfers.road.is_none_or(|road| road == open.road());
+        let as_told = transfers
+            .transport
+            .is_none_or(|transport| transport == open.transport());
         let is_current = match open {
             Channel::Udp(connection) => connection.options == udp::options(transfers),
             Channel::Rdma(connection) => connection.is_ours(self),
@@ -221,7 +243,7 @@ impl Shared {
         })
     }
 
-    /// Asks the node how the lease is, and keeps the answer.
+    /// Asks the node for the state of the lease and keeps the answer.
     fn ask_blocking(&self) -> Result<LeaseInfo, Error> {
         let info = wait(
             self.patient_node()
@@ -231,7 +253,7 @@ impl Shared {
         Ok(info)
     }
 
-    /// Whether the lease can still be used, as far as the node says.
+    /// Fails if the node says that the lease has ended.
     fn check_alive(&self) -> Result<(), Error> {
         match self.ask_blocking() {
             Ok(info) => over(&info).map_or(Ok(()), Err),
@@ -241,7 +263,7 @@ impl Shared {
     }
 }
 
-/// Why the data of a lease is out of reach for good, if it is.
+/// The error if a lease gives no access any more.
 pub(crate) fn over(info: &LeaseInfo) -> Option<Error> {
     let lease_id = info.lease_id;
     let why = match info.phase {
@@ -273,21 +295,21 @@ impl Job<'_> {
         }
     }
 
-    /// Whether bytes may have changed although no answer came.
+    /// Whether the job may have changed bytes although no answer came.
     pub(crate) fn changes(&self) -> bool {
         matches!(self, Self::Write(..))
     }
 }
 
 impl Channel {
-    fn road(&self) -> Road {
+    fn transport(&self) -> DataTransport {
         match self {
-            Self::Rdma(_) => Road::Rdma,
-            Self::Udp(_) => Road::Udp,
+            Self::Rdma(_) => DataTransport::Rdma,
+            Self::Udp(_) => DataTransport::Udp,
         }
     }
 
-    /// After an error: whether nothing depends on this connection and no other.
+    /// Whether the connection may be dropped after an error: no delayed write can take effect later.
     fn may_be_dropped(&self) -> bool {
         match self {
             Self::Rdma(_) => true,

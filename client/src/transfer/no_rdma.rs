@@ -1,4 +1,4 @@
-//! Without the feature `rdma`: there is no such road.
+//! Without the feature `rdma`: there is no such transport.
 
 use super::{Failed, Job};
 use crate::{Error, shared::Shared};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
-use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{
     Answer, Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
@@ -17,7 +17,7 @@ pub(crate) const BYTES: u64 = 1 << 20;
 
 /// The memory of one lease, served over UDP.
 pub(crate) struct Memory {
-    backend: FbmuBackend,
+    backend: FbmuPath,
     arena: Arc<Arena>,
     pub(crate) told: Mutex<LeaseInfo>,
 }
@@ -33,7 +33,7 @@ impl Memory {
             ops_per_second: FbmuConfig::OPS_PER_SECOND,
         };
         let memory = Self {
-            backend: FbmuBackend::open(config).unwrap(),
+            backend: FbmuPath::open(config).unwrap(),
             arena,
             told: Mutex::new(over(Transport::Udp)),
         };
@@ -99,7 +99,7 @@ fn tag(generation: u32) -> Tag {
     }
 }
 
-/// A lease that goes over this road, without coordinates.
+/// A lease over this transport, without coordinates.
 pub(crate) fn over(transport: Transport) -> LeaseInfo {
     LeaseInfo {
         effective: Effective {

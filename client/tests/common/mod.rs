@@ -16,7 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fabricbios_control::{Asked, Fabric, Limits, Server};
+use fabricbios_control::{Fabric, Limits, PeerRequest, Server};
 use fabricbios_wire::{
     Answer, Binding, Effective, Generation, IssueRequest, LeaseAllocRequest, LeaseError, LeaseId,
     LeaseInfo, LeasePhase, LeaseStatus, RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply,
@@ -164,8 +164,12 @@ impl FakeNode {
     }
 }
 
-async fn answer(mut receiver: mpsc::Receiver<Asked>, mind: Mind, log: Arc<Mutex<Vec<Request>>>) {
-    while let Some(Asked { request, reply, .. }) = receiver.recv().await {
+async fn answer(
+    mut receiver: mpsc::Receiver<PeerRequest>,
+    mind: Mind,
+    log: Arc<Mutex<Vec<Request>>>,
+) {
+    while let Some(PeerRequest { request, reply, .. }) = receiver.recv().await {
         log.lock().unwrap().push(request.clone());
         let answer = (mind.lock().unwrap())(&request);
         reply.send(answer).ok();

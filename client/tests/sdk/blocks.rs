@@ -7,7 +7,7 @@ use std::{
 
 use fabricbios_client::{BlockBuilder, BlockLease, Error, MemLease, Node, Transfers};
 use fabricbios_contract::{DataPath as _, Volume};
-use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig};
+use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
 use fabricbios_lease::{BootTime, Farewell, Tag};
 use fabricbios_wire::{
     Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
@@ -25,7 +25,7 @@ const BLOCKS: usize = 64;
 
 /// The blocks of one lease, served over UDP.
 struct Disk {
-    backend: Mutex<FbbuBackend>,
+    backend: Mutex<FbbuPath>,
     directory: TempDir,
     told: Mutex<LeaseInfo>,
 }
@@ -87,7 +87,7 @@ impl Disk {
     }
 }
 
-fn serving(write_verifier: u64) -> FbbuBackend {
+fn serving(write_verifier: u64) -> FbbuPath {
     let config = FbbuConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
         workers: Some(1),
@@ -95,7 +95,7 @@ fn serving(write_verifier: u64) -> FbbuBackend {
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier,
     };
-    FbbuBackend::open(&config).unwrap()
+    FbbuPath::open(&config).unwrap()
 }
 
 fn tag(generation: u32) -> Tag {

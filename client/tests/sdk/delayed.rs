@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fabricbios_client::{Error, MemLease, Road, Transfers};
+use fabricbios_client::{DataTransport, Error, MemLease, Transfers};
 use fabricbios_wire::Transport;
 
 use crate::{
@@ -22,7 +22,7 @@ struct World {
 
 fn impatient() -> Transfers {
     Transfers::default()
-        .road(Road::Udp)
+        .transport(DataTransport::Udp)
         .give_up(Duration::from_millis(300))
 }
 
@@ -102,9 +102,9 @@ fn the_road_is_not_changed_while_a_write_may_still_arrive() {
     let world = delayed();
     world
         .lease
-        .set_transfers(Transfers::default().road(Road::Rdma));
+        .set_transfers(Transfers::default().transport(DataTransport::Rdma));
     silent(world.lease.write(0, SECOND));
-    assert_eq!(world.lease.road(), Some(Road::Udp));
+    assert_eq!(world.lease.transport(), Some(DataTransport::Udp));
     world.path.heal();
     // RDMA is tried now; there is nobody at its other end.
     world.lease.write(0, SECOND).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_client::{Error, MemLease, Node, Road, Transfers};
+use fabricbios_client::{DataTransport, Error, MemLease, Node, Transfers};
 use fabricbios_wire::{
     Binding, Generation, LeaseError, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, Transport,
 };
@@ -29,13 +29,13 @@ fn what_is_written_is_in_the_lease_and_is_read_again() {
     let memory = Memory::start();
     let node = memory.node();
     let lease = builder(&node).acquire().unwrap();
-    assert_eq!(lease.road(), None);
+    assert_eq!(lease.transport(), None);
     let bytes = pattern(300_001);
     let mut steps = Vec::new();
     let progress = |done| steps.push(done);
     lease.write_with_progress(77, &bytes, progress).unwrap();
     assert_eq!(steps.last(), Some(&300_001));
-    assert_eq!(lease.road(), Some(Road::Udp));
+    assert_eq!(lease.transport(), Some(DataTransport::Udp));
     assert!(memory.bytes(77, bytes.len()) == bytes);
     let mut back = vec![0; bytes.len()];
     lease.read(77, &mut back).unwrap();
@@ -83,7 +83,7 @@ fn what_is_outside_is_refused_before_anything_is_sent() {
             "{error}"
         );
     }
-    assert_eq!(lease.road(), None);
+    assert_eq!(lease.transport(), None);
     assert!(memory.bytes(0, 1 << 20).iter().all(|byte| *byte == 0));
 }
 
@@ -225,13 +225,13 @@ fn roads_that_a_lease_has_not_are_refused() {
     let memory = Memory::start();
     let node = memory.node();
     let lease = builder(&node).acquire().unwrap();
-    lease.set_transfers(Transfers::default().road(Road::Rdma));
+    lease.set_transfers(Transfers::default().transport(DataTransport::Rdma));
     let error = lease.write(0, b"x").unwrap_err();
     assert!(
         matches!(&error, Error::Usage(why) if why.contains("rdma")),
         "{error}"
     );
-    lease.set_transfers(Transfers::default().road(Road::Udp));
+    lease.set_transfers(Transfers::default().transport(DataTransport::Udp));
     lease.write(0, b"x").unwrap();
 }
 
@@ -269,6 +269,6 @@ fn a_lease_over_both_roads_goes_over_udp_where_rdma_does_not_work() {
     let node = memory.node();
     let lease = builder(&node).acquire().unwrap();
     lease.write(0, b"anyway").unwrap();
-    assert_eq!(lease.road(), Some(Road::Udp));
+    assert_eq!(lease.transport(), Some(DataTransport::Udp));
     assert_eq!(memory.bytes(0, 6), b"anyway");
 }

@@ -14,7 +14,7 @@ use std::{
 
 pub(crate) use fabricbios_wire::ALPN;
 
-use fabricbios_control::{Asked, Fabric, Limits, Principal, Server, ServerError};
+use fabricbios_control::{Fabric, Limits, PeerRequest, Principal, Server, ServerError};
 use fabricbios_wire::{
     Answer, HEADER_LEN, Header, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Request,
     Role, decode_answer, encode_request,
@@ -62,8 +62,8 @@ pub(crate) struct World {
     server: Option<Server>,
     addr: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
-    held: Arc<tokio::sync::Mutex<mpsc::Receiver<Asked>>>,
-    sender: mpsc::Sender<Asked>,
+    held: Arc<tokio::sync::Mutex<mpsc::Receiver<PeerRequest>>>,
+    sender: mpsc::Sender<PeerRequest>,
     capacity: usize,
     /// The server's own, so that it can die without a goodbye.
     runtime: Option<Runtime>,
@@ -261,7 +261,7 @@ fn serve(
     listen: SocketAddr,
     fabric: &Fabric,
     limits: Limits,
-    asked: &mpsc::Sender<Asked>,
+    asked: &mpsc::Sender<PeerRequest>,
 ) -> (Runtime, Server) {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
@@ -277,11 +277,11 @@ fn serve(
 
 async fn handle(
     handler: Handler,
-    asked: Arc<tokio::sync::Mutex<mpsc::Receiver<Asked>>>,
+    asked: Arc<tokio::sync::Mutex<mpsc::Receiver<PeerRequest>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
 ) {
     let mut asked = asked.lock().await;
-    while let Some(Asked {
+    while let Some(PeerRequest {
         principal,
         local_ip,
         request,

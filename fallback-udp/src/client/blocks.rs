@@ -1,4 +1,4 @@
-//! Blocks of a lease over UDP.
+//! The client for blocks.
 
 use core::fmt;
 use std::{
@@ -10,30 +10,30 @@ use std::{
 };
 
 use super::{ClientError, ClientOptions, Coordinates, EXCHANGE, Failed, Refresh, link::Link, open};
-use crate::transfer::{Asks, Blocks, Failure, Finished, Operation, Statistics};
+use crate::transfer::{Blocks, Driven, Failure, Finished, Operation, Statistics};
 
-/// Datagrams that are taken in a row before something else has its turn.
+/// Most datagrams received before datagrams are sent again.
 const TAKEN_MAX: usize = 256;
 
-/// What a lease of blocks is like.
+/// Size and properties of a lease of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a block: a power of two from 512 to 4,096.
+    /// Size of a block in bytes: a power of two from 512 to 4,096.
     pub block_bytes: u32,
-    /// Blocks of the lease.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Nothing can be written.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// An operation that is over.
+/// A finished operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// What [`BlockClient::submit`] gave it.
+    /// The id from [`BlockClient::submit`].
     pub id: u64,
-    /// With its bytes.
+    /// The operation with its bytes.
     pub operation: Operation,
-    /// How it went.
+    /// The result.
     pub outcome: Result<(), ClientError>,
 }
 
@@ -48,23 +48,29 @@ pub struct BlockClient {
     link: Link,
     blocks: Blocks,
     geometry: Geometry,
-    /// The operations that are not over were begun with a look at the path.
+    /// Whether the route was checked for the unfinished operations.
     begun: bool,
-    /// Nobody has looked yet whether something of what was submitted last can be sent.
+    /// Whether operations were submitted since the last attempt to send.
     unsent: bool,
-    /// The last operations did not end well: the address and the route may be others now.
+    /// Whether the last operations failed: local address and route may have changed.
     failed: bool,
-    /// What this machine could not do.
+    /// The system call that failed.
     broken: Option<io::Error>,
 }
 
 impl BlockClient {
     /// Opens a session.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn connect(coordinates: Coordinates, options: ClientOptions) -> Result<Self, ClientError> {
         Self::start(coordinates, options, None)
     }
 
-    /// Opens a session, with somebody who can be asked for fresh coordinates already then.
+    /// Opens a session; `refresh` is asked for fresh coordinates if needed.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn connect_with_refresh(
         coordinates: Coordinates,
         options: ClientOptions,
@@ -96,13 +102,16 @@ impl BlockClient {
         Ok(client)
     }
 
-    /// What the lease is like.
+    /// Size and properties of the lease.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Reads whole blocks, as many bytes as `into` has. After an error some are new and some are not.
+    /// Fills `into` with whole blocks. After an error only some of them may have been read.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), ClientError> {
         let operation = Operation::Read {
             block,
@@ -114,28 +123,33 @@ impl BlockClient {
         Ok(())
     }
 
-    /// Writes whole blocks: when it returns `Ok` the node has them, and [`flush`](Self::flush) makes them
-    /// survive a power cut. After an error any of them may be written, each whole or not at all.
+    /// Writes whole blocks. After `Ok` the node has them, and [`flush`](Self::flush) makes them survive a power cut.
+    /// After an error any of them may be written, each whole or not at all.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn write(&mut self, block: u64, from: &[u8]) -> Result<(), ClientError> {
         let from = from.to_vec();
         self.run(Operation::Write { block, from }).map(drop)
     }
 
-    /// When it returns `Ok`, all that was written before survives a power cut of the node.
-    /// [`ClientError::WritesLost`]: one came before, and what was written since the last flush may be lost. That is
-    /// said once; what is written again, and flushed, is safe.
+    /// After `Ok` all earlier writes survive a power cut of the node.
+    ///
+    /// # Errors
+    /// [`ClientError::WritesLost`]: the node has rebooted, and the writes since the last flush may be lost. This is
+    /// reported once; blocks that are written again and flushed are safe. Other errors: see [`ClientError`].
     pub fn flush(&mut self) -> Result<(), ClientError> {
         self.run(Operation::Flush).map(drop)
     }
 
-    /// Whether a flush would have nothing to do, and nothing to tell: all that was written survives a power cut.
+    /// Whether all writes survive a power cut already, so that a flush has nothing to do and nothing to report.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.blocks.is_flushed()
     }
 
-    /// Begins an operation: the id under which it will be completed. Nothing is sent before the next
-    /// [`exchange`](Self::exchange), which is then due at once. There is no limit: the caller knows how much it wants to keep.
+    /// Submits an operation and returns its id. Nothing is sent before the next [`exchange`](Self::exchange), which is
+    /// then due at once. The caller limits the number of operations.
     pub fn submit(&mut self, operation: Operation) -> u64 {
         if self.blocks.unfinished() == 0 {
             self.begun = false;
@@ -144,19 +158,18 @@ impl BlockClient {
         self.blocks.submit(operation, self.link.now())
     }
 
-    /// Operations that are not over.
+    /// Number of unfinished operations.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.blocks.unfinished()
     }
 
-    /// Sends what may be sent and takes what has come. It waits for nothing but, when nothing answers, for
-    /// the one who is asked for fresh coordinates.
+    /// Sends and receives datagrams without blocking. Only a call of [`Refresh`], when nothing answers, may block.
     pub fn exchange(&mut self) {
         self.turn(false);
     }
 
-    /// How long nothing has to be done if nothing arrives; `None`: there is nothing to wait for.
+    /// Time until the next [`exchange`](Self::exchange) if no datagram arrives; `None`: there is nothing to wait for.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         let patience = || match self.unsent {
@@ -166,13 +179,13 @@ impl BlockClient {
         self.blocks.next_timeout().map(|_| patience())
     }
 
-    /// One operation that is over.
+    /// The next finished operation.
     pub fn next_completion(&mut self) -> Option<Completion> {
         let finished = self.blocks.next_finished()?;
         Some(self.complete(finished))
     }
 
-    /// Waits until one is over; `None`: there is none to wait for.
+    /// Waits until an operation has finished; `None`: there is no unfinished one.
     pub fn wait(&mut self) -> Option<Completion> {
         loop {
             if let Some(completion) = self.next_completion() {
@@ -183,7 +196,7 @@ impl BlockClient {
         }
     }
 
-    /// What is valid from now on, as [`super::MemoryClient::set_coordinates`].
+    /// Sets the coordinates, as [`super::MemoryClient::set_coordinates`].
     pub fn set_coordinates(&mut self, coordinates: Coordinates) {
         let requester = self.blocks.requester_mut();
         if self.link.set_coordinates(requester, coordinates) {
@@ -192,25 +205,25 @@ impl BlockClient {
         }
     }
 
-    /// What is used now.
+    /// The coordinates in use.
     #[must_use]
     pub fn coordinates(&self) -> &Coordinates {
         &self.link.coordinates
     }
 
-    /// Bytes that a packet on this path may have, IP header included; `None`: being found out again.
+    /// Path MTU in bytes, IP header included; `None`: it is being measured again.
     #[must_use]
     pub fn path_mtu(&self) -> Option<usize> {
         self.blocks.requester().path_mtu()
     }
 
-    /// What was done so far, and the pace.
+    /// The statistics.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.blocks.requester().statistics()
     }
 
-    /// One operation, blocking. Others that complete meanwhile stay to be taken.
+    /// Runs one operation to its end. Other operations that finish meanwhile stay for [`Self::next_completion`].
     fn run(&mut self, operation: Operation) -> Result<Operation, ClientError> {
         let id = self.submit(operation);
         loop {
@@ -233,7 +246,7 @@ impl BlockClient {
         self.begin()?;
         self.link.send(&mut self.blocks)?;
         self.unsent = false;
-        // Some operations were over without an answer.
+        // Some operations ended without a reply.
         let may_wait = may_wait && !self.blocks.has_finished();
         let timeout = self.next_timeout().filter(|_| may_wait).unwrap_or_default();
         let mut taken = self.link.receive(&mut self.blocks, timeout)?;
@@ -253,7 +266,7 @@ impl BlockClient {
         self.link.send(&mut self.blocks)
     }
 
-    /// A look at the path before the first datagram.
+    /// Checks the route before the first datagram.
     fn begin(&mut self) -> io::Result<()> {
         if core::mem::take(&mut self.failed) {
             self.link.connect(&mut self.blocks)?;
@@ -310,19 +323,19 @@ impl BlockClient {
     }
 }
 
-/// Readable when something has come. It may be another one after each call of
-/// [`BlockClient::exchange`].
+/// The socket: readable when a datagram has come. Each call of [`BlockClient::exchange`] may replace it.
 impl AsFd for BlockClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 }
 
-/// The session makes room for others. If that gets lost, it does so after some seconds by itself.
+/// Closes the session, so that the server has room for another one. If the datagram gets lost, the session gives way
+/// after some seconds anyway.
 impl Drop for BlockClient {
     fn drop(&mut self) {
-        if let Some(farewell) = self.blocks.requester_mut().farewell(self.link.now()) {
-            self.link.send_off(farewell);
+        if let Some(hello) = self.blocks.requester_mut().close_session(self.link.now()) {
+            self.link.send_off(hello);
         }
     }
 }

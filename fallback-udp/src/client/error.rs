@@ -1,4 +1,4 @@
-//! How a call can end, and whose turn it is then.
+//! The errors of calls, and what the caller can do about them.
 
 use std::{io, net::SocketAddr, string::String, time::Duration};
 
@@ -7,15 +7,15 @@ use fabricbios_wire::{DataStatus, LeaseId};
 use super::Coordinates;
 use crate::transfer::Failure;
 
-/// Why a call did not do all that was asked. Each says how much of it was `confirmed`: bytes of the call
-/// whose answers came, not always its first ones.
+/// Why a call failed. `confirmed` is the number of bytes of the call whose replies came; they are not always its first
+/// ones.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The lease is over: expired, freed or revoked.
+    /// The lease has ended: expired, freed or revoked.
     #[error("lease {lease_id} is over ({confirmed} bytes were confirmed); LEASE_QUERY tells why")]
     NoLease {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
         /// See above.
         confirmed: u64,
@@ -26,17 +26,17 @@ pub enum ClientError {
          ask the node's operator, and for another lease"
     )]
     Fenced {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
         /// See above.
         confirmed: u64,
     },
-    /// Not all of it is within the lease; if nothing was confirmed, nothing was done.
+    /// The range is not within the lease; if nothing was confirmed, nothing was done.
     #[error(
         "{length} bytes at {offset} are not within the {resource_len} bytes of lease {lease_id}"
     )]
     OutOfRange {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
         /// First byte asked for.
         offset: u64,
@@ -47,28 +47,28 @@ pub enum ClientError {
         /// See above.
         confirmed: u64,
     },
-    /// Nobody who holds the key answers.
+    /// No server with the key answers.
     #[error(
         "no answer for lease {lease_id} from {endpoint} (UDP) in {:.1} s ({confirmed} bytes were \
          confirmed): {hint}",
         after.as_secs_f64()
     )]
     Unreachable {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// Who was asked.
+        /// Address of the server.
         endpoint: SocketAddr,
-        /// For how long nothing was done.
+        /// Time without progress.
         after: Duration,
-        /// What was seen instead, and what to look at.
+        /// Observations, and what to check.
         hint: String,
         /// See above.
         confirmed: u64,
     },
-    /// It cannot be written; nothing was done.
+    /// The lease is read-only; nothing was done.
     #[error("lease {lease_id} is read-only: ask for one without --read-only to write")]
     ReadOnly {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
         /// See above.
         confirmed: u64,
@@ -79,9 +79,9 @@ pub enum ClientError {
          ({confirmed} bytes were confirmed); ask the node's operator"
     )]
     Storage {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// Who was asked.
+        /// Address of the server.
         endpoint: SocketAddr,
         /// First byte asked for.
         offset: u64,
@@ -90,57 +90,57 @@ pub enum ClientError {
         /// See above.
         confirmed: u64,
     },
-    /// A flush found that the node's machine was started anew since the last one.
+    /// A flush found that the node's machine has rebooted since the last flush.
     #[error(
         "the machine of {endpoint} was started anew (a power cut or a reboot), and what was written to \
          lease {lease_id} before that and not flushed may be lost, though it was confirmed; write again \
          what was written since the last flush that succeeded, and flush"
     )]
     WritesLost {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// Who was asked.
+        /// Address of the server.
         endpoint: SocketAddr,
         /// See above: 0.
         confirmed: u64,
     },
-    /// The server answered, and did not do it.
+    /// The server refused.
     #[error(
         "{endpoint} did not do what was asked of lease {lease_id} ({confirmed} bytes were \
          confirmed): {}",
         status_text(*status)
     )]
     Refused {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// Who was asked.
+        /// Address of the server.
         endpoint: SocketAddr,
         /// `DataStatus` as a number.
         status: u8,
         /// See above.
         confirmed: u64,
     },
-    /// The server holds the key and says what makes no sense.
+    /// The server has the key and sent an invalid reply.
     #[error(
         "{endpoint} answered HELLO for lease {lease_id} with something that makes no sense; do the \
          versions match?"
     )]
     Protocol {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// Who was asked.
+        /// Address of the server.
         endpoint: SocketAddr,
         /// See above.
         confirmed: u64,
     },
-    /// This machine cannot do what is needed to ask at all.
+    /// A system call of this machine failed.
     #[error("this machine cannot {what} for {endpoint}: {source}")]
     Local {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Who was to be asked.
+        /// Address of the server.
         endpoint: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
         /// See above.
         confirmed: u64,
@@ -148,7 +148,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Bytes of the call whose answers came. Not always its first ones.
+    /// Number of bytes of the call whose replies came; not always its first ones.
     #[must_use]
     pub fn confirmed(&self) -> u64 {
         match self {
@@ -166,12 +166,12 @@ impl ClientError {
     }
 }
 
-/// What did not end well, in bytes.
+/// The range of a failed call, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Failed {
     pub(super) offset: u64,
     pub(super) length: u64,
-    /// What offsets count.
+    /// Size of a unit in bytes.
     pub(super) unit: u64,
     pub(super) confirmed: u64,
 }
@@ -247,7 +247,7 @@ impl Failed {
     }
 }
 
-/// A status that has no error of its own, in words.
+/// The text of a status that has no error of its own.
 fn status_text(status: u8) -> String {
     let known = [
         (

@@ -1,4 +1,4 @@
-//! Drives what asks: its datagrams through the socket, its doubts to who can settle them.
+//! Drives a [`Driven`] state machine with a socket, and asks for fresh coordinates when nothing answers.
 
 use std::{
     boxed::Box,
@@ -16,15 +16,15 @@ use super::{
 };
 use crate::{
     DataKey,
-    transfer::{Asks, Blocks, Failure, Requester, Setup, Transfer, Transmit},
+    transfer::{Blocks, Driven, Failure, Requester, Setup, Transfer, Transmit},
 };
 
-/// Pause between two questions for fresh coordinates; it doubles while they lead to nothing.
+/// Pause between two requests for fresh coordinates; it doubles while they do not help.
 const REFRESH_FIRST: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(8);
 
-pub(super) trait Sends: Asks {
-    /// Sends some of what may be sent now; `None`: there is nothing.
+pub(super) trait Sends: Driven {
+    /// Sends datagrams that may be sent now; `None`: there are none.
     fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>>;
 }
 
@@ -34,14 +34,14 @@ pub(super) struct Link {
     socket: Socket,
     inbox: Inbox,
     pub(super) refresh: Option<Box<dyn Refresh>>,
-    /// Not before this is it asked again.
+    /// Earliest time of the next request for fresh coordinates.
     refresh_at: Duration,
     refresh_pause: Duration,
-    /// When the transfers' time began.
+    /// Time 0 of the state machine.
     epoch: Instant,
-    /// What was seen of the trouble.
+    /// Observations for the error message.
     hint: Option<String>,
-    /// The last transfer did not end well.
+    /// Whether the last transfer failed.
     failed: bool,
 }
 
@@ -76,7 +76,7 @@ impl Link {
         Ok((mtu, self.socket.ip_header()))
     }
 
-    /// What is asked with starts from this.
+    /// Initial settings of the requester.
     pub(super) fn setup(&self) -> io::Result<Setup> {
         let (route_mtu, ip_header) = self.route()?;
         Ok(Setup {
@@ -90,7 +90,7 @@ impl Link {
         })
     }
 
-    /// What was seen when nothing answered, and what to look at.
+    /// The observations while nothing answered, and a hint what to check.
     fn hint(&self, doubtful: bool) -> String {
         let doubt = "what answered, if anything still does, did not accept the key";
         let nothing = "is the node up, and does a firewall let this UDP port through?";
@@ -101,7 +101,7 @@ impl Link {
         }
     }
 
-    /// Until the transfer is over; `progress` gets the bytes confirmed. An error is this machine's.
+    /// Drives a transfer to its end; `progress` gets the number of confirmed bytes. `Err`: this machine failed.
     pub(super) fn drive(
         &mut self,
         transfer: &mut Transfer<'_>,
@@ -139,73 +139,77 @@ impl Link {
         }
     }
 
-    /// There is something to do, after some time in which there was nothing.
-    pub(super) fn begin(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+    /// Checks the route before the first datagram after an idle time.
+    pub(super) fn begin(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         self.hint = None;
         self.refresh_pause = REFRESH_FIRST;
-        self.follow(asks)
+        self.follow(driven)
     }
 
-    /// Whether the node has said that the lease is over.
+    /// Whether the node has said that the lease has ended.
     pub(super) fn is_over(&self) -> bool {
         let refresh = self.refresh.as_ref();
         refresh.is_some_and(|refresh| refresh.is_over())
     }
 
-    pub(super) fn send(&mut self, asks: &mut impl Sends) -> io::Result<()> {
-        while let Some(seen) = asks.send(&self.socket, self.now())? {
-            self.look(asks, seen)?;
+    pub(super) fn send(&mut self, driven: &mut impl Sends) -> io::Result<()> {
+        while let Some(seen) = driven.send(&self.socket, self.now())? {
+            self.look(driven, seen)?;
         }
         Ok(())
     }
 
-    /// One datagram that may get lost.
+    /// Sends one datagram that may get lost.
     pub(super) fn send_off(&self, datagram: Transmit<'_>) {
         drop(self.socket.send(&[datagram]));
     }
 
-    /// How long nothing has to be done if nothing arrives.
-    pub(super) fn patience(&self, asks: &impl Asks) -> Duration {
-        let until = asks.next_timeout().unwrap_or_default();
-        let until = self.ask_at(asks).map_or(until, |at| at.min(until));
+    /// How long to wait for a datagram.
+    pub(super) fn patience(&self, driven: &impl Driven) -> Duration {
+        let until = driven.next_timeout().unwrap_or_default();
+        let until = self.ask_at(driven).map_or(until, |at| at.min(until));
         until.saturating_sub(self.now())
     }
 
-    /// Takes what came: so many datagrams.
-    pub(super) fn receive(&mut self, asks: &mut impl Asks, timeout: Duration) -> io::Result<usize> {
+    /// Receives datagrams and returns their number.
+    pub(super) fn receive(
+        &mut self,
+        driven: &mut impl Driven,
+        timeout: Duration,
+    ) -> io::Result<usize> {
         let seen = self.socket.receive(&mut self.inbox, timeout)?;
         let (now, came) = (self.now(), seen.came);
         for datagram in self.inbox.datagrams(came) {
-            asks.on_datagram(datagram, now);
+            driven.on_datagram(datagram, now);
         }
-        self.look(asks, seen)?;
+        self.look(driven, seen)?;
         Ok(came)
     }
 
-    /// What the kernel said about the path.
-    fn look(&mut self, asks: &mut impl Asks, seen: Seen) -> io::Result<()> {
+    /// Handles errors of the kernel about the path.
+    fn look(&mut self, driven: &mut impl Driven, seen: Seen) -> io::Result<()> {
         if let Some(trouble) = seen.trouble {
             self.hint = Some(trouble.to_string());
         }
         if seen.too_long {
-            self.look_at_route(asks)?;
+            self.look_at_route(driven)?;
         }
         Ok(())
     }
 
-    fn ask_at(&self, asks: &impl Asks) -> Option<Duration> {
-        let at = asks.requester().doubtful_at().max(self.refresh_at);
+    fn ask_at(&self, driven: &impl Driven) -> Option<Duration> {
+        let at = driven.requester().doubtful_at().max(self.refresh_at);
         self.refresh.is_some().then_some(at)
     }
 
-    /// Asks for fresh coordinates, if it is time.
-    pub(super) fn ask(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+    /// Asks for fresh coordinates, if it is time to.
+    pub(super) fn ask(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         let now = self.now();
-        if self.ask_at(asks).is_none_or(|at| at > now) {
+        if self.ask_at(driven).is_none_or(|at| at > now) {
             return Ok(());
         }
         let is_news = match self.refresh.as_mut().map(|refresh| refresh.refresh()) {
-            Some(Ok(fresh)) => self.set_coordinates(asks.requester_mut(), fresh),
+            Some(Ok(fresh)) => self.set_coordinates(driven.requester_mut(), fresh),
             Some(Err(why)) => {
                 self.hint = Some(why);
                 false
@@ -214,14 +218,14 @@ impl Link {
         };
         if is_news {
             self.refresh_pause = REFRESH_FIRST;
-            self.follow(asks)?;
+            self.follow(driven)?;
         }
         self.refresh_at = self.now() + self.refresh_pause;
         self.refresh_pause = (self.refresh_pause * 2).min(REFRESH_MAX);
         Ok(())
     }
 
-    /// What is valid from now on. False: nothing new, or coordinates of another lease.
+    /// Sets the coordinates. `false`: they are not new, or of another lease.
     pub(super) fn set_coordinates(
         &mut self,
         requester: &mut Requester,
@@ -236,23 +240,23 @@ impl Link {
         is_news
     }
 
-    /// The socket goes where the coordinates say.
-    fn follow(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+    /// Connects the socket to the endpoint of the coordinates.
+    fn follow(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         if self.socket.peer() != self.coordinates.endpoint {
-            self.connect(asks)?;
+            self.connect(driven)?;
         }
         Ok(())
     }
 
-    /// A new socket has the address and the route of now: after a failure they may be others.
-    pub(super) fn connect(&mut self, asks: &mut impl Asks) -> io::Result<()> {
+    /// Opens a new socket, which has the current local address and route: both may have changed after a failure.
+    pub(super) fn connect(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         self.socket = Socket::connect(self.coordinates.endpoint)?;
-        self.look_at_route(asks)
+        self.look_at_route(driven)
     }
 
-    fn look_at_route(&self, asks: &mut impl Asks) -> io::Result<()> {
+    fn look_at_route(&self, driven: &mut impl Driven) -> io::Result<()> {
         let (mtu, ip_header) = self.route()?;
-        let requester = asks.requester_mut();
+        let requester = driven.requester_mut();
         requester.set_route(mtu, ip_header, self.now());
         Ok(())
     }
@@ -265,7 +269,7 @@ impl Link {
         failed.because(failure, &self.coordinates, self.options.give_up, hint)
     }
 
-    /// This machine's own trouble.
+    /// The error of a failed system call.
     pub(super) fn local(
         &self,
         what: &'static str,
@@ -287,7 +291,7 @@ impl AsFd for Link {
     }
 }
 
-/// As many as go out in one call; nothing is allocated where there is none.
+/// Collects up to one batch; allocates nothing if there is no datagram.
 fn batch_of<T>(mut next: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
     let first = next()?;
     let mut batch = Vec::with_capacity(BATCH);

@@ -1,4 +1,4 @@
-//! Leases over UDP, for programs: one socket; memory with calls that block, blocks with or without.
+//! The client: memory with blocking calls, blocks with blocking or asynchronous calls, each on one socket.
 
 mod blocks;
 mod error;
@@ -17,12 +17,12 @@ use crate::transfer::{Requester, Setup, Statistics, Work};
 use error::Failed;
 use link::Link;
 
-/// Where a lease's memory is, from LEASE_ALLOC or LEASE_QUERY. The key is never printed.
+/// Endpoint and key of a lease, from LEASE_ALLOC or LEASE_QUERY. The key is never printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coordinates {
-    /// Which lease.
+    /// The lease.
     pub lease_id: LeaseId,
-    /// TLV 0x0102.
+    /// The key (TLV 0x0102).
     pub dp_key: DpKey,
     /// TLV 0x0103.
     pub endpoint: SocketAddr,
@@ -31,11 +31,11 @@ pub struct Coordinates {
 /// How to behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Tags cover the payloads too: against somebody who changes datagrams on their way.
+    /// Whether tags cover the payloads too: against an attacker who changes datagrams in the network.
     pub payload_mac: bool,
-    /// A call ends when nothing of it was done for this long.
+    /// A call fails after this long without progress.
     pub give_up: Duration,
-    /// Longest packet in bytes, IP header included; `None`: what the route takes.
+    /// Longest packet in bytes, IP header included; `None`: the MTU of the route.
     pub mtu_max: Option<usize>,
 }
 
@@ -49,20 +49,23 @@ impl Default for ClientOptions {
     }
 }
 
-/// Asks the node what is valid now (LEASE_QUERY). Called, from within a call of the client, when nothing
-/// answers or the key does not seem to be valid any more; once a second at most.
+/// Asks the node for the current coordinates (LEASE_QUERY). A call of the client calls this, at most once a second, when
+/// nothing answers or the key seems to be invalid.
 pub trait Refresh: Send {
-    /// The coordinates of the lease, or why there are none: that is told if the call fails.
+    /// The coordinates of the lease.
+    ///
+    /// # Errors
+    /// Why there are none; the text becomes part of the error if the call fails.
     fn refresh(&mut self) -> Result<Coordinates, String>;
 
-    /// Whether the node has said that the lease is over: the call then ends at once with `NoLease`.
+    /// Whether the node has said that the lease has ended. The call then fails at once with `NoLease`.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// A lease's memory over UDP. One call at a time; programs that want more open more of them, and take
-/// care themselves of who writes what when.
+/// A client of one lease of memory. One call at a time; a program that needs more opens more clients and orders their
+/// writes itself.
 pub struct MemoryClient {
     link: Link,
     requester: Requester,
@@ -71,11 +74,17 @@ pub struct MemoryClient {
 
 impl MemoryClient {
     /// Opens a session.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn connect(coordinates: Coordinates, options: ClientOptions) -> Result<Self, ClientError> {
         Self::start(coordinates, options, None)
     }
 
-    /// Opens a session, with somebody who can be asked for fresh coordinates already then.
+    /// Opens a session; `refresh` is asked for fresh coordinates if needed.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn connect_with_refresh(
         coordinates: Coordinates,
         options: ClientOptions,
@@ -99,45 +108,48 @@ impl MemoryClient {
         Ok(client)
     }
 
-    /// Somebody who can be asked for fresh coordinates.
+    /// Sets where to ask for fresh coordinates.
     #[must_use]
     pub fn with_refresh(mut self, refresh: Box<dyn Refresh>) -> Self {
         self.link.refresh = Some(refresh);
         self
     }
 
-    /// What is valid from the next call on: after a rotation, a renewal, a restart of the node. It costs
-    /// one round trip if it is new. Coordinates of another lease are ignored: they need another client.
+    /// Sets the coordinates for the next call: after a rotation, a renewal or a restart of the node. New coordinates cost
+    /// one round trip. Coordinates of another lease are ignored: they need another client.
     pub fn set_coordinates(&mut self, coordinates: Coordinates) {
         self.link.set_coordinates(&mut self.requester, coordinates);
     }
 
-    /// What is used now.
+    /// The coordinates in use.
     #[must_use]
     pub fn coordinates(&self) -> &Coordinates {
         &self.link.coordinates
     }
 
-    /// Bytes of the lease.
+    /// Size of the lease in bytes.
     #[must_use]
     pub fn resource_len(&self) -> u64 {
         self.resource_len
     }
 
-    /// Bytes that a packet on this path may have, IP header included; `None`: being found out again.
+    /// Path MTU in bytes, IP header included; `None`: it is being measured again.
     #[must_use]
     pub fn path_mtu(&self) -> Option<usize> {
         self.requester.path_mtu()
     }
 
-    /// What was done so far, and the pace.
+    /// The statistics.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.requester.statistics()
     }
 
-    /// Reads as many bytes as `into` has; `progress` gets the number of those that are there. After an
-    /// error some are new and some are not.
+    /// Fills `into` from `offset` on; `progress` gets the number of bytes read. After an error only some bytes may have
+    /// been read.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn read(
         &mut self,
         offset: u64,
@@ -147,10 +159,14 @@ impl MemoryClient {
         self.run(Work::Read { offset, into }, progress)
     }
 
-    /// Writes; `progress` gets the number of bytes confirmed. When it returns all is in the lease's memory.
+    /// Writes `from` at `offset`; `progress` gets the number of confirmed bytes. After `Ok` all bytes are in the memory of
+    /// the lease.
     ///
-    /// After an error any part of it may be, and the rest may still be on its way. The next call of this
-    /// client sees to it that nothing of that is done later; another client would not know of it.
+    /// After an error any part may have been written, and the rest may still be in the network. The next call of this
+    /// client makes sure that it is not written later; another client cannot.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn write(
         &mut self,
         offset: u64,
@@ -160,7 +176,10 @@ impl MemoryClient {
         self.run(Work::Write { offset, from }, progress)
     }
 
-    /// Gets an answer: how long that took, retries included.
+    /// Sends a PING and returns the time until its reply, retries included.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
     pub fn ping(&mut self) -> Result<Duration, ClientError> {
         let begin = self.link.now();
         self.run(Work::Ping, &mut |_| ())?;
@@ -192,10 +211,10 @@ impl MemoryClient {
     }
 }
 
-/// What a machine could not do in the middle of a call.
+/// A failed system call in the middle of a call.
 const EXCHANGE: &str = "exchange datagrams";
 
-/// A socket, and what a client starts from.
+/// Opens the socket and the requester.
 fn open(
     coordinates: Coordinates,
     options: ClientOptions,
@@ -212,11 +231,12 @@ fn open(
     })
 }
 
-/// The session makes room for others. If that gets lost, it does so after some seconds by itself.
+/// Closes the session, so that the server has room for another one. If the datagram gets lost, the session gives way
+/// after some seconds anyway.
 impl Drop for MemoryClient {
     fn drop(&mut self) {
-        if let Some(farewell) = self.requester.farewell(self.link.now()) {
-            self.link.send_off(farewell);
+        if let Some(hello) = self.requester.close_session(self.link.now()) {
+            self.link.send_off(hello);
         }
     }
 }

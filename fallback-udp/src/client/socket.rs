@@ -28,18 +28,18 @@ const INT_LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
 /// Room for the answers to a whole window, if the system allows it.
 const RECEIVE_BUFFER: libc::c_int = 2 << 20;
 
-/// What became of datagrams, or of the waiting for them.
+/// The result of sending or receiving.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// How many came.
+    /// Number of datagrams received.
     pub(super) came: usize,
-    /// The route takes shorter ones only.
+    /// Whether a datagram was too long for the route.
     pub(super) too_long: bool,
-    /// Something that may pass: nobody listens there, no route. The datagram counts as lost.
+    /// A temporary error, such as a closed port or no route. The datagram counts as lost.
     pub(super) trouble: Option<io::Error>,
 }
 
-/// Room for what arrives.
+/// Buffers for received datagrams.
 #[derive(Debug)]
 pub(super) struct Inbox {
     bytes: Vec<[u8; DATAGRAM_MAX]>,
@@ -60,7 +60,7 @@ impl Inbox {
         }
     }
 
-    /// The first `came` datagrams.
+    /// The first `came` datagrams received.
     pub(super) fn datagrams(&self, came: usize) -> impl Iterator<Item = &[u8]> {
         let lengths = self.lengths.iter().take(came);
         self.bytes
@@ -77,7 +77,7 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// A socket that hears only `peer`, and sets DF.
+    /// A socket that receives from `peer` only and sets DF.
     pub(super) fn connect(peer: SocketAddr) -> io::Result<Self> {
         let any: SocketAddr = match peer {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -97,7 +97,7 @@ impl Socket {
                 libc::IPV6_PMTUDISC_DO,
             )?,
         }
-        // Beyond the system's limit only for who may; then within it. Neither is needed to work.
+        // Beyond the system's limit where that is permitted, else within it. Both may fail without harm.
         if this
             .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
             .is_err()
@@ -112,12 +112,12 @@ impl Socket {
         self.peer
     }
 
-    /// Bytes of the IP header.
+    /// Length of the IP header in bytes.
     pub(super) fn ip_header(&self) -> usize {
         if self.peer.is_ipv4() { 20 } else { 40 }
     }
 
-    /// Bytes that the route takes, as the kernel knows it now, IP header included.
+    /// MTU of the route as the kernel knows it now, in bytes, IP header included.
     pub(super) fn mtu(&self) -> io::Result<usize> {
         let mtu = match self.peer {
             SocketAddr::V4(_) => self.get(libc::IPPROTO_IP, libc::IP_MTU)?,
@@ -127,7 +127,7 @@ impl Socket {
         Ok(usize::try_from(mtu).unwrap_or_default())
     }
 
-    /// Sends as many as [`BATCH`]; what does not get out counts as lost.
+    /// Sends up to [`BATCH`] datagrams; one that cannot be sent counts as lost.
     pub(super) fn send(&self, datagrams: &[Transmit<'_>]) -> io::Result<Seen> {
         let mut seen = Seen::default();
         let mut left = datagrams;
@@ -135,7 +135,7 @@ impl Socket {
             match self.send_some(left) {
                 Ok(sent) => left = &left[sent..],
                 Err(error) => {
-                    // An error of an earlier datagram is told to a later one, which was not sent then.
+                    // The kernel reports the error of an earlier datagram for a later one, which was not sent then.
                     let belated =
                         error.kind() == io::ErrorKind::ConnectionRefused && seen.trouble.is_none();
                     if seen.pass(error)? && !belated {
@@ -165,10 +165,10 @@ impl Socket {
         counted(sent)
     }
 
-    /// Waits for at most `timeout`, then takes what has come.
+    /// Waits for at most `timeout` and receives datagrams.
     pub(super) fn receive(&self, inbox: &mut Inbox, timeout: Duration) -> io::Result<Seen> {
         let mut seen = Seen::default();
-        // Rounded up: earlier there would be nothing to do.
+        // Rounded up, so that the time-out is due when this returns.
         let timeout = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let mut wanted = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
@@ -204,7 +204,7 @@ impl Socket {
         };
         let came = counted(came)?;
         for (length, header) in inbox.lengths.iter_mut().zip(&headers).take(came) {
-            // One that was cut off is none.
+            // A truncated datagram is dropped.
             let cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
             *length = if cut { 0 } else { header.msg_len as usize };
         }
@@ -235,7 +235,7 @@ impl Socket {
 }
 
 impl Seen {
-    /// Whether an error is one of those that may pass, and that cost the datagram; all others come back.
+    /// Whether an error is temporary and cost the datagram; other errors are returned.
     fn pass(&mut self, error: io::Error) -> io::Result<bool> {
         match error.raw_os_error() {
             Some(libc::EINTR | libc::EAGAIN) => return Ok(false),
@@ -256,7 +256,7 @@ impl Seen {
     }
 }
 
-/// What a call counted, or why it did not.
+/// The count that a system call returned, or its error.
 fn counted(result: libc::c_int) -> io::Result<usize> {
     let count = nix::errno::Errno::result(result)?;
     Ok(usize::try_from(count).unwrap_or_default())

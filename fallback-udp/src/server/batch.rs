@@ -9,8 +9,8 @@ use fabricbios_wire::DATAGRAM_MAX;
 use nix::errno::Errno;
 
 use super::{
-    calls::{Envelope, Headers},
-    front::Guest,
+    calls::{Addresses, Headers},
+    responder::Incoming,
 };
 use crate::ReplyBuffer;
 
@@ -18,18 +18,18 @@ use crate::ReplyBuffer;
 /// read once for all of them, is right within a fraction of a millisecond.
 pub(super) const BATCH: usize = 32;
 
-/// Room for a batch, used over and over.
+/// The buffers of a batch, used again for each batch.
 #[derive(Debug)]
 pub(super) struct Batch {
-    letters: Vec<Letter>,
+    exchanges: Vec<Exchange>,
     headers: Headers,
 }
 
-/// One datagram and its reply.
+/// One received datagram and the reply to it.
 #[derive(Debug)]
-pub(super) struct Letter {
-    envelope: Envelope,
-    /// One byte more than a datagram may have, so that one that is too long is seen to be.
+pub(super) struct Exchange {
+    addresses: Addresses,
+    /// One byte longer than a valid datagram, so that a longer one is noticed.
     bytes: Box<[u8; DATAGRAM_MAX + 1]>,
     length: usize,
     reply: Box<ReplyBuffer>,
@@ -37,62 +37,69 @@ pub(super) struct Letter {
     reply_length: usize,
 }
 
-/// Replies, and where each goes.
-pub(super) type Replies<'a> = &'a [(&'a Envelope, &'a [u8])];
+/// Replies and their addresses.
+pub(super) type Replies<'a> = &'a [(&'a Addresses, &'a [u8])];
 
-/// How sending went.
+/// The result of sending.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// Replies that the system did not take.
+    /// Number of replies that the system refused.
     pub(super) unsent: u64,
-    /// Why the last of them was not.
+    /// Why it refused the last of them.
     pub(super) errno: Option<Errno>,
 }
 
 impl Batch {
     pub(super) fn new() -> Self {
         Self {
-            letters: (0..BATCH).map(|_| Letter::new()).collect(),
+            exchanges: (0..BATCH).map(|_| Exchange::new()).collect(),
             headers: Headers::new(BATCH),
         }
     }
 
-    /// What has come, without waiting: EAGAIN for nothing.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [Letter], Errno> {
+    /// Receives the waiting datagrams, without blocking; EAGAIN: there are none.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [Exchange], Errno> {
         let mut received = [None; BATCH];
-        let letters = self.letters.iter_mut();
-        let into = letters.map(|letter| (&mut letter.envelope, &mut letter.bytes[..]));
+        let exchanges = self.exchanges.iter_mut();
+        let into = exchanges.map(|exchange| (&mut exchange.addresses, &mut exchange.bytes[..]));
         let count = self
             .headers
             .receive(socket, into, |at, it| received[at] = Some(it))?;
-        for (letter, it) in self.letters.iter_mut().zip(received.into_iter().flatten()) {
-            letter.length = it.bytes.min(letter.bytes.len());
-            letter.envelope.name.length = it.name;
-            letter.envelope.control.length = it.control;
-            letter.reply_length = 0;
+        for (exchange, it) in self
+            .exchanges
+            .iter_mut()
+            .zip(received.into_iter().flatten())
+        {
+            exchange.length = it.bytes.min(exchange.bytes.len());
+            exchange.addresses.name.length = it.name;
+            exchange.addresses.control.length = it.control;
+            exchange.reply_length = 0;
         }
-        Ok(&mut self.letters[..count])
+        Ok(&mut self.exchanges[..count])
     }
 
-    /// Sends the replies to the first `count`.
+    /// Sends the replies to the first `count` datagrams.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, count: usize) -> Sent {
         let mut replies = Vec::with_capacity(BATCH);
-        for letter in self.letters.iter_mut().take(count) {
-            if letter.reply_length > 0 {
-                letter.envelope.control.leave_interface_open();
-                replies.push((&letter.envelope, &letter.reply[..letter.reply_length]));
+        for exchange in self.exchanges.iter_mut().take(count) {
+            if exchange.reply_length > 0 {
+                exchange.addresses.control.leave_interface_open();
+                replies.push((
+                    &exchange.addresses,
+                    &exchange.reply[..exchange.reply_length],
+                ));
             }
         }
         send_all(&mut self.headers, socket, &replies)
     }
 
-    /// Sends replies that are not those of the batch.
+    /// Sends other replies than those of the batch.
     pub(super) fn send_all(&mut self, socket: BorrowedFd<'_>, replies: Replies<'_>) -> Sent {
         send_all(&mut self.headers, socket, replies)
     }
 }
 
-/// What the system does not take at once is lost, like any datagram: waiting for one client would make all
+/// A reply that the system does not take at once is lost, like any datagram: waiting for one client would make all
 /// others wait.
 fn send_all(headers: &mut Headers, socket: BorrowedFd<'_>, replies: Replies<'_>) -> Sent {
     let mut sent = Sent::default();
@@ -118,10 +125,10 @@ impl Sent {
     }
 }
 
-impl Letter {
+impl Exchange {
     fn new() -> Self {
         Self {
-            envelope: Envelope::empty(),
+            addresses: Addresses::empty(),
             bytes: Box::new([0; DATAGRAM_MAX + 1]),
             length: 0,
             reply: Box::new([0; DATAGRAM_MAX]),
@@ -129,29 +136,29 @@ impl Letter {
         }
     }
 
-    /// The datagram, and room for the reply to it.
+    /// The datagram, and room for the reply.
     pub(super) fn open(&mut self) -> (&[u8], &mut ReplyBuffer) {
         (&self.bytes[..self.length], &mut self.reply)
     }
 
-    /// The same, and who it is from.
-    pub(super) fn guest(&mut self, source: IpAddr) -> Guest<'_> {
-        Guest {
+    /// The datagram with its source, and room for the reply.
+    pub(super) fn incoming(&mut self, source: IpAddr) -> Incoming<'_> {
+        Incoming {
             datagram: &self.bytes[..self.length],
             source,
-            envelope: &self.envelope,
+            addresses: &self.addresses,
             reply: &mut self.reply,
         }
     }
 
-    /// The reply is so long.
+    /// Sets the length of the reply.
     pub(super) fn answer(&mut self, length: usize) {
         self.reply_length = length;
     }
 
-    /// Who sent it; `None`: the kernel did not say.
+    /// The source address; `None`: the kernel did not provide one.
     pub(super) fn source(&self) -> Option<IpAddr> {
-        let bytes = self.envelope.name.address_bytes()?;
+        let bytes = self.addresses.name.address_bytes()?;
         let v4 = || {
             bytes
                 .try_into()

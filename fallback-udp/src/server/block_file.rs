@@ -1,4 +1,4 @@
-//! The file or device that a lease's blocks are in.
+//! Opens and checks the file or device with the blocks of a lease.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -10,7 +10,7 @@ use fabricbios_contract::Volume;
 
 use super::buffer::Buffer;
 
-/// Past the page cache, where the file system can do that. `Err` says what is wrong with it.
+/// Opens a volume, with O_DIRECT where the file system supports it. `Err` says what is wrong with the volume.
 pub(super) fn open(file: &Volume) -> Result<File, String> {
     check_sizes(file)?;
     check_kind(&fs::symlink_metadata(&file.path).map_err(told)?)?;
@@ -61,7 +61,7 @@ fn open_with(file: &Volume, flags: i32) -> io::Result<File> {
         .open(&file.path)
 }
 
-/// The kernel refuses (EINVAL, open(2)) what is not aligned to the blocks of the storage.
+/// Reads the last block. The kernel refuses (EINVAL, open(2)) I/O that is not aligned to the blocks of the storage.
 fn read_last(opened: &File, file: &Volume) -> Result<(), String> {
     let block = file.block_bytes as usize;
     let last = file.bytes - u64::from(file.block_bytes);

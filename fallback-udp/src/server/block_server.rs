@@ -1,4 +1,4 @@
-//! What a thread of FBBU does: it has the storage begin what is asked, and answers when that is over.
+//! The handler of an FBBU thread: it begins the I/O of each request and replies when the I/O has finished.
 
 use std::{
     fs::File,
@@ -11,52 +11,52 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    batch::{Letter, Replies},
+    batch::{Exchange, Replies},
     blocks::{Blocks, UnderWay},
     buffer::{Buffer, Buffers},
-    calls::Envelope,
+    calls::Addresses,
     clock,
     counters::{Counters, Tally},
-    front::{Front, Guest},
+    responder::{Incoming, Responder},
     ring::{Finished, Ring, Transfer},
     serving::{Outcome, Serving},
-    worker::{Clerk, Complaints, IDLE_MS},
+    worker::{Handler, IDLE_MS, LogLimit},
 };
 use crate::{Begin, Io, Pending, Reply, Space, StoreFailed, begin, finish};
 
-/// See the module.
+/// The handler of an FBBU thread.
 pub(super) struct BlockServer {
     serving: Arc<Serving<Blocks>>,
-    front: Front,
+    responder: Responder,
     storage: Storage,
 }
 
-/// The part of it that is for what takes time.
+/// The I/O of one thread.
 struct Storage {
     ring: Ring<Waiting>,
     buffers: Buffers,
-    /// Refused by the ring; over before they began.
+    /// I/O that the ring refused; it has failed.
     refused: Vec<Finished<Waiting>>,
-    complaints: Complaints,
+    log_limit: LogLimit,
 }
 
-/// A request that waits for the storage, and who it is from.
+/// A request that waits for the storage, and the addresses for its reply.
 struct Waiting {
     pending: Pending,
     under_way: UnderWay,
-    envelope: Envelope,
+    addresses: Addresses,
 }
 
-/// What a lease makes of a request.
-enum Met {
+/// What follows from a request.
+enum Handled {
     Reply(Reply),
     Nothing,
     Io(Pending, UnderWay, Option<Arc<File>>),
 }
 
-/// A reply on its way out.
-struct Late {
-    envelope: Envelope,
+/// A reply that was made after its batch.
+struct LateReply {
+    addresses: Addresses,
     buffer: Box<Buffer>,
     length: usize,
 }
@@ -69,30 +69,30 @@ impl BlockServer {
     ) -> io::Result<Self> {
         Ok(Self {
             serving: Arc::clone(serving),
-            front: Front::new(counters)?,
+            responder: Responder::new(counters)?,
             storage: Storage {
                 ring: Ring::new(hold)?,
                 buffers: Buffers::default(),
                 refused: Vec::new(),
-                complaints: Complaints::new(),
+                log_limit: LogLimit::new(),
             },
         })
     }
 }
 
-impl Clerk for BlockServer {
-    /// What a batch asks of the storage is handed over by one system call.
-    fn handle(&mut self, letters: &mut [Letter]) {
+impl Handler for BlockServer {
+    /// One system call submits all I/O of a batch.
+    fn handle(&mut self, exchanges: &mut [Exchange]) {
         let (serving, storage) = (&self.serving, &mut self.storage);
-        self.front
-            .answer(letters, |guest| storage.meet(serving, guest));
+        self.responder
+            .answer(exchanges, |incoming| storage.handle(serving, incoming));
         if let Err(errno) = self.storage.ring.submit() {
-            self.storage.complain("submit", errno);
+            self.storage.log_failure("submit", errno);
         }
     }
 
     fn unsent(&mut self, replies: u64) {
-        self.front.unsent(replies);
+        self.responder.unsent(replies);
     }
 
     fn idle(&mut self) {
@@ -107,10 +107,10 @@ impl Clerk for BlockServer {
     fn late(&mut self, send: &mut dyn FnMut(Replies<'_>)) {
         let mut tally = Tally::default();
         let late = self.storage.late(&mut tally);
-        self.front.count(&tally);
+        self.responder.count(&tally);
         let replies = late
             .iter()
-            .map(|it| (&it.envelope, &it.buffer.reply[..it.length]));
+            .map(|it| (&it.addresses, &it.buffer.reply[..it.length]));
         send(&replies.collect::<Vec<_>>());
         for it in late {
             self.storage.buffers.put_back(it.buffer);
@@ -123,39 +123,47 @@ impl Clerk for BlockServer {
 }
 
 impl Storage {
-    /// `Met(None)`: the answer comes later.
-    fn meet(&mut self, serving: &Serving<Blocks>, guest: Guest<'_>) -> Outcome<Option<Reply>> {
+    /// Handles a request. `Handled(None)`: the reply comes later.
+    fn handle(
+        &mut self,
+        serving: &Serving<Blocks>,
+        incoming: Incoming<'_>,
+    ) -> Outcome<Option<Reply>> {
         let mut buffer = self.buffers.take();
-        let outcome = serving.serve(guest.datagram, guest.source, |entry, keys, asked| {
-            let has_room = entry.content.has_room(asked.frame.header.op);
-            let begun = begin(&**entry, keys, asked, has_room, &mut buffer.reply)?;
-            Some(match begun {
-                Begin::Reply(reply) => Met::Reply(reply),
-                Begin::Nothing => Met::Nothing,
-                Begin::Pending(pending) => {
-                    let (under_way, file) = UnderWay::begin(entry, pending.io());
-                    Met::Io(pending, under_way, file)
-                }
-            })
-        });
+        let outcome = serving.serve(
+            incoming.datagram,
+            incoming.source,
+            |entry, keys, request| {
+                let has_room = entry.content.has_room(request.frame.header.op);
+                let begun = begin(&**entry, keys, request, has_room, &mut buffer.reply)?;
+                Some(match begun {
+                    Begin::Reply(reply) => Handled::Reply(reply),
+                    Begin::Nothing => Handled::Nothing,
+                    Begin::Pending(pending) => {
+                        let (under_way, file) = UnderWay::begin(entry, pending.io());
+                        Handled::Io(pending, under_way, file)
+                    }
+                })
+            },
+        );
         let outcome = match outcome {
-            Outcome::Met(Met::Io(pending, under_way, file)) => {
-                let mut envelope = guest.envelope.clone();
-                envelope.control.leave_interface_open();
+            Outcome::Handled(Handled::Io(pending, under_way, file)) => {
+                let mut addresses = incoming.addresses.clone();
+                addresses.control.leave_interface_open();
                 let waiting = Waiting {
                     pending,
                     under_way,
-                    envelope,
+                    addresses,
                 };
                 self.begin(waiting, file, buffer);
-                return Outcome::Met(None);
+                return Outcome::Handled(None);
             }
-            Outcome::Met(Met::Reply(reply)) => {
+            Outcome::Handled(Handled::Reply(reply)) => {
                 let bytes = ..reply.length;
-                guest.reply[bytes].copy_from_slice(&buffer.reply[bytes]);
-                Outcome::Met(Some(reply))
+                incoming.reply[bytes].copy_from_slice(&buffer.reply[bytes]);
+                Outcome::Handled(Some(reply))
             }
-            Outcome::Met(Met::Nothing) | Outcome::Nothing => Outcome::Nothing,
+            Outcome::Handled(Handled::Nothing) | Outcome::Nothing => Outcome::Nothing,
             Outcome::Unauthenticated(header) => Outcome::Unauthenticated(header),
         };
         self.buffers.put_back(buffer);
@@ -166,7 +174,7 @@ impl Storage {
         let begun = match file {
             Some(file) => self.ring.begin(waiting.transfer(), file, buffer, waiting),
             None => Err(Finished {
-                guest: waiting,
+                user_data: waiting,
                 buffer,
                 result: -libc::EBADF,
             }),
@@ -174,20 +182,20 @@ impl Storage {
         self.refused.extend(begun.err());
     }
 
-    fn late(&mut self, tally: &mut Tally) -> Vec<Late> {
+    fn late(&mut self, tally: &mut Tally) -> Vec<LateReply> {
         let mut late = Vec::new();
         while let Some(finished) = self.refused.pop().or_else(|| self.ring.finished()) {
             let Finished {
-                guest,
+                user_data: waiting,
                 mut buffer,
                 result,
             } = finished;
-            let result = self.judge(&guest, result);
-            if let Some(reply) = guest.finish(result, &mut buffer) {
+            let result = self.judge(&waiting, result);
+            if let Some(reply) = waiting.finish(result, &mut buffer) {
                 tally.answered[reply.status as usize] += 1;
-                let (envelope, length) = (guest.envelope, reply.length);
-                late.push(Late {
-                    envelope,
+                let (addresses, length) = (waiting.addresses, reply.length);
+                late.push(LateReply {
+                    addresses,
                     buffer,
                     length,
                 });
@@ -199,7 +207,7 @@ impl Storage {
         late
     }
 
-    /// Anything but all of it is a failure.
+    /// An I/O that did not do all its bytes has failed.
     fn judge(&mut self, waiting: &Waiting, result: i32) -> Result<(), StoreFailed> {
         let whole = match *waiting.pending.io() {
             Io::Read { bytes, .. } | Io::Write { bytes, .. } => bytes,
@@ -208,7 +216,7 @@ impl Storage {
         if usize::try_from(result) == Ok(whole) {
             return Ok(());
         }
-        if self.complaints.may_speak() {
+        if self.log_limit.may_log() {
             let (entry, io) = (&waiting.under_way.entry, waiting.pending.io());
             let errno = Errno::from_raw(result.min(0).saturating_neg());
             tracing::warn!(lease = %entry.tag, ?io, result, %errno, "the storage failed");
@@ -216,8 +224,8 @@ impl Storage {
         Err(StoreFailed)
     }
 
-    fn complain(&mut self, call: &str, errno: Errno) {
-        if self.complaints.may_speak() {
+    fn log_failure(&mut self, call: &str, errno: Errno) {
+        if self.log_limit.may_log() {
             tracing::warn!(call, %errno, "io_uring");
         }
     }

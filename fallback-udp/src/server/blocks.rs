@@ -1,4 +1,4 @@
-//! A lease's blocks: its file, and what of it is under way.
+//! The blocks of one lease: the open file and the I/O in flight.
 
 use std::{
     fs::File,
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::{Io, Share, Space};
 
-/// Under way at most, so that a lease whose storage is stuck uses up nobody else's memory or threads.
+/// Most I/Os in flight of one lease, so that a lease whose storage hangs cannot use up memory and threads.
 const IOS_AT_MOST: u32 = 128;
-/// Each keeps a thread of the kernel.
+/// Most flushes in flight of one lease: each occupies a thread of the kernel.
 const FLUSHES_AT_MOST: u32 = 4;
-/// Storage that ends nothing for so long is stuck.
+/// Storage that finishes no I/O for this long counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(9);
 
-/// See the module.
+/// The blocks of one lease.
 #[derive(Debug)]
 pub(super) struct Blocks {
     path: PathBuf,
@@ -36,17 +36,17 @@ pub(super) struct Blocks {
     is_read_only: bool,
     write_verifier: u64,
     share: Arc<Share>,
-    /// None: closed.
+    /// `None`: closed.
     file: Mutex<Option<Arc<File>>>,
     ios: AtomicU32,
     flushes: AtomicU32,
-    /// How many are over by now.
+    /// Number of I/Os that have finished.
     ended: Mutex<u64>,
     has_ended: Condvar,
     patience: Duration,
 }
 
-/// One I/O of a lease, until dropped.
+/// One I/O in flight; dropping this says that it has finished.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     pub(super) entry: Arc<Entry<Blocks>>,
@@ -80,14 +80,14 @@ impl Blocks {
         })
     }
 
-    /// Whether one more may be begun.
+    /// Whether one more I/O may begin.
     pub(super) fn has_room(&self, op: u8) -> bool {
         let is_flush = op == DataOp::Flush as u8;
         self.ios.load(Ordering::Relaxed) < IOS_AT_MOST
             && (!is_flush || self.flushes.load(Ordering::Relaxed) < FLUSHES_AT_MOST)
     }
 
-    /// After its end, once nothing is under way.
+    /// Closes the file. Access has ended and no I/O is in flight.
     pub(super) fn close(&self) {
         drop(self.file().take());
     }
@@ -102,8 +102,8 @@ impl Blocks {
 }
 
 impl UnderWay {
-    /// With the file to do it on; none: it is closed. Called with the keys, so that the end of the lease
-    /// comes before or finds it.
+    /// Counts an I/O and returns the file for it; `None`: closed. The caller holds the read lock of the keys, so that
+    /// the end of access comes before this I/O or waits for it.
     pub(super) fn begin(entry: &Arc<Entry<Blocks>>, io: &Io) -> (Self, Option<Arc<File>>) {
         let is_flush = matches!(io, Io::Flush);
         let blocks = &entry.content;

@@ -1,16 +1,16 @@
-//! Buffers that a device can read and write without a copy, laid out so that a reply needs none either:
-//! the payload begins on a page, header and tag right before it.
+//! Buffers for I/O and reply without a copy: the payload begins on a page, as O_DIRECT needs, and header and tag are right
+//! before it.
 
 use fabricbios_wire::{DATA_OVERHEAD, DATAGRAM_MAX};
 
 use crate::ReplyBuffer;
 
-/// What every device that exists is content with.
+/// An alignment that suits every device.
 const PAGE: usize = 4096;
-/// Kept for the next request; more are given back to the system.
+/// Most buffers that are kept for further requests.
 const SPARE: usize = 256;
 
-/// See the module.
+/// One buffer.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub(super) struct Buffer {
@@ -18,7 +18,7 @@ pub(super) struct Buffer {
     pub(super) reply: ReplyBuffer,
 }
 
-/// Buffers of one thread.
+/// The spare buffers of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Buffers(Vec<Box<Buffer>>);
 
@@ -30,7 +30,7 @@ impl Buffer {
         })
     }
 
-    /// Page-aligned.
+    /// The payload, aligned to a page.
     pub(super) fn payload(&mut self) -> &mut [u8] {
         &mut self.reply[DATA_OVERHEAD..]
     }

@@ -1,4 +1,4 @@
-//! A lease's part of the arena.
+//! The memory of one lease: an extent of the arena.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use fabricbios_wire::DataService;
 use super::entry::Content;
 use crate::{Space, Store, StoreFailed};
 
-/// See the module.
+/// The memory of one lease.
 #[derive(Debug)]
 pub(super) struct Bytes {
     pub(super) arena: Arc<Arena>,
@@ -39,7 +39,7 @@ impl Store for Bytes {
 }
 
 impl Bytes {
-    /// Where in the arena; checked here again, since next to it are somebody else's bytes.
+    /// The offset in the arena. The range is checked here again, since the neighbouring bytes belong to other leases.
     fn place(&self, offset: u64, length: usize) -> Result<u64, StoreFailed> {
         let end = offset.checked_add(length as u64).ok_or(StoreFailed)?;
         if end > self.extent.length {

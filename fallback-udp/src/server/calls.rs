@@ -1,4 +1,4 @@
-//! The system calls for many messages at once. Those of nix do not fit (docs/decisions/0016).
+//! recvmmsg(2) and sendmmsg(2). The wrappers of nix do not fit (docs/decisions/0016).
 #![allow(unsafe_code, reason = "recvmmsg and sendmmsg")]
 
 use std::{
@@ -14,9 +14,9 @@ const NAME_LEN: usize = size_of::<libc::sockaddr_in6>();
 /// Room for one `IPV6_PKTINFO` or `IP_PKTINFO`.
 const CONTROL_LEN: usize = 64;
 
-/// Of one message: the other side's address, and what the kernel says of our own.
+/// The addresses of one message: the peer's, and the local one as a control message (IP_PKTINFO).
 #[derive(Clone, Debug)]
-pub(super) struct Envelope {
+pub(super) struct Addresses {
     pub(super) name: Name,
     pub(super) control: Control,
 }
@@ -37,7 +37,7 @@ pub(super) struct Control {
     pub(super) length: usize,
 }
 
-impl Envelope {
+impl Addresses {
     pub(super) fn empty() -> Self {
         Self {
             name: Name {
@@ -52,8 +52,8 @@ impl Envelope {
     }
 }
 
-/// Headers of messages, kept between calls only for their room: what they point to is set anew at
-/// every call, and not looked at after it.
+/// Message headers, kept between calls only to reuse their memory: every call sets their pointers anew, and nothing reads
+/// them after the call.
 #[derive(Debug)]
 pub(super) struct Headers {
     headers: Vec<libc::mmsghdr>,
@@ -68,17 +68,17 @@ impl Headers {
         }
     }
 
-    /// Receives what is there, without waiting, and says how long each message is.
+    /// Receives the waiting messages, without blocking; `on_each` gets index and lengths of each.
     pub(super) fn receive<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
-        into: impl Iterator<Item = (&'a mut Envelope, &'a mut [u8])>,
+        into: impl Iterator<Item = (&'a mut Addresses, &'a mut [u8])>,
         mut on_each: impl FnMut(usize, Received),
     ) -> Result<usize, Errno> {
         self.clear();
-        for (envelope, bytes) in into {
-            let name = (envelope.name.bytes.as_mut_ptr(), NAME_LEN);
-            let control = (envelope.control.bytes.as_mut_ptr(), CONTROL_LEN);
+        for (addresses, bytes) in into {
+            let name = (addresses.name.bytes.as_mut_ptr(), NAME_LEN);
+            let control = (addresses.control.bytes.as_mut_ptr(), CONTROL_LEN);
             self.push(name, control, (bytes.as_mut_ptr(), bytes.len()));
         }
         let room = self.link();
@@ -101,19 +101,19 @@ impl Headers {
         Ok(got)
     }
 
-    /// Sends, without waiting. How many were sent, at least one unless `Err`.
+    /// Sends without blocking and returns the number of messages sent, at least one.
     pub(super) fn send<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
-        from: impl Iterator<Item = (&'a Envelope, &'a [u8])>,
+        from: impl Iterator<Item = (&'a Addresses, &'a [u8])>,
     ) -> Result<usize, Errno> {
         self.clear();
-        for (envelope, bytes) in from {
+        for (addresses, bytes) in from {
             let name = (
-                envelope.name.bytes.as_ptr().cast_mut(),
-                envelope.name.length,
+                addresses.name.bytes.as_ptr().cast_mut(),
+                addresses.name.length,
             );
-            let control = &envelope.control;
+            let control = &addresses.control;
             let control = (control.bytes.as_ptr().cast_mut(), control.length);
             self.push(name, control, (bytes.as_ptr().cast_mut(), bytes.len()));
         }
@@ -155,7 +155,7 @@ impl Headers {
         self.headers.push(header);
     }
 
-    /// Points the headers to their buffers, which do not move any more, and counts them.
+    /// Sets the pointers from headers to buffers, which do not move any more, and returns the number of headers.
     fn link(&mut self) -> u32 {
         for (header, buffer) in self.headers.iter_mut().zip(&mut self.buffers) {
             header.msg_hdr.msg_iov = buffer;
@@ -164,7 +164,7 @@ impl Headers {
     }
 }
 
-/// What the kernel wrote into a header.
+/// The lengths that the kernel wrote into a header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) bytes: usize,
@@ -187,7 +187,7 @@ impl Received {
 }
 
 impl Name {
-    /// Where the IP address is in it, by its family.
+    /// The bytes of the IP address; `None` for another address family.
     pub(super) fn address_bytes(&self) -> Option<&[u8]> {
         let family = u16::from_ne_bytes([self.bytes[0], self.bytes[1]]);
         let (at, length) = match i32::from(family) {
@@ -202,8 +202,8 @@ impl Name {
 }
 
 impl Control {
-    /// Leaves the choice of the interface to the routes: the message says which of our addresses the
-    /// other side reached, and a reply has to leave from there, by whatever way.
+    /// Clears the interface index. The reply must have the local address that the request was sent to, but the routing
+    /// table chooses its interface.
     pub(super) fn leave_interface_open(&mut self) {
         let data = size_of::<libc::cmsghdr>();
         let level = self.int_at(offset_of!(libc::cmsghdr, cmsg_level));
@@ -229,7 +229,7 @@ mod tests {
 
     /// A control message as the kernel lays it out, its data counting up from 1.
     fn control(level: i32, kind: i32, data: usize) -> Control {
-        let mut control = Envelope::empty().control;
+        let mut control = Addresses::empty().control;
         let mut put = |at: usize, bytes: &[u8]| {
             control.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         };
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_not_whole_is_none() {
-        let mut name = Envelope::empty().name;
+        let mut name = Addresses::empty().name;
         name.bytes[..2].copy_from_slice(&2u16.to_ne_bytes());
         name.bytes[4..8].copy_from_slice(&[10, 0, 0, 1]);
         name.length = 7;

@@ -1,4 +1,4 @@
-//! What went through the sockets, for metrics and tests.
+//! Counters of datagrams, for metrics and tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use fabricbios_wire::DataStatus;
 
 const STATUSES: usize = DataStatus::Io as usize + 1;
 
-/// Counts since start, kept by all threads together.
+/// Counters since the start, shared by all threads.
 #[derive(Debug, Default)]
 pub struct Counters {
     received: AtomicU64,
@@ -16,23 +16,23 @@ pub struct Counters {
     unsent: AtomicU64,
 }
 
-/// All counts at some moment, or those of a batch.
+/// A snapshot of the counters, or the counts of one batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Datagrams that came.
+    /// Datagrams received.
     pub received: u64,
-    /// Replies with a right tag, by the number of their status.
+    /// Replies with a valid tag, indexed by status.
     pub answered: [u64; STATUSES],
-    /// INVALIDs without a tag.
+    /// INVALID replies without a tag.
     pub unauthenticated: u64,
     /// Datagrams that got no reply: not for this service, or too many from one address.
     pub dropped: u64,
-    /// Replies that the system did not send.
+    /// Replies that the system refused to send.
     pub unsent: u64,
 }
 
 impl Counters {
-    /// The counts now.
+    /// A snapshot of the counters.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);

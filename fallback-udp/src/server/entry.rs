@@ -1,9 +1,9 @@
-//! One binding of a lease, as the threads that serve and those that give orders share it.
+//! One binding of a lease, shared by the threads that serve requests and those that carry out orders.
 //!
-//! A request holds the keys for reading from the check of its tag until it is answered. Whoever ends
-//! access first says so and then has the keys for itself once: from then on nothing of the lease is
-//! being read or written, and nothing will be. Forged frames hold the keys too, but never the desk
-//! that the holder's requests pass one by one.
+//! A request holds the read lock of the keys from the check of its tag until its reply is made. A thread that ends access
+//! first sets the state to Over and then takes the write lock once: after that no byte of the lease is being read or
+//! written, and none will be. Forged frames hold the read lock too, but never the lock of the sessions, which
+//! authentic requests pass one by one.
 
 use std::{
     fmt,
@@ -17,19 +17,19 @@ use std::{
 use fabricbios_lease::{BootTime, Tag};
 use fabricbios_wire::DataService;
 
-use crate::{Desk, Keys, Leased, Rate, Space, Standing};
+use crate::{AccessState, Keys, Rate, ServedLease, SessionState, Space};
 
-/// What a service gives access to with one binding.
+/// The memory or blocks of one binding.
 pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
     /// The service.
     const SERVICE: DataService;
 
-    /// Whether nothing of it is being read or written. Asked once access has ended.
+    /// Whether no I/O is in flight. Meaningful after the end of access.
     fn is_quiet(&self) -> bool {
         true
     }
 
-    /// Waits for that, saying so by `progress` whenever something has ended. `Err`: nothing does any more.
+    /// Waits until no I/O is in flight and calls `progress` whenever one has ended. `Err`: none ends any more.
     fn wait_until_quiet(&self, _progress: &dyn Fn()) -> Result<(), String> {
         Ok(())
     }
@@ -38,36 +38,36 @@ pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Entry<C> {
-    /// The binding that it was made for.
+    /// Lease and generation of the binding.
     pub(super) tag: Tag,
     keys: RwLock<Keys>,
-    standing: AtomicU8,
+    state: AtomicU8,
     deadline: AtomicU64,
-    desk: Mutex<Desk>,
+    sessions: Mutex<SessionState>,
     rate: Rate,
     pub(super) content: C,
 }
 
 impl<C> Entry<C> {
-    /// A binding without a deadline: it answers NO_LEASE until it is told one.
+    /// A binding without a deadline: requests get NO_LEASE until [`Entry::extend`] sets one.
     pub(super) fn new(tag: Tag, keys: Keys, content: C, rate: Rate) -> Self {
         Self {
             tag,
             keys: RwLock::new(keys),
-            standing: AtomicU8::new(Standing::Live as u8),
+            state: AtomicU8::new(AccessState::Live as u8),
             deadline: AtomicU64::new(0),
-            desk: Mutex::new(Desk::new(rate)),
+            sessions: Mutex::new(SessionState::new(rate)),
             rate,
             content,
         }
     }
 
-    /// The keys, for as long as a request is served.
+    /// The read lock of the keys, held while a request is served.
     pub(super) fn keys(&self) -> RwLockReadGuard<'_, Keys> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keys, with no request being served. Waits for those that are, microseconds.
+    /// The write lock of the keys. It waits, for microseconds, until no request is being served.
     pub(super) fn keys_alone(&self) -> RwLockWriteGuard<'_, Keys> {
         self.keys.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,34 +76,34 @@ impl<C> Entry<C> {
         self.deadline.store(deadline.0, Ordering::Release);
     }
 
-    pub(super) fn set(&self, standing: Standing) {
-        self.standing.store(standing as u8, Ordering::Release);
+    pub(super) fn set(&self, state: AccessState) {
+        self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Ends access. When this returns no byte of the lease is being read or written any more.
+    /// Ends access. When this returns, no request of the lease is being served.
     pub(super) fn end(&self) {
-        self.set(Standing::Over);
+        self.set(AccessState::Over);
         drop(self.keys_alone());
     }
 
-    /// Forgets the sessions, for a lease that is only remembered.
+    /// Drops the sessions of an ended lease.
     pub(super) fn shrink(&self) {
-        *self.desk() = Desk::new(self.rate);
+        *self.sessions() = SessionState::new(self.rate);
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, SessionState> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<C: Space> Leased for Entry<C> {
+impl<C: Space> ServedLease for Entry<C> {
     type Space = C;
 
-    fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Acquire) {
-            live if live == Standing::Live as u8 => Standing::Live,
-            fenced if fenced == Standing::Fenced as u8 => Standing::Fenced,
-            _ => Standing::Over,
+    fn state(&self) -> AccessState {
+        match self.state.load(Ordering::Acquire) {
+            live if live == AccessState::Live as u8 => AccessState::Live,
+            fenced if fenced == AccessState::Fenced as u8 => AccessState::Fenced,
+            _ => AccessState::Over,
         }
     }
 
@@ -115,8 +115,8 @@ impl<C: Space> Leased for Entry<C> {
         &self.content
     }
 
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk())
+    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
+        work(&mut self.sessions())
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
                 entry.end();
                 assert!(is_served.load(Ordering::Acquire));
             });
-            while entry.standing() == Standing::Live {
+            while entry.state() == AccessState::Live {
                 yield_now();
             }
             // If the end does not wait it has every opportunity to come first.

@@ -1,7 +1,7 @@
-//! FBBU: blocks of a file or device, served by io_uring and O_DIRECT.
+//! FBBU: the data path for blocks over UDP, from a file or device, by io_uring and O_DIRECT.
 //!
-//! Without io_uring there is no FBBU: threads that wait for storage one by one would let a few leases whose
-//! storage is stuck hold up all others.
+//! FBBU needs io_uring: with threads that wait for one I/O each, a few leases whose storage hangs would block all
+//! others.
 
 use std::{
     collections::HashMap,
@@ -19,27 +19,27 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, LeaseId};
 
 use super::{
-    backend::usual_workers, block_server::BlockServer, blocks::Blocks, counters::Counters,
-    road::Road, socket, tidying::Tidying, worker::Workers,
+    block_server::BlockServer, blocks::Blocks, counters::Counters, fbmu::usual_workers, socket,
+    tidying::Tidying, udp_path::UdpPath, worker::Workers,
 };
 use crate::{Room, Share};
 
-/// Of sockets and threads, for people.
+/// Name of the service in logs and errors.
 const NAME: &str = "FBBU";
 
-/// Where and how blocks are served.
+/// Settings of an [`FbbuPath`].
 #[derive(Clone, Debug)]
 pub struct FbbuConfig {
-    /// Address of the socket.
+    /// Address and port of the sockets; port 0: any.
     pub listen: SocketAddr,
-    /// Threads; by default as many as there are processors, at most 4.
+    /// Number of threads; by default one per processor, four at most.
     pub workers: Option<usize>,
-    /// Most new requests a second of one lease.
+    /// Most new requests of one lease per second; further ones are answered with BUSY.
     pub ops_per_second: u32,
-    /// Most bytes that half-sent blocks keep, of all leases: see [`Room`].
+    /// Most bytes for half-sent blocks, of all leases together: see [`Room`].
     pub half_sent_max: usize,
-    /// Another number for each run of this machine, not 0: so clients notice that a power cut may have
-    /// taken what they had not flushed. The daemon's own end takes nothing, so it changes nothing here.
+    /// A number that differs between boots of this machine, not 0. It tells clients that a power cut may have lost
+    /// their unflushed writes. A restart of the daemon loses none, so the number stays.
     pub write_verifier: u64,
 }
 
@@ -50,7 +50,7 @@ impl FbbuConfig {
 
 type LookAt = dyn Fn(&Path) -> Result<(), StepError> + Send + Sync;
 
-/// See [`FbbuBackend::looking_first`].
+/// See [`FbbuPath::looking_first`].
 struct Look(Box<LookAt>);
 
 impl fmt::Debug for Look {
@@ -59,40 +59,42 @@ impl fmt::Debug for Look {
     }
 }
 
-/// The serving half of FBBU.
+/// The data path for blocks over UDP.
 #[derive(Debug)]
-pub struct FbbuBackend {
-    road: Road<Blocks>,
+pub struct FbbuPath {
+    path: UdpPath<Blocks>,
     write_verifier: u64,
     look: Look,
     room: Arc<Room>,
-    /// Bytes that half-sent blocks of a tenant's leases keep, as long as it has leases.
+    /// For each tenant with leases, the bytes of the half-sent blocks of all its leases.
     tenants: Mutex<HashMap<String, Weak<AtomicUsize>>>,
     _tidying: Tidying,
     counters: Arc<Counters>,
     workers: Workers,
 }
 
-impl FbbuBackend {
-    /// Opens the socket and starts its threads. `Err`: the port is taken, or the system has no io_uring for
-    /// us, which the error says.
+impl FbbuPath {
+    /// Opens the sockets and starts the threads, without any lease.
+    ///
+    /// # Errors
+    /// The port is taken, or the system gives no io_uring.
     pub fn open(config: &FbbuConfig) -> io::Result<Self> {
         Self::open_held(config, None)
     }
 
-    /// With storage that begins nothing before `hold` can be read: for tests of what happens meanwhile.
+    /// As [`FbbuPath::open`], for tests: no I/O begins before `hold` is readable.
     #[doc(hidden)]
     pub fn open_held(config: &FbbuConfig, hold: Option<Arc<OwnedFd>>) -> io::Result<Self> {
         let count = config.workers.unwrap_or_else(usual_workers).max(1);
         let sockets = socket::open(NAME, config.listen, count).map_err(io::Error::other)?;
         let address = sockets[0].local_addr()?;
-        let (road, counters) = (Road::new(address, config.ops_per_second), Arc::default());
-        let clerk = || BlockServer::new(&road.serving, &counters, hold.clone());
-        let workers = Workers::start(NAME, sockets, clerk)?;
+        let (path, counters) = (UdpPath::new(address, config.ops_per_second), Arc::default());
+        let handler = || BlockServer::new(&path.serving, &counters, hold.clone());
+        let workers = Workers::start(NAME, sockets, handler)?;
         let room = Room::new(config.half_sent_max);
         Ok(Self {
-            _tidying: Tidying::start(&road.serving, &room)?,
-            road,
+            _tidying: Tidying::start(&path.serving, &room)?,
+            path,
             write_verifier: config.write_verifier,
             look: Look(Box::new(|_| Ok(()))),
             room,
@@ -102,7 +104,8 @@ impl FbbuBackend {
         })
     }
 
-    /// Looks at storage before a thread of this process opens it; an error: it would never come back.
+    /// Sets a check that is made before a volume is opened. It fails for storage that hangs, where the opening thread
+    /// would never return.
     #[must_use]
     pub fn looking_first(
         mut self,
@@ -112,28 +115,27 @@ impl FbbuBackend {
         self
     }
 
-    /// Where it listens.
+    /// Address of the sockets.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.road.address
+        self.path.address
     }
 
-    /// What went through the sockets. An answer that comes after the end of its lease is counted as
-    /// dropped.
+    /// Counters of the datagrams. A reply that is ready after the end of its lease counts as dropped.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Serves blocks as a binding of a lease of this tenant.
+    /// Serves a volume as the binding of a lease of this tenant.
     ///
     /// # Errors
     /// See [`DataPath::bind`].
     pub fn serve(&self, tag: Tag, tenant: &str, volume: &Volume) -> Result<Binding, BindError> {
-        let slot = self.road.slot(tag)?;
+        let cell = self.path.cell(tag)?;
         let share = Share::new(&self.room, self.tenant(tenant));
         let blocks = Blocks::open(volume, self.write_verifier, share).map_err(BindError::Failed)?;
-        self.road.bind(&slot, tag, blocks)
+        self.path.bind(&cell, tag, blocks)
     }
 
     fn tenant(&self, name: &str) -> Arc<AtomicUsize> {
@@ -147,14 +149,14 @@ impl FbbuBackend {
         new
     }
 
-    /// Closes the socket and ends the threads. What they have begun is waited for, two seconds at most.
+    /// Stops the threads and closes the sockets. I/O in flight is waited for, two seconds at most.
     pub fn close(self) {
         drop(self.workers);
     }
 }
 
-impl DataPath for FbbuBackend {
-    /// Whatever the lease still has of an older generation is cut first, and what of it is under way is waited for.
+impl DataPath for FbbuPath {
+    /// An older generation of the lease is cut first, and its I/O in flight is waited for.
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let Some(volume) = &part.volume else {
             let detail = format!("{}: it has no blocks", order.tag);
@@ -171,38 +173,38 @@ impl DataPath for FbbuBackend {
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.road.extend(tag, deadline)
+        self.path.extend(tag, deadline)
     }
 
     fn fenced(&self, tag: Tag) {
-        self.road.fenced(tag);
+        self.path.fenced(tag);
     }
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.road.add_key(tag)
+        self.path.add_key(tag)
     }
 
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.road.drop_old_key(tag)
+        self.path.drop_old_key(tag)
     }
 
-    /// Never waits for the storage. What had been handed to it before may still land; nothing that is read leaves any
-    /// more.
+    /// Never waits for the storage. A write that was given to the storage before may still reach the medium; no bytes
+    /// that are read are sent any more.
     fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        self.road.cut(tag).map(Revoked::proved)
+        self.path.cut(tag).map(Revoked::proved)
     }
 
     fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        self.road.verify(tag, revoked)
+        self.path.verify(tag, revoked)
     }
 
-    /// Gives up when the storage ends nothing for nine seconds.
+    /// Gives up when no I/O of the lease ends for nine seconds.
     fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.road
+        self.path
             .give_back(tag, progress, |entry| entry.content.close())
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        Ok(self.road.leases())
+        Ok(self.path.leases())
     }
 }

@@ -1,4 +1,4 @@
-//! The option of a socket that keeps the kernel from fragmenting.
+//! The socket option that forbids fragmentation.
 #![allow(unsafe_code, reason = "an option without a wrapper")]
 
 use std::{
@@ -17,10 +17,9 @@ const V6: (i32, i32) = (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);
 #[allow(clippy::cast_possible_truncation, reason = "4")]
 const LENGTH: libc::socklen_t = size_of::<i32>() as libc::socklen_t;
 
-/// Has a socket set DF, fragment nothing, and believe nobody about the size of the path: with `PROBE`
-/// it sends up to the MTU of the interface (ip(7)). `DO` would go by the path MTU in the kernel's cache,
-/// and one ICMP message, which anybody can forge, would keep long replies from a client for 10
-/// minutes. HELLO proves the size anyway.
+/// Sets DF on every datagram of a socket and ignores the path MTU of the kernel's cache: with `PROBE` the limit is the MTU
+/// of the interface (ip(7)). `DO` would obey the cache, and one forged ICMP message would keep long replies from a
+/// client for 10 minutes. HELLO proves the length anyway.
 pub(super) fn forbid(socket: BorrowedFd<'_>, is_v6: bool) -> Result<(), Errno> {
     set(socket, V4, libc::IP_PMTUDISC_PROBE)?;
     if is_v6 {

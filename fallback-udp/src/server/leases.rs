@@ -1,4 +1,4 @@
-//! Who is served: the bindings by lease, and for a while those that are over.
+//! The bindings that are served, by lease, and for a while those that have ended.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,12 +10,12 @@ use fabricbios_lease::Tag;
 use fabricbios_wire::LeaseId;
 
 use super::entry::Entry;
-use crate::Standing;
+use crate::AccessState;
 
 const SHARDS: usize = 16;
-/// How long a lease that is over is still answered for.
+/// How long the server still answers for a lease that has ended.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(11 * 60);
-/// Leases that are remembered at most; the oldest are forgotten first.
+/// Most ended leases that are remembered; the oldest are forgotten first.
 const REMEMBERED_AT_MOST: usize = 65_536;
 
 type Shard<C> = HashMap<LeaseId, Arc<Entry<C>>>;
@@ -23,7 +23,7 @@ type Shard<C> = HashMap<LeaseId, Arc<Entry<C>>>;
 #[derive(Debug)]
 pub(super) struct Leases<C> {
     shards: [RwLock<Shard<C>>; SHARDS],
-    /// Those that are over, by when they were released.
+    /// The ended bindings, by time of release.
     over: Mutex<VecDeque<(Duration, Arc<Entry<C>>)>>,
 }
 
@@ -49,7 +49,7 @@ impl<C> Leases<C> {
         (entry.tag.generation <= tag.generation).then_some(entry)
     }
 
-    /// Has a look at every binding.
+    /// Calls `look` with every binding.
     pub(super) fn for_each(&self, look: impl Fn(&Entry<C>)) {
         for shard in &self.shards {
             let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
@@ -57,15 +57,15 @@ impl<C> Leases<C> {
         }
     }
 
-    /// Serves a binding; an older one of the lease is not known any more.
+    /// Serves a binding; it replaces an older one of the lease.
     pub(super) fn serve(&self, entry: Arc<Entry<C>>) {
         let lease = entry.tag.lease_id;
         self.shard(lease).insert(lease, entry);
     }
 
-    /// From now on the lease is only remembered.
+    /// Keeps the entry of an ended lease for a while, so that its client is answered with NO_LEASE.
     pub(super) fn remember(&self, entry: Arc<Entry<C>>, now: Duration) {
-        entry.set(Standing::Over);
+        entry.set(AccessState::Over);
         entry.shrink();
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         over.push_back((now, entry));
@@ -73,7 +73,7 @@ impl<C> Leases<C> {
         self.forget_old(now);
     }
 
-    /// Forgets leases that have been over for long; their keys are wiped.
+    /// Forgets the leases that ended long ago; their keys are wiped.
     pub(super) fn forget_old(&self, now: Duration) {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |since: Duration| now.saturating_sub(since) >= REMEMBERED;
@@ -85,7 +85,7 @@ impl<C> Leases<C> {
         }
     }
 
-    /// Takes this binding out, and no newer one of the lease.
+    /// Removes this binding, but not a newer one of the lease.
     fn forget(&self, entry: &Arc<Entry<C>>) {
         let lease = entry.tag.lease_id;
         let mut shard = self.shard(lease);
@@ -113,7 +113,7 @@ mod tests {
     use fabricbios_wire::{DpKey, Generation, ResourceId};
 
     use super::*;
-    use crate::{DataKey, Keys, Leased, Rate};
+    use crate::{DataKey, Keys, Rate, ServedLease};
 
     const START: Duration = Duration::from_secs(1000);
 
@@ -144,7 +144,7 @@ mod tests {
         over(&leases, 1, START);
         leases.forget_old(START + Duration::from_secs(600));
         let entry = leases.find(LeaseId(1)).unwrap();
-        assert_eq!(entry.standing(), Standing::Over);
+        assert_eq!(entry.state(), AccessState::Over);
         leases.forget_old(START + REMEMBERED);
         assert!(leases.find(LeaseId(1)).is_none());
     }

@@ -1,40 +1,42 @@
-//! What a thread of FBMU does: it answers one datagram after the other.
+//! The handler of an FBMU thread: it answers one datagram after the other.
 
 use std::{io, sync::Arc};
 
 use super::{
-    batch::Letter, bytes::Bytes, clock, counters::Counters, front::Front, serving::Serving,
-    worker::Clerk,
+    batch::Exchange, bytes::Bytes, clock, counters::Counters, responder::Responder,
+    serving::Serving, worker::Handler,
 };
 use crate::answer;
 
-/// See the module.
+/// The handler of an FBMU thread.
 pub(super) struct MemoryServer {
     serving: Arc<Serving<Bytes>>,
-    front: Front,
+    responder: Responder,
 }
 
 impl MemoryServer {
     pub(super) fn new(serving: &Arc<Serving<Bytes>>, counters: &Arc<Counters>) -> io::Result<Self> {
         Ok(Self {
             serving: Arc::clone(serving),
-            front: Front::new(counters)?,
+            responder: Responder::new(counters)?,
         })
     }
 }
 
-impl Clerk for MemoryServer {
-    fn handle(&mut self, letters: &mut [Letter]) {
+impl Handler for MemoryServer {
+    fn handle(&mut self, exchanges: &mut [Exchange]) {
         let serving = &self.serving;
-        self.front.answer(letters, |guest| {
-            serving.serve(guest.datagram, guest.source, |entry, keys, asked| {
-                answer(&**entry, keys, asked, guest.reply).map(Some)
-            })
+        self.responder.answer(exchanges, |incoming| {
+            serving.serve(
+                incoming.datagram,
+                incoming.source,
+                |entry, keys, request| answer(&**entry, keys, request, incoming.reply).map(Some),
+            )
         });
     }
 
     fn unsent(&mut self, replies: u64) {
-        self.front.unsent(replies);
+        self.responder.unsent(replies);
     }
 
     fn idle(&mut self) {

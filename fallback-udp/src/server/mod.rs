@@ -1,7 +1,7 @@
-//! The serving half: sockets, threads, and what the lease table orders of them.
+//! The server: sockets, threads, and the data paths FBMU and FBBU, which carry out the orders of the lease table.
 
-mod backend;
 mod batch;
+mod binding_state;
 mod block_file;
 mod block_server;
 mod blocks;
@@ -12,23 +12,23 @@ mod clock;
 mod counters;
 mod entry;
 mod fbbu;
+mod fbmu;
 mod fragments;
-mod front;
 mod leases;
-mod life;
 mod memory_server;
 mod plain;
 mod proof;
 mod release;
+mod responder;
 mod ring;
-mod road;
 mod serving;
 mod socket;
 mod tidying;
+mod udp_path;
 mod worker;
 
-pub use backend::{FbmuBackend, FbmuConfig};
 pub use counters::{Counters, Tally};
-pub use fbbu::{FbbuBackend, FbbuConfig};
+pub use fbbu::{FbbuConfig, FbbuPath};
+pub use fbmu::{FbmuConfig, FbmuPath};
 #[doc(hidden)]
 pub use plain::Plain;

@@ -1,19 +1,19 @@
-//! The same sockets and threads with something else to do: what the service is measured against.
+//! The same sockets and threads without the service: the baseline of the benches.
 
 use std::{net::SocketAddr, num::NonZeroUsize};
 
 use fabricbios_lease::StepError;
 
 use super::{
-    batch::Letter,
+    batch::Exchange,
     socket,
-    worker::{Clerk, Workers},
+    worker::{Handler, Workers},
 };
 use crate::ReplyBuffer;
 
 const NAME: &str = "plain";
 
-/// Threads that answer each datagram with what a function makes of it.
+/// Threads that answer each datagram by a function.
 #[derive(Debug)]
 pub struct Plain {
     address: SocketAddr,
@@ -23,8 +23,11 @@ pub struct Plain {
 struct Function<H>(H);
 
 impl Plain {
-    /// `handler` makes one function for each thread; it fills the reply and says how long that is,
-    /// 0 for none.
+    /// `handler` makes one function for each thread. The function fills the reply and returns its length, 0 for no
+    /// reply.
+    ///
+    /// # Errors
+    /// The port is taken, or the system refuses a socket or a thread.
     pub fn open<H>(
         listen: SocketAddr,
         workers: NonZeroUsize,
@@ -43,22 +46,22 @@ impl Plain {
         })
     }
 
-    /// Where they listen.
+    /// Address of the sockets.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 }
 
-impl<H> Clerk for Function<H>
+impl<H> Handler for Function<H>
 where
     H: FnMut(&[u8], &mut ReplyBuffer) -> usize + Send + 'static,
 {
-    fn handle(&mut self, letters: &mut [Letter]) {
-        for letter in letters {
-            let (datagram, reply) = letter.open();
+    fn handle(&mut self, exchanges: &mut [Exchange]) {
+        for exchange in exchanges {
+            let (datagram, reply) = exchange.open();
             let length = (self.0)(datagram, reply);
-            letter.answer(length);
+            exchange.answer(length);
         }
     }
 }

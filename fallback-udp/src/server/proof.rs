@@ -1,7 +1,7 @@
-//! Ending access, and the proof: what a client would be answered now, by asking as one.
+//! Ends access and proves it: the server is sent a PING as a client would send it, and must answer NO_LEASE.
 //!
-//! The question goes the way of every datagram ([`super::serving::Serving::serve`]), so it is the
-//! server that is looked at and not a note that it keeps.
+//! The PING goes the way of every datagram ([`super::serving::Serving::serve`]), so the proof tests the server itself
+//! and not a record of its state.
 
 use std::{mem, net::Ipv4Addr, time::Instant};
 
@@ -11,29 +11,29 @@ use fabricbios_wire::{
 };
 
 use super::{
+    binding_state::{BindingState, Phase},
     entry::{Content, Entry},
-    life::{Life, State},
-    road::{Road, name_of},
     serving::Outcome,
+    udp_path::{UdpPath, name_of},
 };
 use crate::{Begin, DataKey, begin};
 
-impl<C: Content> Road<C> {
-    /// Ends access, if there is any; the state is Cut or Failed then. Gives the proof.
-    pub(super) fn end(&self, life: &mut Life<C>, tag: Tag) -> Result<Proof, StepError> {
-        match mem::take(&mut life.state) {
-            State::Live(entry) | State::Failed { entry, .. } => {
-                life.key = None;
+impl<C: Content> UdpPath<C> {
+    /// Ends access, if there is any, and returns the proof. The phase is Cut or Failed after that.
+    pub(super) fn end(&self, state: &mut BindingState<C>, tag: Tag) -> Result<Proof, StepError> {
+        match mem::take(&mut state.phase) {
+            Phase::Live(entry) | Phase::Failed { entry, .. } => {
+                state.key = None;
                 let ended = self.prove_over(&entry, tag);
-                life.state = match &ended {
+                state.phase = match &ended {
                     Ok(proof) => {
-                        life.gate.ended(tag.generation);
-                        State::Cut {
+                        state.gate.ended(tag.generation);
+                        Phase::Cut {
                             proof: proof.clone(),
                             entry,
                         }
                     }
-                    Err(error) => State::Failed {
+                    Err(error) => Phase::Failed {
                         error: error.clone(),
                         entry,
                     },
@@ -42,7 +42,7 @@ impl<C: Content> Road<C> {
             }
             other => {
                 let why = why_unreachable(&other);
-                life.state = other;
+                state.phase = other;
                 Ok(why)
             }
         }
@@ -58,22 +58,22 @@ impl<C: Content> Road<C> {
             started.elapsed(),
             "nothing in progress",
         );
-        // Copied, since the server takes the lock on the way of the question.
+        // A copy, since the server takes the lock of the keys when it answers the PING.
         let keys = entry.keys().clone();
         for key in keys.iter() {
-            let asked = Instant::now();
+            let sent = Instant::now();
             let answered = self.ask_as_client(tag.lease_id, key);
             if answered != Answered::Status(DataStatus::NoLease) {
                 let detail = format!("{tag}: PING under its key got {answered:?}, not NO_LEASE");
                 return Err(StepError::new("prove over", detail));
             }
             let question = format!("{name} PING under its key");
-            proof.add(question, asked.elapsed(), DataStatus::NoLease);
+            proof.add(question, sent.elapsed(), DataStatus::NoLease);
         }
         Ok(proof)
     }
 
-    /// Takes the key before the last rotation away, if there is one.
+    /// Removes the previous key, if there is one, and proves that it does not work.
     pub(super) fn prove_retired(&self, entry: &Entry<C>) -> Result<(), StepError> {
         let retired = entry.keys_alone().retire();
         let Some(old) = retired else {
@@ -92,18 +92,20 @@ impl<C: Content> Road<C> {
         let question = ping(C::SERVICE, lease_id, key);
         let mut reply = [0; DATAGRAM_MAX];
         let source = Ipv4Addr::LOCALHOST.into();
-        let outcome = self.serving.serve(&question, source, |entry, keys, asked| {
-            begin(&**entry, keys, asked, false, &mut reply)
-        });
+        let outcome = self
+            .serving
+            .serve(&question, source, |entry, keys, request| {
+                begin(&**entry, keys, request, false, &mut reply)
+            });
         match outcome {
             Outcome::Unauthenticated(_) => Answered::Unauthenticated,
-            Outcome::Met(Begin::Reply(told)) => Answered::read(&reply[..told.length], key),
-            Outcome::Nothing | Outcome::Met(_) => Answered::Nothing,
+            Outcome::Handled(Begin::Reply(told)) => Answered::read(&reply[..told.length], key),
+            Outcome::Nothing | Outcome::Handled(_) => Answered::Nothing,
         }
     }
 }
 
-/// What a client understands.
+/// The answer to the PING, as a client understands it.
 #[derive(Debug, PartialEq, Eq)]
 enum Answered {
     Nothing,
@@ -152,10 +154,10 @@ fn ping(service: DataService, lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVE
     out
 }
 
-pub(super) fn why_unreachable<C>(state: &State<C>) -> Proof {
-    match state {
-        State::Cut { proof, .. } => proof.clone(),
-        State::Empty => Proof::nothing_to_cut("it was never bound"),
+pub(super) fn why_unreachable<C>(phase: &Phase<C>) -> Proof {
+    match phase {
+        Phase::Cut { proof, .. } => proof.clone(),
+        Phase::Empty => Proof::nothing_to_cut("it was never bound"),
         _ => Proof::nothing_to_cut("it was cut before"),
     }
 }

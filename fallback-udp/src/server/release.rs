@@ -1,4 +1,4 @@
-//! After the cut: clean up, remember that the lease is over, forget the rest.
+//! The release after a cut: it waits for I/O in flight, closes the storage and remembers only that the lease has ended.
 
 use std::{
     mem,
@@ -8,42 +8,42 @@ use std::{
 use fabricbios_lease::{StepError, Tag};
 
 use super::{
+    binding_state::{BindingCell, BindingState, Phase},
     clock,
     entry::{Content, Entry},
-    life::{Life, Slot, State},
-    road::Road,
+    udp_path::UdpPath,
 };
-use crate::Standing;
+use crate::AccessState;
 
-/// What a release has to do.
+/// The work of a release.
 enum Step<C> {
-    /// Clean up; the state is Releasing.
+    /// Clean up; the phase is Releasing.
     Clean(Option<Arc<Entry<C>>>),
-    /// Done before.
+    /// Nothing: it is done already.
     Done,
 }
 
-impl<C: Content> Road<C> {
-    /// Ends a binding that was cut: `clean` takes away what is left of it, once nothing of it is under way.
+impl<C: Content> UdpPath<C> {
+    /// Releases a binding that was cut. `clean` runs once the binding has no I/O in flight.
     pub(super) fn give_back(
         &self,
         tag: Tag,
         progress: &dyn Fn(),
         clean: impl FnOnce(&Entry<C>),
     ) -> Result<(), StepError> {
-        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
-            // Scrubbing again would hit whoever has the bytes now. The lease may have been fenced
-            // meanwhile for what another road left, and that is remedied when this is asked again.
+        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
+            // Released before: the bytes may have a new holder. The lease may have been fenced since then because of
+            // another path; this second release says that the other path is clean too.
             if let Some(entry) = self.serving.leases.of(tag) {
-                entry.set(Standing::Over);
+                entry.set(AccessState::Over);
             }
             return Ok(());
         };
-        let _turn = slot
+        let _turn = cell
             .releasing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let begun = slot.lock().begin_release(tag)?;
+        let begun = cell.lock().begin_release(tag)?;
         let Step::Clean(entry) = begun else {
             return Ok(());
         };
@@ -51,26 +51,26 @@ impl<C: Content> Road<C> {
         if let (Ok(()), Some(entry)) = (&cleaned, &entry) {
             clean(entry);
         }
-        self.finish(&slot, tag, entry, cleaned)
+        self.finish(&cell, tag, entry, cleaned)
     }
 
     fn finish(
         &self,
-        slot: &Slot<C>,
+        cell: &BindingCell<C>,
         tag: Tag,
         entry: Option<Arc<Entry<C>>>,
         cleaned: Result<(), StepError>,
     ) -> Result<(), StepError> {
-        let mut life = slot.lock();
+        let mut state = cell.lock();
         if let Err(error) = &cleaned {
-            life.state = State::Dirty {
+            state.phase = Phase::Dirty {
                 error: error.clone(),
                 entry,
             };
             return cleaned;
         }
-        life.gate.remove();
-        drop(life);
+        state.gate.remove();
+        drop(state);
         if let Some(entry) = entry {
             self.serving.leases.remember(entry, clock::now());
         }
@@ -88,7 +88,7 @@ fn wait_until_quiet<C: Content>(
     quiet.map_err(|why| StepError::new("release", format_args!("{tag}: {why}")))
 }
 
-impl<C> Life<C> {
+impl<C> BindingState<C> {
     fn begin_release(&mut self, tag: Tag) -> Result<Step<C>, StepError> {
         let refuse = |why: &str| Err(StepError::new("release", format_args!("{tag}: {why}")));
         if let Err(moved_on) = self.gate.check_current(tag.generation) {
@@ -97,21 +97,21 @@ impl<C> Life<C> {
         if self.gate.is_removed() {
             return Ok(Step::Done);
         }
-        let entry = match mem::take(&mut self.state) {
-            State::Cut { entry, .. } => Some(entry),
-            // Releasing: the thread that was at it is gone, or this one would be waiting for it.
-            State::Dirty { entry, .. } | State::Releasing(entry) => entry,
-            State::Empty => None,
+        let entry = match mem::take(&mut self.phase) {
+            Phase::Cut { entry, .. } => Some(entry),
+            // Releasing: the thread that began it is gone, since this one has the lock `releasing`.
+            Phase::Dirty { entry, .. } | Phase::Releasing(entry) => entry,
+            Phase::Empty => None,
             other => {
                 let step = match &other {
-                    State::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
+                    Phase::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
                     _ => refuse("it is not cut"),
                 };
-                self.state = other;
+                self.phase = other;
                 return step;
             }
         };
-        self.state = State::Releasing(entry.clone());
+        self.phase = Phase::Releasing(entry.clone());
         Ok(Step::Clean(entry))
     }
 }

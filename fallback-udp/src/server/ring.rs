@@ -1,5 +1,5 @@
-//! I/O of one thread, by io_uring: begun without waiting for it, and waited for together with what the
-//! thread receives, by one system call (io_uring(7), io_uring_enter(2)).
+//! I/O of one thread, by io_uring. The thread begins I/O without waiting, and waits with one system call for finished
+//! I/O and for datagrams (io_uring(7), io_uring_enter(2)).
 #![allow(unsafe_code, reason = "entries of the ring have pointers")]
 
 use std::{
@@ -21,36 +21,35 @@ use slab::Slab;
 
 use super::buffer::Buffer;
 
-/// Entries that wait to be submitted: more than a batch of datagrams can make.
+/// Size of the submission queue: more entries than a batch of datagrams can make.
 const ENTRIES: u32 = 256;
-/// Completions that wait to be looked at; what is more the kernel keeps.
+/// Size of the completion queue; the kernel keeps further completions itself.
 const COMPLETIONS: u32 = 4096;
-/// Threads of the kernel for I/O that cannot begin without waiting, so that storage that is stuck does
-/// not use up those that other leases need.
+/// Most kernel threads for I/O that blocks: enough that storage that hangs leaves some for other leases.
 const KERNEL_THREADS: u32 = 512;
-/// Entries that are no I/O: both inputs, and what nobody waits for.
+/// `user_data` of entries that are no I/O: the two inputs, and entries whose completion is ignored.
 const INPUTS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 const IGNORED: u64 = u64::MAX - 2;
-/// How long the end of a thread waits for what is under way.
+/// How long a thread that ends waits for its I/O in flight.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// See the module. `T` comes back with the result.
+/// The io_uring of one thread. Each I/O carries a `T`, which comes back with its result.
 pub(super) struct Ring<T> {
     ring: IoUring,
     flights: Slab<Flight<T>>,
-    /// Which of the inputs the kernel looks at.
+    /// Which of the inputs the kernel is polling.
     armed: [bool; 2],
     hold: Option<Arc<OwnedFd>>,
 }
 
 struct Flight<T> {
-    guest: T,
-    /// The kernel's until the I/O is over.
+    user_data: T,
+    /// The kernel owns the buffer until the I/O has finished.
     buffer: NonNull<Buffer>,
     file: Arc<File>,
 }
 
-/// What to do, in bytes, with the payload of a buffer.
+/// One I/O with the payload of a buffer; offset and length in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Transfer {
     Read {
@@ -65,11 +64,11 @@ pub(super) enum Transfer {
     Flush,
 }
 
-/// An I/O that is over.
+/// A finished I/O.
 pub(super) struct Finished<T> {
-    pub(super) guest: T,
+    pub(super) user_data: T,
     pub(super) buffer: Box<Buffer>,
-    /// Bytes, or a negative errno.
+    /// Number of bytes, or a negative errno.
     pub(super) result: i32,
 }
 
@@ -77,7 +76,7 @@ pub(super) struct Finished<T> {
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
-    /// `hold`: nothing is begun before this can be read.
+    /// With `hold`, no I/O begins before this descriptor is readable.
     pub(super) fn new(hold: Option<Arc<OwnedFd>>) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
@@ -95,16 +94,16 @@ impl<T> Ring<T> {
         })
     }
 
-    /// Begins an I/O at the next [`Self::submit`] or [`Self::wait`]. `Err`: the ring takes nothing.
+    /// Queues an I/O, which begins at the next [`Self::submit`] or [`Self::wait`]. `Err`: the ring is full.
     pub(super) fn begin(
         &mut self,
         transfer: Transfer,
         file: Arc<File>,
         buffer: Box<Buffer>,
-        guest: T,
+        user_data: T,
     ) -> Result<(), Finished<T>> {
         let flight = Flight {
-            guest,
+            user_data,
             buffer: NonNull::from(Box::leak(buffer)),
             file,
         };
@@ -120,7 +119,7 @@ impl<T> Ring<T> {
         pushed.map_err(|_full| self.flights.remove(key).over(-libc::EAGAIN))
     }
 
-    /// Hands over what has been begun.
+    /// Submits the queued I/O.
     pub(super) fn submit(&mut self) -> Result<(), Errno> {
         if self.ring.submission().is_empty() {
             return Ok(());
@@ -128,8 +127,8 @@ impl<T> Ring<T> {
         self.ring.submit().map(drop).map_err(errno_of)
     }
 
-    /// Hands over what has been begun, and sleeps until an I/O is over or one of `inputs` can be read.
-    /// `false`: neither was within the limit.
+    /// Submits the queued I/O and sleeps until an I/O has finished or one of `inputs` is readable. `false`: neither
+    /// happened within the limit.
     pub(super) fn wait(
         &mut self,
         inputs: [BorrowedFd<'_>; 2],
@@ -146,7 +145,7 @@ impl<T> Ring<T> {
         self.sleep(limit)
     }
 
-    /// The next I/O that is over, if one is.
+    /// The next finished I/O, if there is one.
     pub(super) fn finished(&mut self) -> Option<Finished<T>> {
         loop {
             let completion = self.ring.completion().next()?;
@@ -160,7 +159,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Has the kernel let go of the inputs, and waits a little for what is under way.
+    /// Stops polling the inputs, and waits up to [`CLOSING`] for the I/O in flight.
     pub(super) fn close(&mut self) {
         for input in INPUTS {
             let entry = opcode::PollRemove::new(input).build().user_data(IGNORED);
@@ -188,7 +187,7 @@ impl<T> Ring<T> {
     }
 
     /// # Safety
-    /// What the entry points to stays until it is completed.
+    /// The memory that the entry points to must stay until its completion.
     unsafe fn push_held(&mut self, entry: Entry) -> Result<(), Errno> {
         let Some(hold) = &self.hold else {
             // SAFETY: as the caller says.
@@ -200,7 +199,7 @@ impl<T> Ring<T> {
     }
 
     /// # Safety
-    /// What the entries point to stays until they are completed.
+    /// The memory that the entries point to must stay until their completion.
     unsafe fn push(&mut self, entries: &[Entry]) -> Result<(), Errno> {
         // SAFETY: as the caller says.
         let mut push = || unsafe { self.ring.submission().push_multiple(entries) };
@@ -215,7 +214,7 @@ impl<T> Ring<T> {
 }
 
 impl<T> Drop for Ring<T> {
-    /// What the kernel may still write to is nobody's for ever.
+    /// Leaks the buffers of I/O in flight: the kernel may still write to them.
     fn drop(&mut self) {
         mem::forget(mem::take(&mut self.flights));
     }
@@ -224,7 +223,7 @@ impl<T> Drop for Ring<T> {
 impl<T> Flight<T> {
     fn over(self, result: i32) -> Finished<T> {
         let Self {
-            guest,
+            user_data,
             buffer,
             file,
         } = self;
@@ -232,7 +231,7 @@ impl<T> Flight<T> {
         // SAFETY: it was leaked in `begin`, once, and the kernel is done with it.
         let buffer = unsafe { Box::from_raw(buffer.as_ptr()) };
         Finished {
-            guest,
+            user_data,
             buffer,
             result,
         }

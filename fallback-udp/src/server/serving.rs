@@ -1,4 +1,4 @@
-//! The way of one datagram through the server. Sockets and the proof of a cut both come through here.
+//! The way of one datagram to its lease. Datagrams from sockets and the PING that proves a cut both go this way.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -9,23 +9,23 @@ use super::{
     entry::{Content, Entry},
     leases::Leases,
 };
-use crate::{Asked, Keys, Opened, open};
+use crate::{Keys, Opened, Request, open};
 
-/// What is served.
+/// The leases of one service.
 #[derive(Debug)]
 pub(super) struct Serving<C> {
     pub(super) leases: Leases<C>,
 }
 
-/// What a datagram gets.
+/// The result of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome<R> {
-    /// Nothing.
+    /// No reply.
     Nothing,
-    /// An INVALID without a tag, if the sender has not had too many.
+    /// An INVALID reply without a tag, if the rate limit of the sender allows it.
     Unauthenticated(DataHeader),
-    /// What the lease made of it.
-    Met(R),
+    /// The lease has handled the request.
+    Handled(R),
 }
 
 impl<C> Default for Serving<C> {
@@ -37,13 +37,13 @@ impl<C> Default for Serving<C> {
 }
 
 impl<C: Content> Serving<C> {
-    /// Brings a request to its lease. Looks at the clock itself, once nothing is waited for but the
-    /// lease's desk: what came in a batch is not served by the time at which the batch was taken.
+    /// Finds the lease of a request and has `handle` answer it. The clock is read here, after all waiting but that for
+    /// the session lock, and not once for a whole batch: a request is never served by an old time.
     pub(super) fn serve<R>(
         &self,
         datagram: &[u8],
         source: IpAddr,
-        meet: impl FnOnce(&Arc<Entry<C>>, &Keys, Asked<'_>) -> Option<R>,
+        handle: impl FnOnce(&Arc<Entry<C>>, &Keys, Request<'_>) -> Option<R>,
     ) -> Outcome<R> {
         let frame = match open(C::SERVICE, datagram) {
             Opened::Nothing => return Outcome::Nothing,
@@ -51,15 +51,15 @@ impl<C: Content> Serving<C> {
             Opened::Frame(frame) => frame,
         };
         let entry = self.leases.find(frame.header.lease_id);
-        let met = entry.and_then(|entry| {
+        let handled = entry.and_then(|entry| {
             let keys = entry.keys();
-            let asked = Asked {
+            let request = Request {
                 frame: &frame,
                 source,
                 now: clock::now(),
             };
-            meet(&entry, &keys, asked)
+            handle(&entry, &keys, request)
         });
-        met.map_or(Outcome::Unauthenticated(frame.header), Outcome::Met)
+        handled.map_or(Outcome::Unauthenticated(frame.header), Outcome::Handled)
     }
 }

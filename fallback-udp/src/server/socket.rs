@@ -1,5 +1,5 @@
-//! Sockets of the service: one per thread, all on one port, among which the kernel divides the
-//! clients.
+//! The sockets of a service: one per thread, all on one port (SO_REUSEPORT). The kernel distributes the clients among
+//! them.
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -16,7 +16,7 @@ use nix::{
 
 use super::fragments;
 
-/// Some milliseconds of a fast network, for when the threads do not get a processor.
+/// Holds some milliseconds of a fast network, for moments when the threads get no processor.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Opens `count` sockets of the service `name` on `listen`. With port 0 the system chooses one, the same
@@ -30,8 +30,8 @@ pub(super) fn open(
         let why = explain(listen, errno);
         StepError::new("listen", format_args!("for {name}: {why}")).with_errno(errno as i32)
     };
-    // The first is alone on the port: if somebody else has it, also another server that would
-    // share it, this fails. Only then may the others join.
+    // The first socket does not share the port: it fails if another program has the port, even one that would share
+    // it. After that the other sockets may join.
     let first = UdpSocket::from(bound(listen, false).map_err(failed)?);
     let address = first
         .local_addr()
@@ -56,7 +56,7 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
         // The wildcard of IPv6 takes IPv4 too.
         setsockopt(&socket, sockopt::Ipv6V6Only, &!is_wildcard)?;
     }
-    // Which of our addresses was asked is told where it can be any.
+    // A wildcard socket is told the local address of each datagram, for the reply.
     match listen.ip() {
         IpAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &is_wildcard)?,
         IpAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &is_wildcard)?,
@@ -68,7 +68,7 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Beyond the system's limit where we may, else up to it.
+/// Beyond the system's limit where that is permitted, else up to it.
 fn enlarge_buffers(socket: &OwnedFd) -> Result<(), Errno> {
     setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES)
         .or_else(|_not_permitted| setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES))?;

@@ -1,5 +1,5 @@
-//! A thread that looks, once a second, for blocks that stay half-sent: nobody need ask for anything else for them
-//! to be given up.
+//! A thread that drops blocks that have been half-sent for too long. It looks once a second, so that they go even when
+//! no further request comes.
 
 use std::{
     io,
@@ -12,11 +12,11 @@ use std::{
 };
 
 use super::{blocks::Blocks, clock, serving::Serving};
-use crate::{Leased, Room, Space};
+use crate::{Room, ServedLease, Space};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// See the module; until dropped.
+/// The thread; dropping this ends it.
 #[derive(Debug)]
 pub(super) struct Tidying {
     stop: Option<Sender<()>>,
@@ -46,7 +46,7 @@ fn tidy(serving: &Serving<Blocks>) {
     let now = clock::now();
     serving.leases.for_each(|entry| {
         if entry.space().share().is_some_and(|share| share.is_used()) {
-            entry.at_desk(|desk| desk.tidy(now));
+            entry.with_sessions(|sessions| sessions.tidy(now));
         }
     });
 }

@@ -1,4 +1,4 @@
-//! The threads that serve: each has a socket, takes what has come and answers it.
+//! The threads of a service: each receives datagrams from its own socket and answers them.
 
 use std::{
     io,
@@ -18,15 +18,15 @@ use nix::{
 };
 
 use super::{
-    batch::{BATCH, Batch, Letter, Replies, Sent},
+    batch::{BATCH, Batch, Exchange, Replies, Sent},
     clock,
 };
 use crate::{Rate, limit::Allowance};
 
-/// Between two looks at what can be forgotten when nobody asks anything.
+/// A thread without datagrams calls [`Handler::idle`] this often.
 pub(super) const IDLE_MS: u16 = 60_000;
 
-/// The threads, until dropped.
+/// The threads of a service; dropping this stops them.
 #[derive(Debug)]
 pub(super) struct Workers {
     name: &'static str,
@@ -34,26 +34,26 @@ pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Said once, heard by all: the event is never read, so it stays.
+/// The stop signal of all threads. The event is never read, so every thread sees it.
 #[derive(Debug)]
 struct Stop {
-    said: AtomicBool,
+    requested: AtomicBool,
     event: EventFd,
 }
 
-/// What a thread does with what has come.
-pub(super) trait Clerk: Send + 'static {
+/// How a thread of a service handles its datagrams.
+pub(super) trait Handler: Send + 'static {
     /// Answers a batch.
-    fn handle(&mut self, letters: &mut [Letter]);
+    fn handle(&mut self, exchanges: &mut [Exchange]);
 
-    /// So many replies were not taken by the system.
+    /// The system refused to send this many replies.
     fn unsent(&mut self, _replies: u64) {}
 
-    /// Nothing has come for a while.
+    /// Nothing has happened for [`IDLE_MS`].
     fn idle(&mut self) {}
 
-    /// Sleeps until one of `inputs` can be read or something of its own is over; `false`: neither was for
-    /// a while.
+    /// Sleeps until one of `inputs` is readable or an I/O of the handler has finished; `false`: neither happened for
+    /// [`IDLE_MS`].
     fn wait(&mut self, inputs: [BorrowedFd<'_>; 2]) -> Result<bool, Errno> {
         let mut events = inputs.map(|input| PollFd::new(input, PollFlags::POLLIN));
         Ok(poll(&mut events, PollTimeout::from(IDLE_MS))? > 0)
@@ -62,20 +62,20 @@ pub(super) trait Clerk: Send + 'static {
     /// The thread ends.
     fn close(&mut self) {}
 
-    /// Has those replies sent that were not ready with their batch.
+    /// Sends the replies that were not ready with their batch.
     fn late(&mut self, _send: &mut dyn FnMut(Replies<'_>)) {}
 }
 
 impl Workers {
-    /// A thread for each socket, each with a clerk of its own.
-    pub(super) fn start<C: Clerk>(
+    /// Starts a thread for each socket, each with a handler of its own.
+    pub(super) fn start<C: Handler>(
         name: &'static str,
         sockets: Vec<UdpSocket>,
-        clerk: impl Fn() -> io::Result<C>,
+        handler: impl Fn() -> io::Result<C>,
     ) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = Stop {
-            said: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
             event: EventFd::from_value_and_flags(0, flags)?,
         };
         let mut workers = Self {
@@ -84,8 +84,8 @@ impl Workers {
             threads: Vec::new(),
         };
         for socket in sockets {
-            let (stop, clerk) = (Arc::clone(&workers.stop), clerk()?);
-            let body = move || Worker::new(name, socket, stop, clerk).run();
+            let (stop, handler) = (Arc::clone(&workers.stop), handler()?);
+            let body = move || Worker::new(name, socket, stop, handler).run();
             let thread = thread::Builder::new().name(name.to_lowercase());
             let thread = thread.spawn(body)?;
             workers.threads.push(thread);
@@ -96,7 +96,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.stop.said.store(true, Ordering::Release);
+        self.stop.requested.store(true, Ordering::Release);
         if let Err(errno) = self.stop.event.write(1) {
             tracing::error!(service = self.name, %errno, "the threads cannot be told to stop");
             return;
@@ -114,31 +114,31 @@ struct Worker<C> {
     socket: UdpSocket,
     stop: Arc<Stop>,
     batch: Batch,
-    clerk: C,
-    complaints: Complaints,
+    handler: C,
+    log_limit: LogLimit,
 }
 
-/// Failures for the log: one a second, since anybody may be able to cause them.
-pub(super) struct Complaints(Allowance);
+/// Limits log lines about failures to one per second, since any sender may be able to cause them.
+pub(super) struct LogLimit(Allowance);
 
-impl<C: Clerk> Worker<C> {
-    fn new(name: &'static str, socket: UdpSocket, stop: Arc<Stop>, clerk: C) -> Self {
+impl<C: Handler> Worker<C> {
+    fn new(name: &'static str, socket: UdpSocket, stop: Arc<Stop>, handler: C) -> Self {
         Self {
             name,
             socket,
             stop,
             batch: Batch::new(),
-            clerk,
-            complaints: Complaints::new(),
+            handler,
+            log_limit: LogLimit::new(),
         }
     }
 
     fn run(mut self) {
-        while !self.stop.said.load(Ordering::Acquire) {
+        while !self.stop.requested.load(Ordering::Acquire) {
             match self.batch.receive(self.socket.as_fd()) {
-                Ok(letters) => {
-                    let count = letters.len();
-                    self.clerk.handle(letters);
+                Ok(exchanges) => {
+                    let count = exchanges.len();
+                    self.handler.handle(exchanges);
                     self.send(count);
                     if count < BATCH {
                         self.wait();
@@ -147,12 +147,12 @@ impl<C: Clerk> Worker<C> {
                 Err(Errno::EAGAIN) => self.wait(),
                 Err(Errno::EINTR) => {}
                 Err(errno) => {
-                    self.complain("receive", errno);
+                    self.log_failure("receive", errno);
                     self.wait();
                 }
             }
         }
-        self.clerk.close();
+        self.handler.close();
     }
 
     fn send(&mut self, count: usize) {
@@ -164,43 +164,43 @@ impl<C: Clerk> Worker<C> {
     fn send_late(&mut self) {
         let mut all = Sent::default();
         let (batch, socket) = (&mut self.batch, self.socket.as_fd());
-        self.clerk
+        self.handler
             .late(&mut |replies| all.add(&batch.send_all(socket, replies)));
         self.note(&all);
     }
 
     fn note(&mut self, sent: &Sent) {
         if let Some(errno) = sent.errno {
-            self.clerk.unsent(sent.unsent);
-            self.complain("send", errno);
+            self.handler.unsent(sent.unsent);
+            self.log_failure("send", errno);
         }
     }
 
-    /// Until something comes, something is over or the end is said.
+    /// Sleeps until a datagram comes, an I/O finishes or the stop signal is given.
     fn wait(&mut self) {
         let inputs = [self.socket.as_fd(), self.stop.event.as_fd()];
-        match self.clerk.wait(inputs) {
-            Ok(false) => self.clerk.idle(),
+        match self.handler.wait(inputs) {
+            Ok(false) => self.handler.idle(),
             Ok(true) | Err(Errno::EINTR) => {}
-            Err(errno) => self.complain("wait", errno),
+            Err(errno) => self.log_failure("wait", errno),
         }
         self.send_late();
     }
 
-    fn complain(&mut self, call: &str, errno: Errno) {
-        if self.complaints.may_speak() {
+    fn log_failure(&mut self, call: &str, errno: Errno) {
+        if self.log_limit.may_log() {
             tracing::warn!(service = self.name, call, %errno, "socket");
         }
     }
 }
 
-impl Complaints {
+impl LogLimit {
     pub(super) fn new() -> Self {
         Self(Allowance::new(Rate::new(1, 1)))
     }
 
-    /// Whether it is time for another one.
-    pub(super) fn may_speak(&mut self) -> bool {
+    /// Whether another line may be logged now.
+    pub(super) fn may_log(&mut self) -> bool {
         self.0.take(clock::now())
     }
 }

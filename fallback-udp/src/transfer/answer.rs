@@ -1,4 +1,4 @@
-//! What an answer means.
+//! Handles the replies of the server.
 
 use core::time::Duration;
 
@@ -14,27 +14,27 @@ const FENCED: u8 = DataStatus::Fenced as u8;
 const TOO_OLD: u8 = DataStatus::TooOld as u8;
 const BUSY: u8 = DataStatus::Busy as u8;
 
-/// What came out of a datagram, for who has the bytes. All else is settled.
+/// A reply that concerns the operation itself; all other replies are handled here.
 #[derive(Debug)]
 pub(super) enum Event<'a> {
-    /// A request was done, which makes so many bytes of its operation done. What a READ has is as long as
-    /// its range.
+    /// A request was done, which completes `bytes` bytes of its operation. The payload of a READ is as long as its
+    /// range.
     Done {
         piece: Piece,
         bytes: usize,
         payload: &'a [u8],
     },
-    /// It was not, and will not be; `None`: HELLO.
+    /// A request was refused and will not be done; `None`: the HELLO.
     Refused {
         piece: Option<Piece>,
         failure: Failure,
     },
-    /// There is a session.
+    /// A session was opened.
     Opened,
 }
 
 impl Requester {
-    /// A datagram from the server's address, whatever it is.
+    /// Handles a datagram from the server's address; its content is not trusted.
     pub(super) fn on_datagram<'a>(
         &mut self,
         datagram: &'a [u8],
@@ -94,7 +94,7 @@ impl Requester {
         }
         let piece = self.on_answered(at, now)?;
         self.progressed(now);
-        let bytes = self.left.done(&piece);
+        let bytes = self.unsent.done(&piece);
         Some(Event::Done {
             piece,
             bytes,
@@ -131,7 +131,7 @@ impl Requester {
         None
     }
 
-    /// The reply is as long as the request, which proves the length both ways.
+    /// The reply to HELLO must be as long as the request: that proves the length in both directions.
     fn on_opened<'a>(&mut self, length: usize, payload: &[u8], now: Duration) -> Option<Event<'a>> {
         if payload.len() + fabricbios_wire::DATA_OVERHEAD != length {
             return None;
@@ -149,7 +149,7 @@ impl Requester {
         Some(Event::Opened)
     }
 
-    /// Memory or blocks, of which something can be read and written; what offsets count stays the same.
+    /// Whether a reply to HELLO is valid for the service. The unit must stay the same for all sessions.
     fn makes_sense(&self, told: &HelloReply) -> bool {
         let most = told.max_read.min(told.max_write);
         let counts = match self.service {

@@ -1,4 +1,4 @@
-//! The asking half for blocks: many operations at once.
+//! The client's protocol for blocks: many operations at once.
 //!
 //! Operations run side by side as far as the pace and the session allow. Of two that touch the same block,
 //! one of them writing, the later one begins when the earlier one was answered: two requests in flight
@@ -13,7 +13,7 @@ use core::{ops::Range, time::Duration};
 use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService};
 
 use super::{
-    Asks, Failure, Operation, Requester, Setup, Transmit,
+    Driven, Failure, Operation, Requester, Setup, Transmit,
     answer::Event,
     hello::ZEROS,
     operation::Reach,
@@ -22,8 +22,8 @@ use super::{
     unflushed::{Mark, Unflushed},
 };
 
-/// Time-outs in a row of one request after which the path, its length and the session are in doubt: at
-/// least five seconds. What waits for a disk is not asked again in a new session any sooner.
+/// After this many time-outs in a row of one request the client opens a new session: at least five seconds, so that a
+/// request that waits for a disk is not sent again any sooner.
 const SILENT_MAX: u32 = 8;
 
 /// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
@@ -32,25 +32,25 @@ const SILENT_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,
-    /// Those that are not finished, by id: in the order in which they came.
+    /// The unfinished operations, by id: in the order of their submission.
     active: BTreeMap<u64, Active>,
-    /// No active one below this has yet to be looked at.
+    /// Every operation with a smaller id has been checked and placed.
     looked_at: u64,
     next: u64,
     finished: VecDeque<Finished>,
     unflushed: Unflushed,
 }
 
-/// An operation that is over.
+/// A finished operation.
 #[derive(Debug)]
 pub struct Finished {
-    /// What [`Blocks::submit`] gave it.
+    /// The id from [`Blocks::submit`].
     pub id: u64,
-    /// With its bytes.
+    /// The operation with its bytes.
     pub operation: Operation,
-    /// Bytes whose answers came.
+    /// Number of bytes whose replies came.
     pub done: u64,
-    /// How it went.
+    /// The result.
     pub outcome: Result<(), Failure>,
 }
 
@@ -70,14 +70,14 @@ enum Payload {
 #[derive(Debug)]
 struct Active {
     operation: Operation,
-    /// `None`: not looked at yet.
+    /// The blocks that the operation touches; `None`: not checked yet.
     reach: Option<Reach>,
-    /// Earlier ones that it waits for.
+    /// Number of earlier operations that it waits for.
     behind: usize,
-    /// Bytes whose answers came.
+    /// Number of bytes whose replies came.
     done: usize,
     failure: Option<Failure>,
-    /// When it was submitted.
+    /// Number of writes before its submission, for FLUSH.
     mark: Mark,
 }
 
@@ -95,7 +95,7 @@ impl Blocks {
         }
     }
 
-    /// Something to do: the id under which it will be finished.
+    /// Submits an operation and returns its id.
     pub fn submit(&mut self, operation: Operation, now: Duration) -> u64 {
         if self.active.is_empty() {
             self.requester.begin(now);
@@ -107,12 +107,12 @@ impl Blocks {
         id
     }
 
-    /// One that is over.
+    /// The next finished operation.
     pub fn next_finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 
-    /// This one, if it is over.
+    /// The operation with this id, if it has finished.
     pub fn take_finished(&mut self, id: u64) -> Option<Finished> {
         let at = self
             .finished
@@ -121,13 +121,13 @@ impl Blocks {
         self.finished.remove(at)
     }
 
-    /// Whether there is one that is over.
+    /// Whether an operation has finished and was not taken yet.
     #[must_use]
     pub fn has_finished(&self) -> bool {
         !self.finished.is_empty()
     }
 
-    /// Operations that are not over.
+    /// Number of unfinished operations.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.active.len()
@@ -165,7 +165,7 @@ impl Blocks {
         }
     }
 
-    /// Whether nothing that was written waits for a flush, and no flush has a loss to tell.
+    /// Whether all writes are flushed and no loss is still to be reported.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.unflushed.is_empty()
@@ -205,7 +205,7 @@ impl Blocks {
         }
     }
 
-    /// Begins what came since, or has it wait for what it must not overtake.
+    /// Checks the new operations, and starts those that need not wait for an earlier one.
     fn look_at_arrivals(&mut self) {
         while self.looked_at < self.next {
             let id = self.looked_at;
@@ -233,7 +233,7 @@ impl Blocks {
         if active.operation.len() == 0 {
             self.finish(id, Ok(()));
         } else if behind == 0 {
-            self.requester.left.add(active.whole(id));
+            self.requester.unsent.add(active.whole(id));
         }
     }
 
@@ -249,17 +249,17 @@ impl Blocks {
         self.finish_if_over(piece.operation);
     }
 
-    /// The rest of it is not asked for. What is on its way is waited for: nothing else may touch those
-    /// blocks before.
+    /// Sends no further request of a refused operation. Its requests in flight are waited for, since no other operation
+    /// may touch those blocks before.
     fn on_refused(&mut self, piece: &Piece, failure: Failure) {
         if let Some(active) = self.active.get_mut(&piece.operation) {
             active.failure.get_or_insert(failure);
         }
-        self.requester.left.forget(piece.operation);
+        self.requester.unsent.forget(piece.operation);
         self.finish_if_over(piece.operation);
     }
 
-    /// Nothing of the session before is on its way, and failed ones ask nothing anew.
+    /// A new session was opened, so no request of the old one is in flight. Failed operations end here.
     fn on_opened(&mut self) {
         if let Some(told) = self.requester.session_told() {
             self.unflushed.opened(told.write_verifier);
@@ -267,7 +267,7 @@ impl Blocks {
         let failed = self.active.iter().filter(|(_, it)| it.failure.is_some());
         let failed: Vec<_> = failed.map(|(id, _)| *id).collect();
         for id in failed {
-            self.requester.left.forget(id);
+            self.requester.unsent.forget(id);
             self.finish_if_over(id);
         }
     }
@@ -289,7 +289,7 @@ impl Blocks {
         }
     }
 
-    /// It is over, and those that waited for it alone begin.
+    /// Finishes an operation and starts those that waited for it alone.
     fn finish(&mut self, id: u64, outcome: Result<(), Failure>) {
         let Some(over) = self.active.remove(&id) else {
             return;
@@ -299,14 +299,15 @@ impl Blocks {
             if waits {
                 active.behind -= 1;
                 if active.behind == 0 {
-                    self.requester.left.add(active.whole(*later));
+                    self.requester.unsent.add(active.whole(*later));
                 }
             }
         }
         self.finished.push_back(over.finished(id, outcome));
     }
 
-    /// Nothing more can be done. What may still be on its way is closed before anything else is begun.
+    /// Fails all operations. The session is closed before a later operation begins, because requests may still be in
+    /// flight.
     pub fn give_up(&mut self, failure: Failure) {
         self.requester.abandon();
         self.looked_at = self.next;
@@ -317,7 +318,7 @@ impl Blocks {
     }
 }
 
-impl Asks for Blocks {
+impl Driven for Blocks {
     fn requester(&self) -> &Requester {
         &self.requester
     }
@@ -368,7 +369,7 @@ impl Active {
         }
     }
 
-    /// Whether it and another one must not be done at once.
+    /// Whether this operation and another one must not run at the same time.
     fn conflicts(&self, reach: &Reach) -> bool {
         let mine = self.reach.as_ref();
         mine.is_some_and(|mine| mine.conflicts(reach))

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-/// Until there is an estimate. RFC 6298 says a second; no round trip inside of a fabric is near that,
+/// Time-out until there is an estimate. RFC 6298 says a second; no round trip inside of a fabric is near that,
 /// and a retry that was not needed costs one datagram.
 const TIMEOUT_FIRST: Duration = Duration::from_millis(250);
 /// Below this a busy peer looks like a loss.
@@ -95,7 +95,7 @@ impl Flow {
         new
     }
 
-    /// The same, told by a timer.
+    /// As [`Flow::lost`], but found by a time-out.
     pub(super) fn timed_out(&mut self, lost: u64, next: u64) {
         if self.lost(lost, next) {
             self.doublings = (self.doublings + 1).min(8);

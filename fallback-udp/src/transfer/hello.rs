@@ -1,4 +1,4 @@
-//! Opening a session, and finding out with the same datagram how long datagrams may be.
+//! Opens a session, and finds the longest possible datagram with the same HELLO.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,25 +10,25 @@ use fabricbios_wire::{
 use super::requests::{answers, prefix};
 use crate::{DataKey, crc32c};
 
-/// What a padded HELLO is padded with.
+/// The padding of a HELLO.
 pub(super) static ZEROS: [u8; DATAGRAM_MAX] = [0; DATAGRAM_MAX];
 
 /// Times that a HELLO of one size is sent before the next size is tried.
 const TRIES: u32 = 2;
-/// MTUs that are tried when that of the route does not do.
+/// MTUs that are tried when the MTU of the route does not work.
 const MTUS: [usize; 3] = [9000, 1500, 1280];
 /// Longest pause between two HELLOs.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 const UDP_HEADER: usize = 8;
 
-/// The way to the server, as far as lengths go.
+/// The lengths of datagrams on the way to the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     /// Bytes of the IP header: 20 or 40.
     ip_header: usize,
-    /// Longest datagram that the route takes.
+    /// Longest datagram by the MTU of the route.
     route: usize,
-    /// Longest that was answered.
+    /// Longest datagram that was answered.
     proven: Option<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Path {
         }
     }
 
-    /// The route; whether datagrams of the length in use do not fit it any more.
+    /// Sets the route. Returns whether datagrams of the proven length have become too long.
     pub(super) fn set_route(&mut self, mtu: usize, ip_header: usize) -> bool {
         self.ip_header = ip_header;
         self.route = datagram(mtu, ip_header);
@@ -73,7 +73,7 @@ impl Path {
     }
 }
 
-/// Longest UDP payload at an MTU; room for all that HELLO's reply says at least.
+/// Longest UDP payload at an MTU, at least the length of a reply to HELLO.
 fn datagram(mtu: usize, ip_header: usize) -> usize {
     mtu.saturating_sub(ip_header + UDP_HEADER)
         .clamp(DATA_OVERHEAD + HELLO_REPLY_LEN, DATAGRAM_MAX)
@@ -86,25 +86,24 @@ struct Probe {
     prefix: [u8; DATA_OVERHEAD],
 }
 
-/// What all HELLOs of an attempt have in common.
+/// The fields that all HELLOs of an attempt share.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) service: DataService,
     pub(super) lease_id: LeaseId,
     pub(super) flags: u8,
-    /// The session that is given up; 0: none.
-    pub(super) forsaken: u32,
+    /// Number of the session to close; 0: none.
+    pub(super) closing: u32,
 }
 
-/// An attempt to open a session. An answer to any of its HELLOs does, also to one that was sent before
-/// a shorter one.
+/// An attempt to open a session. A reply to any of its HELLOs opens it, also to an earlier and longer one.
 #[derive(Debug)]
 pub(super) struct Hello {
     opening: Opening,
     rungs: Vec<usize>,
     rung: usize,
     probes: Vec<Option<Probe>>,
-    /// Times that this rung's HELLO was sent.
+    /// Number of times that the HELLO of this length was sent.
     tries: u32,
     pause: Duration,
     pub(super) due: Duration,
@@ -129,8 +128,8 @@ impl Hello {
         }
     }
 
-    /// A HELLO to send, if it is time: header with tag, and bytes of zeros behind them. `nonce` makes
-    /// a random number.
+    /// A HELLO, if it is time to send one: header and tag, and the number of zeros after them. `nonce` returns a random
+    /// number.
     pub(super) fn poll(
         &mut self,
         now: Duration,
@@ -163,7 +162,7 @@ impl Hello {
         }
     }
 
-    /// Whether a reply is to one of these HELLOs: the length of its datagram.
+    /// The length of the HELLO that a reply answers.
     pub(super) fn find(&self, reply: &DataHeader) -> Option<usize> {
         let probes = self.probes.iter().zip(&self.rungs);
         let mut sent = probes.filter_map(|(probe, rung)| Some((probe.as_ref()?, rung)));
@@ -171,7 +170,7 @@ impl Hello {
         Some(*length)
     }
 
-    /// The server has no room now: the same again later.
+    /// The server answered BUSY: the same HELLO is sent again later.
     pub(super) fn busy(&mut self, now: Duration) {
         self.tries = 0;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -191,7 +190,7 @@ impl Opening {
             status: 0,
             lease_id: self.lease_id,
             nonce,
-            offset: u64::from(self.forsaken),
+            offset: u64::from(self.closing),
             length: 0,
             payload_crc: crc32c(zeros),
             payload_len,

@@ -1,22 +1,21 @@
-//! The asking half without sockets or clocks: what to send next, and what an answer means
+//! The client's protocol without sockets or clocks: which datagram to send next, and what an answer means
 //! (`docs/spec/data-plane-over-udp.md`, sections 4 to 7).
 //!
-//! Time is an argument: how long it is since some moment that never changes. A [`Requester`] is one
-//! client of one lease; it has one [`Transfer`] at a time, whose requests name no byte twice. [`Blocks`]
-//! has many operations at once, and those that touch the same block one after the other. That, and
-//! a session that is given up by name before what it left unanswered is asked again, is why a WRITE
-//! that was delayed on its way never undoes a later one.
+//! Time is an argument: the time since a fixed moment. A [`Requester`] is one client of one lease; it has one [`Transfer`]
+//! at a time, whose requests name no byte twice. [`Blocks`] has many operations at once, but runs those that touch the
+//! same block one after the other. And before an unanswered request is sent again in a new session, the old session is
+//! closed by its number. For these reasons a WRITE that was delayed in the network never overwrites a later one.
 
 mod answer;
 mod blocks;
 mod flow;
 mod hello;
-mod left;
 mod operation;
 mod piece;
 mod requester;
 mod requests;
 mod unflushed;
+mod unsent;
 mod work;
 
 use core::time::Duration;
@@ -35,66 +34,64 @@ use requests::Request;
 /// Time-outs in a row of one request after which the path, its length and the session are in doubt.
 const SILENT_MAX: u32 = 5;
 
-/// What a client is told at its start.
+/// Initial settings of a [`Requester`].
 #[derive(Debug)]
 pub struct Setup {
-    /// Whose bytes.
+    /// The lease.
     pub lease_id: LeaseId,
     /// The lease's key.
     pub key: DataKey,
-    /// Tags cover payloads too.
+    /// Whether tags cover payloads too.
     pub payload_mac: bool,
-    /// A transfer ends when nothing of it was done for this long.
+    /// A transfer fails after this long without progress.
     pub give_up: Duration,
-    /// Random; no two clients may have the same.
+    /// A random number, different for each client.
     pub seed: u64,
-    /// Bytes that the route to the server takes, IP header included.
+    /// MTU of the route to the server in bytes, IP header included.
     pub route_mtu: usize,
     /// Bytes of the IP header: 20 or 40.
     pub ip_header: usize,
 }
 
-/// A datagram to send: one part after the other.
+/// A datagram to send: prefix, then payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
     /// Header and tag.
     pub prefix: [u8; DATA_OVERHEAD],
-    /// What follows them.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
-/// Why a transfer ended early. All but `Silent` were said by somebody who holds the key.
+/// Why a transfer failed. All but `Silent` come from a peer that has the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The lease is over.
+    /// The lease has ended.
     NoLease,
     /// The lease ended and could not be proved clean.
     Fenced,
-    /// It is not all within the lease.
+    /// The range is not within the lease.
     OutOfRange {
         /// Bytes of the lease.
         resource_len: u64,
     },
-    /// Any other status (`DataStatus` as a number): at once, or again and again until the time was over.
+    /// The server refused with another status, at once or until the time was up.
     Refused {
-        /// As in the frame.
+        /// `DataStatus` as a number.
         status: u8,
     },
-    /// The answer to HELLO makes no sense.
+    /// The reply to HELLO is not valid.
     Nonsense,
-    /// The node's machine was started anew, and writes that it had answered may be lost. Said once, by
-    /// FLUSH.
+    /// The node's machine has rebooted, and answered writes may be lost. FLUSH reports this once.
     WritesLost,
-    /// No answer that counts. `doubtful`: there were some that anybody could have sent, which say that the
-    /// key is not valid.
+    /// No authentic reply came.
     Silent {
-        /// Whether there were.
+        /// Whether unauthenticated replies came that say that the key is not valid; anybody could have sent them.
         doubtful: bool,
     },
 }
 
 impl Failure {
-    /// Whether it is one of everything that the client could ask for.
+    /// Whether every further request would fail too.
     pub(crate) fn is_final(self) -> bool {
         !matches!(
             self,
@@ -103,14 +100,14 @@ impl Failure {
     }
 }
 
-/// What a client has done so far.
+/// Statistics of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Datagrams sent, retries and HELLOs included.
     pub sent: u64,
     /// Retries among them.
     pub retried: u64,
-    /// Answers that counted.
+    /// Authentic replies.
     pub answered: u64,
     /// Sessions opened.
     pub sessions: u64,
@@ -120,24 +117,24 @@ pub struct Statistics {
     pub window: usize,
 }
 
-/// What is driven: a [`Transfer`], or [`Blocks`].
-pub trait Asks {
-    /// What asks for it, with its session, its path and its statistics.
+/// A state machine that a socket drives: a [`Transfer`] or [`Blocks`].
+pub trait Driven {
+    /// The requester, with its session, its path and its statistics.
     fn requester(&self) -> &Requester;
 
-    /// To give it another key or route.
+    /// The requester, to set another key or route.
     fn requester_mut(&mut self) -> &mut Requester;
 
-    /// When something is to be sent again if nothing arrives; `None`: there is nothing to do.
+    /// When to poll again if no datagram arrives; `None`: there is nothing to do.
     fn next_timeout(&self) -> Option<Duration>;
 
-    /// A datagram from the server's address, whatever it is.
+    /// Handles a datagram from the server's address; its content is not trusted.
     fn on_datagram(&mut self, datagram: &[u8], now: Duration);
 }
 
 /// One transfer. Drive it: send what [`poll_transmit`](Self::poll_transmit) gives until it gives nothing,
 /// look at [`outcome`](Self::outcome), hand in what arrives until
-/// [`next_timeout`](Asks::next_timeout), and again. It may be dropped at any time; what it left
+/// [`next_timeout`](Driven::next_timeout), and again. It may be dropped at any time; what it left
 /// unanswered is closed with its session before the next one.
 #[derive(Debug)]
 pub struct Transfer<'a> {
@@ -173,7 +170,7 @@ impl<'a> Transfer<'a> {
         transmit
     }
 
-    /// How it went, once it is over.
+    /// The result, once the transfer has ended.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), Failure>> {
         let done = self.requester.is_idle()
@@ -181,7 +178,7 @@ impl<'a> Transfer<'a> {
         self.outcome.or_else(|| done.then_some(Ok(())))
     }
 
-    /// Bytes whose answers came. Not always the first ones of the transfer.
+    /// Number of bytes whose replies came; not always the first ones of the transfer.
     #[must_use]
     pub fn confirmed(&self) -> u64 {
         self.confirmed
@@ -202,7 +199,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// What HELLO said about the lease has to allow all of it.
+    /// Fails the transfer if the lease, as the reply to HELLO describes it, does not allow it.
     fn look_at_lease(&mut self) {
         if let Some(told) = self.requester.session_told()
             && let Err(failure) = self.work.is_allowed(told)
@@ -235,7 +232,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-impl Asks for Transfer<'_> {
+impl Driven for Transfer<'_> {
     fn requester(&self) -> &Requester {
         self.requester
     }

@@ -1,4 +1,4 @@
-//! What can be done with the blocks of a lease.
+//! The operations on the blocks of a lease.
 
 use alloc::vec::Vec;
 use core::{fmt, ops::Range};
@@ -12,26 +12,26 @@ use super::Failure;
 pub enum Operation {
     /// Open a session, if there is none.
     Open,
-    /// Blocks out of the lease.
+    /// Read blocks.
     Read {
         /// The first one.
         block: u64,
-        /// Whole blocks. After a failure some are new and some are not.
+        /// Room for whole blocks. After a failure only some of them may have been read.
         into: Vec<u8>,
     },
-    /// Blocks into the lease.
+    /// Write blocks.
     Write {
         /// The first one.
         block: u64,
         /// Whole blocks. After a failure any of them may be written, each whole or not at all.
         from: Vec<u8>,
     },
-    /// What was finished before this was submitted survives a power cut; [`Failure::WritesLost`]: some of it
-    /// did not survive one.
+    /// Makes all operations that had finished before its submission survive a power cut. [`Failure::WritesLost`]: some
+    /// of them did not survive one.
     Flush,
 }
 
-/// Bytes of a lease are not for logs.
+/// Prints no bytes of the lease.
 impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -53,7 +53,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Whether one of the two must not begin before the other was answered.
+    /// Whether one of the two operations must wait for the other.
     pub(super) fn conflicts(&self, other: &Self) -> bool {
         (self.writes || other.writes)
             && self.blocks.start < other.blocks.end
@@ -62,7 +62,7 @@ impl Reach {
 }
 
 impl Operation {
-    /// What its requests cover: bytes; for FLUSH the one request itself.
+    /// Length of the operation in bytes; 1 for FLUSH, which is one request.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Open => 0,
@@ -91,7 +91,7 @@ impl Operation {
         }
     }
 
-    /// What it touches, if the lease is such that it can be done. Nothing, for what waits for nothing.
+    /// Checks the operation against the lease and returns the blocks that it touches.
     pub(super) fn reach(&self, lease: &HelloReply) -> Result<Reach, Failure> {
         let (block, bytes, writes) = match self {
             Self::Open | Self::Flush => (0, 0, false),
@@ -125,7 +125,7 @@ impl Operation {
         }
     }
 
-    /// What a request for `range` carries.
+    /// The payload of a request for `range`.
     pub(super) fn payload(&self, range: &Range<usize>) -> &[u8] {
         match self {
             Self::Write { from, .. } => from.get(range.clone()).unwrap_or_default(),
@@ -133,7 +133,7 @@ impl Operation {
         }
     }
 
-    /// Takes what an OK brought for `range`, which is as long as that.
+    /// Stores the payload of a reply for `range`; both have the same length.
     pub(super) fn take(&mut self, range: &Range<usize>, payload: &[u8]) {
         if let Self::Read { into, .. } = self {
             into[range.clone()].copy_from_slice(payload);

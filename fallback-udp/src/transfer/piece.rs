@@ -1,25 +1,25 @@
-//! What one request carries or asks for, and how much that may be.
+//! The piece of an operation that one request carries, and its largest size.
 
 use core::ops::Range;
 
 use fabricbios_wire::{DataOp, Part};
 
-/// See the module.
+/// The piece of an operation that one request carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Of which operation.
+    /// Id of the operation.
     pub(super) operation: u64,
     pub(super) op: DataOp,
-    /// Its bytes of the operation; for PING and FLUSH, which move none, 0..1: the request itself.
+    /// The bytes of the operation; 0..1 for PING and FLUSH, which move no bytes.
     pub(super) range: Range<usize>,
-    /// Which part of a block it is; `None`: whole units.
+    /// The part of a block; `None`: whole units.
     pub(super) part: Option<Part>,
 }
 
-/// How much a request takes.
+/// The largest sizes of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Bytes of what offsets count.
+    /// Size of a unit in bytes.
     pub(super) unit: usize,
     /// Longest payloads, by the path and by the server.
     pub(super) max_read: usize,
@@ -27,14 +27,14 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Of requests that carry nothing.
+    /// For requests without payload.
     pub(super) const NONE: Self = Self {
         unit: 1,
         max_read: 1,
         max_write: 1,
     };
 
-    /// Requests that one unit takes.
+    /// Number of requests for one unit.
     pub(super) fn parts(&self, op: DataOp) -> u16 {
         let most = match op {
             DataOp::Read => self.max_read,
@@ -48,7 +48,7 @@ impl Sizes {
         count
     }
 
-    /// Bytes of one request of whole units; of one unit where it does not fit.
+    /// Most bytes of one request: whole units, or one unit if it has to be sent in parts.
     pub(super) fn most(&self, op: DataOp) -> usize {
         let most = match op {
             DataOp::Write => self.max_write,

@@ -1,4 +1,4 @@
-//! What a client keeps between transfers: its session, the path, the pace.
+//! The state that a client keeps between transfers: its session, the path, the pace.
 
 use core::time::Duration;
 
@@ -10,20 +10,21 @@ use super::{
     Failure, Setup, Statistics, Transfer, Transmit, Work,
     flow::Flow,
     hello::{Hello, Opening, Path, ZEROS},
-    left::Left,
     piece::{Piece, Sizes},
     requests::{Request, Requests},
+    unsent::Unsent,
 };
 use crate::{DataKey, crc32c};
 
-/// An unauthenticated INVALID is worth a question only if nothing better comes for this long.
+/// After an unauthenticated INVALID the client asks for fresh coordinates only if no authentic reply comes for this
+/// long.
 const DOUBT: Duration = Duration::from_millis(50);
-/// No answer at all is, after this long.
+/// Without any reply the client asks for fresh coordinates after this long.
 const SILENCE: Duration = Duration::from_secs(3);
-/// First pause between sessions that led to nothing.
+/// First pause between sessions without progress.
 const REOPEN_PAUSE: Duration = Duration::from_millis(25);
 
-/// A session that is open.
+/// An open session.
 #[derive(Debug)]
 struct Session {
     told: HelloReply,
@@ -43,23 +44,23 @@ pub struct Requester {
     random: u64,
     path: Path,
     session: Option<Session>,
-    /// Bytes of what offsets count, as the first HELLO told.
+    /// Size of a unit in bytes, from the reply to the first HELLO.
     pub(super) unit: Option<u32>,
-    /// The session that the next HELLO gives up; 0: none.
-    forsaken: u32,
+    /// Number of the session that the next HELLO closes; 0: none.
+    closing: u32,
     pub(super) hello: Option<Hello>,
-    /// HELLOs that were answered since something was done.
+    /// Sessions opened since the last progress.
     openings: u32,
     pub(super) requests: Requests,
-    pub(super) left: Left,
+    pub(super) unsent: Unsent,
     pub(super) flow: Flow,
-    /// When something was done.
+    /// Time of the last progress.
     done: Duration,
-    /// When an authenticated answer came.
+    /// Time of the last authentic reply.
     authentic: Duration,
-    /// Something unauthenticated said since then that the key is not valid.
+    /// Whether an unauthenticated reply has said since then that the key is not valid.
     doubt: bool,
-    /// The last status that let the transfer go on.
+    /// The last refusal that did not end the transfer.
     pub(super) refusal: Option<u8>,
     pub(super) statistics: Statistics,
 }
@@ -87,11 +88,11 @@ impl Requester {
             path: Path::new(setup.route_mtu, setup.ip_header),
             session: None,
             unit: None,
-            forsaken: 0,
+            closing: 0,
             hello: None,
             openings: 0,
             requests: Requests::default(),
-            left: Left::default(),
+            unsent: Unsent::default(),
             flow: Flow::new(),
             done: Duration::ZERO,
             authentic: Duration::ZERO,
@@ -101,11 +102,11 @@ impl Requester {
         }
     }
 
-    /// Begins a transfer. What the last one left unanswered may still be on its way, so its session is
+    /// Begins a transfer. If the last one has unanswered requests, they may still be in the network, so its session is
     /// given up.
     pub fn transfer<'a>(&'a mut self, work: Work<'a>, now: Duration) -> Transfer<'a> {
         self.abandon();
-        self.left.add(Piece {
+        self.unsent.add(Piece {
             operation: 0,
             op: work.op(),
             range: 0..work.len(),
@@ -115,16 +116,16 @@ impl Requester {
         Transfer::new(self, work)
     }
 
-    /// Nothing more of what was begun; if some of it may still be on its way, its session is given up.
+    /// Drops all requests. If some were sent, they may still be in the network, so the session is given up.
     pub(super) fn abandon(&mut self) {
         if !self.requests.is_empty() {
-            self.forsake();
+            self.abandon_session();
             self.requests.drain().for_each(drop);
         }
-        self.left = Left::default();
+        self.unsent = Unsent::default();
     }
 
-    /// There is something to do, after some time in which there was nothing.
+    /// Starts the clocks of progress after an idle time.
     pub(super) fn begin(&mut self, now: Duration) {
         self.openings = 0;
         self.done = now;
@@ -133,19 +134,19 @@ impl Requester {
         self.refusal = None;
     }
 
-    /// What the last HELLO said about the lease.
+    /// The reply to the last HELLO, if a session is open.
     #[must_use]
     pub fn session_told(&self) -> Option<&HelloReply> {
         self.session.as_ref().map(|session| &session.told)
     }
 
-    /// Bytes that a packet may have, IP header included, as far as it is proved.
+    /// Proven path MTU in bytes, IP header included; `None`: not proven.
     #[must_use]
     pub fn path_mtu(&self) -> Option<usize> {
         self.path.mtu()
     }
 
-    /// What was done so far.
+    /// The statistics.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         Statistics {
@@ -155,22 +156,22 @@ impl Requester {
         }
     }
 
-    /// Another key. The session may have survived it or not (a rotation, a restart of the node); one HELLO
-    /// that gives it up is right in both cases, because either it closes the session or the old key,
-    /// with all that is on its way under it, is dead.
+    /// Sets another key. The session may have survived the change (a rotation) or not (a restart of the node). A HELLO
+    /// that closes the session is right in both cases: either the server closes it, or the old key is dead with all
+    /// requests that were made with it.
     pub fn set_key(&mut self, key: DataKey, now: Duration) {
         self.key = key;
-        self.forsake();
+        self.abandon_session();
         self.put_back();
         self.doubt = false;
         self.authentic = now;
         self.openings = 0;
     }
 
-    /// A HELLO whose answer nobody waits for, for a client that will not ask any more: it closes the
-    /// session, which makes room for others and ends what is still on its way. `None`: there is none.
-    pub fn farewell(&mut self, now: Duration) -> Option<Transmit<'static>> {
-        self.forsake();
+    /// A HELLO that closes the session of a client that ends; nobody waits for its reply. The server then has room for
+    /// another session and refuses delayed requests of this one. `None`: no session is open.
+    pub fn close_session(&mut self, now: Duration) -> Option<Transmit<'static>> {
+        self.abandon_session();
         let opening = self.opening();
         let shortest = Path::new(0, 0);
         let mut hello = Hello::new(opening, &shortest, now, Duration::ZERO);
@@ -178,10 +179,10 @@ impl Requester {
         let nonce = &mut || next_random(random);
         let (prefix, length) = hello.poll(now, &self.key, nonce)?;
         let payload = &ZEROS[..length];
-        (self.forsaken != 0).then_some(Transmit { prefix, payload })
+        (self.closing != 0).then_some(Transmit { prefix, payload })
     }
 
-    /// What the route takes now, as in [`Setup`].
+    /// Sets MTU and IP header of the route, as in [`Setup`].
     pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
         if self.path.set_route(mtu, ip_header) {
             self.reopen(now);
@@ -192,23 +193,23 @@ impl Requester {
         self.session.is_some()
     }
 
-    /// Nothing left to send, nothing to wait for.
+    /// Whether there is nothing to send and nothing to wait for.
     pub(super) fn is_idle(&self) -> bool {
-        self.left.is_empty() && self.requests.is_empty()
+        self.unsent.is_empty() && self.requests.is_empty()
     }
 
     pub(super) fn ends_at(&self) -> Duration {
         self.done.saturating_add(self.give_up)
     }
 
-    /// From when on it is worth asking whether the coordinates are still right, as long as something is to
-    /// be done; moves on with every authenticated answer.
+    /// The time from which on the client should ask for fresh coordinates, if it has something to do. Every authentic
+    /// reply moves it on.
     #[must_use]
     pub fn doubtful_at(&self) -> Duration {
         self.authentic + if self.doubt { DOUBT } else { SILENCE }
     }
 
-    /// Why nothing was done for so long.
+    /// The failure of a transfer without progress.
     pub(super) fn silence(&self) -> Failure {
         let doubtful = self.doubt;
         let silent = Failure::Silent { doubtful };
@@ -216,7 +217,7 @@ impl Requester {
             .map_or(silent, |status| Failure::Refused { status })
     }
 
-    /// The next time at which something is to be sent.
+    /// The next time at which a datagram is to be sent.
     pub(super) fn due(&self, needs_session: bool) -> Option<Duration> {
         if needs_session && self.session.is_none() {
             self.hello.as_ref().map(|hello| hello.due)
@@ -225,7 +226,7 @@ impl Requester {
         }
     }
 
-    /// Finds out what was lost; the longest row of time-outs of one request.
+    /// Marks lost requests; returns the longest row of time-outs of one request.
     pub(super) fn expire(&mut self, now: Duration) -> u32 {
         let Some((newest, silent)) = self.requests.expire(now) else {
             return 0;
@@ -234,23 +235,23 @@ impl Requester {
         silent
     }
 
-    /// The session is not to be used any more, and the next HELLO says so.
-    fn forsake(&mut self) {
+    /// Stops using the session; the next HELLO closes it.
+    fn abandon_session(&mut self) {
         if let Some(session) = self.session.take() {
-            self.forsaken = session.told.session;
+            self.closing = session.told.session;
         }
         self.hello = None;
     }
 
-    /// Nothing of this is outstanding any more; it will be asked again.
+    /// Gives up all outstanding requests; their pieces are sent again.
     fn put_back(&mut self) {
         let carried = self.requests.drain().map(|request| request.piece);
-        self.left.put_back(carried);
+        self.unsent.put_back(carried);
     }
 
-    /// Opens another session. What is outstanding stays so until that is open: late answers count.
+    /// Opens another session. Outstanding requests stay until the new session is open: late replies count.
     pub(super) fn reopen(&mut self, now: Duration) {
-        self.forsake();
+        self.abandon_session();
         let wait = match self.openings {
             0 | 1 => Duration::ZERO,
             more => REOPEN_PAUSE * (1 << more.min(6)),
@@ -268,7 +269,7 @@ impl Requester {
             service: self.service,
             lease_id: self.lease_id,
             flags: self.flags,
-            forsaken: self.forsaken,
+            closing: self.closing,
         }
     }
 
@@ -283,7 +284,7 @@ impl Requester {
         Some(Transmit { prefix, payload })
     }
 
-    /// A session, by a HELLO whose datagram was `datagram` bytes long.
+    /// A session was opened by a HELLO of `datagram` bytes.
     pub(super) fn opened(&mut self, told: HelloReply, datagram: usize) {
         let path = datagram - DATA_OVERHEAD;
         let most = |told: u32| usize::try_from(told).map_or(path, |told| told.min(path));
@@ -291,7 +292,7 @@ impl Requester {
         self.flow.limit(told.window);
         self.put_back();
         self.hello = None;
-        self.forsaken = 0;
+        self.closing = 0;
         self.openings += 1;
         self.statistics.sessions += 1;
         self.unit = Some(told.unit);
@@ -306,7 +307,7 @@ impl Requester {
         });
     }
 
-    /// The session of this request is closed or confused: nothing is known of the request.
+    /// The session of this request is closed or shared with another client: the result of the request is unknown.
     pub(super) fn session_lost(&mut self, request: &DataHeader, now: Duration) {
         let open = self.session_told().map(|told| told.session);
         if open == Some(request.session()) {
@@ -314,14 +315,14 @@ impl Requester {
         }
     }
 
-    /// Something was done.
+    /// Records progress.
     pub(super) fn progressed(&mut self, now: Duration) {
         self.done = now;
         self.openings = 0;
         self.refusal = None;
     }
 
-    /// Request number `at` was answered: it is a clean sample of the round trip if it was sent once only.
+    /// Request `at` was answered. If it was sent only once, it is a sample of the round-trip time.
     pub(super) fn on_answered(&mut self, at: usize, now: Duration) -> Option<Piece> {
         let request = self.requests.get_mut(at)?;
         let sample = (request.tries == 0).then(|| now.saturating_sub(request.sent));
@@ -335,13 +336,13 @@ impl Requester {
         Some(self.requests.take(at)?.piece)
     }
 
-    /// Answers of memory come in the order in which they were asked for, if none is lost. Those of a disk
-    /// come when it has them, so that one was passed by others says nothing.
+    /// Whether replies come in the order of the requests. Those for memory do, if none is lost. A disk replies in any
+    /// order, so a reply out of order says nothing about losses.
     fn is_answered_in_order(&self) -> bool {
         self.service == DataService::Memory
     }
 
-    /// Request number `at` was not done for want of room: the same again, later and slower.
+    /// Request `at` was refused with BUSY: it is sent again later, and slower.
     pub(super) fn on_busy(&mut self, at: usize, now: Duration) {
         let next = self.requests.next;
         let Some(request) = self.requests.get_mut(at) else {
@@ -353,7 +354,7 @@ impl Requester {
         self.requests.postpone(at, due);
     }
 
-    /// HELLO is a clean sample if there was only one.
+    /// Takes a sample of the round-trip time, if only one HELLO was sent.
     pub(super) fn sample_hello(&mut self, now: Duration) {
         let sent = self.hello.as_ref().and_then(|hello| hello.sent_once);
         if let Some(sent) = sent {
@@ -361,7 +362,7 @@ impl Requester {
         }
     }
 
-    /// A lost request, if there is room to send it again.
+    /// A lost request, if the congestion window allows to send it again.
     pub(super) fn take_lost(&mut self) -> Option<Request> {
         if self.requests.in_flight() >= self.flow.window() {
             return None;
@@ -372,13 +373,13 @@ impl Requester {
         Some(request)
     }
 
-    /// Nonce and piece of a new request, if there is room for one.
+    /// Nonce and piece of a new request, if the congestion window allows one.
     pub(super) fn next_piece(&mut self, now: Duration) -> Option<(u64, Piece)> {
-        if self.requests.in_flight() >= self.flow.window() || self.left.is_empty() {
+        if self.requests.in_flight() >= self.flow.window() || self.unsent.is_empty() {
             return None;
         }
         let session = self.session.as_mut()?;
-        let last = |counter: u32| counter.checked_add(self.left.reserve(&session.sizes));
+        let last = |counter: u32| counter.checked_add(self.unsent.reserve(&session.sizes));
         let counters = session.next.and_then(|next| Some((next, last(next)?)));
         let Some((counter, last)) = counters else {
             self.reopen(now);
@@ -388,18 +389,18 @@ impl Requester {
         if !self.requests.within(counter..=last, window) {
             return None;
         }
-        let piece = self.left.take(&session.sizes)?;
+        let piece = self.unsent.take(&session.sizes)?;
         session.next = counter.checked_add(1);
         let nonce = u64::from(session.told.session) << 32 | u64::from(counter);
         Some((nonce, piece))
     }
 
     pub(super) fn next_ping(&mut self) -> Option<(u64, Piece)> {
-        let piece = self.left.take(&Sizes::NONE)?;
+        let piece = self.unsent.take(&Sizes::NONE)?;
         Some((next_random(&mut self.random), piece))
     }
 
-    /// The request for `piece`: where that is, in the unit of the service, and what it carries.
+    /// Makes the request for `piece`. `extent`: offset and length in units.
     pub(super) fn request(
         &self,
         nonce: u64,
@@ -430,8 +431,8 @@ impl Requester {
         self.requests.send(request, now, due).prefix
     }
 
-    /// Whether a reply to something outstanding was made by who holds the key, and arrived whole. If
-    /// not, it may be a hint.
+    /// Whether a reply to an outstanding request has a valid tag and checksum. A reply without may still be a hint that
+    /// the key is not valid.
     pub(super) fn is_authentic(&mut self, frame: &DataFrame<'_>, now: Duration) -> bool {
         let header = &frame.header;
         let payload = header.has_payload_mac().then_some(frame.payload);
@@ -448,7 +449,7 @@ impl Requester {
     }
 }
 
-/// SplitMix64: as many different numbers as there are.
+/// SplitMix64: every number once in 2^64 calls.
 fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Requests that wait for their answer, in the order in which they were last sent.
+//! The outstanding requests, in the order in which they were last sent.
 
 use alloc::collections::VecDeque;
 use core::{ops::RangeInclusive, time::Duration};
@@ -8,26 +8,26 @@ use fabricbios_wire::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Part, data_fla
 use super::piece::Piece;
 use crate::DataKey;
 
-/// Answers to later requests after which one counts as lost (as TCP's three duplicates).
+/// A request counts as lost after this many replies to later requests (as three duplicate ACKs of TCP).
 const PASSED_MAX: u8 = 3;
 
-/// One request. Its first bytes are kept, so a retry is the same datagram.
+/// One request. Its header and tag are kept, so a retry is the same datagram.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) header: DataHeader,
     pub(super) prefix: [u8; DATA_OVERHEAD],
     pub(super) piece: Piece,
-    /// Which transmission the last one was.
+    /// Number of its last transmission.
     pub(super) transmission: u64,
     pub(super) sent: Duration,
-    /// When it counts as lost.
+    /// Time at which it counts as lost.
     pub(super) due: Duration,
     /// Retries.
     pub(super) tries: u32,
     /// Time-outs in a row.
     pub(super) silent: u32,
     passed: u8,
-    /// Waits for room to be sent again.
+    /// Whether it is lost and waits to be sent again.
     pub(super) lost: bool,
 }
 
@@ -47,7 +47,7 @@ impl Request {
         }
     }
 
-    /// A server that has not all parts of a block forgets the first of them first.
+    /// The smallest counter that must stay in the window of the server: for a part, that of the first part of the block.
     fn oldest_counter(&self) -> u32 {
         let index = self.piece.part.map_or(0, Part::index);
         self.header.counter().saturating_sub(index.into())
@@ -62,7 +62,7 @@ pub(super) fn prefix(header: &DataHeader, key: &DataKey, payload: &[u8]) -> [u8;
     prefix
 }
 
-/// Whether `reply` can be the answer to `request` (section 7), its tag apart.
+/// Whether `reply` can be the answer to `request` (section 7); the tag is not checked here.
 pub(super) fn answers(reply: &DataHeader, request: &DataHeader) -> bool {
     reply.flags == request.flags | data_flags::REPLY
         && (reply.service, reply.op, reply.lease_id)
@@ -76,9 +76,9 @@ pub(super) fn answers(reply: &DataHeader, request: &DataHeader) -> bool {
 pub(super) struct Requests {
     sent: VecDeque<Request>,
     lost: usize,
-    /// No outstanding counter is below this.
+    /// A lower bound of the outstanding counters.
     floor: u32,
-    /// No request is due before this.
+    /// A lower bound of the times at which requests are due.
     due: Duration,
     /// Number of the next transmission.
     pub(super) next: u64,
@@ -93,21 +93,21 @@ impl Requests {
         self.sent.len() - self.lost
     }
 
-    /// Whether any of them is of this operation.
+    /// Whether an outstanding request belongs to this operation.
     pub(super) fn has(&self, operation: u64) -> bool {
         self.sent
             .iter()
             .any(|request| request.piece.operation == operation)
     }
 
-    /// When the next one counts as lost.
+    /// The time at which the next request counts as lost.
     pub(super) fn due(&self) -> Option<Duration> {
         let waiting = self.sent.iter().filter(|request| !request.lost);
         waiting.map(|request| request.due).min()
     }
 
-    /// Whether requests with these counters, the next ones, are within what a server remembers behind which
-    /// nothing is outstanding: a request that falls out of the window could never be answered.
+    /// Whether requests with these counters may be sent now: every outstanding request must stay within the window of the
+    /// server, since a request that falls out of it is never answered.
     pub(super) fn within(&mut self, counters: RangeInclusive<u32>, window: u32) -> bool {
         let (first, last) = counters.into_inner();
         if last.saturating_sub(self.floor) >= window {
@@ -117,7 +117,7 @@ impl Requests {
         last.saturating_sub(self.floor) < window
     }
 
-    /// It goes out now and is due at `due`.
+    /// Records that a request is sent now and counts as lost at `due`.
     pub(super) fn send(&mut self, mut request: Request, now: Duration, due: Duration) -> &Request {
         request.transmission = self.next;
         request.sent = now;
@@ -131,7 +131,7 @@ impl Requests {
         &self.sent[at]
     }
 
-    /// The first that has to be sent again.
+    /// Removes the first request that has to be sent again.
     pub(super) fn take_lost(&mut self) -> Option<Request> {
         if self.lost == 0 {
             return None;
@@ -141,7 +141,7 @@ impl Requests {
         self.sent.remove(at)
     }
 
-    /// Which of them this is the answer to.
+    /// Index of the request that `reply` answers.
     pub(super) fn find(&self, reply: &DataHeader) -> Option<usize> {
         self.sent
             .iter()
@@ -152,7 +152,7 @@ impl Requests {
         self.sent.get_mut(at)
     }
 
-    /// It is to be sent again at `due`.
+    /// Sets the time at which request `at` is sent again.
     pub(super) fn postpone(&mut self, at: usize, due: Duration) {
         if let Some(request) = self.sent.get_mut(at) {
             request.due = due;
@@ -160,15 +160,15 @@ impl Requests {
         }
     }
 
-    /// Answered.
+    /// Removes an answered request.
     pub(super) fn take(&mut self, at: usize) -> Option<Request> {
         let request = self.sent.remove(at)?;
         self.lost -= usize::from(request.lost);
         Some(request)
     }
 
-    /// Number `at` was answered at its first try: those that were sent before it have been passed
-    /// once more. The newest transmission that is lost by that, if any.
+    /// Request `at` was answered at its first transmission, so it has passed all requests that were sent before it.
+    /// Returns the newest transmission that counts as lost because of that, if there is one.
     pub(super) fn passed(&mut self, at: usize) -> Option<u64> {
         let mut newest = None;
         for request in self
@@ -187,7 +187,8 @@ impl Requests {
         newest
     }
 
-    /// Marks what is due as lost: the newest transmission of them, and the longest silence.
+    /// Marks requests that are due as lost. Returns the newest of their transmissions and their largest number of
+    /// time-outs in a row.
     pub(super) fn expire(&mut self, now: Duration) -> Option<(u64, u32)> {
         if now < self.due {
             return None;
@@ -206,7 +207,7 @@ impl Requests {
         found
     }
 
-    /// All of them, given up.
+    /// Removes all requests.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Request> + '_ {
         self.lost = 0;
         self.floor = 0;

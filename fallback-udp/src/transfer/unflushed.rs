@@ -1,26 +1,25 @@
-//! Writes that a power cut of the node would take, and whether one did: NFS's write verifier
+//! The writes that are not flushed, and whether a reboot of the node may have lost some: NFS's write verifier
 //! (RFC 1813, sections 3.3.7 and 3.3.21).
 //!
-//! A FLUSH is done in the session that its answer is for, and no session outlives the run of the machine that
-//! opened it. So it is enough to look at the verifier of each new session.
+//! A FLUSH is answered in the session in which it was sent, and no session survives a reboot of the node. So it is enough
+//! to compare the verifier of each new session.
 
 use super::Failure;
 
-/// What was answered and is not durable yet, as far as one client knows.
+/// The answered writes of one client that are not durable yet.
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
-    /// Of the last session; `None`: there was none.
+    /// Verifier of the last session; `None`: there was none.
     verifier: Option<u64>,
-    /// Requests to write that were answered OK, and how many of them, the first ones, are durable or given up
-    /// for lost.
+    /// Number of writes that were answered OK, and how many of the first of them are durable or reported as lost.
     written: u64,
     settled: u64,
-    /// Times that some were lost, and how many of those a flush has reported.
+    /// Number of losses, and how many of them a flush has reported.
     losses: u64,
     reported: u64,
 }
 
-/// What a flush stands for: everything up to when it was asked for.
+/// The point in the row of writes up to which a flush makes them durable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     written: u64,
@@ -28,12 +27,12 @@ pub(super) struct Mark {
 }
 
 impl Unflushed {
-    /// A request to write was answered OK.
+    /// A write was answered OK.
     pub(super) fn written(&mut self) {
         self.written += 1;
     }
 
-    /// A flush is asked for now.
+    /// The mark of a flush that is submitted now.
     pub(super) fn mark(&self) -> Mark {
         Mark {
             written: self.written,
@@ -41,7 +40,7 @@ impl Unflushed {
         }
     }
 
-    /// A session was opened: under another verifier than the last one, what was not durable may be lost.
+    /// A session was opened. If its verifier differs from the last one, unflushed writes may be lost.
     pub(super) fn opened(&mut self, verifier: u64) {
         let last = self.verifier.replace(verifier);
         let is_another_run = last.is_some_and(|last| last != verifier);
@@ -51,8 +50,8 @@ impl Unflushed {
         }
     }
 
-    /// A flush was answered OK. Of a loss every flush is told that was asked for before one had reported it:
-    /// each of them stands for writes that may be gone.
+    /// A flush was answered OK. A loss is reported by every flush that was submitted before the first report, because each
+    /// of them covers writes that may be lost.
     pub(super) fn flushed(&mut self, mark: Mark) -> Result<(), Failure> {
         self.settled = self.settled.max(mark.written);
         if mark.reported == self.losses {
@@ -62,7 +61,7 @@ impl Unflushed {
         Err(Failure::WritesLost)
     }
 
-    /// Whether a flush would change nothing, and say nothing.
+    /// Whether a flush would have nothing to do and nothing to report.
     pub(super) fn is_empty(&self) -> bool {
         self.settled == self.written && self.reported == self.losses
     }

@@ -1,4 +1,4 @@
-//! What a transfer is to do, and how its requests look.
+//! The work of a transfer and the content of its requests.
 
 use core::ops::Range;
 
@@ -6,31 +6,31 @@ use fabricbios_wire::{DataOp, DataStatus, HelloReply};
 
 use super::Failure;
 
-/// What to do. Offsets count from the start of the lease.
+/// The work of a transfer. Offsets count bytes from the start of the lease.
 #[derive(Debug)]
 pub enum Work<'a> {
     /// Open a session, if there is none.
     Hello,
-    /// Get an answer.
+    /// One PING.
     Ping,
-    /// Bytes out of the lease.
+    /// Read bytes.
     Read {
-        /// Of the first byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// As many as fit. After a failure some are new and some are not.
+        /// Room for the bytes. After a failure only some of them may have been read.
         into: &'a mut [u8],
     },
-    /// Bytes into the lease.
+    /// Write bytes.
     Write {
-        /// Of the first byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// All of it.
+        /// The bytes.
         from: &'a [u8],
     },
 }
 
 impl<'a> Work<'a> {
-    /// What its requests cover: bytes; for PING the one request itself.
+    /// Length of the work in bytes; 1 for PING, which is one request.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Hello => 0,
@@ -53,7 +53,7 @@ impl<'a> Work<'a> {
         !matches!(self, Self::Ping)
     }
 
-    /// Whether the lease is such that it can be done.
+    /// Checks the work against the lease.
     pub(super) fn is_allowed(&self, lease: &HelloReply) -> Result<(), Failure> {
         let (offset, writes) = match self {
             Self::Hello | Self::Ping => return Ok(()),
@@ -82,7 +82,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What a request for `range` carries.
+    /// The payload of a request for `range`.
     pub(super) fn payload(&self, range: &Range<usize>) -> &'a [u8] {
         match self {
             Self::Write { from, .. } => {
@@ -93,7 +93,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Takes what an OK brought for `range`, which is as long as that.
+    /// Stores the payload of a reply for `range`; both have the same length.
     pub(super) fn take(&mut self, range: &Range<usize>, payload: &[u8]) {
         if let Self::Read { into, .. } = self {
             into[range.clone()].copy_from_slice(payload);

@@ -4,7 +4,7 @@ mod server;
 
 use std::{collections::HashMap, time::Duration};
 
-use fabricbios_fallback_udp::transfer::{Asks, Blocks, Failure, Finished, Operation, Setup};
+use fabricbios_fallback_udp::transfer::{Blocks, Driven, Failure, Finished, Operation, Setup};
 use fabricbios_wire::LeaseId;
 
 use crate::air::{Air, Network};

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
-use fabricbios_fallback_udp::{Coordinates, FbmuBackend, FbmuConfig};
+use fabricbios_fallback_udp::{Coordinates, FbmuConfig, FbmuPath};
 use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Placement, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
@@ -17,7 +17,7 @@ const LEASE_ID: LeaseId = LeaseId(0x1ea5e);
 
 pub(crate) struct Node {
     arena: Arc<Arena>,
-    backend: Option<FbmuBackend>,
+    backend: Option<FbmuPath>,
     binding: Binding,
     generation: Generation,
     address: SocketAddr,
@@ -44,7 +44,7 @@ impl Node {
             arena: Arc::clone(&self.arena),
             ops_per_second: FbmuConfig::OPS_PER_SECOND,
         };
-        let backend = FbmuBackend::open(config).unwrap();
+        let backend = FbmuPath::open(config).unwrap();
         self.address = backend.local_addr();
         let order = BindOrder::new(
             self.tag(),
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    fn backend(&self) -> &FbmuBackend {
+    fn backend(&self) -> &FbmuPath {
         self.backend.as_ref().unwrap()
     }
 

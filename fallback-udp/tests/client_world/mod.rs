@@ -12,7 +12,7 @@ use std::{
 
 use fabricbios_fallback_udp::{
     DataKey, Rate,
-    transfer::{Asks, Failure, Requester, Setup, Transfer, Work},
+    transfer::{Driven, Failure, Requester, Setup, Transfer, Work},
 };
 use fabricbios_wire::{DataFrame, DataStatus, LeaseId};
 

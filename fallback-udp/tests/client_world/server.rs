@@ -3,8 +3,8 @@
 use std::{cell::RefCell, net::IpAddr, time::Duration};
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, Space, Standing, Store, StoreFailed, answer,
-    open, unauthenticated,
+    AccessState, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space, Store,
+    StoreFailed, answer, open, unauthenticated,
 };
 use fabricbios_wire::{DATAGRAM_MAX, DataService, DpKey};
 
@@ -23,8 +23,8 @@ pub(crate) struct Server {
 
 struct Lease {
     memory: Memory,
-    desk: RefCell<Desk>,
-    standing: Standing,
+    sessions: RefCell<SessionState>,
+    state: AccessState,
 }
 
 struct Memory(RefCell<Vec<u8>>);
@@ -47,11 +47,11 @@ impl Store for Memory {
     }
 }
 
-impl Leased for Lease {
+impl ServedLease for Lease {
     type Space = Memory;
 
-    fn standing(&self) -> Standing {
-        self.standing
+    fn state(&self) -> AccessState {
+        self.state
     }
 
     fn deadline(&self) -> Duration {
@@ -62,8 +62,8 @@ impl Leased for Lease {
         &self.memory
     }
 
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk.borrow_mut())
+    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
+        work(&mut self.sessions.borrow_mut())
     }
 }
 
@@ -71,8 +71,8 @@ impl Server {
     pub(crate) fn new(lease_len: usize) -> Self {
         let lease = Lease {
             memory: Memory(RefCell::new(vec![0; lease_len])),
-            desk: RefCell::new(desk()),
-            standing: Standing::Live,
+            sessions: RefCell::new(sessions()),
+            state: AccessState::Live,
         };
         Self {
             lease,
@@ -97,7 +97,7 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         self.number += 1;
         self.keys = Keys::new(key(self.number));
-        *self.lease.desk.borrow_mut() = desk();
+        *self.lease.sessions.borrow_mut() = sessions();
     }
 
     /// The old key goes on working until the next rotation.
@@ -107,11 +107,11 @@ impl Server {
     }
 
     pub(crate) fn end(&mut self) {
-        self.lease.standing = Standing::Over;
+        self.lease.state = AccessState::Over;
     }
 
     pub(crate) fn limit(&mut self, rate: Rate) {
-        *self.lease.desk.borrow_mut() = Desk::new(rate);
+        *self.lease.sessions.borrow_mut() = SessionState::new(rate);
     }
 
     pub(crate) fn answer(
@@ -126,7 +126,7 @@ impl Server {
             Opened::Refused(header) => header,
             Opened::Frame(frame) if frame.header.lease_id != LEASE_ID => frame.header,
             Opened::Frame(frame) => {
-                let asked = Asked {
+                let asked = Request {
                     frame: &frame,
                     source,
                     now,
@@ -142,6 +142,6 @@ impl Server {
     }
 }
 
-fn desk() -> Desk {
-    Desk::new(Rate::new(1_000_000, 1_000_000))
+fn sessions() -> SessionState {
+    SessionState::new(Rate::new(1_000_000, 1_000_000))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabricbios_fallback_udp::{
-    Asked, Begin, Io, Opened, Pending, Standing, StoreFailed, begin, finish, open,
+    AccessState, Begin, Io, Opened, Pending, Request, StoreFailed, begin, finish, open,
 };
 use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, Part,
@@ -28,7 +28,7 @@ impl Later {
         let Opened::Frame(frame) = open(DataService::Block, datagram) else {
             panic!("no frame");
         };
-        let asked = Asked {
+        let asked = Request {
             frame: &frame,
             source: self.0.source.get(),
             now: self.0.now.get(),
@@ -168,8 +168,8 @@ fn a_read_is_done_again_with_the_bytes_of_now_and_only_for_its_own_address() {
 fn what_ends_while_a_request_waits_takes_its_answer_away() {
     type End = fn(&mut World);
     let ends: [End; 4] = [
-        |world| world.lease.standing.set(Standing::Over),
-        |world| world.lease.standing.set(Standing::Fenced),
+        |world| world.lease.state.set(AccessState::Over),
+        |world| world.lease.state.set(AccessState::Fenced),
         |world| world.now.set(DEADLINE),
         |world| {
             world.keys.rotate(key(1));

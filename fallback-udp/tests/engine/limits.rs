@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use fabricbios_fallback_udp::{Desk, Rate};
+use fabricbios_fallback_udp::{Rate, SessionState};
 use fabricbios_wire::{DataOp, DataStatus, HelloReply};
 
 use crate::world::{Back, World, seal};
@@ -10,7 +10,7 @@ use crate::world::{Back, World, seal};
 /// Requests of a lease: 10 a second, 3 at once.
 fn slow() -> World {
     let mut world = World::new();
-    world.lease.desk = RefCell::new(Desk::new(Rate::new(10, 3)));
+    world.lease.sessions = RefCell::new(SessionState::new(Rate::new(10, 3)));
     world
 }
 

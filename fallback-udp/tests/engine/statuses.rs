@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricbios_fallback_udp::Standing;
+use fabricbios_fallback_udp::AccessState;
 use fabricbios_wire::{DataHeader, DataOp, DataService, DataStatus, data_flags};
 
 use crate::world::{Back, DEADLINE, LENGTH, World, as_it_is, key, nonce, seal};
@@ -66,13 +66,13 @@ fn a_lease_is_over_at_its_deadline_to_the_nanosecond() {
 
 #[test]
 fn an_ended_lease_says_how_it_ended_to_every_operation() {
-    for (standing, status) in [
-        (Standing::Over, DataStatus::NoLease),
-        (Standing::Fenced, DataStatus::Fenced),
+    for (state, status) in [
+        (AccessState::Over, DataStatus::NoLease),
+        (AccessState::Fenced, DataStatus::Fenced),
     ] {
         let world = World::new();
         let session = world.session();
-        world.lease.standing.set(standing);
+        world.lease.state.set(state);
         let ping = seal(world.header(DataOp::Ping, 0, 0, 0), &[]);
         let frames = [
             world.write(session, 1, 0, b"x"),
@@ -90,7 +90,7 @@ fn an_ended_lease_says_how_it_ended_to_every_operation() {
 #[test]
 fn a_fence_is_told_also_after_the_deadline() {
     let world = World::new();
-    world.lease.standing.set(Standing::Fenced);
+    world.lease.state.set(AccessState::Fenced);
     world.now.set(DEADLINE);
     assert_eq!(world.status(&world.hello_frame(1, 0)), DataStatus::Fenced);
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{
-    Asked, DataKey, Desk, Keys, Leased, Opened, Rate, Space, Standing, Store, StoreFailed, answer,
-    crc32c, open, unauthenticated,
+    AccessState, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space, Store,
+    StoreFailed, answer, crc32c, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey, HelloReply,
@@ -31,9 +31,9 @@ pub(crate) struct World {
 }
 
 pub(crate) struct Lease {
-    pub(crate) standing: Cell<Standing>,
+    pub(crate) state: Cell<AccessState>,
     pub(crate) deadline: Cell<Duration>,
-    pub(crate) desk: RefCell<Desk>,
+    pub(crate) sessions: RefCell<SessionState>,
     pub(crate) memory: Memory,
 }
 
@@ -72,9 +72,9 @@ impl World {
             service,
             keys: Keys::new(key(0)),
             lease: Lease {
-                standing: Cell::new(Standing::Live),
+                state: Cell::new(AccessState::Live),
                 deadline: Cell::new(DEADLINE),
-                desk: RefCell::new(Desk::new(Rate::new(1_000_000, 1_000_000))),
+                sessions: RefCell::new(SessionState::new(Rate::new(1_000_000, 1_000_000))),
                 memory,
             },
             now: Cell::new(Duration::from_secs(1000)),
@@ -90,7 +90,7 @@ impl World {
             Opened::Nothing => return None,
             Opened::Refused(header) => unauthenticated(&header, &mut reply),
             Opened::Frame(frame) => {
-                let asked = Asked {
+                let asked = Request {
                     frame: &frame,
                     source: self.source.get(),
                     now: self.now.get(),
@@ -208,11 +208,11 @@ impl World {
     }
 }
 
-impl Leased for Lease {
+impl ServedLease for Lease {
     type Space = Memory;
 
-    fn standing(&self) -> Standing {
-        self.standing.get()
+    fn state(&self) -> AccessState {
+        self.state.get()
     }
 
     fn deadline(&self) -> Duration {
@@ -223,8 +223,8 @@ impl Leased for Lease {
         &self.memory
     }
 
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk.borrow_mut())
+    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
+        work(&mut self.sessions.borrow_mut())
     }
 }
 

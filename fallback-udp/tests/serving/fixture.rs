@@ -15,7 +15,7 @@ use fabricbios_contract::{
     DataPath, Provider, Store,
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
-use fabricbios_fallback_udp::{FbmuBackend, FbmuConfig};
+use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 use nix::time::{ClockId, clock_gettime};
@@ -28,7 +28,7 @@ pub(crate) const RESOURCE: ResourceId = ResourceId(7);
 
 pub(crate) struct Fixture {
     pub(crate) arena: Arc<Arena>,
-    pub(crate) udp: Arc<FbmuBackend>,
+    pub(crate) udp: Arc<FbmuPath>,
     pub(crate) backend: Provider,
     serving: JoinHandle<std::io::Result<()>>,
 }
@@ -45,7 +45,7 @@ impl Fixture {
 
     pub(crate) fn with(config: FbmuConfig) -> Self {
         let arena = Arc::clone(&config.arena);
-        let udp = Arc::new(FbmuBackend::open(config).unwrap());
+        let udp = Arc::new(FbmuPath::open(config).unwrap());
         let (here, there) = UnixStream::pair().unwrap();
         let path: Arc<dyn DataPath> = udp.clone();
         let serving = thread::spawn(move || serve_path(there, &path));

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use fabricbios_fallback_udp::FbmuBackend;
+use fabricbios_fallback_udp::FbmuPath;
 use fabricbios_wire::LeaseId;
 
 use crate::{
@@ -54,9 +54,9 @@ fn a_port_in_use_is_an_error_that_says_so() {
     let first = Fixture::new();
     let mut second = config(Arc::clone(&first.arena));
     second.listen = first.udp.local_addr();
-    let error = FbmuBackend::open(second.clone()).unwrap_err().to_string();
+    let error = FbmuPath::open(second.clone()).unwrap_err().to_string();
     assert!(error.contains(&second.listen.to_string()), "{error}");
     assert!(error.contains("another program has the port"), "{error}");
     first.close();
-    FbmuBackend::open(second).expect("the port is free again");
+    FbmuPath::open(second).expect("the port is free again");
 }

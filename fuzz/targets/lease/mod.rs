@@ -2,48 +2,48 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use fabricbios_fallback_udp::{Desk, Leased, Rate, Space, Standing};
+use fabricbios_fallback_udp::{AccessState, Rate, ServedLease, SessionState, Space};
 
 use crate::script::Script;
 
 pub struct Lease<S> {
-    pub standing: Standing,
+    pub state: AccessState,
     pub deadline: Duration,
     pub space: S,
-    desk: RefCell<Desk>,
+    sessions: RefCell<SessionState>,
 }
 
 impl<S> Lease<S> {
     pub fn new(space: S) -> Self {
         Self {
-            standing: Standing::Live,
+            state: AccessState::Live,
             deadline: Duration::from_secs(60),
             space,
-            desk: RefCell::new(Desk::new(Rate::new(1000, 200))),
+            sessions: RefCell::new(SessionState::new(Rate::new(1000, 200))),
         }
     }
 
     /// An end is for ever.
     pub fn stand(&mut self, script: &mut Script<'_>) {
-        if self.standing == Standing::Live {
-            self.standing = match script.byte() {
-                Some(255) => Standing::Over,
-                Some(254) => Standing::Fenced,
-                _ => Standing::Live,
+        if self.state == AccessState::Live {
+            self.state = match script.byte() {
+                Some(255) => AccessState::Over,
+                Some(254) => AccessState::Fenced,
+                _ => AccessState::Live,
             };
         }
     }
 
     pub fn is_over(&self, now: Duration) -> bool {
-        self.standing != Standing::Live || self.deadline <= now
+        self.state != AccessState::Live || self.deadline <= now
     }
 }
 
-impl<S: Space> Leased for Lease<S> {
+impl<S: Space> ServedLease for Lease<S> {
     type Space = S;
 
-    fn standing(&self) -> Standing {
-        self.standing
+    fn state(&self) -> AccessState {
+        self.state
     }
 
     fn deadline(&self) -> Duration {
@@ -54,7 +54,7 @@ impl<S: Space> Leased for Lease<S> {
         &self.space
     }
 
-    fn at_desk<R>(&self, work: impl FnOnce(&mut Desk) -> R) -> R {
-        work(&mut self.desk.borrow_mut())
+    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
+        work(&mut self.sessions.borrow_mut())
     }
 }

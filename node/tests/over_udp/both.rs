@@ -6,7 +6,7 @@ use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_client::Error;
 use fabricbios_contract::Provider;
 use fabricbios_control::Fabric;
-use fabricbios_fallback_udp::{ClientError, FbmuBackend, FbmuConfig};
+use fabricbios_fallback_udp::{ClientError, FbmuConfig, FbmuPath};
 use fabricbios_node::{memory, past::Past, providers::Opened};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
@@ -20,7 +20,7 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now());
     let arena = Arena::open(&Source::default(), ARENA_BYTES).expect("an arena");
     let arena = Arc::new(arena);
-    let udp = FbmuBackend::open(FbmuConfig {
+    let udp = FbmuPath::open(FbmuConfig {
         listen: "127.0.0.1:0".parse().expect("an address"),
         workers: None,
         arena: arena.clone(),

@@ -1,4 +1,4 @@
-//! What the kernel tells about a block device, and who has it.
+//! The properties and the users of a block device, as the kernel reports them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::dm::DeviceNumber;
 
-/// The unit of sizes in sysfs, whatever the device's own blocks are.
+/// The unit of sizes in sysfs, which does not depend on the block size of the device.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// A disk, or a partition of one.
@@ -17,11 +17,11 @@ pub(crate) const SECTOR_BYTES: u64 = 512;
 pub(crate) struct BlockDevice {
     pub(crate) path: PathBuf,
     pub(crate) number: DeviceNumber,
-    /// The kernel's name, such as `sda1`.
+    /// Name in the kernel, such as `sda1`.
     pub(crate) name: String,
     /// Its directory in sysfs.
     own: Tree,
-    /// The disk's, which is the same unless it is a partition.
+    /// Directory of the disk in sysfs; another one only for a partition.
     disk: Tree,
 }
 
@@ -44,7 +44,7 @@ impl BlockDevice {
         })
     }
 
-    /// Bytes that it has now.
+    /// Current size in bytes.
     pub(crate) fn bytes(&self) -> Result<u64, String> {
         let sectors: u64 = self
             .own
@@ -53,7 +53,7 @@ impl BlockDevice {
         Ok(sectors.saturating_mul(SECTOR_BYTES))
     }
 
-    /// Whether there is still this device under the name.
+    /// Whether the name still belongs to this device.
     pub(crate) fn is_there(&self) -> Result<(), String> {
         let metadata = fs::metadata(&self.path).map_err(|error| error.to_string())?;
         if DeviceNumber::of(metadata.rdev()) != self.number {
@@ -65,7 +65,7 @@ impl BlockDevice {
         }
     }
 
-    /// Bytes of a block that it reads and writes as a whole.
+    /// Block size in bytes.
     pub(crate) fn logical_block_bytes(&self) -> Result<u32, String> {
         let read = self.disk.read_as("queue/logical_block_size");
         read.map_err(|error| error.to_string())
@@ -83,7 +83,7 @@ impl BlockDevice {
             .is_ok_and(|flag| flag != 0)
     }
 
-    /// Partitions that the kernel has found on it.
+    /// Partitions of the device.
     pub(crate) fn partitions(&self) -> Vec<String> {
         let names = self.own.list("").unwrap_or_default().into_iter();
         let is_partition = |name: &String| self.own.exists(format!("{name}/partition"));
@@ -92,7 +92,7 @@ impl BlockDevice {
             .collect()
     }
 
-    /// Devices that are made of it, each with its device-mapper UUID if it has one.
+    /// Devices on top of the device, each with its device-mapper UUID if it has one.
     pub(crate) fn holders(&self) -> Vec<(String, Option<String>)> {
         let names = self.own.list("holders").unwrap_or_default().into_iter();
         let uuid = |name: &String| {
@@ -103,7 +103,7 @@ impl BlockDevice {
         names.map(|name| (name.clone(), uuid(&name))).collect()
     }
 
-    /// Where it is mounted, or that it is swap.
+    /// The mount point, or `swap`.
     pub(crate) fn used_as(&self) -> Option<String> {
         let swaps = Tree::new("/proc").read("swaps").unwrap_or_default();
         let mount = mounted_at(&mounts(), self.number, &self.path);
@@ -113,8 +113,7 @@ impl BlockDevice {
         })
     }
 
-    /// The same number wherever the device is attached, if it has a name of its own; for devices that
-    /// nothing can be written on.
+    /// An identity from the serial name of the device, the same wherever it is attached; for read-only devices.
     pub(crate) fn fingerprint(&self) -> [u8; 16] {
         let words = [
             "wwid",
@@ -137,7 +136,7 @@ impl BlockDevice {
     }
 }
 
-/// Some file systems have a number of their own, so that only the name tells.
+/// Some file systems use other device numbers, so the name is compared too.
 fn mounted_at(mounts: &[Mount], number: DeviceNumber, path: &Path) -> Option<PathBuf> {
     let number = number.to_string();
     let is_it = |mount: &&Mount| mount.number == *number || mount.source == path;

@@ -1,4 +1,4 @@
-//! Device-mapper, as far as a pool needs it: devices of one linear target
+//! The calls of device-mapper that a pool needs: devices with one linear target
 //! (`docs/decisions/0007-device-mapper-by-hand.md`).
 
 mod encoding;
@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 const CONTROL: &str = "/dev/mapper/control";
 const ROOM_BYTES: usize = 16 << 10;
 const ROOM_BYTES_MAX: usize = 16 << 20;
-/// udev opens what it hears of, and has closed it again after this; nothing tells when.
+/// udev opens every new device for a moment; no event reports when it has closed it, so a removal is tried this long.
 const BUSY_TRIES: u32 = 40;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A way to ask.
+/// The open control device.
 #[derive(Debug)]
 pub(crate) struct Control(File);
 
-/// A device that there is to be: a stretch of another.
+/// A device to make: an extent of another device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slice {
     pub(crate) name: String,
@@ -34,12 +34,12 @@ pub(crate) struct Slice {
     pub(crate) read_only: bool,
 }
 
-/// A device that there is.
+/// An existing device.
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub(crate) uuid: String,
     pub(crate) number: DeviceNumber,
-    /// It has a table in use, so that it may have been written to.
+    /// Whether it has an active table, so that it may have been written to.
     pub(crate) is_active: bool,
 }
 
@@ -51,7 +51,7 @@ impl Control {
         })
     }
 
-    /// Every device whose name starts so.
+    /// All devices whose names start with this prefix.
     pub(crate) fn devices(&self, name_start: &str) -> Result<Vec<Device>, String> {
         let answer = self.ask(Command::ListDevices, &Request::default());
         let answer = answer.map_err(|error| format!("device-mapper: list: {error}"))?;
@@ -67,8 +67,8 @@ impl Control {
         Ok(devices)
     }
 
-    /// The device of this UUID, if there is one. Like the other questions, it is answered from memory
-    /// (`__dev_status`, drivers/md/dm-ioctl.c), also of a device that is suspended.
+    /// The device with this UUID, if there is one. The kernel answers this and the other queries from memory (`__dev_status`,
+    /// drivers/md/dm-ioctl.c), also for a suspended device.
     pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, String> {
         self.device(&by_uuid(uuid))
     }
@@ -88,7 +88,7 @@ impl Control {
         }
     }
 
-    /// The table in use.
+    /// The active table.
     pub(crate) fn table(&self, uuid: &str) -> Result<Vec<Target>, String> {
         let request = Request {
             flags: STATUS_TABLE,
@@ -100,8 +100,8 @@ impl Control {
         targets.ok_or_else(|| format!("device-mapper: table {uuid}: the answer makes no sense"))
     }
 
-    /// Makes a device of one target; or leaves none behind. The kernel opens the device below, and may wait
-    /// for it.
+    /// Makes a device with one target; a failure leaves none behind. The kernel opens the underlying device and may wait for
+    /// it.
     pub(crate) fn make(&self, slice: &Slice) -> Result<(), String> {
         let Slice {
             name,
@@ -145,7 +145,7 @@ impl Control {
         Ok(())
     }
 
-    /// Removes a device, if it is there; waits a little for whoever looks at it.
+    /// Removes a device, if it exists; waits a little while another program has it open.
     pub(crate) fn remove_patiently(&self, uuid: &str) -> Result<(), String> {
         let request = Request {
             event: HANDS_OFF,
@@ -165,7 +165,7 @@ impl Control {
         Ok(())
     }
 
-    /// Asks with more and more room, until the answer fits.
+    /// Repeats a query with a larger buffer until the answer fits.
     fn ask(&self, command: Command, request: &Request<'_>) -> io::Result<Vec<u8>> {
         let mut room = ROOM_BYTES;
         loop {

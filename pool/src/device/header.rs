@@ -1,8 +1,8 @@
-//! The first bytes of a raw device that is a pool: which pool it is, whose, what of it was never given out,
-//! and how much its node had given out when it was last written.
+//! The header of a raw device that is a pool: identity, node, the start of the unwritten bytes, and the number of the latest
+//! grant.
 //!
-//! Two copies, written in turns, each with a sum over its bytes: a write that is torn leaves the other. What
-//! tools look for to tell what a disk has on it stands at other places, and is zeroed when the pool is made.
+//! There are two copies, written in turns, each with a hash: a torn write leaves the other copy. The signatures that tools look
+//! for on a disk are at other places, and are zeroed when the pool is made.
 //!
 //! | byte | what |
 //! |---:|---|
@@ -11,7 +11,7 @@
 //! | 24 | sequence: the copy with the higher one counts |
 //! | 32 | identity |
 //! | 48 | node |
-//! | 80 | `virgin_from` |
+//! | 80 | `unwritten_from` |
 //! | 88 | `grants` |
 //! | 96 | SHA-256 of the bytes before |
 //!
@@ -21,9 +21,9 @@ use fabricbios_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Bytes of a copy: a block of any device that is taken.
+/// Size of a copy: at least a block of any supported device.
 pub(crate) const BYTES: usize = 4096;
-/// Where the copies are, bytes from the start of the device.
+/// Offsets of the copies on the device.
 pub(crate) const PLACES: [u64; 2] = [0, 512 << 10];
 
 const MAGIC: &[u8; 16] = b"FABRICBIOS POOL\0";
@@ -36,9 +36,9 @@ pub(crate) struct Header {
     pub(crate) sequence: u64,
     pub(crate) identity: [u8; 16],
     pub(crate) node: NodeId,
-    /// Bytes of the data area from here on hold whatever was there before the pool.
-    pub(crate) virgin_from: u64,
-    /// The node's number of the latest grant: a node that knows of fewer has forgotten some.
+    /// From this offset of the data area on, bytes hold data from before the pool.
+    pub(crate) unwritten_from: u64,
+    /// Number of the latest grant of the node: a node with a smaller number has forgotten leases.
     pub(crate) grants: u64,
 }
 
@@ -50,14 +50,14 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.identity);
         bytes[48..80].copy_from_slice(&self.node.0);
-        bytes[80..88].copy_from_slice(&self.virgin_from.to_le_bytes());
+        bytes[80..88].copy_from_slice(&self.unwritten_from.to_le_bytes());
         bytes[88..96].copy_from_slice(&self.grants.to_le_bytes());
         let sum = Sha256::digest(&bytes[..SUM_AT]);
         bytes[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
         bytes
     }
 
-    /// None where there is no header; an error where there is one that cannot be read.
+    /// Parses a copy. `None`: there is no header. `Err`: the header is damaged.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
         if bytes.get(..16) != Some(MAGIC) {
             return Ok(None);
@@ -77,12 +77,12 @@ impl Header {
             sequence: number(24),
             identity: part(32, 16).try_into().unwrap_or_default(),
             node: NodeId(part(48, 32).try_into().unwrap_or_default()),
-            virgin_from: number(80),
+            unwritten_from: number(80),
             grants: number(88),
         }))
     }
 
-    /// The one that counts of two copies.
+    /// The valid copy with the higher sequence.
     pub(crate) fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, String> {
         let [first, second] = copies.map(Self::decode);
         match (first, second) {
@@ -95,7 +95,7 @@ impl Header {
         }
     }
 
-    /// Where the copy of this sequence belongs: never over the one before it.
+    /// Offset of the copy with this sequence, never that of the copy before.
     pub(crate) fn place(&self) -> u64 {
         PLACES[usize::from(self.sequence % 2 == 1)]
     }
@@ -111,7 +111,7 @@ mod tests {
             sequence,
             identity: [7; 16],
             node: NodeId([9; 32]),
-            virgin_from: sequence << 20,
+            unwritten_from: sequence << 20,
             grants: sequence,
         }
     }
@@ -163,8 +163,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(sequence: u64, identity: [u8; 16], node: [u8; 32], virgin_from: u64, grants: u64) {
-            let header = Header { sequence, identity, node: NodeId(node), virgin_from, grants };
+        fn what_is_written_is_read(sequence: u64, identity: [u8; 16], node: [u8; 32], unwritten_from: u64, grants: u64) {
+            let header = Header { sequence, identity, node: NodeId(node), unwritten_from, grants };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(Some(header)));
         }
 

@@ -1,4 +1,4 @@
-//! What is on record of a device, in memory and in its header.
+//! The record of a device, in memory and in its header.
 
 use std::fs::File;
 use std::io;
@@ -8,30 +8,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fabricbios_lease::Extent;
 
 use super::header::Header;
-use super::virgin::Virgin;
+use super::unwritten::Unwritten;
 
-/// Has a header on the device when it returns.
+/// Writes a header; it is on the device when this returns.
 pub(super) type Put<'a> = &'a dyn Fn(&Header) -> Result<(), String>;
 
-/// The header as it was written last, and what was given out since.
+/// The last written header, and the changes since.
 #[derive(Debug)]
-pub(super) struct Record(Mutex<(Header, Virgin)>);
+pub(super) struct Record(Mutex<(Header, Unwritten)>);
 
 impl Record {
     pub(super) fn new(header: Header) -> Self {
-        let virgin = Virgin::new(header.virgin_from);
-        Self(Mutex::new((header, virgin)))
+        let unwritten = Unwritten::new(header.unwritten_from);
+        Self(Mutex::new((header, unwritten)))
     }
 
-    pub(super) fn virgin_within(&self, extent: Extent) -> Vec<Extent> {
+    pub(super) fn unwritten_within(&self, extent: Extent) -> Vec<Extent> {
         self.lock().1.within(extent)
     }
 
-    /// `extent` is zeros now, durably.
+    /// Records that `extent` is zeros now, durably.
     pub(super) fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), String> {
-        let (header, virgin) = &mut *self.lock();
-        virgin.touch(extent);
-        write(put, header, virgin)
+        let (header, unwritten) = &mut *self.lock();
+        unwritten.touch(extent);
+        write(put, header, unwritten)
     }
 
     /// The number of the latest grant.
@@ -39,7 +39,7 @@ impl Record {
         self.lock().0.grants
     }
 
-    /// Grant `number` is made. Never counts backwards.
+    /// Records grant `number`. Never counts backwards.
     pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), String> {
         let (header, _) = &mut *self.lock();
         if number <= header.grants {
@@ -55,31 +55,31 @@ impl Record {
         )
     }
 
-    /// Everything counts as never given out.
+    /// Marks all bytes as unwritten.
     pub(super) fn forget(&self, put: Put<'_>) -> Result<(), String> {
-        let (header, virgin) = &mut *self.lock();
-        *virgin = Virgin::new(0);
-        write(put, header, virgin)
+        let (header, unwritten) = &mut *self.lock();
+        *unwritten = Unwritten::new(0);
+        write(put, header, unwritten)
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Header, Virgin)> {
+    fn lock(&self) -> MutexGuard<'_, (Header, Unwritten)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Only if something has changed.
-fn write(put: Put<'_>, header: &mut Header, virgin: &Virgin) -> Result<(), String> {
-    if header.virgin_from == virgin.from() {
+/// Writes the header if it has changed.
+fn write(put: Put<'_>, header: &mut Header, unwritten: &Unwritten) -> Result<(), String> {
+    if header.unwritten_from == unwritten.from() {
         return Ok(());
     }
     let next = Header {
-        virgin_from: virgin.from(),
+        unwritten_from: unwritten.from(),
         ..header.clone()
     };
     replace(put, header, next)
 }
 
-/// One that fails is written at the same place again, so that the copy that counts stays whole.
+/// After a failure the next header is written to the same place, so that the valid copy stays whole.
 fn replace(put: Put<'_>, header: &mut Header, next: Header) -> Result<(), String> {
     let next = Header {
         sequence: header.sequence.wrapping_add(1),
@@ -90,7 +90,7 @@ fn replace(put: Put<'_>, header: &mut Header, next: Header) -> Result<(), String
     Ok(())
 }
 
-/// Returns when it is on the device.
+/// Returns when the header is on the device.
 pub(crate) fn put(device: &File, header: &Header) -> io::Result<()> {
     device.write_all_at(&header.encode(), header.place())?;
     device.sync_all()
@@ -109,7 +109,7 @@ mod tests {
             sequence: 1,
             identity: [1; 16],
             node: NodeId([2; 32]),
-            virgin_from: 0,
+            unwritten_from: 0,
             grants: 0,
         };
         put(&device, &header).unwrap();
@@ -136,11 +136,11 @@ mod tests {
         let extent = |offset, length| Extent { offset, length };
         record.touch(&onto(&device), extent(0, 10)).unwrap();
         record.touch(&onto(&device), extent(20, 10)).unwrap();
-        assert_eq!(stored(&device).virgin_from, 10);
-        assert_eq!(record.virgin_within(extent(0, 30)), [extent(10, 10)]);
+        assert_eq!(stored(&device).unwritten_from, 10);
+        assert_eq!(record.unwritten_within(extent(0, 30)), [extent(10, 10)]);
         record.forget(&onto(&device)).unwrap();
-        assert_eq!(stored(&device).virgin_from, 0);
-        assert_eq!(record.virgin_within(extent(0, 30)), [extent(0, 30)]);
+        assert_eq!(stored(&device).unwritten_from, 0);
+        assert_eq!(record.unwritten_within(extent(0, 30)), [extent(0, 30)]);
         assert_eq!(stored(&device).sequence, 3);
     }
 

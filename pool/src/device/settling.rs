@@ -1,4 +1,4 @@
-//! The header of a device that becomes a pool, or is one.
+//! Reads the header of a device, or makes a pool of the device.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use super::signature;
 use super::taking::{BLOCK_BYTES, capacity, refuse_used};
 use crate::PoolConfig;
 
-/// The header that it has; one that cannot be read counts as none where that is forced.
+/// Reads the header; with force, a damaged one counts as none.
 pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<Header>, String> {
     read_header(file).or_else(|why| match config.force {
         true => {
@@ -27,7 +27,7 @@ pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<He
     })
 }
 
-/// The header of the pool that it is, or becomes now.
+/// The header of the pool, which is made now if there is none.
 pub(super) fn settle(
     config: &PoolConfig,
     device: &BlockDevice,
@@ -61,7 +61,7 @@ pub(super) fn read_header(file: &File) -> Result<Option<Header>, String> {
     let mut copies = [[0; header::BYTES]; 2];
     for (copy, place) in copies.iter_mut().zip(header::PLACES) {
         match file.read_exact_at(copy, place) {
-            // Too small a device is told as such later.
+            // A device that is too small is refused later.
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 return Err(format!("cannot be read: {error}"));
             }
@@ -71,7 +71,7 @@ pub(super) fn read_header(file: &File) -> Result<Option<Header>, String> {
     Header::newest([&copies[0], &copies[1]])
 }
 
-/// Refuses a device that seems to have something on it.
+/// Refuses a device with data on it.
 fn refuse_full(
     config: &PoolConfig,
     device: &BlockDevice,
@@ -97,12 +97,12 @@ fn refuse_full(
     ))
 }
 
-/// Says what `--force` cost on this very device: it is said once for all of them.
+/// Logs what `--force` overwrites on this device.
 fn lost(config: &PoolConfig, what: &str) {
     tracing::warn!(pool = %config.path.display(), %what, "--force: taken although this was there; it is lost");
 }
 
-/// Makes it a pool: what is there of a disk's earlier life at its ends goes.
+/// Makes the device a pool and zeroes its ends, where signatures of earlier uses are.
 fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, String> {
     capacity(bytes, false, *BLOCK_BYTES.start())?;
     let mut identity = [0; 16];
@@ -111,7 +111,7 @@ fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, String
         sequence: 0,
         identity,
         node: config.node_id,
-        virgin_from: 0,
+        unwritten_from: 0,
         grants: 0,
     };
     clear_ends(file, bytes)
@@ -127,10 +127,10 @@ fn clear_ends(file: &File, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The node's own. Where it has shrunk, leases behind its end or across it were given up and not wiped.
+/// The header of a pool of this node. If the device has shrunk, leases beyond its end were given up and not wiped.
 fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
     let end = capacity(bytes, false, *BLOCK_BYTES.start())?;
-    match header.virgin_from > end {
+    match header.unwritten_from > end {
         true => {
             let node = header.node;
             adopt(file, header, node)
@@ -139,13 +139,13 @@ fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
     }
 }
 
-/// Takes over a pool of which nobody knows here what its leases have left, such as another node's: all of
-/// it counts as virgin. Grants are counted by each node for itself.
+/// Takes over a pool of another node, whose leases are not known here: all of it counts as unwritten. Each node counts its own
+/// grants.
 fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, String> {
     let header = Header {
         sequence: old.sequence.wrapping_add(1),
         node,
-        virgin_from: 0,
+        unwritten_from: 0,
         grants: if node == old.node { old.grants } else { 0 },
         ..old
     };
@@ -159,14 +159,14 @@ mod tests {
     use super::super::taking::refuse_pool;
     use super::*;
 
-    fn pool(virgin_from: u64) -> (File, Header) {
+    fn pool(unwritten_from: u64) -> (File, Header) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(MIB).unwrap();
         let header = Header {
             sequence: 4,
             identity: [1; 16],
             node: NodeId([2; 32]),
-            virgin_from,
+            unwritten_from,
             grants: 3,
         };
         put(&file, &header).unwrap();
@@ -188,7 +188,7 @@ mod tests {
         let kept = own(&file, header.clone(), 7 * MIB).unwrap();
         assert_eq!(kept, header);
         let shrunk = own(&file, header, 6 * MIB).unwrap();
-        assert_eq!(shrunk.virgin_from, 0);
+        assert_eq!(shrunk.unwritten_from, 0);
         assert_eq!(read_header(&file), Ok(Some(shrunk)));
     }
 }

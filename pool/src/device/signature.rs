@@ -1,4 +1,4 @@
-//! What tools leave on a disk that they use, so that nothing of value is taken for empty.
+//! The signatures of tools on a disk, so that a disk in use is not taken for empty.
 //!
 //! Offsets and bytes: the UEFI specification 2.10 (5.2.1 and 5.3.2), and the kernel's headers
 //! (fs/ext4/ext4.h, fs/xfs/libxfs/xfs_format.h, fs/btrfs/fs.h, include/linux/swap.h,
@@ -7,7 +7,7 @@
 
 use std::io;
 
-/// What, where from the start of the device, and which bytes stand there.
+/// A signature: name, offset and bytes.
 const AT_THE_START: [(&str, u64, &[u8]); 20] = [
     ("a partition table or boot sector", 510, &[0x55, 0xAA]),
     ("a GPT partition table", 512, b"EFI PART"),
@@ -35,7 +35,7 @@ const BCACHE: [u8; 16] = [
     0xC6, 0x85, 0x73, 0xF6, 0x4E, 0x1A, 0x45, 0xCA, 0x82, 0x65, 0xF5, 0x7F, 0x48, 0xBA, 0x6D, 0x81,
 ];
 
-/// Names what a device of `bytes` has on it, once each.
+/// The names of the signatures on a device of `bytes`, each once.
 pub(crate) fn found(
     bytes: u64,
     read: impl Fn(u64, &mut [u8]) -> io::Result<()>,

@@ -1,4 +1,4 @@
-//! Taking a device: whether it may be taken, and what it is then.
+//! Opens a device as a pool, after checking that it may be used.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,7 +17,7 @@ use crate::lock::lock;
 use crate::wipe::{Identity, Wiper};
 use crate::{Facts, PoolConfig};
 
-/// Blocks that NVMe clients and the samples of a wipe can do with.
+/// Block sizes that NVMe clients and the samples of a wipe support.
 pub(super) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=4096;
 pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts), String> {
     let device = BlockDevice::find(path)?;
@@ -73,7 +73,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
 }
 
 impl Device {
-    /// Puts what an earlier process has left on the list.
+    /// Puts the devices of an earlier process on the list.
     fn recall(&self) -> Result<(), String> {
         for (lease, device) in devices_of(&self.control, self.identity)? {
             if device.is_active {
@@ -117,7 +117,7 @@ fn open(device: &BlockDevice, read_only: bool) -> Result<File, String> {
     file.map_err(|error| format!("cannot be opened: {error}"))
 }
 
-/// Refuses a pool that cannot be written any more: offered as data, it would show what its leases left.
+/// Refuses a pool that has become read-only: as a data device it would show the data of earlier leases.
 pub(super) fn refuse_pool(header: Result<Option<Header>, String>) -> Result<(), String> {
     match header? {
         None => Ok(()),
@@ -129,7 +129,7 @@ pub(super) fn refuse_pool(header: Result<Option<Header>, String>) -> Result<(), 
     }
 }
 
-/// Refuses a device that anybody but this pool's own volumes has in use.
+/// Refuses a device in use by anything but the volumes of this pool.
 pub(super) fn refuse_used(device: &BlockDevice, identity: Identity) -> Result<(), String> {
     let exclusive = OpenOptions::new()
         .read(true)

@@ -1,5 +1,5 @@
-//! The file that says whose pool a directory is, and how much its node had given out when it was last
-//! written. Whoever has it locked has the pool.
+//! The marker file of a directory: identity, node, and the number of the latest grant. The process that has the file locked
+//! has the pool.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -22,25 +22,25 @@ const BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Marker {
     path: PathBuf,
-    /// It was another node's.
+    /// Whether the pool was taken over from another node.
     is_taken_over: bool,
     text: Mutex<Text>,
-    /// The lock goes with it.
+    /// The open file, which holds the lock.
     _file: File,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Text {
     identity: [u8; 16],
     node: NodeId,
-    /// The node's number of the latest grant.
+    /// Number of the latest grant of the node.
     grants: u64,
 }
 
 impl Marker {
-    /// Locks the marker of the directory; writes one if there is none and no volume either, or if another node's
-    /// is taken by force.
+    /// Locks the marker of the directory. Writes a new one if there is neither a marker nor a volume, or if the pool of another
+    /// node is taken by force.
     pub(super) fn take(
         directory: &Path,
         config: &PoolConfig,
@@ -98,7 +98,7 @@ impl Marker {
         self.text().grants
     }
 
-    /// Grant `number` is made. Never counts backwards.
+    /// Records grant `number`. Never counts backwards.
     pub(super) fn count(&self, number: u64, put: Put<'_>) -> Result<(), String> {
         let mut text = self.text();
         if number <= text.grants {
@@ -118,11 +118,11 @@ impl Marker {
     }
 }
 
-/// Has a text in the marker of this path when it returns.
+/// Writes a text to the marker; it is on disk when this returns.
 pub(super) type Put<'a> = &'a dyn Fn(&Path, &str) -> Result<(), String>;
 
-/// What a process of its own does: in place of what the marker says only something later of the same pool and
-/// node, for by now another one may be at that path.
+/// Writes the marker in a helper process. It replaces only an older marker of the same pool and node, since another directory
+/// may be at the path by now.
 pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
     let shown = path.display();
     let failed = |error: io::Error| format!("{shown}: {error}");
@@ -138,14 +138,14 @@ pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
     put(&file, text).map_err(failed)
 }
 
-/// In one write, of one length: a crash leaves an empty file, which counts as none, or one whole text.
+/// One write of a fixed length: a crash leaves an empty file, which counts as none, or one whole text.
 fn put(file: &File, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
     file.set_len(text.len() as u64)?;
     file.sync_all()
 }
 
-/// What there is where nothing says whose it is.
+/// The volumes in a directory without a marker.
 fn nobody(has_volumes: bool) -> &'static str {
     match has_volumes {
         true => {
@@ -185,12 +185,12 @@ fn read(file: &mut File) -> io::Result<String> {
 }
 
 impl Text {
-    /// What shall stand there, given what stands there.
+    /// The new content, from the present one.
     fn settle(text: &str, node: &NodeId, force: bool) -> Result<Self, String> {
         let found = Self::parse(text);
         match found {
             Some(found) if found.node == *node => Ok(found),
-            // Grants are counted by each node for itself.
+            // Each node counts its own grants.
             Some(found) if force => Ok(Self {
                 node: *node,
                 grants: 0,

@@ -1,4 +1,4 @@
-//! One volume: a file of its full size, that is what it seems to be.
+//! One volume: a preallocated regular file.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -25,7 +25,7 @@ pub(super) fn unfinished_name(lease: LeaseId) -> String {
     format!("{lease}{UNFINISHED_ENDING}")
 }
 
-/// The lease that has a volume of this name.
+/// The lease of a volume with this name.
 pub(super) fn lease_of(entry: &str) -> Option<LeaseId> {
     let lease = entry.strip_suffix(ENDING)?.parse().ok()?;
     (name(lease) == entry).then_some(lease)
@@ -36,7 +36,7 @@ pub(super) fn is_unfinished(entry: &str) -> bool {
     lease.is_some_and(|lease| unfinished_name(lease) == entry)
 }
 
-/// Whether the volume is there; an error if something else is.
+/// Whether the volume exists; an error if the name is something else.
 pub(super) fn is_there(path: &Path, bytes: u64) -> Result<bool, String> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => match flaw(&metadata, bytes) {
@@ -58,7 +58,7 @@ fn flaw(metadata: &Metadata, bytes: u64) -> Option<String> {
     (metadata.len() != bytes).then(|| format!("{} bytes and not {bytes}", metadata.len()))
 }
 
-/// What speaks against a file being one that only we and root can have made and can reach.
+/// The reason why a file may have been made or can be reached by another user than this one and root.
 pub(super) fn file_flaw(metadata: &Metadata) -> Option<String> {
     let own = nix::unistd::geteuid().as_raw();
     let mode = metadata.mode() & 0o7777;
@@ -77,7 +77,7 @@ pub(super) fn file_flaw(metadata: &Metadata) -> Option<String> {
     }
 }
 
-/// Makes the file, all zeros, its bytes allocated, durable; or nothing.
+/// Makes the file with allocated zeros, durably; a failure leaves nothing.
 pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), String> {
     let unfinished = directory.join(unfinished_name(lease));
     let finished = directory.join(name(lease));
@@ -150,7 +150,7 @@ fn explain(error: &io::Error, directory: &Path, bytes: u64) -> String {
     }
 }
 
-/// What an ordinary user could still write.
+/// The bytes that an ordinary user could still write.
 pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let about = nix::sys::statvfs::statvfs(directory)?;
     Ok(about
@@ -158,7 +158,7 @@ pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
         .saturating_mul(about.fragment_size()))
 }
 
-/// Tries what a volume needs; returns the bytes of a block of a file, as nvmet will have it.
+/// Tests whether the file system can hold volumes; returns the block size that nvmet will use.
 pub(super) fn probe(directory: &Path) -> Result<u32, String> {
     let path = directory.join(PROBE);
     let shown = directory.display();
@@ -169,7 +169,7 @@ pub(super) fn probe(directory: &Path) -> Result<u32, String> {
             Some(libc::EOPNOTSUPP) => Err(io::Error::other(
                 "this file system cannot allocate files ahead (fallocate): take another, such as ext4 or xfs",
             )),
-            // Its volumes may have all of it.
+            // Its volumes may take all its space.
             Some(libc::ENOSPC | libc::EDQUOT) => {
                 fs::metadata(directory).map(|metadata| metadata.blksize())
             }

@@ -1,4 +1,4 @@
-//! What a wiping process can be told to do, and doing it.
+//! The commands of a helper process, and their execution.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::device::dm::{self, Slice};
 use crate::device::header::Header;
 use crate::directory::{self, Inode, remove_if_there};
 
-/// Says that there is progress; fails when nobody wants to know any more.
+/// Reports progress; fails when the daemon has given the process up.
 pub(super) type Say<'a> = &'a dyn Fn() -> Result<(), String>;
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! Zeroing part of a raw device, and looking whether it is zero.
+//! Zeroes a part of a raw device and checks samples of it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,16 +11,16 @@ use super::verbs::Say;
 use crate::device::header::{self, Header};
 use crate::device::record::put;
 
-/// The number of a pool.
+/// The identity of a pool.
 pub(crate) type Identity = [u8; 16];
 
-/// Zeroed between two words of progress: a slow disk does this in a second.
+/// Bytes between two reports of progress: a slow disk zeroes them in a second.
 const CHUNK_BYTES: u64 = 16 << 20;
-/// Read back at each place that is looked at; no smaller than a block of any device that is taken.
+/// Length of a sample, at least a block of any supported device.
 const SAMPLE_BYTES: usize = 4096;
 const SAMPLES_MAX: u64 = 16;
 
-/// Zeroes `length` bytes at `offset` of the device, waits until they are on it, and looks.
+/// Zeroes `length` bytes at `offset` of the device, waits until they are on it, and reads samples.
 ///
 /// With `FALLOC_FL_ZERO_RANGE` and nothing else, because of what the kernel does then (`blkdev_fallocate`,
 /// block/fops.c): it drops cached pages and calls `blkdev_issue_zeroout` with `BLKDEV_ZERO_NOUNMAP`. So the
@@ -58,7 +58,7 @@ pub(super) fn zero(
     Ok(())
 }
 
-/// Past every cache of this machine, so that a look sees what a later reader will.
+/// Opens the device without any cache, so that a sample is what a later reader will read.
 fn open(device: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -67,7 +67,7 @@ fn open(device: &Path) -> io::Result<File> {
         .open(device)
 }
 
-/// The name could be another device's by now.
+/// Checks the identity of the pool, since the name may belong to another device by now.
 fn confirm(file: &File, identity: Identity) -> Result<(), String> {
     let copies = header::PLACES.map(|place| read_sample(file, place));
     let header = copies
@@ -81,7 +81,7 @@ fn confirm(file: &File, identity: Identity) -> Result<(), String> {
     Err("this is not the pool that was to be wiped: nothing was written".to_owned())
 }
 
-/// Writes a header where it belongs, once nobody else writes there any more, on the device of that pool.
+/// Writes a header to its place, after all other writers of this device have ended.
 pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String> {
     let shown = device.display();
     let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
@@ -93,13 +93,13 @@ pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String>
     written.map_err(failed)
 }
 
-/// Waits until no other process zeroes there: one that was given up still does, as long as it is there.
+/// Waits until no other process zeroes the device: one that was given up goes on as long as it exists.
 fn wait_for_others(file: &File, offset: u64, length: u64) -> io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLKW(&range(offset, length)?))?;
     Ok(())
 }
 
-/// Whether a process, of this daemon or an earlier one, still zeroes there.
+/// Whether a process of this daemon, or of an earlier one, still zeroes the device.
 pub(crate) fn range_is_busy(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     let mut answer = range(offset, length)?;
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut answer))?;
@@ -129,7 +129,7 @@ fn chunks(offset: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
     starts.map(move |start| (offset + start, CHUNK_BYTES.min(length - start)))
 }
 
-/// The first sample, the last, and some between them.
+/// The offsets of the samples: the first, the last, and some between them.
 fn samples(offset: u64, length: u64) -> impl Iterator<Item = u64> {
     let all = length / SAMPLE_BYTES as u64;
     let taken = all.min(SAMPLES_MAX);
@@ -140,7 +140,7 @@ fn samples(offset: u64, length: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Into memory that starts on a page, as such reads want it.
+/// Reads into page-aligned memory, as O_DIRECT needs.
 fn read_sample(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut room = vec![0; SAMPLE_BYTES * 2];
     let start = room.as_ptr().align_offset(SAMPLE_BYTES);

@@ -1,32 +1,32 @@
-//! Carrying out a bind order: from nothing, or from what an earlier order left, to access.
+//! Carries out a bind order: from nothing, or from the objects of an earlier order, to access.
 //!
-//! The kernel may take seconds over a peer's address. That happens without any lock; a cut that
-//! comes meanwhile only leaves a mark, which is looked at again under the lock before access opens.
-//! A binding in use goes on meanwhile, and whatever fails takes nothing from it. When the new one is connected the older
-//! one is cut, with proof, and only then the new one opens: no two of a lease are open at any time.
+//! The kernel may take seconds to resolve the address of a peer. No lock is held meanwhile; a cut that comes in this time
+//! only sets the revoked generation, which is checked again under the lock before access opens. An older binding of the
+//! lease stays open meanwhile, and a failure of the new one does not touch it. When the new binding is connected, the
+//! older one is cut, with proof, and only then the new one opens: a lease never has two open bindings.
 
 use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, StepError, Tag};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
-    RdmaBackend,
-    life::{BindStep, Life, State},
+    RdmaPath,
+    binding_cell::BindingCell,
+    binding_state::{BindStep, BindingState, Phase},
     memory,
     parts::Parts,
-    slot::Slot,
 };
 
-/// What a lease has when a bind begins.
+/// The objects of a lease when a bind begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
-    /// A queue pair in INIT, which is the one to connect.
+    /// A queue pair in INIT, which is then connected.
     Prepared,
-    /// A binding of its own, which stays until its successor is connected.
+    /// An older binding, which stays until the new one is connected.
     InUse,
 }
 
-impl RdmaBackend {
+impl RdmaPath {
     pub(super) fn carry_out(
         &self,
         order: &BindOrder,
@@ -35,22 +35,22 @@ impl RdmaBackend {
         self.check_order(order, extent)
             .map_err(BindError::Refused)?;
         self.check_guard(order.tag)?;
-        let slot = self.custody().find_or_make(order.tag.lease_id);
-        let slot = slot.ok_or(BindError::Cancelled)?;
-        let made = self.queue_pairs_for(&slot, order, extent);
-        let result = made.and_then(|(parts, before)| self.establish(&slot, order, parts, before));
+        let cell = self.custody().find_or_make(order.tag.lease_id);
+        let cell = cell.ok_or(BindError::Cancelled)?;
+        let made = self.queue_pairs_for(&cell, order, extent);
+        let result = made.and_then(|(parts, before)| self.establish(&cell, order, parts, before));
         if result.is_err() {
-            self.forget_if_nothing(&slot, order);
+            self.forget_if_nothing(&cell, order);
         }
         result
     }
 
     fn check_order(&self, order: &BindOrder, extent: Extent) -> Result<(), StepError> {
-        let road = matches!(
+        let is_ours = matches!(
             order.transport,
             Transport::Rdma | Transport::Both | Transport::Auto
         );
-        if order.tag.resource_id != self.resource_id || !road {
+        if order.tag.resource_id != self.resource_id || !is_ours {
             let detail = format!(
                 "{:?} on {} is not ours",
                 order.transport, order.tag.resource_id
@@ -64,21 +64,22 @@ impl RdmaBackend {
         memory::check(&self.hardware.arena, extent)
     }
 
-    /// Until this thread owns queue pairs in INIT: those of the slot, which is Connecting then, or others beside it.
+    /// Gets queue pairs in INIT for this thread: those of the cell, whose phase is Connecting then, or new ones beside
+    /// an older binding.
     fn queue_pairs_for(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         order: &BindOrder,
         extent: Extent,
     ) -> Result<(Parts, Before), BindError> {
         let tag = order.tag;
         loop {
-            match slot.begin_bind(tag.generation, !order.peers().is_empty()) {
-                BindStep::Fresh => return self.fresh(slot, (order, extent), Before::Nothing),
-                BindStep::Beside => return self.fresh(slot, (order, extent), Before::InUse),
+            match cell.begin_bind(tag.generation, !order.peers().is_empty()) {
+                BindStep::Fresh => return self.fresh(cell, (order, extent), Before::Nothing),
+                BindStep::Beside => return self.fresh(cell, (order, extent), Before::InUse),
                 BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
                 BindStep::Tidy(leftovers) => {
-                    let tidied = self.tidy(slot, leftovers, tag);
+                    let tidied = self.tidy(cell, leftovers, tag);
                     tidied.map_err(BindError::Failed)?;
                 }
                 BindStep::Cancelled => return Err(BindError::Cancelled),
@@ -91,7 +92,7 @@ impl RdmaBackend {
 
     fn fresh(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         (order, extent): (&BindOrder, Extent),
         before: Before,
     ) -> Result<(Parts, Before), BindError> {
@@ -99,48 +100,48 @@ impl RdmaBackend {
         match self.hardware.prepare(order.tag, extent, count) {
             Ok(parts) => Ok((parts, before)),
             Err((parts, error)) => {
-                Err(self.give_up(slot, order.tag, parts, before, BindError::Failed(error)))
+                Err(self.give_up(cell, order.tag, parts, before, BindError::Failed(error)))
             }
         }
     }
 
-    /// From queue pairs in INIT to what the order asks for.
+    /// Connects the queue pairs, ends an older binding and opens access.
     fn establish(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         order: &BindOrder,
         mut parts: Parts,
         before: Before,
     ) -> Result<Binding, BindError> {
         let tag = order.tag;
-        let connected = match self.connect(slot, order, &mut parts) {
-            Err(_) if slot.is_revoked(tag.generation) => Err(BindError::Cancelled),
+        let connected = match self.connect(cell, order, &mut parts) {
+            Err(_) if cell.is_revoked(tag.generation) => Err(BindError::Cancelled),
             connected => connected,
         };
-        let ready = connected.and_then(|()| self.make_way(slot, tag, before));
+        let ready = connected.and_then(|()| self.end_older(cell, tag, before));
         if let Err(why) = ready {
-            return Err(self.give_up(slot, tag, parts, before, why));
+            return Err(self.give_up(cell, tag, parts, before, why));
         }
-        let mut life = slot.lock();
-        if let Err(shut) = life.gate.open(tag.generation) {
-            drop(life);
-            return Err(self.give_up(slot, tag, parts, before, shut.into()));
+        let mut state = cell.lock();
+        if let Err(shut) = state.gate.open(tag.generation) {
+            drop(state);
+            return Err(self.give_up(cell, tag, parts, before, shut.into()));
         }
         // From here to the end of the bind a cut waits for the lock: microseconds, at most
         // BIND_LIMIT when the device has died.
         match self.open_access(order, &mut parts) {
             Ok(binding) => {
-                settle(&mut life, order, parts);
-                drop(life);
-                slot.wake();
+                settle(&mut state, order, parts);
+                drop(state);
+                cell.wake();
                 Ok(binding)
             }
             Err(why) => {
-                // A cut that comes now waits for this thread to take everything down.
-                life.state = State::Cutting;
-                life.changing = false;
-                drop(life);
-                let why = self.undo(slot, parts, tag, why);
+                // A cut that comes now waits until this thread has destroyed all objects.
+                state.phase = Phase::Cutting;
+                state.changing = false;
+                drop(state);
+                let why = self.undo(cell, parts, tag, why);
                 Err(match before {
                     Before::Nothing => why,
                     Before::Prepared | Before::InUse => why.lost(),
@@ -149,12 +150,17 @@ impl RdmaBackend {
         }
     }
 
-    /// Ends the binding before, now that the next one is connected. Nothing opens before that is proved.
-    fn make_way(&self, slot: &Slot<Parts>, tag: Tag, before: Before) -> Result<(), BindError> {
+    /// Ends an older binding, now that the new one is connected. The new one opens only after the proof.
+    fn end_older(
+        &self,
+        cell: &BindingCell<Parts>,
+        tag: Tag,
+        before: Before,
+    ) -> Result<(), BindError> {
         if before != Before::InUse {
             return Ok(());
         }
-        let Some(generation) = slot.lock().gate.generation() else {
+        let Some(generation) = cell.lock().gate.generation() else {
             return Ok(());
         };
         let older = Tag { generation, ..tag };
@@ -164,10 +170,10 @@ impl RdmaBackend {
         Ok(())
     }
 
-    /// Takes down what was never opened. What was there before stays as it was, unless a cut has come.
+    /// Destroys objects that were never opened. An older binding stays as it was, unless a cut has come.
     fn give_up(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         tag: Tag,
         parts: Parts,
         before: Before,
@@ -175,43 +181,43 @@ impl RdmaBackend {
     ) -> BindError {
         match before {
             Before::InUse => {
-                self.tidy(slot, vec![parts], tag).unwrap_or_default();
+                self.tidy(cell, vec![parts], tag).unwrap_or_default();
                 why
             }
-            Before::Prepared if why != BindError::Cancelled => self.put_back(slot, tag, parts, why),
+            Before::Prepared if why != BindError::Cancelled => self.put_back(cell, tag, parts, why),
             Before::Prepared | Before::Nothing => {
-                slot.set(State::Cutting);
-                self.undo(slot, parts, tag, why)
+                cell.set(Phase::Cutting);
+                self.undo(cell, parts, tag, why)
             }
         }
     }
 
-    /// The queue pair that was told before stays, if it is still as it was; those beside it go.
+    /// Keeps the prepared queue pair, whose number the client knows, if it is unchanged; destroys the others.
     fn put_back(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         tag: Tag,
         mut parts: Parts,
         why: BindError,
     ) -> BindError {
         let added = parts.split_off_added();
-        self.tidy(slot, vec![added], tag).unwrap_or_default();
-        let mut life = slot.lock();
-        if parts.is_prepared() && life.gate.admits(tag.generation) {
-            life.state = State::Prepared(parts);
-            drop(life);
-            slot.wake();
+        self.tidy(cell, vec![added], tag).unwrap_or_default();
+        let mut state = cell.lock();
+        if parts.is_prepared() && state.gate.admits(tag.generation) {
+            state.phase = Phase::Prepared(parts);
+            drop(state);
+            cell.wake();
             return why;
         }
-        life.state = State::Cutting;
-        drop(life);
-        self.undo(slot, parts, tag, why).lost()
+        state.phase = Phase::Cutting;
+        drop(state);
+        self.undo(cell, parts, tag, why).lost()
     }
 
-    /// Brings the queue pairs up towards their peers, if there are any, and makes their windows.
+    /// Connects the queue pairs to their peers, if there are any, and makes their windows.
     fn connect(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         order: &BindOrder,
         parts: &mut Parts,
     ) -> Result<(), BindError> {
@@ -223,9 +229,9 @@ impl RdmaBackend {
         added.map_err(BindError::Failed)?;
         let permit = self
             .bring_ups
-            .acquire(|| slot.is_revoked(tag.generation))
+            .acquire(|| cell.is_revoked(tag.generation))
             .ok_or(BindError::Cancelled)?;
-        let give_up = || slot.is_revoked(tag.generation);
+        let give_up = || cell.is_revoked(tag.generation);
         self.hardware.bring_up(parts, tag, peers, give_up)?;
         drop(permit);
         let windows = self.hardware.new_windows(peers.len(), tag);
@@ -247,9 +253,9 @@ impl RdmaBackend {
         Ok(self.hardware.binding(parts))
     }
 
-    /// Takes down what a bind has made so far; `why` unless that fails.
-    fn undo(&self, slot: &Slot<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
-        match slot.finish_cut(
+    /// Destroys the objects of a failed bind; returns `why`, unless that fails too.
+    fn undo(&self, cell: &BindingCell<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
+        match cell.finish_cut(
             tag.generation,
             self.hardware.dismantle(parts, tag, Farewell::None),
         ) {
@@ -258,10 +264,10 @@ impl RdmaBackend {
         }
     }
 
-    /// A bind that left nothing behind and that no cut knows of leaves no trace here either.
-    fn forget_if_nothing(&self, slot: &Slot<Parts>, order: &BindOrder) {
-        if slot.lock().remove_if_nothing() {
-            slot.wake();
+    /// Forgets a lease whose only bind failed and left nothing behind.
+    fn forget_if_nothing(&self, cell: &BindingCell<Parts>, order: &BindOrder) {
+        if cell.lock().remove_if_nothing() {
+            cell.wake();
             self.custody().forget(order.tag.lease_id);
         }
     }
@@ -271,11 +277,11 @@ impl RdmaBackend {
     }
 }
 
-fn settle(life: &mut Life<Parts>, order: &BindOrder, parts: Parts) {
-    life.was_bound = true;
-    life.changing = false;
-    life.state = match order.peers().first() {
-        Some(_) => State::Live(parts),
-        None => State::Prepared(parts),
+fn settle(state: &mut BindingState<Parts>, order: &BindOrder, parts: Parts) {
+    state.was_bound = true;
+    state.changing = false;
+    state.phase = match order.peers().first() {
+        Some(_) => Phase::Live(parts),
+        None => Phase::Prepared(parts),
     };
 }

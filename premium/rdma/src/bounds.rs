@@ -1,10 +1,10 @@
-//! Whether a window's bounds hold on this device.
+//! Tests whether the device enforces the bounds of windows.
 //!
-//! A window bound to part of a region must let nobody at the rest of the region. soft-RoCE does not
-//! see to that: it checks an access against the region that the window is bound to and not against
+//! A window bound to part of a region must give no access to the rest of the region. soft-RoCE does not enforce that: it
+//! checks an access against the region that the window is bound to and not against
 //! the window (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, up to 6.12 at least). So the
-//! device is asked at start, with a read that must fail. Where it does not fail, or where the
-//! question cannot be put, every lease gets a region of exactly its own bytes to bind windows to.
+//! device is tested at start, with a read that must fail. If the read succeeds, or the test cannot be made, every lease gets
+//! a region of exactly its own bytes to bind windows to.
 
 use fabricbios_arena::ALIGN;
 use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
@@ -16,22 +16,22 @@ use super::{
     strategy::Shared,
 };
 
-/// Bound by the window of the question.
+/// The extent of the window in the test.
 const INSIDE: Extent = Extent {
     offset: 0,
     length: ALIGN,
 };
 
-/// Read in the question; less would do, and this fits every device.
+/// Length of the reads in the test; any device can do this.
 const READ_BYTES: usize = 8;
 
 impl Hardware {
-    /// Whether a window bound to part of the arena keeps its holder to that part.
+    /// Whether leases are windows and the device enforces their bounds.
     pub(super) fn windows_have_bounds(&self) -> bool {
         matches!(&self.shared, Shared::Windows { have_bounds, .. } if *have_bounds)
     }
 
-    /// Finds out, where leases are windows.
+    /// Tests the device, if leases are windows.
     pub(super) fn try_bounds(&mut self, tag: Tag) -> Result<(), StepError> {
         if !self.windows_have_bounds() {
             return Ok(());
@@ -43,8 +43,8 @@ impl Hardware {
         Ok(())
     }
 
-    /// Reads through a window of the first page: inside, which must work for the answer to mean
-    /// anything, and behind its end.
+    /// Reads through a window of the first page: inside, which must work for the test to mean anything, and behind its
+    /// end.
     fn try_read(&self, tag: Tag) -> Result<bool, StepError> {
         let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
         let mut parts = self.prepare(tag, INSIDE, 1).map_err(|(_, error)| error)?;

@@ -1,8 +1,7 @@
-//! Making queue pairs and connecting them.
+//! Makes queue pairs and connects them.
 //!
-//! Nothing can be reached through what is made here: windows are bound later, and queue pairs over
-//! a lease's own region let nobody do anything until they are opened. Whatever fails or is
-//! cancelled before that only has to be taken down.
+//! The objects that are made here give no access yet: windows are bound later, and queue pairs with a region of the lease
+//! have no rights before they are opened. After a failure or a cancellation the objects only have to be destroyed.
 
 use std::{net::Ipv6Addr, sync::Arc};
 
@@ -23,7 +22,7 @@ use super::{
     strategy::Shared,
 };
 
-/// This side only ever posts a bind or an invalidation, one after the other.
+/// This side posts only binds and invalidations, one after the other.
 const SIZES: QueueSizes = QueueSizes {
     send: 4,
     receive: 1,
@@ -32,7 +31,7 @@ const SIZES: QueueSizes = QueueSizes {
 const COMPLETIONS: u8 = 32;
 
 impl Hardware {
-    /// Queue pairs in INIT, waiting for their peers. What a failure leaves comes back with the error.
+    /// Makes queue pairs in INIT. After a failure the objects made so far come back with the error.
     pub(super) fn prepare(
         &self,
         tag: Tag,
@@ -40,16 +39,17 @@ impl Hardware {
         count: usize,
     ) -> Result<Parts, (Parts, StepError)> {
         let mut parts = BindingParts::new(extent, self.device.state.mtu_bytes);
-        let made = self.make_ground(&mut parts, tag);
+        let made = self.make_shared_objects(&mut parts, tag);
         match made.and_then(|()| self.add_pairs(&mut parts, tag, count)) {
             Ok(()) => Ok(parts),
             Err(error) => Err((parts, error)),
         }
     }
 
-    /// Regions come before queue pairs, and windows after: the kernel takes a dead process's objects
-    /// newest first, and in that order none of them holds up another.
-    fn make_ground(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+    /// Makes the objects that all queue pairs of the binding share. Regions are made before queue pairs, and windows after
+    /// them: the kernel destroys the objects of a dead process newest first, and in that order none of them stalls
+    /// another one.
+    fn make_shared_objects(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
         match &self.shared {
             Shared::Windows {
                 domain,
@@ -59,7 +59,7 @@ impl Hardware {
                 let region =
                     memory::register(domain, &self.arena, parts.extent, Access::UnderWindows);
                 let region = region.map_err(|errno| self.not_registered(tag, errno))?;
-                parts.beneath = Some(region);
+                parts.extent_mr = Some(region);
             }
             Shared::Windows { .. } => {}
             Shared::Regions => {
@@ -75,7 +75,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// As many queue pairs as are missing to `count`.
+    /// Adds queue pairs up to `count`.
     pub(super) fn add_pairs(
         &self,
         parts: &mut BindingParts,
@@ -103,7 +103,7 @@ impl Hardware {
         parts.pairs.push(Pair {
             queue_pair: Some(queue_pair),
             windows: Vec::new(),
-            doomed: Vec::new(),
+            unbound_windows: Vec::new(),
             number,
             proven_gone: false,
             psn,
@@ -119,7 +119,8 @@ impl Hardware {
         }
     }
 
-    /// Windows are bound when access opens; a region is there before, and its queue pairs are shut.
+    /// The rights of a new queue pair. With windows, access opens with the bind; a region works at once, so its queue
+    /// pairs begin without rights.
     fn first_rights(&self) -> Rights {
         match &self.shared {
             Shared::Windows { .. } => self.rights(),
@@ -127,7 +128,7 @@ impl Hardware {
         }
     }
 
-    /// Whether a peer is one that could be connected at all.
+    /// Checks the fields of a peer.
     pub(super) fn check_peer(&self, peer: &RdmaPeer) -> Result<(), StepError> {
         let wrong = |detail: String| Err(StepError::new("check peer", detail));
         if peer.qpn > 0x00ff_ffff || peer.psn > 0x00ff_ffff {
@@ -151,9 +152,9 @@ impl Hardware {
         }
     }
 
-    /// Every queue pair to RTS, towards its peer, the first one last: one that was told before is as it was while another
-    /// one's peer can be at fault. May sit in the kernel for seconds, so it is called
-    /// without any lock; `give_up` is asked before each.
+    /// Connects every queue pair to its peer (RTS), the first one last: a prepared queue pair, whose number the client
+    /// knows, stays unchanged if another peer cannot be reached. The kernel may take seconds, so no lock is held;
+    /// `give_up` is checked before each queue pair.
     pub(super) fn bring_up(
         &self,
         parts: &mut BindingParts,
@@ -215,7 +216,7 @@ impl Hardware {
         }
     }
 
-    /// Explains the kernel's refusal of an address; anything else is not the client's fault.
+    /// The error of a failed RTR: an address that cannot be reached is the client's fault, anything else is not.
     fn unreachable(&self, tag: Tag, peer: &RdmaPeer, errno: Errno) -> BindError {
         const STEP: &str = "modify_qp RTR";
         match errno {
@@ -234,7 +235,7 @@ impl Hardware {
         }
     }
 
-    /// Says what an operator can do about it.
+    /// The error of a failed registration, with a hint for the operator.
     pub(super) fn not_registered(&self, tag: Tag, errno: Errno) -> StepError {
         let hint = memory::hint(errno);
         self.error("reg_mr extent", tag, format_args!("{errno}{hint}"))
@@ -242,7 +243,7 @@ impl Hardware {
     }
 }
 
-/// The smaller of what the port does and what the peer asks for; `None` if it asks for nonsense.
+/// The smaller of the MTU of the port and the MTU that the peer asks for; `None`: the peer asks for no valid MTU.
 fn choose_mtu(port_bytes: u16, peer_bytes: u16) -> Option<u16> {
     match peer_bytes {
         0 => Some(port_bytes),

@@ -1,18 +1,16 @@
-//! Ending access, in the one order that neither stalls nor lies.
+//! Ends access, in the only order that neither stalls nor gives a false proof.
 //!
-//! 1. LOCAL_INV of every window that was bound, if its queue pair still works. The result only informs.
-//! 2. Dealloc every window, whatever 1 said: a queue pair destroyed with a bound window stalls
-//!    for most of a minute.
-//! 3. For a client that did not ask for its end: dereg of the lease's regions, and a moment in which
-//!    its next access is answered with a remote access error. A short one: a message that was under
-//!    way when its window died is served to its end until 4.
+//! 1. LOCAL_INV of every window that was bound, if its queue pair still works. The result is only logged.
+//! 2. Dealloc every window, even if 1 failed: destroying a queue pair with a bound window stalls for most of a minute.
+//! 3. For a client that did not ask for the end (`Farewell::Brief`): dereg of the lease's regions, and a short linger in
+//!    which the next access of the client is answered with a remote access error. The linger is short because a message
+//!    that was in progress when its window died is served to its end until 4.
 //! 4. Queue pairs to ERR, all of them, then destroyed.
 //! 5. The kernel's resource tracker must not know any of the queue pairs any more.
-//! 6. Dereg of the lease's regions, if 3 has left any. Nothing can hold them any more.
-//! 7. The completion queue goes, the region beneath the windows and the lease's domain.
+//! 6. Dereg of the regions of the lease that 3 has left. No queue pair uses them any more.
+//! 7. Destroy the completion queue, the region under the windows and the domain of the lease.
 //!
-//! The arena is never touched. A cut that ends early gives back what remains, and the next try
-//! goes on from there.
+//! The arena is never touched. A cut that fails returns the remaining objects, and the next try goes on with them.
 
 use std::{
     sync::Arc,
@@ -24,19 +22,19 @@ use fabricbios_verbs::{CompletionQueue, ProtectionDomain, Refused, Window, WorkE
 use nix::errno::Errno;
 
 use super::{
+    binding_state::CutResult,
     hardware::Hardware,
-    life::CutResult,
     parts::{BindingParts, Pair, Parts},
     steps::Steps,
 };
 
-/// For all windows of a lease together. As for binding; longer only means that the device no longer
-/// answers, and step 2 follows anyway.
+/// Limit of all LOCAL_INVs of a lease together. A device that takes longer does not answer any more, and step 2 follows
+/// anyway.
 const INVALIDATE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Several round trips on any fabric, and some between two processes of an emulated machine.
-const FAREWELL_LIMIT: Duration = Duration::from_millis(20);
-const BETWEEN_FAREWELL_LOOKS: Duration = Duration::from_micros(250);
+/// Several round trips on any fabric, and a few on an emulated machine.
+const LINGER_LIMIT: Duration = Duration::from_millis(20);
+const BETWEEN_LINGER_LOOKS: Duration = Duration::from_micros(250);
 
 /// The step that failed, and why.
 type Failure = (&'static str, String);
@@ -47,16 +45,16 @@ impl Hardware {
         &self,
         mut parts: Parts,
         tag: Tag,
-        farewell: Farewell,
+        linger: Farewell,
     ) -> CutResult<Parts> {
         let mut steps = Steps::default();
         if let Some(guard) = &self.guard {
             guard.moves();
-            // Not about what was never open.
+            // Only for a binding that was open.
             let done = parts.open.then(|| guard.has_done(tag.lease_id));
             done.flatten().inspect(|done| steps.add("before:", done));
         }
-        let taken_down = self.take_down(&mut parts, tag, farewell, &mut steps);
+        let taken_down = self.take_down(&mut parts, tag, linger, &mut steps);
         if let Some(guard) = &self.guard {
             let numbers = parts.pairs.iter().map(|pair| pair.number);
             numbers.for_each(|number| guard.ends(tag.lease_id, number));
@@ -77,15 +75,15 @@ impl Hardware {
         &self,
         parts: &mut BindingParts,
         tag: Tag,
-        farewell: Farewell,
+        linger: Farewell,
         steps: &mut Steps,
     ) -> Result<(), Failure> {
         let windows_ended = self.end_windows(parts, tag, steps);
-        if farewell == Farewell::Brief && parts.open {
-            // What stays is tried again when nothing can hold it.
+        if linger == Farewell::Brief && parts.open {
+            // A region that stays is tried again after the queue pairs are gone.
             self.end_regions(parts, steps).unwrap_or_default();
             if parts.has_no_keys() {
-                steps.note("farewell", || say_farewell(&parts.pairs));
+                steps.note("linger", || linger_for(&parts.pairs));
             }
         }
         parts.pairs.iter().for_each(|pair| fail(pair, steps));
@@ -103,7 +101,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// `Ok`: every window is gone, or is known to be dead.
+    /// `Ok`: every window is deallocated or invalidated.
     fn end_windows(
         &self,
         parts: &mut BindingParts,
@@ -117,15 +115,15 @@ impl Hardware {
             if let (Err(errno), false) = (self.dealloc_all(&mut pair.windows, steps), invalidated) {
                 result = Err(errno);
             }
-            // Not bound, so nothing depends on them but tidiness: those that stay are leftovers.
-            if let Err(errno) = self.dealloc_all(&mut pair.doomed, steps) {
+            // These windows are not bound and give no access: those that stay are leftovers.
+            if let Err(errno) = self.dealloc_all(&mut pair.unbound_windows, steps) {
                 tracing::warn!(lease = %tag, %errno, "an unbound window stays");
             }
         }
         result
     }
 
-    /// Whether every window of a queue pair is known to be dead.
+    /// Invalidates every window of a queue pair; returns whether all are invalid.
     fn invalidate_all(
         &self,
         pair: &Pair,
@@ -166,7 +164,7 @@ impl Hardware {
         completions.wait(id, until.saturating_duration_since(Instant::now()))
     }
 
-    /// Deallocates all that can be; what cannot stays, with the last refusal.
+    /// Deallocates windows. Those that the kernel refuses stay in the list; `Err` is the last refusal.
     fn dealloc_all(&self, windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno> {
         let mut result = Ok(());
         for window in std::mem::take(windows) {
@@ -194,7 +192,7 @@ impl Hardware {
         result
     }
 
-    /// Ends the keys before the last rotation; the newer ones go on.
+    /// Ends the previous keys; the current ones stay.
     pub(super) fn retire_oldest(
         &self,
         parts: &mut BindingParts,
@@ -205,7 +203,7 @@ impl Hardware {
         for pair in parts.pairs.iter_mut().filter(|pair| pair.windows.len() > 1) {
             let oldest = self.invalidate(pair, completions, &pair.windows[0], until);
             if let Err(error) = oldest {
-                // Taking the window away ends the key as well.
+                // Deallocating the window ends the key as well.
                 tracing::warn!(lease = %tag, %error, "local_inv of a rotated key");
             }
             pair.windows
@@ -243,7 +241,7 @@ impl Hardware {
     }
 }
 
-/// Destroying does it too; done before so that the device stops serving at once.
+/// Puts the queue pair in ERR, so that the device stops serving at once, before the queue pair is destroyed.
 fn fail(pair: &Pair, steps: &mut Steps) {
     if let Some(queue_pair) = &pair.queue_pair
         && steps
@@ -254,31 +252,31 @@ fn fail(pair: &Pair, steps: &mut Steps) {
     }
 }
 
-/// The client's own accesses put the queue pairs in ERR; `false` if one does not in time. Polled: the
-/// device's event for it would have to find its way among those of all other leases.
-fn say_farewell(pairs: &[Pair]) -> bool {
+/// Waits for the next access of the client, which is refused and puts its queue pair in ERR. `false`: no access came in
+/// time. This polls, since an event of the device would come among the events of all other leases.
+fn linger_for(pairs: &[Pair]) -> bool {
     let started = Instant::now();
-    while started.elapsed() < FAREWELL_LIMIT {
+    while started.elapsed() < LINGER_LIMIT {
         if !pairs.iter().any(Pair::works) {
             return true;
         }
-        std::thread::sleep(BETWEEN_FAREWELL_LOOKS);
+        std::thread::sleep(BETWEEN_LINGER_LOOKS);
     }
     false
 }
 
-/// None of these gives access: keys and queue pairs are gone. One that stays is a leftover for the
-/// release, and no failure of the cut.
+/// Destroys the remaining objects. None of them gives access, so one that stays is a leftover for the release and no
+/// failure of the cut.
 fn destroy_rest(parts: &mut BindingParts, steps: &mut Steps) {
     if let Some(completions) = parts.completions.take()
         && let Err((completions, _)) = steps.run("destroy_cq", || completions.destroy(), refusal)
     {
         parts.completions = Some(completions);
     }
-    if let Some(region) = parts.beneath.take()
+    if let Some(region) = parts.extent_mr.take()
         && let Err((region, _)) = steps.run("dereg_mr extent", || region.dereg(), refusal)
     {
-        parts.beneath = Some(region);
+        parts.extent_mr = Some(region);
     }
     if let Some(domain) = parts.domain.take()
         && let Err((domain, _)) = steps.run("dealloc_pd", || dealloc(domain), refusal)

@@ -1,7 +1,7 @@
-//! Which device, port and GID to use.
+//! Chooses device, port and GID.
 //!
-//! libibverbs lists the devices and says what they can do; the kind of each GID is read from
-//! sysfs, where one kernel format serves every library version.
+//! libibverbs lists the devices and their limits. The type of each GID is read from sysfs, whose format does not depend on
+//! the version of the library.
 
 use std::{fs, io, net::Ipv6Addr, path::Path, sync::Arc};
 
@@ -13,11 +13,11 @@ use fabricbios_verbs::{Context, DeviceLimits, DeviceList, PortState};
 
 const SYSFS: &str = "/sys/class/infiniband";
 
-/// A port that leases can be reached through.
+/// A device with a port that can carry leases.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
-    /// The kernel's number of the device, for netlink.
+    /// Index of the device in the kernel, for netlink.
     pub(crate) index: u32,
     pub(crate) limits: DeviceLimits,
     pub(crate) port: u8,
@@ -32,17 +32,16 @@ pub(crate) struct Gid {
     pub(crate) bytes: [u8; 16],
 }
 
-/// What a search for a device came to.
+/// The result of a search for a device.
 #[derive(Debug)]
 pub(crate) enum Found {
     Device(Box<Device>),
-    /// There is none, for this reason.
+    /// There is no device, for this reason.
     Nothing(String),
 }
 
 impl Device {
-    /// The device named, or the first that will do. Without a name it is no error that there is
-    /// none.
+    /// Opens the named device, or the first one that can carry leases. Without a name, finding none is no error.
     pub(crate) fn find(name: Option<&str>, needs_windows: bool) -> Result<Found, StepError> {
         match (search(name, needs_windows), name) {
             (Ok(device), _) => Ok(Found::Device(Box::new(device))),
@@ -59,7 +58,7 @@ impl Device {
         self.context.name()
     }
 
-    /// How this side looks to its user: device and address.
+    /// Device and address, for errors.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.name(), gid_text(self.gid.bytes))
     }
@@ -153,7 +152,7 @@ fn port_and_gid(context: &Context, port: u8) -> Result<(PortState, Gid), String>
     Ok((state, gid))
 }
 
-/// Gives a device back, unless somebody still uses it.
+/// Closes a device, unless another object still uses it.
 pub(crate) fn close(context: Arc<Context>) -> Result<(), StepError> {
     match Arc::into_inner(context).map(Context::close) {
         Some(Err((context, errno))) => {
@@ -164,8 +163,8 @@ pub(crate) fn close(context: Arc<Context>) -> Result<(), StepError> {
     }
 }
 
-/// The NUMA node that a device is at: the one named, or the first that can carry leases. `None`
-/// without such a device, or where the host does not say.
+/// The NUMA node of the named device, or of the first one that can carry leases. `None`: there is no such device, or the
+/// host does not say.
 pub fn numa_node(device: Option<&str>) -> Option<u32> {
     let Ok(Found::Device(device)) = Device::find(device, false) else {
         return None;
@@ -207,7 +206,7 @@ fn roce_v2_entry(port: &Path, index: u8) -> Option<Gid> {
     (kind.trim() == "RoCE v2").then_some(Gid { index, bytes })
 }
 
-/// The entry that most peers can route to: IPv4-mapped, else global IPv6, else link local.
+/// The entry that most peers can reach: IPv4-mapped, else global IPv6, else link-local.
 fn choose_gid(table: &[Gid]) -> Option<Gid> {
     let rank = |gid: &&Gid| match Ipv6Addr::from(gid.bytes) {
         address if address.to_ipv4_mapped().is_some() => 0,

@@ -1,4 +1,4 @@
-//! Keys: making them, choosing them, and opening access with them.
+//! Keys: makes them, chooses them, and opens access with them.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,15 +11,16 @@ use nix::errno::Errno;
 
 use super::{hardware::Hardware, keys::random_byte, memory, parts::BindingParts, strategy::Shared};
 
-/// A bind is done by the local device alone and takes microseconds; an emulated one milliseconds.
+/// Limit of a bind. The local device does it alone, in microseconds; an emulated one takes milliseconds.
 const BIND_LIMIT: Duration = Duration::from_secs(2);
 
-/// The kernel takes another key every time; this often a retired one would be no accident.
+/// Most registrations in search of a fresh key. The kernel gives another key every time, so this many retired keys in a
+/// row are no accident.
 const REGISTRATIONS: usize = 64;
 
 impl Hardware {
-    /// Windows that are not bound yet, one for each of `count` queue pairs, which must be there
-    /// already. None for regions.
+    /// Makes unbound windows, one for each of `count` queue pairs, which must exist already. None if leases are
+    /// regions.
     pub(super) fn new_windows(&self, count: usize, tag: Tag) -> Result<Vec<Window>, StepError> {
         let Shared::Windows { domain, .. } = &self.shared else {
             return Ok(Vec::new());
@@ -37,8 +38,8 @@ impl Hardware {
         Ok(windows)
     }
 
-    /// Opens access for every queue pair with its newest key. The caller has told the guard, holds the slot's lock and
-    /// has looked for a cut.
+    /// Opens access for every queue pair with its newest key. The caller has told the guard, holds the lock of the cell
+    /// and has checked that no cut came.
     pub(super) fn open_access(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
         match &self.shared {
             Shared::Windows { .. } => self.bind_newest(parts, tag)?,
@@ -61,8 +62,8 @@ impl Hardware {
         Ok(())
     }
 
-    /// Gives the newest window of every queue pair a new key to the extent and waits until it works.
-    /// The caller is as of [`Hardware::open_access`].
+    /// Binds the newest window of every queue pair to the extent, with a new key, and waits until it works. The caller's
+    /// duties are those of [`Hardware::open_access`].
     pub(super) fn bind_newest(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
         let failed = |detail: &dyn fmt::Display| self.error("bind_mw", tag, detail);
         let Shared::Windows { arena, .. } = &self.shared else {
@@ -71,7 +72,7 @@ impl Hardware {
         let Some(completions) = &parts.completions else {
             return Err(failed(&"the binding has no completion queue"));
         };
-        let region = parts.beneath.as_ref().unwrap_or(arena);
+        let region = parts.extent_mr.as_ref().unwrap_or(arena);
         for pair in &mut parts.pairs {
             let (Some(queue_pair), Some(window)) = (&pair.queue_pair, pair.windows.last_mut())
             else {
@@ -119,10 +120,9 @@ impl Hardware {
             .ok_or_else(|| StepError::new("choose rkey", "all 256 keys of the window are retired"))
     }
 
-    /// Registers the extent for remote peers with a key that is not retired, and puts it into
-    /// `regions`. The kernel chooses keys: one that is retired is kept until another one is there,
-    /// so that it is not given again, and then deregistered. On failure `regions` may have some that
-    /// could not be deregistered.
+    /// Registers the extent for remote peers with a key that is not retired, and adds the region to `regions`. The kernel
+    /// chooses keys: a region with a retired key is kept until another key is found, so that the kernel does not give the
+    /// same key again, and then deregistered. On failure `regions` may have regions that could not be deregistered.
     pub(super) fn register_key(
         &self,
         domain: &Arc<ProtectionDomain>,
@@ -150,7 +150,7 @@ impl Hardware {
         stuck.map_err(|errno| self.refused("dereg_mr", tag, errno))
     }
 
-    /// Deregisters all that can be; what cannot stays, with the last refusal.
+    /// Deregisters regions. Those that the kernel refuses stay in the list; `Err` is the last refusal.
     pub(super) fn dereg_all(&self, regions: &mut Vec<MemoryRegion>) -> Result<(), Errno> {
         let mut result = Ok(());
         for region in std::mem::take(regions) {
@@ -174,7 +174,7 @@ impl Hardware {
     }
 }
 
-/// Windows that nobody could use; one that stays is the process's until its end.
+/// Deallocates unbound windows and returns those that the kernel refuses.
 pub(super) fn dealloc_unbound(windows: Vec<Window>) -> Vec<Window> {
     let dealloc = |window: Window| window.dealloc().err().map(|(window, _)| window);
     windows.into_iter().filter_map(dealloc).collect()

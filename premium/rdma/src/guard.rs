@@ -1,11 +1,11 @@
-//! Who ends access to memory when this process does not: a guard in a process of its own, which is told of every
+//! The guard ends access to memory when this process does not. It is a process of its own (the watchdog) and learns of every
 //! queue pair before access opens.
 //!
 //! The guard puts a lease's queue pairs in ERR, by their handles on this process's own descriptor of the device. In ERR a queue
-//! pair serves nothing, and only a reset, which nobody here orders, takes it out of that. A window works for its
-//! queue pair alone and a lease's region within the lease's domain, so nothing is left through which the bytes are reached. And
-//! nothing is destroyed: no handle comes free for another object, and this process, when it goes on, finds
-//! its objects as it left them and takes them down as usual, with proof.
+//! pair serves nothing, and only a reset, which no code here orders, ends that state. A window works for its queue pair
+//! alone and a region of a lease within its domain, so no access is left. Nothing is destroyed: no handle becomes free
+//! for another object, and this process, when it goes on, finds its objects unchanged and destroys them as usual, with
+//! proof.
 
 use std::{
     fmt,
@@ -19,37 +19,37 @@ use fabricbios_verbs::fail_queue_pair;
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
 
-use super::{RdmaBackend, hardware::Hardware, life::State, parts::BindingParts, restrack};
+use super::{RdmaPath, binding_state::Phase, hardware::Hardware, parts::BindingParts, restrack};
 
-/// One more than the largest `enum rdma_driver_id` that there may ever be.
+/// Upper bound of `enum rdma_driver_id`.
 const DRIVERS: u32 = 64;
 
-/// What is told of it is told before what it is about happens, and without waiting.
+/// The connection to the watchdog. Each method is called before the event that it reports and does not wait.
 pub trait Guard: fmt::Debug + Send + Sync {
-    /// Whether somebody is there who would end access.
+    /// Whether the watchdog is there to end access.
     fn watches(&self) -> bool;
     /// Access opens through this queue pair.
     fn opens(&self, lease: LeaseId, pair: GuardedPair);
-    /// The lease may be used until then; the newest counts.
+    /// Sets the deadline of the lease; the newest one counts.
     fn extend(&self, lease: LeaseId, deadline: BootTime);
-    /// A cut begins: this process does its work.
+    /// A cut begins, so this process is not hanging.
     fn moves(&self);
-    /// The cut of the queue pair of that number was proved, or failed and is this process's to tell.
+    /// The cut of this queue pair was proved, or failed, and this process reports it.
     fn ends(&self, lease: LeaseId, number: u32);
-    /// What the guard has done about the lease, once.
+    /// What the guard has done to the lease; returned once.
     fn has_done(&self, lease: LeaseId) -> Option<String>;
 }
 
-/// A queue pair as somebody outside its process finds it.
+/// The names of a queue pair for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardedPair {
     /// Its number, 24 bits.
     pub number: u32,
-    /// Number of the peer's.
+    /// Number of the peer's queue pair.
     pub peer: u32,
-    /// The process's handle of it.
+    /// Its handle in the process.
     pub handle: u32,
-    /// Number of the process's descriptor of the device.
+    /// Number of the descriptor of the device in the process.
     pub descriptor: i32,
     /// `enum rdma_driver_id` of the device.
     pub driver: u32,
@@ -60,9 +60,13 @@ pub struct GuardedPair {
 }
 
 impl GuardedPair {
-    /// Puts it in ERR, if process `owner` has it and it is not there. `true`: it was not; the kernel's resource tracker says
-    /// that it is now. `descriptor` gives a duplicate of the process's descriptor, which is closed before this returns:
-    /// while there is one, the death of the process ends nothing. The process must not run.
+    /// Puts the queue pair in ERR, if process `owner` has it and it is not in ERR yet. `true`: this call did it, and the
+    /// kernel's resource tracker confirms it. `descriptor` returns a duplicate of the process's descriptor, which is closed
+    /// before this returns: as long as a duplicate is open, the death of the process does not destroy the queue pair. The
+    /// process must not run meanwhile.
+    ///
+    /// # Errors
+    /// The resource tracker does not answer, there is no duplicate, or the queue pair is still not in ERR.
     pub fn shut(
         &self,
         owner: u32,
@@ -85,7 +89,8 @@ impl GuardedPair {
         }
     }
 
-    /// A queue pair of the same number with another peer, or of another process, came later.
+    /// Whether the queue pair may still serve. One with the same number and another peer, or of another process, is a later
+    /// one.
     fn may_serve(&self, owner: u32) -> Result<bool, StepError> {
         let tracked = restrack::queue_pair(self.device_index, self.port, self.number)?;
         Ok(tracked.is_some_and(|it| {
@@ -94,15 +99,15 @@ impl GuardedPair {
     }
 }
 
-impl RdmaBackend {
-    /// Has every queue pair told to `guard`. For a backend that has no leases yet.
+impl RdmaPath {
+    /// Sets the guard that learns of every queue pair. For a path without leases.
     #[must_use]
     pub fn guarded_by(mut self, guard: Arc<dyn Guard>) -> Self {
         self.hardware.guard = Some(guard);
         self
     }
 
-    /// Nobody gets access whom nobody would end; who has some already keeps it.
+    /// Refuses new access while the watchdog is absent; a live lease keeps its access.
     pub(super) fn check_guard(&self, tag: Tag) -> Result<(), BindError> {
         let watched = self.hardware.guard.as_ref().is_none_or(|it| it.watches());
         if watched || self.is_live(tag.lease_id) {
@@ -116,8 +121,8 @@ impl RdmaBackend {
     }
 
     fn is_live(&self, lease: LeaseId) -> bool {
-        let slot = self.custody().find(lease).here();
-        slot.is_some_and(|slot| matches!(slot.lock().state, State::Live(_)))
+        let cell = self.custody().find(lease).here();
+        cell.is_some_and(|cell| matches!(cell.lock().phase, Phase::Live(_)))
     }
 }
 
@@ -141,7 +146,7 @@ impl Hardware {
         }
     }
 
-    /// Learns the driver's number by failing a queue pair as a guard would, and so shows that it can be done.
+    /// Finds the number of the driver by failing a queue pair as the guard would, which also shows that the guard can.
     pub(super) fn try_from_outside(&mut self, tag: Tag) -> Result<(), StepError> {
         let page = Extent {
             offset: 0,

@@ -1,4 +1,4 @@
-//! The device, the bytes, and what is remembered about both.
+//! The device and the arena, and the state that all leases share.
 
 use std::{
     collections::HashSet,
@@ -28,18 +28,18 @@ use super::{
 /// More reads in flight than this gain nothing and cost memory per queue pair.
 const RESPONDER_READS: u8 = 16;
 
-/// What every order works on.
+/// The objects that every order uses.
 #[derive(Debug)]
 pub(crate) struct Hardware {
     pub(crate) device: Device,
     pub(crate) arena: Arc<Arena>,
     pub(super) shared: Shared,
     keys: Mutex<KeyHistory>,
-    /// Queue pair numbers in use by leases: the kernel gives numbers again, and a restrack entry
-    /// of a number that another lease has by now is no leak.
+    /// Queue pair numbers in use by leases. The kernel reuses numbers, so a number in the resource tracker that another
+    /// lease has now is no leak.
     numbers: Mutex<HashSet<u32>>,
     work: AtomicU64,
-    /// `enum rdma_driver_id`; 0 until it is known, which no device has.
+    /// `enum rdma_driver_id`; 0, which no device has, until it is known.
     pub(super) driver: u32,
     pub(super) guard: Option<Arc<dyn Guard>>,
     pub(super) faults: Faults,
@@ -60,7 +60,7 @@ impl Hardware {
         }
     }
 
-    /// What a peer may do to the bytes of its lease.
+    /// The rights of a peer.
     pub(super) fn rights(&self) -> Rights {
         Rights::all(self.device.limits.atomics)
     }
@@ -74,7 +74,7 @@ impl Hardware {
         self.work.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What the client needs to know.
+    /// The coordinates of a binding for the client.
     pub(super) fn binding(&self, parts: &BindingParts) -> Binding {
         let mut pairs = parts.pairs.iter();
         Binding {
@@ -100,7 +100,7 @@ impl Hardware {
             psn: pair.psn,
             path_mtu: parts.mtu_bytes,
             strategy: self.shared.strategy(),
-            // How long it lives is for the lease table to say.
+            // The lease table sets the time.
             previous: parts.key(pair, 1).map(|rkey| PreviousKey {
                 rkey,
                 remaining_ms: 0,
@@ -119,7 +119,7 @@ impl Hardware {
         )
     }
 
-    /// The same, of what the kernel refused.
+    /// The error of a refused system call.
     pub(super) fn refused(&self, step: &'static str, tag: Tag, errno: Errno) -> StepError {
         self.error(step, tag, errno).with_errno(errno as i32)
     }

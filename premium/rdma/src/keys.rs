@@ -1,22 +1,22 @@
-//! Which key a window gets, and which PSN a queue pair starts from.
+//! Chooses the keys of windows and the first PSN of queue pairs.
 //!
-//! Hardware gives a window the upper 24 bits of its key; the lower 8 are ours and come from the
-//! random source. A region's key is all the kernel's, and is refused if it will not do. A key that worked for the last lease of a byte must not work for the next one,
-//! so every byte remembers the keys of its last holder.
+//! The device chooses the upper 24 bits of the key of a window; the lower 8 bits are chosen here, at random. The kernel
+//! chooses the whole key of a region. A key of the last lease of a byte must not work for the next lease, so every byte
+//! remembers the keys of its last holder, and such a key is not used.
 
 use std::collections::BTreeMap;
 
 use fabricbios_lease::{Extent, StepError};
 use fabricbios_wire::LeaseId;
 
-/// Keys remembered per holder. A lease that has had more was given 64 others since the oldest was
-/// retired; 255 values of the low byte always leave a choice beside them.
+/// Most keys remembered per holder: a forgotten key is at least 64 keys old. The low byte has 256 values, so a free one is
+/// always left.
 const KEYS_PER_HOLDER: usize = 64;
 
 /// The keys of the last holder of every byte.
 ///
-/// Bounded without a limit of its own: the stretches are disjoint and whole pages, so there are
-/// never more than the arena has pages, and in practice about as many as leases fit side by side.
+/// The size is bounded: stretches are disjoint and whole pages, so there are never more than pages of the arena, and in
+/// practice about as many as leases that fit side by side.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHistory {
     /// By first byte.
@@ -47,8 +47,8 @@ impl KeyHistory {
         Some(key)
     }
 
-    /// Whether a key that somebody else chose may be used: neither the last holder of any byte of
-    /// `extent` nor this lease ever had it. Then it is remembered.
+    /// Whether a key that the kernel chose may be used: neither the last holder of any byte of `extent` nor this lease ever
+    /// had it. Such a key is remembered.
     pub(crate) fn accept(&mut self, holder: LeaseId, extent: Extent, key: u32) -> bool {
         let free = !self.knows(extent, key);
         if free {
@@ -93,7 +93,7 @@ impl KeyHistory {
             .unwrap_or_default()
     }
 
-    /// Makes room for a new holder; what sticks out on either side keeps its memory.
+    /// Removes the history of an extent for a new holder; the bytes on either side keep theirs.
     fn clear(&mut self, extent: Extent) {
         let old: Vec<u64> = self.overlapping(extent).map(|(start, _)| start).collect();
         for start in old {

@@ -1,6 +1,6 @@
-//! The arena as a device has it: registered and checked, extent by extent.
+//! Registers the arena, or one extent, with a device.
 //!
-//! The bytes themselves are the arena's own; nothing here maps or makes any.
+//! The arena owns the memory; nothing here maps any.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use nix::errno::Errno;
 
 use fabricbios_verbs::{Access, MemoryRegion, ProtectionDomain};
 
-/// Pins and registers all of the arena, without remote rights: what is not under a bound window
-/// cannot be reached. Never registered again, and never deregistered to revoke anything.
+/// Pins and registers the whole arena without remote rights: only bytes under a bound window can be reached. The arena
+/// is registered once and never deregistered to revoke access.
 pub(crate) fn register_all(
     domain: &Arc<ProtectionDomain>,
     arena: &Arc<Arena>,
@@ -40,12 +40,12 @@ pub(crate) fn register(
     MemoryRegion::register(domain, arena, (extent.offset, extent.length), access)
 }
 
-/// Where the bytes of an extent are, as remote peers name them.
+/// The address of an extent for remote peers.
 pub(crate) fn address(arena: &Arena, extent: Extent) -> u64 {
     arena.mapping().address() + extent.offset
 }
 
-/// Whether an extent is whole pages of the arena.
+/// Checks that an extent is whole pages of the arena.
 pub(crate) fn check(arena: &Arena, extent: Extent) -> Result<(), StepError> {
     let Extent { offset, length } = extent;
     let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
@@ -63,7 +63,7 @@ pub(crate) fn check(arena: &Arena, extent: Extent) -> Result<(), StepError> {
     ))
 }
 
-/// What an operator can do about a registration that failed.
+/// A hint for the operator about a failed registration.
 pub(crate) fn hint(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOMEM => {

@@ -9,42 +9,42 @@ use fabricbios_verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueuePairState, Window,
 };
 
-/// Boxed, since it travels through results and states.
+/// Boxed, since it is moved through results and phases.
 pub(crate) type Parts = Box<BindingParts>;
 
-/// All of one binding.
+/// The verbs objects of one binding.
 #[derive(Debug)]
 pub(crate) struct BindingParts {
     pub(super) extent: Extent,
-    /// In the order of the client's.
+    /// In the order in which the client named its queue pairs.
     pub(super) pairs: Vec<Pair>,
-    /// Of all queue pairs: whoever posts waits before anybody posts again.
+    /// Shared by all queue pairs: only one piece of work is outstanding at a time.
     pub(super) completions: Option<CompletionQueue>,
-    /// What windows are bound to, where the arena would let them reach too far.
-    pub(super) beneath: Option<MemoryRegion>,
-    /// The lease's own domain, where it has regions.
+    /// A region of exactly this extent to bind windows to, on a device that does not enforce the bounds of windows.
+    pub(super) extent_mr: Option<MemoryRegion>,
+    /// The domain of this lease, if leases are regions.
     pub(super) domain: Option<Arc<ProtectionDomain>>,
-    /// The lease's own regions; the last one has the current key.
+    /// The regions of this lease, if leases are regions; the last one has the current key.
     pub(super) regions: Vec<MemoryRegion>,
-    /// Of the connections: the smallest that anybody asked for, since it is told once.
+    /// Path MTU of all connections: the smallest that a peer asked for.
     pub(super) mtu_bytes: u16,
-    /// Whether the client may be told the keys.
+    /// Whether access is open, so that the client may learn the keys.
     pub(super) open: bool,
 }
 
-/// One queue pair and what hangs on it.
+/// One queue pair with its windows.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(super) queue_pair: Option<QueuePair>,
     /// Oldest first; the last one has the current key.
     pub(super) windows: Vec<Window>,
-    /// Never bound, and the kernel would not take them away yet.
-    pub(super) doomed: Vec<Window>,
+    /// Windows that were never bound and that the kernel refused to deallocate.
+    pub(super) unbound_windows: Vec<Window>,
     pub(super) number: u32,
     /// Whether the kernel has confirmed that the queue pair is gone.
     pub(super) proven_gone: bool,
     pub(super) psn: u32,
-    /// Number of the queue pair at the other end; 0 until it is known.
+    /// Number of the peer's queue pair; 0 until it is known.
     pub(super) peer: u32,
 }
 
@@ -54,7 +54,7 @@ impl BindingParts {
             extent,
             pairs: Vec::new(),
             completions: None,
-            beneath: None,
+            extent_mr: None,
             domain: None,
             regions: Vec::new(),
             mtu_bytes,
@@ -62,14 +62,14 @@ impl BindingParts {
         })
     }
 
-    /// Takes out the queue pairs but for the first one.
+    /// Removes all queue pairs but the first one and returns them.
     pub(super) fn split_off_added(&mut self) -> Parts {
         let mut added = Self::new(self.extent, self.mtu_bytes);
         added.pairs = self.pairs.split_off(1.min(self.pairs.len()));
         added
     }
 
-    /// Whether its one queue pair waits for a peer.
+    /// Whether there is one queue pair and it waits for a peer.
     pub(super) fn is_prepared(&self) -> bool {
         matches!(&self.pairs[..], [pair] if pair.state() == Ok(QueuePairState::NotConnected))
     }
@@ -80,7 +80,7 @@ impl BindingParts {
         windows.max(self.regions.len())
     }
 
-    /// The current key of a queue pair, or the one `back` rotations before, if the client may know.
+    /// The key of a queue pair, `back` rotations before the current one, if access is open.
     pub(super) fn key(&self, pair: &Pair, back: usize) -> Option<u32> {
         let window = pair.windows.iter().rev().nth(back).map(Window::rkey);
         let region = self.regions.iter().rev().nth(back);
@@ -89,7 +89,7 @@ impl BindingParts {
             .filter(|_| self.open)
     }
 
-    /// Whether no key is left through which anything could be reached.
+    /// Whether no key is left.
     pub(super) fn has_no_keys(&self) -> bool {
         self.regions.is_empty() && self.pairs.iter().all(|pair| pair.windows.is_empty())
     }
@@ -97,7 +97,7 @@ impl BindingParts {
     pub(super) fn is_empty(&self) -> bool {
         self.pairs.iter().all(Pair::is_empty)
             && self.completions.is_none()
-            && self.beneath.is_none()
+            && self.extent_mr.is_none()
             && self.domain.is_none()
             && self.regions.is_empty()
     }
@@ -117,6 +117,6 @@ impl Pair {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue_pair.is_none() && self.windows.is_empty() && self.doomed.is_empty()
+        self.queue_pair.is_none() && self.windows.is_empty() && self.unbound_windows.is_empty()
     }
 }

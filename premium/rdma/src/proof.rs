@@ -1,4 +1,4 @@
-//! Whether the kernel still knows a queue pair: the proof that a cut ends with.
+//! The proof of a cut: the kernel does not know the queue pair any more.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use fabricbios_lease::{Extent, Farewell, StepError, Tag};
 
 use super::{hardware::Hardware, parts::Pair, restrack, steps::Steps};
 
-/// Between making a queue pair and noting its number another lease's thread may need a moment.
+/// A thread of another lease may need a moment between making a queue pair and noting its number; the tracker is asked
+/// this often.
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
@@ -28,7 +29,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// `Ok`: the kernel has no queue pair of that number, or it is somebody else's by now.
+    /// `Ok`: the kernel has no queue pair with this number, or another owner has the number now.
     fn look_for(&self, number: u32) -> Result<(), StepError> {
         if self.faults.strike("restrack") {
             return Err(StepError::new("restrack", "made to fail"));
@@ -45,8 +46,8 @@ impl Hardware {
         Err(StepError::new("restrack", detail))
     }
 
-    /// Shows once that the tracker sees queue pairs of this process, and sees them go: without
-    /// that its silence would prove nothing.
+    /// Shows once that the tracker sees a queue pair of this process and sees it go. Otherwise its silence would prove
+    /// nothing.
     pub(super) fn check_tracker(&self, tag: Tag) -> Result<(), StepError> {
         let page = Extent {
             offset: 0,

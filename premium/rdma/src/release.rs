@@ -1,41 +1,41 @@
-//! After the cut: what the lease still has of the device goes, so that nothing holds its bytes any more.
+//! The release after a cut: it destroys the leftovers, so that no object holds the bytes of the lease any more.
 
 use fabricbios_lease::{Farewell, StepError, Tag};
 
 use super::{
-    RdmaBackend,
-    life::{ReleaseStep, State},
+    RdmaPath,
+    binding_cell::BindingCell,
+    binding_state::{Phase, ReleaseStep},
     parts::Parts,
-    slot::Slot,
 };
 
-impl RdmaBackend {
+impl RdmaPath {
     pub(super) fn give_back(&self, tag: Tag) -> Result<(), StepError> {
-        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
+        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(());
         };
         let refuse = |why: String| Err(self.hardware.error("release", tag, why));
-        let leftovers = match slot.begin_release(tag.generation) {
+        let leftovers = match cell.begin_release(tag.generation) {
             ReleaseStep::Tidy(leftovers) => leftovers,
             ReleaseStep::Done => return Ok(()),
             ReleaseStep::Refuse(why) => return refuse(why),
             ReleaseStep::Wait => return refuse("another order does not end".into()),
         };
-        let tidied = self.tidy(&slot, leftovers, tag);
+        let tidied = self.tidy(&cell, leftovers, tag);
         match &tidied {
-            Err(error) => slot.set(State::Dirty(error.clone())),
+            Err(error) => cell.set(Phase::Dirty(error.clone())),
             Ok(()) => {
-                slot.remove();
+                cell.remove();
                 self.custody().release(tag.lease_id);
             }
         }
         tidied
     }
 
-    /// Destroys what was left behind, after a change beside the state, too.
+    /// Destroys leftovers, also those of a failed change.
     pub(super) fn tidy(
         &self,
-        slot: &Slot<Parts>,
+        cell: &BindingCell<Parts>,
         leftovers: Vec<Parts>,
         tag: Tag,
     ) -> Result<(), StepError> {
@@ -53,7 +53,7 @@ impl RdmaBackend {
                 .hardware
                 .error("tidy up", tag, "verbs objects stay: see the log")),
         };
-        slot.changed(stay);
+        cell.changed(stay);
         tidied
     }
 }

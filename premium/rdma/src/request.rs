@@ -1,7 +1,7 @@
-//! The asking half: a client's queue pair towards a lease.
+//! The client: a queue pair connected to a lease.
 //!
-//! One request at a time, each waited for: what a command line or a test needs. Programs that want
-//! the wire's full speed connect a queue pair of their own.
+//! One request at a time, each waited for, which is enough for a command line or a test. Programs that need the full speed
+//! connect a queue pair of their own.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ const SIZES: QueueSizes = QueueSizes {
 };
 const COMPLETIONS: u8 = 32;
 
-/// The device gives up by itself after some seconds; this is for a device that does not.
+/// A device gives up after some seconds; this limit is for a device that does not.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// A client's queue pair and buffer.
@@ -44,18 +44,21 @@ pub struct RdmaRequester {
 /// Why a request did not succeed. The queue pair is of no use afterwards, except after `Local`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// The node refused: the lease has ended, the key is not its key, or the range is not its.
+    /// The node refused: the lease has ended, or key or range are not those of the lease.
     RemoteAccess,
     /// An earlier request has failed; nothing was sent.
     Disconnected,
-    /// Anything else that the device reports: mostly a peer that does not answer.
+    /// The device reports another failure, mostly a peer that does not answer.
     Failed(String),
     /// The request could not be made: a buffer too small, or the system.
     Local(String),
 }
 
 impl RdmaRequester {
-    /// A queue pair that waits for its peer, with a buffer for requests of up to `buffer_bytes`.
+    /// Makes a queue pair in INIT, with a buffer for requests of up to `buffer_bytes`.
+    ///
+    /// # Errors
+    /// There is no device, or the system refuses an object.
     pub fn open(device: Option<&str>, buffer_bytes: usize) -> Result<Self, StepError> {
         let device = match Device::find(device, false)? {
             Found::Device(device) => *device,
@@ -84,7 +87,7 @@ impl RdmaRequester {
         })
     }
 
-    /// What the node has to know: the `RdmaPeer` of an allocation or a bind.
+    /// The `RdmaPeer` for an allocation or a bind.
     pub fn peer(&self) -> RdmaPeer {
         RdmaPeer {
             qpn: self.queue_pair.number(),
@@ -95,6 +98,9 @@ impl RdmaRequester {
     }
 
     /// Connects to a lease.
+    ///
+    /// # Errors
+    /// The kernel refuses, mostly because the address cannot be reached.
     pub fn connect(&self, to: &RdmaBinding) -> Result<(), StepError> {
         let connection = Connection {
             local: Local {
@@ -121,6 +127,9 @@ impl RdmaRequester {
     }
 
     /// Writes `bytes` at `address` of the node under `rkey`.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
     pub fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), RequestError> {
         let length = u32::try_from(bytes.len()).map_err(local)?;
         self.buffer.write(0, bytes).map_err(local)?;
@@ -132,6 +141,9 @@ impl RdmaRequester {
     }
 
     /// Fills `bytes` from `address` of the node under `rkey`.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
     pub fn read(&mut self, rkey: u32, address: u64, bytes: &mut [u8]) -> Result<(), RequestError> {
         let length = u32::try_from(bytes.len()).map_err(local)?;
         let id = self.next_id();
@@ -142,7 +154,10 @@ impl RdmaRequester {
         self.buffer.read(0, bytes).map_err(local)
     }
 
-    /// Gives everything back.
+    /// Destroys all objects.
+    ///
+    /// # Errors
+    /// The kernel refuses to destroy one.
     pub fn close(self) -> Result<(), StepError> {
         let failed = refused;
         let Self {
@@ -214,7 +229,7 @@ fn local(error: impl fmt::Display) -> RequestError {
     RequestError::Local(error.to_string())
 }
 
-/// A whole number of pages, so that it holds `bytes`.
+/// Makes a buffer of whole pages, at least `bytes` long.
 fn buffer(
     domain: &Arc<ProtectionDomain>,
     bytes: usize,

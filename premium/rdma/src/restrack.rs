@@ -1,7 +1,7 @@
 //! Asks the kernel's resource tracker whether a queue pair still exists.
 //!
 //! NETLINK_RDMA, client NLDEV, as in `include/uapi/rdma/rdma_netlink.h`. The tracker is the
-//! kernel's own list, so it knows of a queue pair whether or not libibverbs thinks it is gone.
+//! kernel's own list: it knows a queue pair even if libibverbs believes it is gone.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -41,23 +41,23 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const HEADER_BYTES: usize = 16;
 
-/// The kernel answers from memory; this long means that it does not answer.
+/// Limit of one answer. The kernel answers from memory, at once.
 const ANSWER_SECS: i64 = 5;
 
-/// What the kernel says about a queue pair, as far as it says anything.
+/// The facts that the kernel reports about a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
-    /// The thread that made it, as long as that lives.
+    /// The thread that made it, as long as the thread lives.
     pub maker: Option<u32>,
     /// Number of the queue pair at the other end.
     pub peer: Option<u32>,
-    /// Whether it is in ERR.
+    /// Whether the queue pair is in ERR.
     pub is_in_error: bool,
 }
 
 impl Tracked {
-    /// Whether it may be of that process: its maker is one of its threads, or has ended, which it can also have done
-    /// after the kernel named it.
+    /// Whether the queue pair may belong to this process: its maker is a thread of the process, or has ended, perhaps after
+    /// the kernel named it.
     #[must_use]
     pub fn may_be_of(&self, process: u32) -> bool {
         let is_there = |at: String| Path::new(&at).exists();
@@ -67,7 +67,10 @@ impl Tracked {
     }
 }
 
-/// The kernel's number of the device of that name.
+/// The index of a device in the kernel.
+///
+/// # Errors
+/// There is no such device (`ENODEV`), or the kernel does not answer.
 pub fn device_index(name: &str) -> Result<u32, StepError> {
     let failed = |errno: Errno| {
         StepError::new("restrack", format_args!("device {name}: {errno}")).with_errno(errno as i32)
@@ -85,6 +88,9 @@ pub fn device_index(name: &str) -> Result<u32, StepError> {
 }
 
 /// Looks for queue pair `number` on a port of a device; `None`: there is none.
+///
+/// # Errors
+/// The kernel does not answer.
 pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Option<Tracked>, StepError> {
     let failed = |errno: Errno| {
         StepError::new("restrack", format_args!("queue pair {number}: {errno}"))
@@ -148,7 +154,7 @@ fn request(kind: u16, flags: u16, attributes: &[(u16, u32)]) -> Vec<u8> {
     message
 }
 
-/// The messages of one datagram; what is cut off is left out.
+/// The messages of one datagram, without a truncated one.
 fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32_at(rest, 0)?).ok()?.max(HEADER_BYTES);
@@ -158,7 +164,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// `None`: another device; `ENODEV`: the list is over.
+/// `None`: the message is about another device; `ENODEV`: it is the end of the list.
 fn index_of(message: &[u8], name: &str) -> Result<Option<u32>, Errno> {
     match u16_at(message, 4).ok_or(Errno::EBADMSG)? {
         NLMSG_DONE => return Err(Errno::ENODEV),
@@ -171,8 +177,7 @@ fn index_of(message: &[u8], name: &str) -> Result<Option<u32>, Errno> {
     Ok(number(attributes, ATTR_DEV_INDEX).filter(|_| same))
 }
 
-/// `ENOENT` is the answer hoped for. `EAGAIN` is how the kernel says that the queue pair exists
-/// on no port yet, or on another one.
+/// `ENOENT` says that there is no such queue pair. `EAGAIN` says that it exists, on no port yet or on another one.
 fn parse(answer: &[u8]) -> Result<Option<Tracked>, Errno> {
     let kind = u16_at(answer, 4).ok_or(Errno::EBADMSG)?;
     if kind != NLMSG_ERROR {

@@ -1,7 +1,7 @@
-//! A second key beside the first, for a while, on every queue pair.
+//! Rotation: for a while every queue pair has a second key beside the first.
 //!
-//! Never the same window bound again: one access with the old key would kill the queue pair at
-//! both ends. The new key has a window of its own on the same queue pair, or a region of its own.
+//! A window is never bound again: one access with the old key would put the queue pairs at both ends in ERR. The new key
+//! has another window on the same queue pair, or another region.
 
 use std::sync::Arc;
 
@@ -10,52 +10,56 @@ use fabricbios_verbs::{MemoryRegion, ProtectionDomain, QueuePairState, Window};
 use fabricbios_wire::Binding;
 
 use super::{
-    RdmaBackend,
+    RdmaPath,
+    binding_state::{BindingState, Phase},
     grant::dealloc_unbound,
-    life::{Life, State},
     parts::{BindingParts, Pair, Parts},
 };
 
-/// What the new keys are for.
+/// The binding that needs new keys.
 struct Wanted {
     pairs: usize,
     extent: Extent,
-    /// Of the lease's own, where it has regions.
+    /// The domain of the lease, if leases are regions.
     domain: Option<Arc<ProtectionDomain>>,
 }
 
-/// What the new keys are made of: a window for each queue pair, or a region.
+/// New keys: a window for each queue pair, or a region.
 #[derive(Default)]
-struct Made {
+struct NewKeys {
     windows: Vec<Window>,
     regions: Vec<MemoryRegion>,
 }
 
-impl RdmaBackend {
+impl RdmaPath {
     pub(super) fn add_key(&self, tag: Tag) -> Result<Binding, BindError> {
-        let slot = self.bound_slot(tag, "rotate").map_err(BindError::Refused)?;
-        let wanted = slot
-            .begin_change(|life| self.check_rotation(life, tag))
+        let cell = self.bound_cell(tag, "rotate").map_err(BindError::Refused)?;
+        let wanted = cell
+            .begin_change(|state| self.check_rotation(state, tag))
             .map_err(BindError::Refused)?;
-        // Made without the lock, since it may take the kernel a while.
-        let made = self.make(wanted, tag);
-        let mut life = slot.lock();
-        life.changing = false;
-        let result = self.attach(&mut life, made, tag);
-        drop(life);
-        slot.wake();
+        // Without the lock, since the kernel may take long.
+        let new_keys = self.make_keys(wanted, tag);
+        let mut state = cell.lock();
+        state.changing = false;
+        let result = self.attach(&mut state, new_keys, tag);
+        drop(state);
+        cell.wake();
         result
     }
 
-    /// Whether a second key can be made.
-    fn check_rotation(&self, life: &mut Life<Parts>, tag: Tag) -> Result<Wanted, StepError> {
-        let parts = self.live(life, tag, "rotate")?;
+    /// Checks whether a second key can be made.
+    fn check_rotation(
+        &self,
+        state: &mut BindingState<Parts>,
+        tag: Tag,
+    ) -> Result<Wanted, StepError> {
+        let parts = self.live(state, tag, "rotate")?;
         let refuse = |why: &str| Err(self.hardware.error("rotate", tag, why));
         if parts.keys() > 1 {
             return refuse("the key before the last rotation is not retired yet");
         }
-        for state in parts.pairs.iter().map(Pair::state) {
-            match state {
+        for pair_state in parts.pairs.iter().map(Pair::state) {
+            match pair_state {
                 Ok(QueuePairState::ReadyToSend) => {}
                 Ok(_) => {
                     return refuse("a queue pair has failed: bind the lease again with a new one");
@@ -70,74 +74,80 @@ impl RdmaBackend {
         })
     }
 
-    /// With the error comes what could not be taken away again.
-    fn make(&self, wanted: Wanted, tag: Tag) -> (Made, Result<(), StepError>) {
-        let mut made = Made::default();
+    /// Makes the keys. After a failure, objects that could not be destroyed come back with the error.
+    fn make_keys(&self, wanted: Wanted, tag: Tag) -> (NewKeys, Result<(), StepError>) {
+        let mut new_keys = NewKeys::default();
         let result = match &wanted.domain {
             Some(domain) => {
-                let regions = &mut made.regions;
+                let regions = &mut new_keys.regions;
                 self.hardware
                     .register_key(domain, wanted.extent, tag, regions)
             }
             None => self
                 .hardware
                 .new_windows(wanted.pairs, tag)
-                .map(|windows| made.windows = windows),
+                .map(|windows| new_keys.windows = windows),
         };
-        (made, result)
+        (new_keys, result)
     }
 
-    /// Hands the new keys to the lease, if it is still there.
+    /// Adds the new keys to the binding and opens them, if the binding is still live.
     fn attach(
         &self,
-        life: &mut Life<Parts>,
-        (made, result): (Made, Result<(), StepError>),
+        state: &mut BindingState<Parts>,
+        (new_keys, result): (NewKeys, Result<(), StepError>),
         tag: Tag,
     ) -> Result<Binding, BindError> {
-        let cancelled = life.gate.is_revoked(tag.generation);
-        let parts = match self.live(life, tag, "rotate") {
+        let cancelled = state.gate.is_revoked(tag.generation);
+        let parts = match self.live(state, tag, "rotate") {
             Ok(parts) => parts,
-            Err(error) => return Err(self.unused(made, tag, cancelled, error)),
+            Err(error) => return Err(self.discard_after_end(new_keys, tag, cancelled, error)),
         };
         if let Err(error) = result {
-            return Err(self.left(parts, made, tag, error));
+            return Err(self.discard(parts, new_keys, tag, error));
         }
-        take_in(parts, made);
+        add_newest(parts, new_keys);
         if let Err(error) = self.hardware.open_access(parts, tag) {
-            let made = take_out(parts);
-            return Err(self.left(parts, made, tag, error));
+            let new_keys = take_newest(parts);
+            return Err(self.discard(parts, new_keys, tag, error));
         }
         let binding = self.hardware.binding(parts);
-        life.gate.begin(tag.generation);
+        state.gate.begin(tag.generation);
         Ok(binding)
     }
 
-    /// Takes away what a rotation made that came to nothing. What stays is taken by the cut.
-    fn left(
+    /// Destroys the keys of a failed rotation. The cut destroys those that the kernel refuses now.
+    fn discard(
         &self,
         parts: &mut BindingParts,
-        mut made: Made,
+        mut new_keys: NewKeys,
         tag: Tag,
         error: StepError,
     ) -> BindError {
-        let windows = dealloc_unbound(made.windows);
-        let regions = self.hardware.dereg_all(&mut made.regions);
+        let windows = dealloc_unbound(new_keys.windows);
+        let regions = self.hardware.dereg_all(&mut new_keys.regions);
         let stuck = match (windows.is_empty(), regions) {
             (false, _) => "dealloc_mw",
             (true, Err(_)) => "dereg_mr",
             (true, Ok(())) => return BindError::Failed(error),
         };
         if let Some(pair) = parts.pairs.first_mut() {
-            pair.doomed.extend(windows);
+            pair.unbound_windows.extend(windows);
         }
-        parts.regions.splice(0..0, made.regions);
+        parts.regions.splice(0..0, new_keys.regions);
         BindError::Stranded(self.hardware.error(stuck, tag, error))
     }
 
-    /// The lease ended while its new keys were made.
-    fn unused(&self, mut made: Made, tag: Tag, cancelled: bool, error: StepError) -> BindError {
-        let windows = dealloc_unbound(made.windows);
-        let regions = self.hardware.dereg_all(&mut made.regions);
+    /// Destroys new keys whose lease ended while they were made.
+    fn discard_after_end(
+        &self,
+        mut new_keys: NewKeys,
+        tag: Tag,
+        cancelled: bool,
+        error: StepError,
+    ) -> BindError {
+        let windows = dealloc_unbound(new_keys.windows);
+        let regions = self.hardware.dereg_all(&mut new_keys.regions);
         match regions {
             Err(errno) => BindError::Stranded(self.hardware.refused("dereg_mr", tag, errno)),
             Ok(()) if !windows.is_empty() => {
@@ -149,42 +159,42 @@ impl RdmaBackend {
     }
 
     pub(super) fn drop_old_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        let slot = self.bound_slot(tag, "retire key")?;
-        let mut life = slot.lock_settled()?;
-        if matches!(life.state, State::Cut(_)) {
-            // It died with its binding, whose place another one is taking.
+        let cell = self.bound_cell(tag, "retire key")?;
+        let mut state = cell.lock_settled()?;
+        if matches!(state.phase, Phase::Cut(_)) {
+            // The key ended with its binding; a newer binding is being made.
             return Ok(Binding::default());
         }
-        let parts = self.live(&mut life, tag, "retire key")?;
+        let parts = self.live(&mut state, tag, "retire key")?;
         self.hardware.retire_oldest(parts, tag)?;
         Ok(self.hardware.binding(parts))
     }
 
-    /// The objects of a lease in use, if the order is not for an older binding.
+    /// The objects of the live binding, if the order is not for an older one.
     fn live<'a>(
         &self,
-        life: &'a mut Life<Parts>,
+        state: &'a mut BindingState<Parts>,
         tag: Tag,
         step: &'static str,
     ) -> Result<&'a mut Parts, StepError> {
-        match &mut life.state {
-            State::Live(parts) if life.gate.admits(tag.generation) => Ok(parts),
+        match &mut state.phase {
+            Phase::Live(parts) if state.gate.admits(tag.generation) => Ok(parts),
             _ => Err(self.hardware.error(step, tag, "the lease has no key now")),
         }
     }
 }
 
-fn take_in(parts: &mut BindingParts, made: Made) {
-    for (pair, window) in parts.pairs.iter_mut().zip(made.windows) {
+fn add_newest(parts: &mut BindingParts, new_keys: NewKeys) {
+    for (pair, window) in parts.pairs.iter_mut().zip(new_keys.windows) {
         pair.windows.push(window);
     }
-    parts.regions.extend(made.regions);
+    parts.regions.extend(new_keys.regions);
 }
 
-/// The newest keys, which are not open everywhere.
-fn take_out(parts: &mut BindingParts) -> Made {
+/// Removes the newest keys, which may not be open on every queue pair, and returns them.
+fn take_newest(parts: &mut BindingParts) -> NewKeys {
     let pairs = parts.pairs.iter_mut();
-    Made {
+    NewKeys {
         windows: pairs
             .filter_map(|pair| (pair.windows.len() > 1).then(|| pair.windows.pop())?)
             .collect(),

@@ -25,12 +25,12 @@ impl Steps {
         result
     }
 
-    /// What somebody else did.
+    /// Adds a step that another process did.
     pub(super) fn add(&mut self, step: &'static str, found: impl fmt::Display) {
         self.0.add(step, Duration::ZERO, found);
     }
 
-    /// A step that cannot fail, only find something or not.
+    /// Runs a step that cannot fail; the proof notes whether it was heard.
     pub(super) fn note(&mut self, name: &'static str, step: impl FnOnce() -> bool) {
         let found = self.run(
             name,

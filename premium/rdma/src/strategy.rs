@@ -1,4 +1,4 @@
-//! How leases are given out on a device: windows over one region, or a region each.
+//! The two forms of a lease on a device: windows over one region, or a region for each lease.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use fabricbios_wire::RdmaStrategy;
 
 use super::{device::Device, memory};
 
-/// What the operator asks for.
+/// The operator's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Windows where the device has those of type 2B, else regions.
@@ -23,7 +23,7 @@ pub enum Strategy {
     Region,
 }
 
-/// What leases share on a device.
+/// The objects that all leases share.
 #[derive(Debug)]
 pub(super) enum Shared {
     /// Windows.
@@ -31,7 +31,7 @@ pub(super) enum Shared {
         domain: Arc<ProtectionDomain>,
         /// All of the arena, without remote rights.
         arena: MemoryRegion,
-        /// Whether a window bound to part of a region keeps its holder to that part.
+        /// Whether the device enforces the bounds of a window.
         have_bounds: bool,
     },
     /// Nothing: every lease has a domain and regions of its own.
@@ -39,12 +39,12 @@ pub(super) enum Shared {
 }
 
 impl Strategy {
-    /// Whether devices without windows are of no use.
+    /// Whether a device without windows cannot be used.
     pub(super) fn needs_windows(self) -> bool {
         self == Self::Window
     }
 
-    /// What becomes of it on a device.
+    /// The strategy on a device.
     pub(super) fn on(self, has_type_2b: bool) -> RdmaStrategy {
         match self {
             Self::Auto | Self::Window if has_type_2b => RdmaStrategy::Window,
@@ -55,7 +55,7 @@ impl Strategy {
 }
 
 impl Shared {
-    /// Makes and registers what windows need; pins nothing for regions.
+    /// Makes the domain and registers the arena for windows; pins nothing for regions.
     pub(super) fn open(
         device: &Device,
         arena: &Arc<Arena>,
@@ -72,12 +72,12 @@ impl Shared {
         Ok(Self::Windows {
             domain,
             arena,
-            // Until the device has shown that they do not.
+            // Until the test at the start shows that it does not.
             have_bounds: true,
         })
     }
 
-    /// Which it is, as clients are told.
+    /// The strategy, as clients see it.
     pub(super) fn strategy(&self) -> RdmaStrategy {
         match self {
             Self::Windows { .. } => RdmaStrategy::Window,
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Gives it back, when no lease is left.
+    /// Destroys the shared objects. No lease is left.
     pub(super) fn close(self) -> Result<(), StepError> {
         let Self::Windows { domain, arena, .. } = self else {
             return Ok(());

@@ -49,7 +49,7 @@ fn a_device_asked_for_by_name_must_be_there() {
         resource_id: lab::RESOURCE,
         strategy: STRATEGY,
     };
-    let error = fabricbios_rdma::RdmaBackend::open(config).unwrap_err();
+    let error = fabricbios_rdma::RdmaPath::open(config).unwrap_err();
     assert!(error.to_string().contains("nosuch0"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! `block attach`: starts the keeper of a lease and waits until its device is there.
+//! `block attach`: starts the block daemon of a lease and waits until the device is attached.
 
 use std::{
     env,
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::lease::ask,
+    attach_paths::attach_paths,
+    control_socket::{self, ControlCommand},
     need_root,
     nvme_host::NvmeHost,
     record::Files,
-    socket::{self, Word},
-    ways::ways,
 };
 use crate::{args::AttachPlace, failure::Failure, output::Output};
 
@@ -27,7 +27,7 @@ struct Attached {
     device: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     transport: Option<&'static str>,
-    /// It was before.
+    /// Whether it was attached before.
     already: bool,
     log: PathBuf,
 }
@@ -49,7 +49,7 @@ pub(super) fn run(
     let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
     files.check_dir()?;
     let kept = kept(&files)?;
-    check_road(&files, kept.is_some(), place.transport)?;
+    check_transport(&files, kept.is_some(), place.transport)?;
     let (device, already) = match kept {
         Some(device) => (device, true),
         None => (attach(node, identity, place, &files).map_err(named)?, false),
@@ -57,34 +57,34 @@ pub(super) fn run(
     let attached = Attached {
         lease_id: lease_id.to_string(),
         device,
-        transport: road(&files).map(Transport::name),
+        transport: transport(&files).map(Transport::name),
         already,
         log: files.log(),
     };
     output.print(&attached, || attached.device.clone())
 }
 
-/// A device has one road. Without a keeper one over UDP is gone, and only what an earlier keeper connected is
-/// left.
-fn check_road(files: &Files, is_kept: bool, wanted: Transport) -> Result<(), Failure> {
+/// Refuses another transport than that of the attached device. Without a daemon a device over UDP is gone, and only an NVMe-oF
+/// connection of an earlier daemon can be left.
+fn check_transport(files: &Files, is_kept: bool, wanted: Transport) -> Result<(), Failure> {
     match files.read()? {
         Some(record) if is_kept || record.nvmeof.is_some() => {
-            record.check_road(&NvmeHost::this_machine(), wanted)
+            record.check_transport(&NvmeHost::this_machine(), wanted)
         }
         _ => Ok(()),
     }
 }
 
-/// What cannot be seen is not said.
-fn road(files: &Files) -> Option<Transport> {
+/// The transport of the attached device; `None` if it cannot be found out.
+fn transport(files: &Files) -> Option<Transport> {
     let record = files.read().ok().flatten()?;
-    record.road(&NvmeHost::this_machine()).ok().flatten()
+    record.transport(&NvmeHost::this_machine()).ok().flatten()
 }
 
-/// The device of a keeper that is there.
+/// The device of a running daemon.
 fn kept(files: &Files) -> Result<Option<String>, Failure> {
     let path = files.socket();
-    match socket::ask(&path, Word::Device) {
+    match control_socket::ask(&path, ControlCommand::Device) {
         Ok(answer) => Ok(answer.and_then(Result::ok)),
         Err(error) => Err(Failure::local(
             &format!("ask at {}", path.display()),
@@ -99,14 +99,14 @@ fn attach(
     place: &AttachPlace,
     files: &Files,
 ) -> Result<String, Failure> {
-    // What cannot be is told here, where somebody reads it.
+    // Checked here, so that the error is seen on the terminal.
     let lease_id = place.kept.id;
     let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
-    ways(&info, place.transport)?;
+    attach_paths(&info, place.transport)?;
     files.make_dir()?;
-    let mut keeper = start(node, identity, place, files)?;
+    let mut daemon = start(node, identity, place, files)?;
     let mut line = String::new();
-    if let Some(stdout) = keeper.stdout.take() {
+    if let Some(stdout) = daemon.stdout.take() {
         let read = BufReader::new(stdout).read_line(&mut line);
         read.map_err(|error| {
             Failure::local("hear from the process that keeps the device", &error)
@@ -114,11 +114,11 @@ fn attach(
     }
     match serde_json::from_str::<Ready>(&line) {
         Ok(ready) => Ok(ready.device),
-        Err(_) => Err(why(keeper, &line, place, files)),
+        Err(_) => Err(why(daemon, &line, place, files)),
     }
 }
 
-/// This program again, with nothing of the terminal's.
+/// Starts this program again as the daemon, without the terminal.
 fn start(
     node: &Node,
     identity: &Path,
@@ -139,7 +139,7 @@ fn start(
     command.args(["--transport", place.transport.name()]);
     command.arg("--attach-dir");
     command.arg(dir.map_err(|error| cannot(&error))?);
-    // Whatever is mounted where this was called can be unmounted.
+    // In `/`, so that the file system of the current directory can be unmounted.
     command
         .current_dir("/")
         .stdin(Stdio::null())
@@ -148,9 +148,9 @@ fn start(
     command.spawn().map_err(|error| cannot(&error))
 }
 
-/// Why there is no device, in the keeper's words if it had some.
-fn why(mut keeper: Child, line: &str, place: &AttachPlace, files: &Files) -> Failure {
-    let status = keeper.wait().ok().and_then(|status| status.code());
+/// The failure of the daemon, in its own words if it reported one.
+fn why(mut daemon: Child, line: &str, place: &AttachPlace, files: &Files) -> Failure {
+    let status = daemon.wait().ok().and_then(|status| status.code());
     Failure::from_json(line, status).unwrap_or_else(|| {
         let (log, lease_id) = (files.log(), place.kept.id);
         let what = format!(

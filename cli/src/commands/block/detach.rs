@@ -1,4 +1,4 @@
-//! `block detach`: asks the keeper of a lease to take the device away, or does it in its place.
+//! `block detach`: asks the block daemon of a lease to detach the device, or does it itself if there is no daemon.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use fabricbios_wire::RefusalClass;
 use serde::Serialize;
 
 use super::{
+    control_socket::{self, ControlCommand},
     device::failure,
     in_use, need_root,
     nvme_device::disconnect,
     nvme_host::NvmeHost,
     record::{Files, Record},
-    socket::{self, Word},
 };
 use crate::{
     args::Kept,
@@ -25,7 +25,7 @@ struct Detached {
     device: String,
 }
 
-/// Needs no node: a device has to go also when its node is gone.
+/// Detaches without asking the node, which may be gone.
 pub(crate) fn run(place: &Kept, output: Output) -> Result<(), Failure> {
     need_root()?;
     let files = Files::new(&place.attach_dir, place.id);
@@ -41,13 +41,13 @@ pub(crate) fn run(place: &Kept, output: Output) -> Result<(), Failure> {
 
 fn detach(files: &Files) -> Result<String, Failure> {
     let path = files.socket();
-    match socket::ask(&path, Word::Detach) {
+    match control_socket::ask(&path, ControlCommand::Detach) {
         Ok(Some(Ok(device))) => Ok(device),
         Ok(Some(Err(why))) => Err(failed("NotDetached", &why)),
-        Ok(None) => without_keeper(files),
+        Ok(None) => without_daemon(files),
         Err(error) => Err(Failure::local(
             &format!(
-                "hear from the keeper at {}; it may still be at it",
+                "hear from the block daemon at {}; it may still be detaching",
                 path.display()
             ),
             &error,
@@ -55,8 +55,8 @@ fn detach(files: &Files) -> Result<String, Failure> {
     }
 }
 
-/// The keeper was killed: its record says what is left. One that is still at it has the record locked.
-fn without_keeper(files: &Files) -> Result<String, Failure> {
+/// Detaches after the daemon was killed: the record names the device. A running daemon has the record locked.
+fn without_daemon(files: &Files) -> Result<String, Failure> {
     if !files.record().exists() {
         return Err(not_attached(files));
     }
@@ -66,7 +66,7 @@ fn without_keeper(files: &Files) -> Result<String, Failure> {
         return Err(not_attached(files));
     };
     let host = NvmeHost::this_machine();
-    let device = left(&host, &record)?;
+    let device = recorded_device(&host, &record)?;
     if let Some(device) = &device {
         in_use::check(device)?;
     }
@@ -78,8 +78,8 @@ fn without_keeper(files: &Files) -> Result<String, Failure> {
     Ok(device.map_or_else(connection, |device| device.display().to_string()))
 }
 
-/// The device that is recorded, or that the kernel has made since.
-fn left(host: &NvmeHost, record: &Record) -> Result<Option<PathBuf>, Failure> {
+/// The device in the record, or the device that the kernel has made since the record was written.
+fn recorded_device(host: &NvmeHost, record: &Record) -> Result<Option<PathBuf>, Failure> {
     match (&record.device, &record.nvmeof) {
         (None, Some(target)) => host.device(target).map_err(failure),
         (device, _) => Ok(device.clone()),

@@ -1,4 +1,4 @@
-//! The device of a lease: how it comes and how it goes.
+//! The device of a lease: attaching and detaching.
 
 use std::{
     path::PathBuf,
@@ -11,40 +11,40 @@ use fabricbios_wire::{LeaseId, LeaseInfo, RefusalClass};
 
 use super::{
     super::block_device::NbdDevice,
+    attach_paths::AttachPath,
     modules::{load_module, no_driver},
     nvme_device,
     nvme_host::{NvmeHost, Target},
     nvme_keys,
-    ways::Way,
 };
 use crate::failure::{Exit, Failure};
 
-/// A device that is there.
+/// An attached device.
 #[derive(Debug)]
 pub(super) enum Device {
-    /// A namespace of NVMe-oF.
+    /// A namespace over NVMe-oF.
     Nvmeof(NvmeHost, Target),
-    /// Served by a thread of this process; `None`: not any more.
+    /// An NBD device that a thread of this process serves; `None`: detached.
     Nbd(Option<NbdDevice>),
 }
 
 impl Device {
-    /// Makes the device by the first way that this machine has; where it is. A failure leaves nothing
+    /// Attaches the device over the first path that this machine supports, and returns its file. A failure leaves nothing
     /// behind.
     pub(super) fn attach(
         node: &Node,
         lease_id: LeaseId,
-        ways: Vec<Way<'_>>,
+        paths: Vec<AttachPath<'_>>,
     ) -> Result<(Self, PathBuf), Failure> {
         let mut reasons = Vec::new();
-        for way in ways {
-            let outcome = match way {
-                Way::Nvmeof(binding, addresses) => {
+        for attach_path in paths {
+            let outcome = match attach_path {
+                AttachPath::Nvmeof(binding, addresses) => {
                     let host = NvmeHost::this_machine();
                     let path = nvme_device::attach(&host, binding, &addresses);
                     path.map(|path| (Self::Nvmeof(host, binding.into()), path))
                 }
-                Way::Udp => attach_nbd(node, lease_id),
+                AttachPath::Udp => attach_nbd(node, lease_id),
             };
             match outcome {
                 Err(NotAttached::NoDriver(why)) => reasons.push(why),
@@ -58,8 +58,8 @@ impl Device {
         Err(not_connected(&reasons))
     }
 
-    /// Takes the device away; returns when it is gone. Once more is no error. On an error it may be gone all
-    /// the same, see [`Device::is_gone`], and something that was written not be there.
+    /// Detaches the device and returns when it is gone. Detaching twice is no error. After an error the device may be gone
+    /// nevertheless, see [`Device::is_gone`], and writes may be lost.
     pub(super) fn detach(&mut self) -> Result<(), Failure> {
         match self {
             Self::Nvmeof(host, target) => nvme_device::disconnect(host, target),
@@ -67,10 +67,10 @@ impl Device {
         }
     }
 
-    /// Whether it went by itself.
+    /// Whether the device has disappeared.
     pub(super) fn is_gone(&self) -> bool {
         match self {
-            // One that is lost is still listed for as long as it may come back: that is the kernel's to decide.
+            // A lost connection stays listed as long as the kernel tries to connect again.
             Self::Nvmeof(host, target) => host
                 .controllers(target)
                 .is_ok_and(|controllers| controllers.is_empty()),
@@ -78,14 +78,14 @@ impl Device {
         }
     }
 
-    /// Where the kernel has other keys than the lease now, gives it those, for when it has to connect again; on a
-    /// thread, which tells when it is done: whom it connects to may be silent for a minute.
+    /// Gives the kernel the keys of the lease, if it has others, for its next connect. A thread does it and reports the
+    /// result, since the node may not answer for a minute.
     pub(super) fn change_keys(
         &self,
         info: &LeaseInfo,
     ) -> Result<Option<Receiver<Result<(), Failure>>>, Failure> {
         let (Self::Nvmeof(host, _), Some(binding)) = (self, &info.binding.nvmeof) else {
-            // The lease's own client follows them.
+            // The UDP client takes new keys itself.
             return Ok(None);
         };
         if !nvme_keys::differ(host, binding)? {
@@ -97,19 +97,19 @@ impl Device {
         Ok(Some(told))
     }
 
-    /// What to disconnect if nobody is left who keeps it.
+    /// The target to disconnect if this process is killed.
     pub(super) fn target(&self) -> Option<&Target> {
         match self {
             Self::Nvmeof(_, target) => Some(target),
-            // It ends with its process.
+            // An NBD device ends with this process.
             Self::Nbd(_) => None,
         }
     }
 }
 
-/// Why there is no device.
+/// Why a device was not attached.
 pub(super) enum NotAttached {
-    /// Another way may do.
+    /// This machine lacks the driver; another path may work.
     NoDriver(String),
     Failed(Failure),
 }

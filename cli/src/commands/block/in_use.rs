@@ -1,4 +1,4 @@
-//! Whether somebody would lose a device.
+//! Checks whether a device is in use.
 
 use std::{
     fmt, fs,
@@ -16,17 +16,17 @@ use nix::unistd::syncfs;
 
 use crate::failure::{Exit, Failure};
 
-/// How long the kernel may take to say whether a device is in use; who can not wait longer may lose it.
+/// How long the kernel may take to say whether a device is in use.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Who would lose it.
+/// The user of a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum User {
-    /// A file system that is mounted there.
+    /// A mounted file system, at this place.
     Mount(PathBuf),
     /// Another device, such as `dm-0`.
     Holder(String),
-    /// The kernel says that somebody does, and not who: swap, LVM on a partition, a mount that is not seen from here.
+    /// The kernel says that the device is in use, but not by whom: swap, LVM on a partition, a mount in another namespace.
     Unseen,
 }
 
@@ -41,10 +41,10 @@ impl fmt::Display for User {
 }
 
 impl User {
-    /// How it is made to use the device no more.
+    /// How to end the use.
     pub(super) fn remedy(&self) -> String {
         match self {
-            // A shell takes it in quotes whatever it is called.
+            // In quotes, since the path may have any characters.
             Self::Mount(place) => format!("`umount {place:?}`"),
             Self::Holder(name) => format!("take {name} down"),
             Self::Unseen => {
@@ -53,7 +53,7 @@ impl User {
         }
     }
 
-    /// Stores what was written to its files, as far as that can be done in this time.
+    /// Writes the file system back, within this time.
     pub(super) fn write_back(&self, within: Duration) -> io::Result<()> {
         match self {
             Self::Mount(_) if within.is_zero() => Err(io::Error::other("it takes no more writes")),
@@ -63,15 +63,15 @@ impl User {
     }
 }
 
-/// Who uses a device or a partition of it, as far as that can be seen without a look at the device.
+/// The user of a device or of its partitions, as far as /proc and /sys show it.
 pub(super) fn user(device: &Path) -> Option<User> {
-    // Without /proc nobody can tell, and who asked is root.
+    // Without /proc nothing is known.
     mounted_at(mounts(), device)
         .map(User::Mount)
         .or_else(|| holder(device).map(User::Holder))
 }
 
-/// A device that is in use is not taken away on request.
+/// Refuses to detach a device that is in use.
 pub(super) fn check(device: &Path) -> Result<(), Failure> {
     let user = user(device).or_else(|| is_claimed(device).then_some(User::Unseen));
     let Some(user) = user else {
@@ -91,8 +91,8 @@ fn holder(device: &Path) -> Option<String> {
     holder.file_name().into_string().ok()
 }
 
-/// Whoever mounts or stacks upon a block device, or a partition of it, has it for himself: open(2), `O_EXCL`.
-/// On a thread of its own: the kernel may be reading the partitions of a device that does not answer.
+/// Whether a mount or another device claims the device exclusively (open(2), `O_EXCL`). On another thread: the kernel may be
+/// reading the partitions of a device that does not answer.
 fn is_claimed(device: &Path) -> bool {
     let device = device.to_owned();
     let (told, done) = mpsc::channel();
@@ -104,7 +104,7 @@ fn is_claimed(device: &Path) -> bool {
     done.recv_timeout(LOOK).unwrap_or(false)
 }
 
-/// Where the device or a partition of it is mounted.
+/// The mount point of the device or of a partition.
 fn mounted_at(mounts: Vec<Mount>, device: &Path) -> Option<PathBuf> {
     let device = device.to_str()?;
     let is_ours = |mount: &Mount| {
@@ -117,7 +117,7 @@ fn mounted_at(mounts: Vec<Mount>, device: &Path) -> Option<PathBuf> {
     mounts.into_iter().find(is_ours).map(|mount| mount.place)
 }
 
-/// On a thread of its own: a node that does not answer keeps it for as long as the kernel likes.
+/// On another thread, since syncfs(2) hangs while the node does not answer.
 fn write_back(place: &Path, within: Duration) -> io::Result<()> {
     let place = fs::File::open(place)?;
     let (told, done) = mpsc::channel();

@@ -1,5 +1,5 @@
-//! A change of the keys of a connection while it is under way: the keeper goes on meanwhile, and a device does not
-//! go before it is over, since a connection that is being made is not listed yet.
+//! A pending change of the keys of a connection. The block daemon goes on meanwhile. A device is not detached before the
+//! change is over, since a connection that is being made is not listed by the kernel yet.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -11,57 +11,57 @@ use fabricbios_wire::LeaseInfo;
 use super::{device::Device, log::log};
 use crate::failure::Failure;
 
-/// At most one at a time.
+/// At most one change of keys at a time.
 #[derive(Default)]
 pub(super) struct KeyChange {
-    under_way: Option<Receiver<Result<(), Failure>>>,
-    /// Said once, as long as it stays the same.
-    trouble: String,
+    pending: Option<Receiver<Result<(), Failure>>>,
+    /// The last failure, so that the log has it only once.
+    last_failure: String,
 }
 
 impl KeyChange {
-    /// Begins one where the lease has other keys than the device.
+    /// Begins a change if the keys of the lease and of the device differ.
     pub(super) fn follow(&mut self, device: &Device, info: &LeaseInfo) {
-        if self.is_under_way() {
+        if self.is_pending() {
             return;
         }
         match device.change_keys(info) {
             Ok(None) => {}
             Ok(begun) => {
                 log("the lease has new keys; connecting once more, with them");
-                self.under_way = begun;
+                self.pending = begun;
             }
             Err(failure) => self.failed(&failure),
         }
     }
 
-    /// Whether one is not over yet; what came of one that is, is in the log.
-    pub(super) fn is_under_way(&mut self) -> bool {
-        self.settle(Duration::ZERO)
+    /// Whether a change is pending. The result of a finished one is in the log.
+    pub(super) fn is_pending(&mut self) -> bool {
+        self.wait(Duration::ZERO)
     }
 
-    /// Waits for its end; whether it is not over even then.
-    pub(super) fn settle(&mut self, within: Duration) -> bool {
-        let Some(told) = &self.under_way else {
+    /// Waits for the end of a pending change; returns whether it is still pending.
+    pub(super) fn wait(&mut self, within: Duration) -> bool {
+        let Some(result) = &self.pending else {
             return false;
         };
-        match told.recv_timeout(within) {
+        match result.recv_timeout(within) {
             Err(RecvTimeoutError::Timeout) => return true,
             Err(RecvTimeoutError::Disconnected) => {}
             Ok(Ok(())) => {
                 log("connected with the new keys, and the connection before is ended");
-                self.trouble.clear();
+                self.last_failure.clear();
             }
             Ok(Err(failure)) => self.failed(&failure),
         }
-        self.under_way = None;
+        self.pending = None;
         false
     }
 
     fn failed(&mut self, failure: &Failure) {
-        if self.trouble != failure.message() {
-            failure.message().clone_into(&mut self.trouble);
-            let why = &self.trouble;
+        if self.last_failure != failure.message() {
+            failure.message().clone_into(&mut self.last_failure);
+            let why = &self.last_failure;
             log(&format!(
                 "not connected with the lease's new keys, without which a connection that is lost does not come back: {why}"
             ));
@@ -78,24 +78,27 @@ mod tests {
     #[test]
     fn it_is_under_way_until_its_end_is_told() {
         let mut change = KeyChange::default();
-        assert!(!change.is_under_way());
+        assert!(!change.is_pending());
         for end in [Ok(()), Err(local("refused".to_owned()))] {
-            let (tell, told) = mpsc::channel();
-            change.under_way = Some(told);
-            assert!(change.is_under_way() && change.settle(Duration::from_millis(1)));
+            let (tell, result) = mpsc::channel();
+            change.pending = Some(result);
+            assert!(change.is_pending() && change.wait(Duration::from_millis(1)));
             let failed = end.is_err();
             tell.send(end).unwrap();
-            assert!(!change.settle(Duration::from_secs(60)) && !change.is_under_way());
-            assert_eq!(change.trouble.as_str(), if failed { "refused" } else { "" });
+            assert!(!change.wait(Duration::from_secs(60)) && !change.is_pending());
+            assert_eq!(
+                change.last_failure.as_str(),
+                if failed { "refused" } else { "" }
+            );
         }
     }
 
     #[test]
     fn a_thread_that_is_gone_is_waited_for_no_longer() {
         let mut change = KeyChange {
-            under_way: Some(mpsc::channel().1),
+            pending: Some(mpsc::channel().1),
             ..KeyChange::default()
         };
-        assert!(!change.settle(Duration::from_secs(60)));
+        assert!(!change.wait(Duration::from_secs(60)));
     }
 }

@@ -1,4 +1,4 @@
-//! What a keeper did, for whoever wonders later. Standard error is the log.
+//! The log of the block daemon. Standard error is the log file.
 
 use std::{
     io::{self, Write},
@@ -10,7 +10,7 @@ use crate::{failure::Failure, time_text};
 pub(super) fn log(what: &str) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
-    // A log that cannot be written is no reason to lose a device.
+    // A failure to write the log must not end the device.
     writeln!(io::stderr(), "{} {what}", time_text::utc(ms)).ok();
 }
 

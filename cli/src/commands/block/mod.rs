@@ -1,28 +1,28 @@
 //! `block …`: a lease of block storage as a device of this machine, or its blocks without one.
 //!
-//! A process of its own, the keeper, connects the device, watches the lease, and takes the device away
-//! before the lease ends. `attach` starts it and `detach` asks it to stop.
+//! A process of its own, the block daemon, attaches the device, watches the lease, and detaches the device before the lease
+//! ends. `attach` starts the daemon and `detach` asks it to stop.
 
 mod attach;
+mod attach_paths;
+mod attachment;
+mod control_socket;
+mod daemon;
 mod detach;
 mod device;
-mod ears;
+mod events;
 mod in_use;
-mod keeper;
 mod key_change;
 mod log;
-mod made;
 mod modules;
 mod nvme_connect;
 mod nvme_device;
 mod nvme_host;
 mod nvme_keys;
 mod record;
-mod socket;
 mod transfer;
 mod uevents;
 mod watch;
-mod ways;
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ use fabricbios_wire::RefusalClass;
 use nix::unistd::geteuid;
 
 pub(super) use detach::run as detach;
-pub(super) use ears::hold_signals;
+pub(super) use events::hold_signals;
 pub(super) use uevents::wait_for;
 
 use crate::{
@@ -50,7 +50,7 @@ pub(super) fn run(
         Block::Read { place, len } => transfer::read(node, &place, len, output),
         Block::Write { place } => transfer::write(node, &place, output),
         Block::Attach(place) => attach::run(node, identity, &place, output),
-        Block::Keep(place) => keeper::run(node, &place),
+        Block::Keep(place) => daemon::run(node, &place),
         Block::Detach(place) => detach(&place, output),
     }
 }

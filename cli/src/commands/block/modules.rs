@@ -1,8 +1,8 @@
-//! Modules of the kernel that devices need.
+//! Kernel modules that devices need.
 
 use std::process::{Command, Stdio};
 
-/// Loads a module of the kernel, or says why not. One that is built in or loaded is no error.
+/// Loads a kernel module. A module that is built in or loaded already is no error.
 pub(super) fn load_module(module: &str) -> Result<(), String> {
     let output = Command::new("modprobe")
         .arg(module)
@@ -15,7 +15,7 @@ pub(super) fn load_module(module: &str) -> Result<(), String> {
     }
 }
 
-/// This kernel lacks something: how that was seen, how loading its module went, and what would do instead.
+/// The message about a missing driver: what is missing, the result of loading its module, and the alternative.
 pub(super) fn no_driver(
     kind: &str,
     place: &str,

@@ -1,4 +1,4 @@
-//! Connecting through `/dev/nvme-fabrics`, as nvme-cli does (`drivers/nvme/host/fabrics.c`): one line of
+//! Connects through `/dev/nvme-fabrics`, as nvme-cli does (`drivers/nvme/host/fabrics.c`): one line of
 //! comma-separated options, one answer. No command line ever carries the secret.
 
 use std::{
@@ -17,27 +17,27 @@ use super::{
     nvme_host::NvmeHost,
 };
 
-/// Seconds between two attempts to connect again, and of silence before the kernel looks whether the
-/// node is still there; the same as in the connect line of a lease.
+/// Seconds between two attempts to connect again, and of silence before a keep-alive; the same as in the connect line of a
+/// lease.
 const RECONNECT_DELAY_SECS: u32 = 2;
 const KEEP_ALIVE_SECS: u32 = 5;
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug)]
 pub(super) enum NotConnected {
-    /// This machine cannot do NVMe-oF over that transport.
+    /// This machine has no NVMe-oF driver for the transport.
     NoDriver(String),
-    /// It can, and it did not work.
+    /// The connection failed.
     Refused(String),
 }
 
-/// Whether there may be a connection to the same subsystem already.
+/// Whether there may be other connections to the same subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
-    /// The kernel refuses a second one.
-    Nothing,
-    /// Both are then paths to one device.
-    Others,
+pub(super) enum OtherConnections {
+    /// The kernel refuses a second connection.
+    Refused,
+    /// All connections are paths to one device.
+    Allowed,
 }
 
 /// Connects to one address. Blocks until the controller is live or the kernel gives up.
@@ -45,7 +45,7 @@ pub(super) fn connect(
     host: &NvmeHost,
     binding: &NvmeofBinding,
     address: &NvmeofAddress,
-    beside: Beside,
+    others: OtherConnections,
 ) -> Result<(), NotConnected> {
     let path = host.dev.join("nvme-fabrics");
     // The kernel loads the module of a transport by itself only once the fabrics module is there.
@@ -65,8 +65,8 @@ pub(super) fn connect(
     if !path.exists() {
         return Err(lacks(&path, loaded));
     }
-    submit(&path, &options(binding, address, beside)).map_err(|error| match loaded {
-        // The kernel's answer to a transport that nobody has registered.
+    submit(&path, &options(binding, address, others)).map_err(|error| match loaded {
+        // The answer of the kernel to a transport without a driver.
         Err(why) if error.raw_os_error() == Some(libc::EINVAL) => lacks(
             &Path::new("/sys/module").join(module.replace('-', "_")),
             Err(why),
@@ -92,7 +92,11 @@ fn submit(path: &Path, options: &str) -> io::Result<()> {
     }
 }
 
-fn options(binding: &NvmeofBinding, address: &NvmeofAddress, beside: Beside) -> Zeroizing<String> {
+fn options(
+    binding: &NvmeofBinding,
+    address: &NvmeofAddress,
+    others: OtherConnections,
+) -> Zeroizing<String> {
     let at = SocketAddr::from(address.endpoint);
     let loss = binding.ctrl_loss_secs;
     let delay = loss.saturating_sub(1).clamp(1, RECONNECT_DELAY_SECS);
@@ -105,15 +109,15 @@ fn options(binding: &NvmeofBinding, address: &NvmeofAddress, beside: Beside) -> 
         at.port(),
         binding.host_nqn,
         binding.host_id,
-        match beside {
-            Beside::Nothing => "",
-            Beside::Others => ",duplicate_connect",
+        match others {
+            OtherConnections::Refused => "",
+            OtherConnections::Allowed => ",duplicate_connect",
         }
     );
     let mut secrets = vec![("dhchap_secret", &binding.dhchap_secret)];
     let ctrl = binding.dhchap_ctrl_secret.as_ref();
     secrets.extend(ctrl.map(|secret| ("dhchap_ctrl_secret", secret)));
-    // Room for all of it at once: a text that grows leaves copies behind.
+    // Enough capacity from the start: a string that grows leaves copies of the secret behind.
     let mut line = Zeroizing::new(String::with_capacity(public.len() + 512));
     line.push_str(&public);
     for (name, secret) in secrets {
@@ -124,7 +128,7 @@ fn options(binding: &NvmeofBinding, address: &NvmeofAddress, beside: Beside) -> 
     line
 }
 
-/// What to do about an error of the kernel's.
+/// A hint about an error of the kernel.
 fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "; run this as root",
@@ -171,13 +175,13 @@ mod tests {
     #[test]
     fn the_kernel_is_told_all_of_it_in_its_own_words() {
         let binding = binding(Some("DHHC-1:01:BBEC:"));
-        let line = options(&binding, &binding.addresses[0], Beside::Nothing);
+        let line = options(&binding, &binding.addresses[0], OtherConnections::Refused);
         let expected = "nqn=nqn.2025-01.io.example:lease,transport=tcp,traddr=2001:db8::7,trsvcid=4420,\
             hostnqn=nqn.2025-01.io.example:host,hostid=07070707-0707-0707-0707-070707070707,\
             ctrl_loss_tmo=5,reconnect_delay=2,keep_alive_tmo=5,dhchap_secret=DHHC-1:00:AAEC=:,\
             dhchap_ctrl_secret=DHHC-1:01:BBEC:";
         assert_eq!(*line, expected);
-        let line = options(&binding, &binding.addresses[0], Beside::Others);
+        let line = options(&binding, &binding.addresses[0], OtherConnections::Allowed);
         assert!(line.contains("tmo=5,duplicate_connect,dhchap"), "{}", *line);
     }
 
@@ -191,7 +195,13 @@ mod tests {
         // Takes everything and answers nothing, as no driver does.
         std::fs::write(dir.path().join("nvme-fabrics"), "").unwrap();
         let binding = binding(None);
-        let error = connect(&host, &binding, &binding.addresses[0], Beside::Nothing).unwrap_err();
+        let error = connect(
+            &host,
+            &binding,
+            &binding.addresses[0],
+            OtherConnections::Refused,
+        )
+        .unwrap_err();
         let NotConnected::Refused(why) = error else {
             panic!("{error:?}")
         };

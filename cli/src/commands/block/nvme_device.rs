@@ -1,4 +1,4 @@
-//! A namespace of NVMe-oF as a device: connecting and disconnecting.
+//! A namespace over NVMe-oF as a device: connecting and disconnecting.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,19 +8,19 @@ use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use super::{
     device::{NotAttached, failure, local, not_connected},
     log::log_failure,
-    nvme_connect::{Beside, NotConnected, connect},
+    nvme_connect::{NotConnected, OtherConnections, connect},
     nvme_host::{NvmeHost, Target},
     nvme_keys,
     uevents::wait_for,
 };
 use crate::failure::Failure;
 
-/// The kernel looks for namespaces by itself once it is connected.
+/// How long the kernel may take to list the namespace after connecting.
 const APPEARS_WITHIN: Duration = Duration::from_secs(20);
-/// What is gone for the kernel may still be seen for a moment.
+/// How long a removed controller may stay listed.
 const VANISHES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Connects, unless this machine is connected already, and waits for the device; where it is.
+/// Connects, unless this machine is connected already, waits for the device, and returns its file.
 pub(super) fn attach(
     host: &NvmeHost,
     binding: &NvmeofBinding,
@@ -28,9 +28,9 @@ pub(super) fn attach(
 ) -> Result<PathBuf, NotAttached> {
     let target = Target::from(binding);
     match host.controllers(&target).map_err(failure)?.is_empty() {
-        true => connect_to_one(host, binding, addresses, Beside::Nothing)?,
-        // An earlier keeper was killed, and the keys may have changed since. A device that works is kept also
-        // with those of before.
+        true => connect_to_one(host, binding, addresses, OtherConnections::Refused)?,
+        // An earlier daemon was killed, and the keys may have changed since then. A working device stays attached even
+        // with the old keys.
         false => log_failure(
             "the lease's new keys are not the connection's",
             &nvme_keys::follow(host, binding),
@@ -49,16 +49,16 @@ pub(super) fn attach(
     }
 }
 
-/// The first address that answers, best first.
+/// Connects to the first address that works, the best first.
 pub(super) fn connect_to_one(
     host: &NvmeHost,
     binding: &NvmeofBinding,
     addresses: &[NvmeofAddress],
-    beside: Beside,
+    others: OtherConnections,
 ) -> Result<(), NotAttached> {
     let (mut reasons, mut has_driver) = (Vec::new(), false);
     for address in addresses {
-        match connect(host, binding, address, beside) {
+        match connect(host, binding, address, others) {
             Ok(()) => return Ok(()),
             Err(NotConnected::NoDriver(why)) => reasons.push(why),
             Err(NotConnected::Refused(why)) => {
@@ -73,8 +73,8 @@ pub(super) fn connect_to_one(
     }
 }
 
-/// Ends every connection to a target; returns when they are gone. One that is still being made refuses to go,
-/// and is told again.
+/// Ends every connection to a target and returns when all are gone. The kernel refuses to delete a controller that is being
+/// connected; it is deleted again later.
 pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure> {
     let gone = || {
         let left = host.controllers(target)?;
@@ -97,7 +97,7 @@ pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure
     }
 }
 
-/// `nvme_sysfs_delete` of drivers/nvme/host/sysfs.c, until the controller was live once.
+/// The answer of `nvme_sysfs_delete` (drivers/nvme/host/sysfs.c) until the controller was live once.
 fn is_busy(error: &Error) -> bool {
     error.errno() == Some(nix::libc::EBUSY)
 }

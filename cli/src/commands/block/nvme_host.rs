@@ -1,4 +1,4 @@
-//! What this machine's kernel says of its NVMe-oF connections, in `/sys/class`.
+//! The NVMe-oF connections of this machine, in `/sys/class`.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const CONTROLLERS: &str = "class/nvme";
 const SUBSYSTEMS: &str = "class/nvme-subsystem";
 
-/// Which namespace of which subsystem, and as whom.
+/// A namespace of a subsystem, and the host NQN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Target {
     pub(super) subnqn: String,
@@ -27,7 +27,7 @@ impl From<&NvmeofBinding> for Target {
     }
 }
 
-/// The kernel as a host of NVMe-oF.
+/// The NVMe-oF host of the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct NvmeHost {
     pub(super) sys: Tree,
@@ -56,8 +56,8 @@ impl NvmeHost {
         Ok(found)
     }
 
-    /// The target's block device, such as `/dev/nvme0n1`, once it can be opened. With multipath the
-    /// subsystem has it, without the controller.
+    /// The block device of a target, such as `/dev/nvme0n1`, once it exists. With multipath it is listed under the subsystem,
+    /// without multipath under the controller.
     pub(super) fn device(&self, target: &Target) -> Result<Option<PathBuf>, Error> {
         let controllers = self.controllers(target)?;
         if controllers.is_empty() {
@@ -90,12 +90,12 @@ impl NvmeHost {
         Ok(own.is_some())
     }
 
-    /// Whether a connection takes I/O now; one that was lost is listed for as long as it may come back.
+    /// Whether a connection takes I/O now. A lost connection stays listed as long as the kernel tries to connect again.
     pub(super) fn is_live(&self, controller: &str) -> Result<bool, Error> {
         self.is(&format!("{CONTROLLERS}/{controller}/state"), "live")
     }
 
-    /// Whether a connection leads to a namespace, with multipath.
+    /// Whether a connection is a path to a namespace, with multipath.
     pub(super) fn has_path(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
         let place = format!("{CONTROLLERS}/{controller}");
         for name in self.list(&place)?.into_iter().filter(|name| is_path(name)) {
@@ -106,12 +106,14 @@ impl NvmeHost {
         Ok(false)
     }
 
-    /// Over which road a target is connected; `None`: it is not.
-    pub(super) fn road(&self, target: &Target) -> Result<Option<Transport>, Error> {
+    /// The transport of the connection to a target; `None`: there is no connection.
+    pub(super) fn transport(&self, target: &Target) -> Result<Option<Transport>, Error> {
         for name in self.controllers(target)? {
-            for (transport, road) in [("tcp", Transport::NvmeTcp), ("rdma", Transport::NvmeRdma)] {
-                if self.is(&format!("{CONTROLLERS}/{name}/transport"), transport)? {
-                    return Ok(Some(road));
+            for (name_of_kernel, transport) in
+                [("tcp", Transport::NvmeTcp), ("rdma", Transport::NvmeRdma)]
+            {
+                if self.is(&format!("{CONTROLLERS}/{name}/transport"), name_of_kernel)? {
+                    return Ok(Some(transport));
                 }
             }
         }
@@ -127,7 +129,7 @@ impl NvmeHost {
         Ok(None)
     }
 
-    /// Ends one connection; returns when its devices are gone. One that is gone already is no error.
+    /// Ends a connection and returns when its devices are gone. A connection that is gone already is no error.
     pub(super) fn delete(&self, controller: &str) -> Result<(), Error> {
         let path = format!("{CONTROLLERS}/{controller}/delete_controller");
         match self.sys.write(path, "1") {
@@ -136,7 +138,7 @@ impl NvmeHost {
         }
     }
 
-    /// What is not there has no names: the driver is not loaded, or the device has just gone.
+    /// The names in a directory; none if it does not exist: the driver is not loaded, or the device has just gone.
     fn list(&self, path: &str) -> Result<Vec<String>, Error> {
         match self.sys.list(path) {
             Err(error) if is_gone(&error) => Ok(Vec::new()),
@@ -152,7 +154,7 @@ impl NvmeHost {
     }
 }
 
-/// Not there, or going away while it is read.
+/// Whether the file is absent, or its device went away during the call.
 pub(super) fn is_gone(error: &Error) -> bool {
     error.is_absent() || error.errno() == Some(nix::libc::ENODEV)
 }
@@ -270,12 +272,12 @@ pub(super) mod tests {
         let over = |transport| {
             let attribute = ("class/nvme/nvme3/transport", transport);
             let (_dir, host) = machine(&[&CONTROLLER[..], &[attribute]].concat());
-            host.road(&target()).unwrap()
+            host.transport(&target()).unwrap()
         };
         assert_eq!(over("tcp\n"), Some(Transport::NvmeTcp));
         assert_eq!(over("rdma\n"), Some(Transport::NvmeRdma));
         let (_dir, host) = machine(&[]);
-        assert_eq!(host.road(&target()).unwrap(), None);
+        assert_eq!(host.transport(&target()).unwrap(), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The keys that the kernel has for a connection: with others it cannot connect again.
+//! The keys of a connection in the kernel, which it needs to connect again.
 
 use std::time::Duration;
 
@@ -6,35 +6,34 @@ use fabricbios_kernfs::Error;
 use fabricbios_wire::{DhchapSecret, NvmeofAddress, NvmeofBinding};
 
 use super::{
+    attach_paths::transport_of,
     device::{failure, local},
-    nvme_connect::Beside,
+    nvme_connect::OtherConnections,
     nvme_device::connect_to_one,
     nvme_host::{CONTROLLERS, NvmeHost, Target, is_gone},
     uevents::wait_for,
-    ways::road,
 };
 use crate::failure::Failure;
 
-/// The kernel looks for the namespace by itself once it is connected.
+/// How long the kernel may take to list the namespace after connecting.
 const PATH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Whether there is a connection to a target with other secrets than the lease has now.
 pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, Failure> {
-    let (_, stale) = parted(host, &Target::from(binding), binding).map_err(failure)?;
+    let (_, stale) = split_by_keys(host, &Target::from(binding), binding).map_err(failure)?;
     Ok(!stale.is_empty())
 }
 
-/// Where connections to a target have other secrets than the lease has now, connects once more with the
-/// lease's, and then ends those; where there are none it does nothing. The device stays, and its I/O takes
-/// whichever connection there is (NVMe multipath).
+/// Replaces the connections to a target whose secrets differ from those of the lease: connects once more with the secrets of
+/// the lease, then ends the old connections. The device stays, and its I/O takes any connection (NVMe multipath).
 ///
-/// New secrets for a live controller in sysfs are no alternative where there are two of them: the kernel proves
-/// itself anew after each write, after the first one with a pair that is half old. The node ends the connection
-/// upon that, and the second proof, under way by then, can keep the controller `resetting` for ever
+/// Writing new secrets to a live controller in sysfs does not work if there are two of them: the kernel authenticates again
+/// after each write, after the first one with one old and one new secret. The node then ends the connection, and the
+/// second authentication, already in progress, can keep the controller `resetting` for ever
 /// (`drivers/nvme/host/auth.c`; seen with Linux 6.12).
 pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Failure> {
     let target = Target::from(binding);
-    let (fresh, stale) = parted(host, &target, binding).map_err(failure)?;
+    let (fresh, stale) = split_by_keys(host, &target, binding).map_err(failure)?;
     if stale.is_empty() {
         return Ok(());
     }
@@ -48,7 +47,12 @@ pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Fai
         }
     }
     if fresh.is_empty() {
-        connect_to_one(host, binding, &same_road(host, binding)?, Beside::Others)?;
+        connect_to_one(
+            host,
+            binding,
+            &same_transport(host, binding)?,
+            OtherConnections::Allowed,
+        )?;
     }
     wait_for_path(host, &target, binding)?;
     stale
@@ -58,7 +62,7 @@ pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Fai
 }
 
 /// The connections with the secrets of the lease, and the others.
-fn parted(
+fn split_by_keys(
     host: &NvmeHost,
     target: &Target,
     binding: &NvmeofBinding,
@@ -73,7 +77,7 @@ fn parted(
     Ok((fresh, stale))
 }
 
-/// A controller that has just gone needs none.
+/// Whether a controller has the secrets of the lease; a controller that has just gone counts as having them.
 fn has_keys(host: &NvmeHost, controller: &str, binding: &NvmeofBinding) -> Result<bool, Error> {
     let holds = |attribute: &str, secret: &DhchapSecret| {
         let path = format!("{CONTROLLERS}/{controller}/{attribute}");
@@ -87,10 +91,10 @@ fn has_keys(host: &NvmeHost, controller: &str, binding: &NvmeofBinding) -> Resul
         && ctrl_secret.map_or(Ok(true), |secret| holds("dhchap_ctrl_secret", secret))?)
 }
 
-/// The device keeps the road that it was attached over.
-fn same_road(host: &NvmeHost, binding: &NvmeofBinding) -> Result<Vec<NvmeofAddress>, Failure> {
-    let taken = host.road(&Target::from(binding)).map_err(failure)?;
-    let fits = |address: &&NvmeofAddress| taken == Some(road(address.transport));
+/// The addresses of the transport over which the device is attached.
+fn same_transport(host: &NvmeHost, binding: &NvmeofBinding) -> Result<Vec<NvmeofAddress>, Failure> {
+    let taken = host.transport(&Target::from(binding)).map_err(failure)?;
+    let fits = |address: &&NvmeofAddress| taken == Some(transport_of(address.transport));
     let addresses: Vec<_> = binding.addresses.iter().filter(fits).copied().collect();
     match addresses.is_empty() {
         true => Err(local("the connection went meanwhile".to_owned())),
@@ -98,10 +102,10 @@ fn same_road(host: &NvmeHost, binding: &NvmeofBinding) -> Result<Vec<NvmeofAddre
     }
 }
 
-/// The last connection that leads to the namespace takes the device with it when it ends.
+/// Waits until a new connection is a path to the namespace: the device ends with its last path.
 fn wait_for_path(host: &NvmeHost, target: &Target, binding: &NvmeofBinding) -> Result<(), Failure> {
     let leads = || -> Result<Option<()>, Error> {
-        for name in parted(host, target, binding)?.0 {
+        for name in split_by_keys(host, target, binding)?.0 {
             if host.is_live(&name)? && host.has_path(&name, target.nsid)? {
                 return Ok(Some(()));
             }

@@ -1,4 +1,4 @@
-//! What is attached, in one file for each lease: so that a second `attach` and a later `detach` know.
+//! The records of attached leases, one file each, for a second `attach` and a later `detach`.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use fabricbios_wire::{LeaseId, RefusalClass, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    attach_paths::fits,
     nvme_host::{NvmeHost, Target},
-    ways::fits,
 };
 use crate::failure::{Exit, Failure};
 
@@ -21,40 +21,45 @@ use crate::failure::{Exit, Failure};
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) lease_id: String,
-    /// `None`: its keeper is about to make it, or ended while it did.
+    /// `None`: the daemon is attaching the device, or ended while it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) device: Option<PathBuf>,
-    pub(super) keeper_pid: u32,
-    /// Over NVMe-oF: what to disconnect when the keeper is gone.
+    #[serde(rename = "keeper_pid")]
+    pub(super) daemon_pid: u32,
+    /// Over NVMe-oF: the target to disconnect when the daemon is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nvmeof: Option<Target>,
 }
 
 impl Record {
-    /// Over which road the device is there; `None`: the kernel has it no more. A device over UDP is there if
-    /// its keeper is.
-    pub(super) fn road(&self, host: &NvmeHost) -> Result<Option<Transport>, Failure> {
+    /// The transport of the device; `None`: the kernel has no connection any more. A device over UDP exists as long as its
+    /// daemon runs.
+    pub(super) fn transport(&self, host: &NvmeHost) -> Result<Option<Transport>, Failure> {
         let Some(target) = &self.nvmeof else {
             return Ok(Some(Transport::Udp));
         };
-        host.road(target)
+        host.transport(target)
             .map_err(|error| Failure::local("see how the device is connected", &error))
     }
 
-    /// Refuses another road than the one that the device has.
-    pub(super) fn check_road(&self, host: &NvmeHost, wanted: Transport) -> Result<(), Failure> {
-        match self.road(host)? {
-            Some(road) if !fits(wanted, road) => Err(self.otherwise(road, wanted)),
+    /// Refuses another transport than that of the device.
+    pub(super) fn check_transport(
+        &self,
+        host: &NvmeHost,
+        wanted: Transport,
+    ) -> Result<(), Failure> {
+        match self.transport(host)? {
+            Some(transport) if !fits(wanted, transport) => Err(self.otherwise(transport, wanted)),
             _ => Ok(()),
         }
     }
 
-    fn otherwise(&self, road: Transport, wanted: Transport) -> Failure {
+    fn otherwise(&self, transport: Transport, wanted: Transport) -> Failure {
         let lease_id = &self.lease_id;
         let device = self.device.as_ref();
         let device = device.map_or(String::new(), |path| format!(" as {}", path.display()));
         let message = format!(
-            "lease {lease_id} is attached over {road}{device} and not over {wanted}; to change that, \
+            "lease {lease_id} is attached over {transport}{device} and not over {wanted}; to change that, \
              `fabricctl block detach {lease_id}` first"
         );
         Failure::new(
@@ -95,7 +100,7 @@ impl Files {
         self.dir.join(format!("{}.{extension}", self.lease_id))
     }
 
-    /// Whether the directory could be one; it need not be there.
+    /// Checks that the path is a directory or does not exist.
     pub(super) fn check_dir(&self) -> Result<(), Failure> {
         match fs::metadata(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -112,19 +117,19 @@ impl Files {
         ))
     }
 
-    /// For root alone: whoever can write here decides what is detached.
+    /// Makes the directory, for root alone: whoever can write here decides what is detached.
     pub(super) fn make_dir(&self) -> Result<(), Failure> {
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&self.dir);
         made.map_err(|error| self.unusable(&error))
     }
 
-    /// The log, behind what an earlier keeper said.
+    /// Opens the log for appending.
     pub(super) fn open_log(&self) -> Result<File, Failure> {
         open(&self.log(), OpenOptions::new().append(true))
     }
 
-    /// What was recorded, if there is something.
+    /// The record, if there is one.
     pub(super) fn read(&self) -> Result<Option<Record>, Failure> {
         let path = self.record();
         let text = match fs::read_to_string(&path) {
@@ -139,12 +144,12 @@ impl Files {
             .map_err(|error| Failure::local(&format!("understand {}", path.display()), &error))
     }
 
-    /// Nobody else keeps this lease for as long as the result lives.
+    /// Locks the record: only one process attaches or detaches this lease while the result lives.
     pub(super) fn lock(&self) -> Result<Lock, Failure> {
         let path = self.record();
         let file = open(&path, OpenOptions::new().write(true))?;
         match file.try_lock() {
-            // Whoever had it before may have removed it since it was opened.
+            // The process that had the lock before may have removed the file since it was opened.
             Ok(()) if is_at(&file, &path) => Ok(Lock {
                 file,
                 files: self.clone(),
@@ -175,7 +180,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Failure> {
     opened.map_err(|error| Failure::local(&format!("open {}", path.display()), &error))
 }
 
-/// The right to keep one lease.
+/// The lock of one record.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
@@ -188,7 +193,7 @@ impl Lock {
             Failure::local(&format!("write {}", self.files.record().display()), error)
         };
         let text = serde_json::to_string(record).map_err(|error| cannot(&error))?;
-        // Never empty in between: what is connected has to be found whenever this process ends.
+        // The file is never empty in between: the connection must be found whenever this process is killed.
         let written = self.file.write_all_at(text.as_bytes(), 0);
         let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
         written
@@ -196,7 +201,7 @@ impl Lock {
             .map_err(|error| cannot(&error))
     }
 
-    /// Nothing is attached any more. The log stays, for whoever wonders why.
+    /// Removes record and socket of a detached lease. The log stays.
     pub(super) fn remove(self) {
         for path in [self.files.socket(), self.files.record()] {
             fs::remove_file(path).ok();
@@ -214,7 +219,7 @@ mod tests {
         Record {
             lease_id: LeaseId(7).to_string(),
             device: Some(PathBuf::from("/dev/nvme0n1")),
-            keeper_pid: 1,
+            daemon_pid: 1,
             nvmeof: None,
         }
     }
@@ -248,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_has_one_keeper() {
+    fn a_lease_has_one_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::new(dir.path(), LeaseId(7));
         let first = files.lock().unwrap();

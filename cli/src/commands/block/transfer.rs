@@ -1,6 +1,6 @@
 //! `block read` and `block write`: whole blocks over UDP, without a device and without root.
 
-use fabricbios_client::{BlockLease, Error, Geometry, Node, Road, Transfers};
+use fabricbios_client::{BlockLease, DataTransport, Error, Geometry, Node, Transfers};
 use fabricbios_wire::{Binding, LeaseId, Transport};
 
 use super::super::stream::{self, Store};
@@ -23,7 +23,7 @@ pub(super) fn write(node: &Node, place: &BlockPlace, output: Output) -> Result<(
     })
 }
 
-/// A lease and what it is like.
+/// A lease with its geometry.
 struct Blocks {
     lease: BlockLease,
     geometry: Geometry,
@@ -43,14 +43,14 @@ fn with_blocks(
 
 fn open(node: &Node, place: &BlockPlace) -> Result<Blocks, Failure> {
     let lease = BlockLease::open(node, place.id)?;
-    check_road(&lease)?;
+    check_transport(&lease)?;
     lease.set_transfers(Transfers::default().payload_mac(place.payload_mac));
     let geometry = lease.geometry()?;
     Ok(Blocks { lease, geometry })
 }
 
-/// Asking for coordinates that a lease never has would change the keys of those that it has.
-fn check_road(lease: &BlockLease) -> Result<(), Failure> {
+/// Refuses a lease without UDP: a LEASE_BIND for missing coordinates would change the keys of the others.
+fn check_transport(lease: &BlockLease) -> Result<(), Failure> {
     let info = lease.info();
     let Binding {
         dp_key,
@@ -59,9 +59,9 @@ fn check_road(lease: &BlockLease) -> Result<(), Failure> {
     } = &info.binding;
     let lacks_udp = dp_key.is_none() || udp_endpoint.is_none();
     match info.effective.transport {
-        Some(road @ (Transport::NvmeTcp | Transport::NvmeRdma)) if lacks_udp => {
+        Some(transport @ (Transport::NvmeTcp | Transport::NvmeRdma)) if lacks_udp => {
             Err(Failure::usage(format!(
-                "its only road is {road}; use `fabricctl block attach {}`, or ask for a lease with \
+                "its only transport is {transport}; use `fabricctl block attach {}`, or ask for a lease with \
                  --transport udp or both",
                 info.lease_id
             )))
@@ -89,8 +89,8 @@ impl Store for Blocks {
         self.geometry.blocks.saturating_mul(self.unit())
     }
 
-    fn road(&self) -> Option<Road> {
-        Some(Road::Udp)
+    fn transport(&self) -> Option<DataTransport> {
+        Some(DataTransport::Udp)
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Waiting for the kernel to make or remove a device.
+//! Waits until the kernel has made or removed a device.
 
 use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -12,9 +12,9 @@ use nix::{
     },
 };
 
-/// The kernel's own messages, not those that udev sends on (linux/netlink.h, `lib/kobject_uevent.c`).
+/// The messages of the kernel itself, not those that udev sends on (linux/netlink.h, `lib/kobject_uevent.c`).
 const KERNEL_GROUP: u32 = 1;
-/// A look without a message: containers get none, and a full socket loses some.
+/// Pause between two looks without a message: containers get no messages, and a full socket loses some.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Calls `look` now and at each message of the kernel, until it finds something or `within` is over.
@@ -22,7 +22,7 @@ pub(in crate::commands) fn wait_for<T, E>(
     within: Duration,
     mut look: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    // Before the first look: what happens after it is heard of.
+    // Before the first look, so that no later message is missed.
     let messages = listen().ok();
     let until = Instant::now() + within;
     loop {
@@ -49,14 +49,14 @@ fn listen() -> nix::Result<OwnedFd> {
     Ok(messages)
 }
 
-/// Until there is a message. Which one does not matter: whoever waits looks for itself.
+/// Waits for any message; the caller then looks itself.
 fn wait(messages: Option<&OwnedFd>, at_most: Duration) {
     let mut sources: Vec<PollFd<'_>> = messages
         .iter()
         .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
         .collect();
     let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
-    // A signal is a reason to look, too.
+    // After a signal the caller looks, too.
     poll(&mut sources, timeout).ok();
     let mut message = [0; 8_192];
     while let Some(fd) = messages {

@@ -1,38 +1,38 @@
-//! When a keeper looks at its lease, and when the device has to go.
+//! When the block daemon asks for its lease, and when it has to detach the device.
 
 use std::time::Duration;
 
 use fabricbios_wire::{LeaseInfo, LeasePhase};
 
-/// The device goes this long before the end, or a fiftieth of the term before it if that is more: the
-/// kernel writes back what it holds, and the node takes it only until then.
+/// The device is detached this long before the end of the lease, or a fiftieth of the term if that is longer: the kernel
+/// writes its cache back, and the node takes writes only until the end.
 const MARGIN_MIN: Duration = Duration::from_secs(2);
 const MARGIN_SHARE: u32 = 50;
-/// A lease is looked at twenty times in its term, within these bounds.
-const LOOKS: u32 = 20;
-const LOOK_AGAIN_MIN: Duration = Duration::from_secs(1);
-const LOOK_AGAIN_MAX: Duration = Duration::from_secs(10);
+/// The node is asked for the lease twenty times in a term, within these bounds.
+const QUERIES_PER_TERM: u32 = 20;
+const QUERY_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const QUERY_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// For one answer.
-const PATIENCE_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for one answer.
+const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(3);
 
-/// What to do now.
+/// The next action of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing, for so long.
+    /// Wait this long.
     Wait(Duration),
     /// Ask the node about the lease.
-    Look,
-    /// Take the device away.
+    Query,
+    /// Detach the device.
     Detach,
 }
 
-/// Times are of the clock that goes on while the machine is suspended.
+/// The schedule of one lease. Times are those of the boot-time clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     end: Duration,
     term: Duration,
-    looked_at: Duration,
+    queried_at: Duration,
 }
 
 impl Watch {
@@ -41,47 +41,48 @@ impl Watch {
         Self {
             end: now + left,
             term: left,
-            looked_at: now,
+            queried_at: now,
         }
     }
 
-    /// The node has answered; whether the lease goes on.
-    pub(super) fn told(&mut self, info: &LeaseInfo, now: Duration) -> bool {
+    /// Takes the answer of the node; returns whether the lease goes on.
+    pub(super) fn answered(&mut self, info: &LeaseInfo, now: Duration) -> bool {
         let left = Duration::from_millis(info.remaining_ms);
         self.end = now + left;
         self.term = self.term.max(left);
-        self.looked_at = now;
+        self.queried_at = now;
         matches!(info.phase, LeasePhase::Binding | LeasePhase::Active)
     }
 
     /// The node has not answered.
-    pub(super) fn not_told(&mut self, now: Duration) {
-        self.looked_at = now;
+    pub(super) fn no_answer(&mut self, now: Duration) {
+        self.queried_at = now;
     }
 
     pub(super) fn next(&self, now: Duration) -> Next {
         let last_moment = self.end.saturating_sub(self.margin());
-        let look_at = self.looked_at + (self.term / LOOKS).clamp(LOOK_AGAIN_MIN, LOOK_AGAIN_MAX);
-        if now >= last_moment && self.looked_at >= last_moment {
+        let query_at = self.queried_at
+            + (self.term / QUERIES_PER_TERM).clamp(QUERY_INTERVAL_MIN, QUERY_INTERVAL_MAX);
+        if now >= last_moment && self.queried_at >= last_moment {
             return Next::Detach;
         }
-        // It may have been renewed since.
-        if now >= last_moment || now >= look_at {
-            return Next::Look;
+        // The lease may have been renewed since the last answer.
+        if now >= last_moment || now >= query_at {
+            return Next::Query;
         }
-        Next::Wait(look_at.min(last_moment) - now)
+        Next::Wait(query_at.min(last_moment) - now)
     }
 
-    /// How long an answer of the node is waited for: not beyond the moment at which the device goes, but for
-    /// the last look, and never so long that nobody is heard meanwhile.
-    pub(super) fn patience(&self, now: Duration) -> Duration {
+    /// How long to wait for an answer of the node: not beyond the time of detaching, except for the last query, and never so
+    /// long that the control socket has to wait.
+    pub(super) fn answer_timeout(&self, now: Duration) -> Duration {
         let last_moment = self.end.saturating_sub(self.margin());
         let left = last_moment.saturating_sub(now);
-        left.clamp(self.margin() / 4, PATIENCE_MAX.max(self.margin() / 4))
+        left.clamp(self.margin() / 4, ANSWER_TIMEOUT_MAX.max(self.margin() / 4))
     }
 
-    /// Until the lease ends.
-    pub(super) fn left(&self, now: Duration) -> Duration {
+    /// Time until the lease ends.
+    pub(super) fn remaining(&self, now: Duration) -> Duration {
         self.end.saturating_sub(now)
     }
 
@@ -129,46 +130,46 @@ mod tests {
     fn the_last_look_comes_before_the_device_goes() {
         let mut watch = Watch::new(&lease(ACTIVE, 60), at(0));
         assert_eq!(watch.next(at(0)), Next::Wait(Duration::from_secs(3)));
-        assert_eq!(watch.next(at(3)), Next::Look);
-        assert!(watch.told(&lease(ACTIVE, 4), at(56)));
+        assert_eq!(watch.next(at(3)), Next::Query);
+        assert!(watch.answered(&lease(ACTIVE, 4), at(56)));
         assert_eq!(watch.next(at(57)), Next::Wait(Duration::from_secs(1)));
-        assert_eq!(watch.next(at(58)), Next::Look);
-        assert!(watch.told(&lease(ACTIVE, 2), at(58)));
+        assert_eq!(watch.next(at(58)), Next::Query);
+        assert!(watch.answered(&lease(ACTIVE, 2), at(58)));
         assert_eq!(watch.next(at(58)), Next::Detach);
     }
 
     #[test]
     fn a_silent_node_does_not_keep_the_device_past_its_time() {
         let watch = Watch::new(&lease(ACTIVE, 60), at(0));
-        assert_eq!(watch.patience(at(3)), PATIENCE_MAX);
-        assert_eq!(watch.patience(at(57)), Duration::from_secs(1));
+        assert_eq!(watch.answer_timeout(at(3)), ANSWER_TIMEOUT_MAX);
+        assert_eq!(watch.answer_timeout(at(57)), Duration::from_secs(1));
         // The last look: most of the margin is left for the device.
-        assert_eq!(watch.patience(at(58)), Duration::from_millis(500));
+        assert_eq!(watch.answer_timeout(at(58)), Duration::from_millis(500));
     }
 
     #[test]
     fn a_renewal_moves_the_end() {
         let mut watch = Watch::new(&lease(ACTIVE, 60), at(0));
-        assert!(watch.told(&lease(ACTIVE, 60), at(58)));
+        assert!(watch.answered(&lease(ACTIVE, 60), at(58)));
         assert_eq!(watch.next(at(60)), Next::Wait(Duration::from_secs(1)));
-        assert_eq!(watch.next(at(116)), Next::Look);
+        assert_eq!(watch.next(at(116)), Next::Query);
     }
 
     #[test]
     fn a_silent_node_ends_nothing_before_its_time() {
         let mut watch = Watch::new(&lease(ACTIVE, 60), at(0));
         for secs in [3, 6, 30, 57] {
-            watch.not_told(at(secs));
+            watch.no_answer(at(secs));
             assert!(matches!(watch.next(at(secs)), Next::Wait(_)), "{secs}");
         }
-        watch.not_told(at(58));
+        watch.no_answer(at(58));
         assert_eq!(watch.next(at(58)), Next::Detach);
     }
 
     #[test]
     fn after_a_long_sleep_the_node_is_asked_first() {
         let watch = Watch::new(&lease(ACTIVE, 60), at(0));
-        assert_eq!(watch.next(at(100_000)), Next::Look);
+        assert_eq!(watch.next(at(100_000)), Next::Query);
     }
 
     #[test]
@@ -185,7 +186,7 @@ mod tests {
         for phase in LeasePhase::ALL {
             let mut watch = Watch::new(&lease(ACTIVE, 60), at(0));
             let goes_on = matches!(phase, LeasePhase::Binding | LeasePhase::Active);
-            assert_eq!(watch.told(&lease(*phase, 0), at(1)), goes_on, "{phase}");
+            assert_eq!(watch.answered(&lease(*phase, 0), at(1)), goes_on, "{phase}");
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use fabricbios_client::{BlockClient, ClientError};
 use fabricbios_contract::{DataPath as _, Volume};
-use fabricbios_fallback_udp::{ClientOptions, Coordinates, FbbuBackend, FbbuConfig, Refresh};
+use fabricbios_fallback_udp::{ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh};
 use fabricbios_lease::{BootTime, Farewell, Tag};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 use tempfile::TempDir;
@@ -46,7 +46,7 @@ impl Refresh for Valid {
 }
 
 /// A node with one lease, in one run of its machine.
-fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinates) {
+fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuPath, Coordinates) {
     let config = FbbuConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
         workers: Some(1),
@@ -54,7 +54,7 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
         half_sent_max: FbbuConfig::HALF_SENT_MAX,
         write_verifier: run,
     };
-    let backend = FbbuBackend::open(&config).unwrap();
+    let backend = FbbuPath::open(&config).unwrap();
     let file = Volume {
         path,
         bytes: (BLOCKS * BLOCK) as u64,
@@ -72,7 +72,7 @@ fn serving(path: PathBuf, read_only: bool, run: u64) -> (FbbuBackend, Coordinate
 }
 
 struct Kernel {
-    backend: FbbuBackend,
+    backend: FbbuPath,
     valid: Valid,
     directory: TempDir,
     socket: UnixStream,

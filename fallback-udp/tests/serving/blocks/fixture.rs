@@ -10,7 +10,7 @@ use std::{
 };
 
 use fabricbios_contract::{DataPath as _, Volume};
-use fabricbios_fallback_udp::{FbbuBackend, FbbuConfig};
+use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
 use fabricbios_lease::Farewell;
 use fabricbios_wire::{Binding, LeaseId};
 use nix::{
@@ -28,7 +28,7 @@ pub(crate) const UNIT: u32 = 4096;
 pub(crate) const BLOCKS: u64 = 300;
 
 pub(crate) struct Disks {
-    pub(crate) backend: FbbuBackend,
+    pub(crate) backend: FbbuPath,
     directory: TempDir,
     hold: Option<Arc<OwnedFd>>,
 }
@@ -55,7 +55,7 @@ impl Disks {
 
     pub(crate) fn with(config: FbbuConfig, hold: Option<Arc<OwnedFd>>) -> Self {
         Self {
-            backend: FbbuBackend::open_held(&config, hold.clone()).unwrap(),
+            backend: FbbuPath::open_held(&config, hold.clone()).unwrap(),
             directory: tempfile::tempdir().unwrap(),
             hold,
         }

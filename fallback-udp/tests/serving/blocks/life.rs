@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink};
 
 use fabricbios_contract::{DataPath as _, Volume};
-use fabricbios_fallback_udp::FbbuBackend;
+use fabricbios_fallback_udp::FbbuPath;
 use fabricbios_lease::BindError;
 
 use super::fixture::{BLOCKS, Disks, block, config};
@@ -134,11 +134,11 @@ fn the_port_is_free_again_after_the_end() {
     disks.leased(1);
     let mut same = config();
     same.listen = disks.backend.local_addr();
-    let error = FbbuBackend::open(&same).unwrap_err().to_string();
+    let error = FbbuPath::open(&same).unwrap_err().to_string();
     assert!(
         error.contains("FBBU") && error.contains("another program"),
         "{error}"
     );
     disks.backend.close();
-    FbbuBackend::open(&same).unwrap();
+    FbbuPath::open(&same).unwrap();
 }

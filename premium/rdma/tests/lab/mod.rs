@@ -9,7 +9,7 @@ use std::{
 use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
 use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, Tag};
-use fabricbios_rdma::{Guard, RdmaBackend, RdmaConfig, RdmaOpened, RdmaRequester, Strategy};
+use fabricbios_rdma::{Guard, RdmaConfig, RdmaOpened, RdmaPath, RdmaRequester, Strategy};
 use fabricbios_wire::{
     Generation, LeaseId, MemTerms, RdmaBinding, RdmaPeer, ResourceId, Transport,
 };
@@ -29,7 +29,7 @@ pub(crate) fn is_wanted() -> bool {
 }
 
 pub(crate) struct Lab {
-    pub(crate) rdma: Arc<RdmaBackend>,
+    pub(crate) rdma: Arc<RdmaPath>,
     pub(crate) backend: Provider,
     pub(crate) arena: Arc<Arena>,
     _turn: MutexGuard<'static, ()>,
@@ -54,14 +54,14 @@ impl Lab {
             resource_id: RESOURCE,
             strategy,
         };
-        let backend = match RdmaBackend::open(config).unwrap() {
+        let backend = match RdmaPath::open(config).unwrap() {
             RdmaOpened::Ready(backend) => *backend,
             RdmaOpened::Absent(reason) => panic!("FABRICBIOS_LAB=1 and {reason}"),
         };
         Self::of(backend, arena, turn)
     }
 
-    fn of(rdma: RdmaBackend, arena: Arc<Arena>, turn: MutexGuard<'static, ()>) -> Self {
+    fn of(rdma: RdmaPath, arena: Arc<Arena>, turn: MutexGuard<'static, ()>) -> Self {
         let (rdma, store) = (Arc::new(rdma), ArenaStore::new(Arc::clone(&arena)));
         let backend = Provider::new()
             .with_store(RESOURCE, Arc::new(store))

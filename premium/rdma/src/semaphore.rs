@@ -1,24 +1,24 @@
-//! How many queue pairs may be brought up at once.
+//! Limits how many queue pairs are connected at once.
 //!
-//! Each can sit in the kernel for seconds while a GID is resolved. Cuts never take a permit; they
-//! only wake the queue, so that a cancelled bind leaves it at once.
+//! The kernel can take seconds to resolve the GID of each. Cuts never take a permit; they only wake the waiting threads, so
+//! that a cancelled bind stops waiting at once.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Enough to hide the waiting of a few wrong addresses, few enough to leave threads for others.
+/// Enough that a few wrong addresses do not delay other binds, few enough to leave threads for others.
 const BRING_UPS: usize = 48;
 
 #[derive(Debug)]
-pub(crate) struct Permits {
+pub(crate) struct Semaphore {
     free: Mutex<usize>,
     changed: Condvar,
 }
 
-/// One bring-up; given back when dropped.
+/// One permit; dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Permit<'a>(&'a Permits);
+pub(crate) struct Permit<'a>(&'a Semaphore);
 
-impl Permits {
+impl Semaphore {
     pub(crate) fn new() -> Self {
         Self {
             free: Mutex::new(BRING_UPS),
@@ -26,7 +26,7 @@ impl Permits {
         }
     }
 
-    /// Waits for a permit, or until `give_up` says so; asked whenever [`Permits::wake`] is called.
+    /// Waits for a permit, or until `give_up` returns true; it is called at each [`Semaphore::wake`].
     pub(crate) fn acquire(&self, give_up: impl Fn() -> bool) -> Option<Permit<'_>> {
         let mut free = self.lock();
         while !give_up() {
@@ -42,9 +42,9 @@ impl Permits {
         None
     }
 
-    /// Lets everyone in the queue ask again whether to give up.
+    /// Wakes all waiting threads, which call `give_up` again.
     pub(crate) fn wake(&self) {
-        // Taken so that nobody is between asking and waiting.
+        // Takes the lock once, so that no thread is between its check and its wait.
         drop(self.lock());
         self.changed.notify_all();
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_left_when_woken_to_give_up() {
-        let permits = Permits::new();
+        let permits = Semaphore::new();
         let all: Vec<_> = (0..BRING_UPS).map(|_| permits.acquire(|| false)).collect();
         assert!(all.iter().all(Option::is_some));
         let cancelled = AtomicBool::new(false);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_dropped_permit_is_free_again() {
-        let permits = Permits::new();
+        let permits = Semaphore::new();
         for _ in 0..=BRING_UPS {
             assert!(permits.acquire(|| false).is_some());
         }

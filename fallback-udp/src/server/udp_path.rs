@@ -1,5 +1,5 @@
-//! What every service does alike: orders of the lease table about bindings and keys, carried out on one
-//! port.
+//! The part of a data path that FBMU and FBBU share: it carries out the orders of the lease table about bindings and
+//! keys, on one port.
 
 use std::{
     net::SocketAddr,
@@ -11,24 +11,24 @@ use fabricbios_lease::{AlreadyCut, BindError, BootTime, Custody, Lookup, Proof, 
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits};
 
 use super::{
+    binding_state::{BindingCell, BindingState, Phase},
     entry::{Content, Entry},
-    life::{Life, Slot, State},
     proof::why_unreachable,
     serving::Serving,
 };
-use crate::{DataKey, Keys, Rate, Standing};
+use crate::{AccessState, DataKey, Keys, Rate};
 
-/// Leases over UDP.
+/// The bindings of one service, FBMU or FBBU.
 #[derive(Debug)]
-pub(super) struct Road<C> {
+pub(super) struct UdpPath<C> {
     pub(super) serving: Arc<Serving<C>>,
-    custody: Mutex<Custody<Arc<Slot<C>>>>,
+    custody: Mutex<Custody<Arc<BindingCell<C>>>>,
     pub(super) address: SocketAddr,
     rate: Rate,
 }
 
-impl<C: Content> Road<C> {
-    /// No lease is known yet.
+impl<C: Content> UdpPath<C> {
+    /// A path without leases.
     pub(super) fn new(address: SocketAddr, ops_per_second: u32) -> Self {
         let at_once = (ops_per_second / 10).max(256);
         Self {
@@ -39,66 +39,76 @@ impl<C: Content> Road<C> {
         }
     }
 
-    /// Held for a look-up, never while a slot's lock is wanted: no lease waits here for another.
-    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<Slot<C>>>> {
+    /// The lock of the custody. It is held for a look-up only and never while the lock of a cell is taken, so no lease
+    /// waits here for another one.
+    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<BindingCell<C>>>> {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot of a lease, made if need be.
-    pub(super) fn slot(&self, tag: Tag) -> Result<Arc<Slot<C>>, BindError> {
-        let slot = self.custody().find_or_make(tag.lease_id);
-        slot.ok_or(BindError::Cancelled)
+    /// The cell of a lease, made if the lease has none yet.
+    pub(super) fn cell(&self, tag: Tag) -> Result<Arc<BindingCell<C>>, BindError> {
+        let cell = self.custody().find_or_make(tag.lease_id);
+        cell.ok_or(BindError::Cancelled)
     }
 
-    /// Those of which there is an entry.
+    /// The leases that were bound and are not released.
     pub(super) fn leases(&self) -> Vec<LeaseId> {
         let all = self.custody().all().into_iter();
-        let there = all.filter(|(_, slot)| !matches!(slot.lock().state, State::Empty));
+        let there = all.filter(|(_, cell)| !matches!(cell.lock().phase, Phase::Empty));
         there.map(|(lease, _)| lease).collect()
     }
 
-    /// Serves `content` as the binding of a tag; of an older one nothing is under way any more then.
-    pub(super) fn bind(&self, slot: &Slot<C>, tag: Tag, content: C) -> Result<Binding, BindError> {
+    /// Serves `content` as the binding of a tag. Before that an older binding is cut and its I/O has ended.
+    pub(super) fn bind(
+        &self,
+        cell: &BindingCell<C>,
+        tag: Tag,
+        content: C,
+    ) -> Result<Binding, BindError> {
         let key = fresh_key(tag).map_err(BindError::Failed)?;
-        let mut life = self.ready(slot, tag)?;
+        let mut state = self.ready(cell, tag)?;
         let keys = Keys::new(DataKey::new(&key));
         let entry = Arc::new(Entry::new(tag, keys, content, self.rate));
-        life.gate.open(tag.generation)?;
+        state.gate.open(tag.generation)?;
         self.serving.leases.serve(Arc::clone(&entry));
-        life.key = Some(key);
-        life.state = State::Live(entry);
-        Ok(self.binding(&life))
+        state.key = Some(key);
+        state.phase = Phase::Live(entry);
+        Ok(self.binding(&state))
     }
 
-    /// The slot, once no older binding is in the way. Waited for is without the lock: a cut never waits
-    /// for the storage.
-    fn ready<'a>(&self, slot: &'a Slot<C>, tag: Tag) -> Result<MutexGuard<'a, Life<C>>, BindError> {
+    /// Locks the cell once no older binding is left. The wait for the storage is without the lock, so that a cut never
+    /// waits for the storage.
+    fn ready<'a>(
+        &self,
+        cell: &'a BindingCell<C>,
+        tag: Tag,
+    ) -> Result<MutexGuard<'a, BindingState<C>>, BindError> {
         loop {
-            let mut life = slot.lock();
-            if !life.gate.admits(tag.generation) {
+            let mut state = cell.lock();
+            if !state.gate.admits(tag.generation) {
                 return Err(BindError::Cancelled);
             }
-            self.make_way(&mut life, tag)?;
-            let Some(older) = life.still_busy() else {
-                return Ok(life);
+            self.end_older(&mut state, tag)?;
+            let Some(older) = state.still_busy() else {
+                return Ok(state);
             };
-            drop(life);
+            drop(state);
             let quiet = older.content.wait_until_quiet(&|| ());
-            // Which is cut by then.
+            // The older binding is cut already, so the lease has lost it even if the wait fails.
             quiet.map_err(|why| failed(tag, &format!("of the older binding {why}")).lost())?;
         }
     }
 
-    /// A lock that is taken says that a bind or a cut is under way, whose report tells what comes of it.
+    /// If the cell is locked, a bind or a cut is in progress, and its report tells the lease table the result.
     pub(super) fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        let slot = match self.custody().find(tag.lease_id) {
-            Lookup::Here(slot) => slot,
+        let cell = match self.custody().find(tag.lease_id) {
+            Lookup::Here(cell) => cell,
             Lookup::Released => return Err(AlreadyCut),
             Lookup::Unknown => return Ok(()),
         };
-        if slot
+        if cell
             .try_lock()
-            .is_some_and(|life| life.gate.is_over(tag.generation))
+            .is_some_and(|state| state.gate.is_over(tag.generation))
         {
             return Err(AlreadyCut);
         }
@@ -110,46 +120,46 @@ impl<C: Content> Road<C> {
 
     pub(super) fn fenced(&self, tag: Tag) {
         if let Some(entry) = self.serving.leases.of(tag) {
-            entry.set(Standing::Fenced);
+            entry.set(AccessState::Fenced);
         }
     }
 
-    /// A farewell costs nothing here: a key that is cut is answered with NO_LEASE anyway.
+    /// There is no linger here: a client whose key is cut is answered with NO_LEASE in any case.
     pub(super) fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
+        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
-        let mut life = slot.lock();
-        if let Err(moved_on) = life.gate.revoke(tag.generation) {
+        let mut state = cell.lock();
+        if let Err(moved_on) = state.gate.revoke(tag.generation) {
             return Ok(moved_on.into());
         }
-        self.end(&mut life, tag)
+        self.end(&mut state, tag)
     }
 
-    /// Entries end with their process: where this one has none, there is none.
+    /// An entry exists only in the memory of this process: without an entry there is no access.
     pub(super) fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         if let Some(revoked) = revoked {
             return Ok(revoked.steps.clone());
         }
-        let Some(slot) = self.custody().find(tag.lease_id).here() else {
+        let Some(cell) = self.custody().find(tag.lease_id).here() else {
             return Ok(Proof::nothing_to_cut("no entry of it is here"));
         };
-        let life = slot.lock();
-        match &life.state {
-            State::Live(_) => Err(StepError::new(
+        let state = cell.lock();
+        match &state.phase {
+            Phase::Live(_) => Err(StepError::new(
                 "verify",
                 format_args!("{tag}: it is not cut"),
             )),
-            State::Failed { error, .. } => Err(error.clone()),
+            Phase::Failed { error, .. } => Err(error.clone()),
             ended => Ok(why_unreachable(ended)),
         }
     }
 
     pub(super) fn add_key(&self, tag: Tag) -> Result<Binding, BindError> {
-        let slot = self.bound_slot(tag, "rotate").map_err(BindError::Refused)?;
+        let cell = self.bound_cell(tag, "rotate").map_err(BindError::Refused)?;
         let key = fresh_key(tag).map_err(BindError::Failed)?;
-        let mut life = slot.lock();
-        let entry = live(&life, tag, "rotate").map_err(BindError::Refused)?;
+        let mut state = cell.lock();
+        let entry = live(&state, tag, "rotate").map_err(BindError::Refused)?;
         let mut keys = entry.keys_alone();
         if keys.has_previous() {
             let detail = format!("{tag}: the key before the last rotation is not retired yet");
@@ -157,43 +167,43 @@ impl<C: Content> Road<C> {
         }
         keys.rotate(DataKey::new(&key));
         drop(keys);
-        life.gate.begin(tag.generation);
-        life.key = Some(key);
-        Ok(self.binding(&life))
+        state.gate.begin(tag.generation);
+        state.key = Some(key);
+        Ok(self.binding(&state))
     }
 
     pub(super) fn drop_old_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        let slot = self.bound_slot(tag, "retire key")?;
-        let life = slot.lock();
-        let entry = live(&life, tag, "retire key")?;
+        let cell = self.bound_cell(tag, "retire key")?;
+        let state = cell.lock();
+        let entry = live(&state, tag, "retire key")?;
         self.prove_retired(entry)?;
-        Ok(self.binding(&life))
+        Ok(self.binding(&state))
     }
 
-    /// Ends whatever older binding there is.
-    fn make_way(&self, life: &mut Life<C>, tag: Tag) -> Result<(), BindError> {
-        match &life.state {
-            State::Empty | State::Cut { .. } => Ok(()),
-            State::Live(_) if life.gate.generation() == Some(tag.generation) => {
+    /// Ends an older binding, if there is one.
+    fn end_older(&self, state: &mut BindingState<C>, tag: Tag) -> Result<(), BindError> {
+        match &state.phase {
+            Phase::Empty | Phase::Cut { .. } => Ok(()),
+            Phase::Live(_) if state.gate.generation() == Some(tag.generation) => {
                 Err(failed(tag, "this generation is bound already"))
             }
-            State::Live(_) => match self.end(life, tag) {
+            Phase::Live(_) => match self.end(state, tag) {
                 Ok(_proof) => Ok(()),
                 Err(error) => Err(BindError::Stranded(error)),
             },
-            State::Failed { error, .. } => Err(BindError::Stranded(error.clone())),
-            State::Dirty { error, .. } => Err(failed(tag, &format!("not clean: {error}"))),
-            State::Releasing(_) => Err(BindError::Cancelled),
+            Phase::Failed { error, .. } => Err(BindError::Stranded(error.clone())),
+            Phase::Dirty { error, .. } => Err(failed(tag, &format!("not clean: {error}"))),
+            Phase::Releasing(_) => Err(BindError::Cancelled),
         }
     }
 
-    /// Coordinates of the binding in use.
-    fn binding(&self, life: &Life<C>) -> Binding {
-        let State::Live(entry) = &life.state else {
+    /// The coordinates of the live binding for the client.
+    fn binding(&self, state: &BindingState<C>) -> Binding {
+        let Phase::Live(entry) = &state.phase else {
             return Binding::default();
         };
         Binding {
-            dp_key: life.key.clone(),
+            dp_key: state.key.clone(),
             udp_endpoint: Some(Endpoint::from(self.address)),
             limits: Some(Limits {
                 offset: 0,
@@ -204,10 +214,10 @@ impl<C: Content> Road<C> {
         }
     }
 
-    /// The slot of a lease that is bound here.
-    fn bound_slot(&self, tag: Tag, step: &'static str) -> Result<Arc<Slot<C>>, StepError> {
+    /// The cell of a lease that is bound here.
+    fn bound_cell(&self, tag: Tag, step: &'static str) -> Result<Arc<BindingCell<C>>, StepError> {
         match self.custody().find(tag.lease_id) {
-            Lookup::Here(slot) => Ok(slot),
+            Lookup::Here(cell) => Ok(cell),
             Lookup::Released | Lookup::Unknown => Err(not_bound(step, tag)),
         }
     }
@@ -221,11 +231,12 @@ fn fresh_key(tag: Tag) -> Result<DpKey, StepError> {
 }
 
 fn live<'a, C>(
-    life: &'a Life<C>,
+    state: &'a BindingState<C>,
     tag: Tag,
     step: &'static str,
 ) -> Result<&'a Arc<Entry<C>>, StepError> {
-    life.live(tag.generation)
+    state
+        .live(tag.generation)
         .ok_or_else(|| not_bound(step, tag))
 }
 
@@ -237,7 +248,7 @@ pub(super) fn failed(tag: Tag, why: &str) -> BindError {
     BindError::Failed(StepError::new("bind", format_args!("{tag}: {why}")))
 }
 
-/// As people call a service.
+/// The name of a service in logs and errors.
 pub(super) fn name_of(service: DataService) -> &'static str {
     match service {
         DataService::Memory => "FBMU",

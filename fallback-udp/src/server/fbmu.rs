@@ -1,4 +1,4 @@
-//! The backend: orders of the lease table, carried out on one port and one arena.
+//! FBMU: the data path for memory over UDP, on one port and one arena.
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
@@ -10,84 +10,86 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, LeaseId};
 
 use super::{
-    bytes::Bytes, counters::Counters, memory_server::MemoryServer, road::Road, socket,
+    bytes::Bytes, counters::Counters, memory_server::MemoryServer, socket, udp_path::UdpPath,
     worker::Workers,
 };
 
-/// Of sockets and threads, for people.
+/// Name of the service in logs and errors.
 const NAME: &str = "FBMU";
 
 /// Threads where none are configured: more than a few fast links need is taken from the machine's
 /// own work.
 const WORKERS_AT_MOST: usize = 4;
 
-/// What to serve, and where.
+/// Settings of an [`FbmuPath`].
 #[derive(Clone, Debug)]
 pub struct FbmuConfig {
     /// Address and port; the port is 5702 by default of the node. 0: any.
     pub listen: SocketAddr,
-    /// Threads, each with a socket; without a number one per processor, four at most.
+    /// Number of threads, each with a socket; by default one per processor, four at most.
     pub workers: Option<NonZeroUsize>,
-    /// The bytes.
+    /// The memory that leases are parts of.
     pub arena: Arc<Arena>,
-    /// New requests in sessions that a lease is served each second; what is more gets BUSY.
+    /// Most new requests of one lease per second; further ones are answered with BUSY.
     pub ops_per_second: u32,
 }
 
 impl FbmuConfig {
-    /// More than one client can ask.
+    /// More than one client can send.
     pub const OPS_PER_SECOND: u32 = 1_000_000;
 }
 
-/// Leases of memory over UDP.
+/// The data path for memory over UDP.
 #[derive(Debug)]
-pub struct FbmuBackend {
+pub struct FbmuPath {
     pub(super) arena: Arc<Arena>,
-    pub(super) road: Road<Bytes>,
+    pub(super) path: UdpPath<Bytes>,
     counters: Arc<Counters>,
     workers: Workers,
 }
 
-impl FbmuBackend {
-    /// Opens the sockets and starts serving; no lease is known yet. `Err`: the port is taken, or the
-    /// system has no room.
+impl FbmuPath {
+    /// Opens the sockets and starts the threads, without any lease.
+    ///
+    /// # Errors
+    /// The port is taken, or the system refuses a socket or a thread.
     pub fn open(config: FbmuConfig) -> Result<Self, StepError> {
         let failed = |error| StepError::new("start FBMU", format_args!("{error}"));
         let count = config.workers.map_or_else(usual_workers, NonZeroUsize::get);
         let sockets = socket::open(NAME, config.listen, count)?;
         let address = sockets[0].local_addr().map_err(failed)?;
-        let (road, counters) = (Road::new(address, config.ops_per_second), Arc::default());
+        let (path, counters) = (UdpPath::new(address, config.ops_per_second), Arc::default());
         let workers = Workers::start(NAME, sockets, || {
-            MemoryServer::new(&road.serving, &counters)
+            MemoryServer::new(&path.serving, &counters)
         });
         let workers = workers.map_err(failed)?;
         Ok(Self {
             arena: config.arena,
-            road,
+            path,
             counters,
             workers,
         })
     }
 
-    /// Where it is served; the address may be a wildcard.
+    /// Address of the sockets; it may be a wildcard.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.road.address
+        self.path.address
     }
 
-    /// What went through the sockets.
+    /// Counters of the datagrams.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Stops serving and gives the port back. What the threads have taken in is answered first.
+    /// Stops the threads and closes the sockets. Datagrams that a thread has received are answered first.
     pub fn close(self) {
         drop(self.workers);
     }
 }
 
-impl FbmuBackend {
+impl FbmuPath {
     fn check_extent(&self, extent: Extent) -> Result<(), StepError> {
         let Extent { offset, length } = extent;
         let end = offset.checked_add(length);
@@ -100,48 +102,48 @@ impl FbmuBackend {
     }
 }
 
-impl DataPath for FbmuBackend {
+impl DataPath for FbmuPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         self.check_extent(part.extent())
             .map_err(BindError::Refused)?;
-        let slot = self.road.slot(order.tag)?;
+        let cell = self.path.cell(order.tag)?;
         let bytes = Bytes {
             arena: Arc::clone(&self.arena),
             extent: part.extent(),
         };
-        self.road.bind(&slot, order.tag, bytes)
+        self.path.bind(&cell, order.tag, bytes)
     }
 
     fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.road.extend(tag, deadline)
+        self.path.extend(tag, deadline)
     }
 
     fn fenced(&self, tag: Tag) {
-        self.road.fenced(tag);
+        self.path.fenced(tag);
     }
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.road.add_key(tag)
+        self.path.add_key(tag)
     }
 
     fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.road.drop_old_key(tag)
+        self.path.drop_old_key(tag)
     }
 
     fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        self.road.cut(tag).map(Revoked::proved)
+        self.path.cut(tag).map(Revoked::proved)
     }
 
     fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        self.road.verify(tag, revoked)
+        self.path.verify(tag, revoked)
     }
 
     fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.road.give_back(tag, progress, |_| ())
+        self.path.give_back(tag, progress, |_| ())
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        Ok(self.road.leases())
+        Ok(self.path.leases())
     }
 }
 

@@ -1,7 +1,7 @@
-//! The backend: orders of the lease table, carried out on one device and one arena.
+//! The data path for memory over RDMA: orders of the lease table, carried out on one device and one arena.
 //!
-//! Each order finds the slot of its lease, asks it what may be done, and does that: with the
-//! slot's lock only where access opens, without any lock where the kernel may take its time.
+//! Each order finds the cell of its lease, asks it for the next step, and does the step: with the lock of the cell only
+//! where access opens, without any lock where a call may take long.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,47 +13,47 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId};
 
 use super::{
+    binding_cell::BindingCell,
+    binding_state::{CutStep, Phase},
     device::{Device, Found, close},
     hardware::Hardware,
-    life::{CutStep, State},
     parts::Parts,
-    permits::Permits,
-    slot::Slot,
+    semaphore::Semaphore,
     strategy::{Shared, Strategy},
 };
 
-/// What to lease, and over which device.
+/// Settings of an [`RdmaPath`].
 #[derive(Debug)]
 pub struct RdmaConfig {
-    /// Name of the device; without one the first that can carry leases.
+    /// Name of the device; `None`: the first device that can carry leases.
     pub device: Option<String>,
-    /// The bytes; other roads may reach the same ones.
+    /// The memory that leases are parts of; other paths may give access to the same memory.
     pub arena: Arc<Arena>,
-    /// The resource that the arena is.
+    /// Resource of the arena.
     pub resource_id: ResourceId,
-    /// How leases are given out.
+    /// Windows or regions.
     pub strategy: Strategy,
 }
 
-/// What came of opening.
+/// The result of [`RdmaPath::open`].
 #[derive(Debug)]
 pub enum RdmaOpened {
-    /// Leases can be carried.
-    Ready(Box<RdmaBackend>),
-    /// There is no device that could, and none was asked for by name. Said once, for people.
+    /// A device can carry leases.
+    Ready(Box<RdmaPath>),
+    /// No device can carry leases, and the settings name none. The text says why.
     Absent(String),
 }
 
-/// Facts for inventories and the start message.
+/// Properties of device and port, for inventories and the start message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaInventory {
     /// Name of the device.
     pub device: String,
     /// Its port.
     pub port: u8,
-    /// GID that clients connect to.
+    /// GID to which clients connect.
     pub gid: [u8; 16],
-    /// Where it is in the port's table.
+    /// Index of the GID in the table of the port.
     pub gid_index: u8,
     /// Path MTU of the port in bytes.
     pub mtu_bytes: u16,
@@ -61,30 +61,31 @@ pub struct RdmaInventory {
     pub message_bytes: u32,
     /// Whether windows of type 2B exist.
     pub has_type_2b: bool,
-    /// What leases are: windows, or regions.
+    /// Whether leases are windows or regions.
     pub strategy: RdmaStrategy,
     /// Whether keys allow atomics.
     pub atomics: bool,
-    /// Whether leases are windows and the device keeps a window's holder to the window. Where it does
-    /// not, every lease has a region of its own under its windows, which costs a registration per
-    /// grant.
+    /// Whether leases are windows and the device enforces the bounds of a window. If the device does not, every lease has
+    /// a region of its own under its windows, which costs a registration per grant.
     pub windows_have_bounds: bool,
 }
 
-/// Leases of memory over RDMA.
+/// The data path for memory over RDMA.
 #[derive(Debug)]
-pub struct RdmaBackend {
+pub struct RdmaPath {
     pub(super) hardware: Hardware,
     pub(super) resource_id: ResourceId,
-    /// Of the leases that have, or had, a binding over this path.
-    custody: Mutex<Custody<Arc<Slot<Parts>>>>,
-    pub(super) bring_ups: Permits,
+    /// The leases that have, or had, a binding over this path.
+    custody: Mutex<Custody<Arc<BindingCell<Parts>>>>,
+    pub(super) bring_ups: Semaphore,
 }
 
-impl RdmaBackend {
-    /// Opens the device, registers the arena if leases are to be windows, and checks that the kernel's
-    /// resource tracker can be asked. `Err` when a device named is absent or unfit, or the arena
-    /// cannot be registered.
+impl RdmaPath {
+    /// Opens the device, registers the arena if leases are windows, and checks that the kernel's resource tracker
+    /// answers.
+    ///
+    /// # Errors
+    /// The named device is absent or cannot carry leases, or the arena cannot be registered.
     pub fn open(config: RdmaConfig) -> Result<RdmaOpened, StepError> {
         let device = match Device::find(config.device.as_deref(), config.strategy.needs_windows())?
         {
@@ -102,11 +103,11 @@ impl RdmaBackend {
             hardware,
             resource_id: config.resource_id,
             custody: Mutex::default(),
-            bring_ups: Permits::new(),
+            bring_ups: Semaphore::new(),
         })))
     }
 
-    /// Facts for inventories.
+    /// Properties of device and port.
     pub fn inventory(&self) -> RdmaInventory {
         let device = &self.hardware.device;
         RdmaInventory {
@@ -123,7 +124,7 @@ impl RdmaBackend {
         }
     }
 
-    /// Makes the next of each of these steps fail: `create_qp`, `modify_qp RTR`, `modify_qp RTS`, `alloc_mw`, `bind_mw`,
+    /// For tests: the next of each of these steps fails: `create_qp`, `modify_qp RTR`, `modify_qp RTS`, `alloc_mw`, `bind_mw`,
     /// `modify_qp access`; `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's
     /// own region), `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired.
     #[cfg(feature = "fault-injection")]
@@ -132,11 +133,14 @@ impl RdmaBackend {
         self.hardware.faults.plan(steps);
     }
 
-    /// Cuts what is left and gives the device back, for an orderly end.
+    /// Cuts all bindings and closes the device.
+    ///
+    /// # Errors
+    /// A cut failed, or the kernel refuses to destroy an object.
     pub fn close(self) -> Result<(), StepError> {
         let all = self.custody().all();
-        for (lease_id, slot) in all {
-            let Some(generation) = slot.lock().gate.generation() else {
+        for (lease_id, cell) in all {
+            let Some(generation) = cell.lock().gate.generation() else {
                 continue;
             };
             let tag = Tag {
@@ -151,19 +155,20 @@ impl RdmaBackend {
         close(device.context)
     }
 
-    /// Held for a look-up, never while a slot's lock is wanted: no lease waits here for another.
-    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<Slot<Parts>>>> {
+    /// The lock of the custody. It is held for a look-up only and never while the lock of a cell is taken, so no lease
+    /// waits here for another one.
+    pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<BindingCell<Parts>>>> {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot of a lease that is bound here.
-    pub(super) fn bound_slot(
+    /// The cell of a lease that is bound here.
+    pub(super) fn bound_cell(
         &self,
         tag: Tag,
         step: &'static str,
-    ) -> Result<Arc<Slot<Parts>>, StepError> {
+    ) -> Result<Arc<BindingCell<Parts>>, StepError> {
         match self.custody().find(tag.lease_id) {
-            Lookup::Here(slot) => Ok(slot),
+            Lookup::Here(cell) => Ok(cell),
             _ => Err(self
                 .hardware
                 .error(step, tag, "the lease is not bound here")),
@@ -171,7 +176,7 @@ impl RdmaBackend {
     }
 }
 
-/// For steps that no lease asked for.
+/// The tag of steps that belong to no lease.
 fn own_tag(resource_id: ResourceId) -> Tag {
     Tag {
         lease_id: LeaseId(0),
@@ -180,20 +185,19 @@ fn own_tag(resource_id: ResourceId) -> Tag {
     }
 }
 
-impl RdmaBackend {
-    /// Ends access and proves it: the two cannot be told apart here, since the regions of a lease stay until its queue
-    /// pairs are proved gone.
-    pub(super) fn end(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
-        let Some(slot) = self.custody().find_or_make(tag.lease_id) else {
+impl RdmaPath {
+    /// Ends access and proves it. These are one step here, because the regions of a lease stay until its queue pairs are
+    /// proved gone.
+    pub(super) fn end(&self, tag: Tag, linger: Farewell) -> Result<Proof, StepError> {
+        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
-        let step = slot.begin_cut(tag.generation)?;
+        let step = cell.begin_cut(tag.generation)?;
         self.bring_ups.wake();
         match step {
-            CutStep::Cut(parts) => slot.finish_cut(
-                tag.generation,
-                self.hardware.dismantle(parts, tag, farewell),
-            ),
+            CutStep::Cut(parts) => {
+                cell.finish_cut(tag.generation, self.hardware.dismantle(parts, tag, linger))
+            }
             CutStep::Unreachable(why) => Ok(why),
             CutStep::Wait => Err(self
                 .hardware
@@ -202,20 +206,20 @@ impl RdmaBackend {
     }
 }
 
-impl DataPath for RdmaBackend {
+impl DataPath for RdmaPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         self.carry_out(order, part.extent())
     }
 
-    /// The device looks at no clock; the guard does. Leases over another path are none of its.
+    /// The device knows no deadline; the guard does. A lease over another path is ignored.
     fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
         let found = self.custody().find(tag.lease_id);
-        let slot = match found {
-            Lookup::Here(slot) => slot,
+        let cell = match found {
+            Lookup::Here(cell) => cell,
             Lookup::Released => return Err(AlreadyCut),
             Lookup::Unknown => return Ok(()),
         };
-        if slot.is_over(tag.generation) {
+        if cell.is_over(tag.generation) {
             return Err(AlreadyCut);
         }
         if let Some(guard) = &self.hardware.guard {
@@ -224,7 +228,7 @@ impl DataPath for RdmaBackend {
         Ok(())
     }
 
-    /// Whoever still asks is answered by the device.
+    /// Nothing to do: the device answers the client itself.
     fn fenced(&self, _tag: Tag) {}
 
     fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
@@ -235,21 +239,22 @@ impl DataPath for RdmaBackend {
         self.drop_old_key(tag)
     }
 
-    fn revoke(&self, tag: Tag, farewell: Farewell) -> Result<Revoked, StepError> {
-        self.end(tag, farewell).map(Revoked::proved)
+    fn revoke(&self, tag: Tag, linger: Farewell) -> Result<Revoked, StepError> {
+        self.end(tag, linger).map(Revoked::proved)
     }
 
-    /// Queue pairs end with their process: where this one knows nothing of a lease, there is nothing of it.
+    /// Queue pairs end with their process: a lease that this process does not know has none.
     fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         if let Some(revoked) = revoked {
             return Ok(revoked.steps.clone());
         }
         let found = self.custody().find(tag.lease_id);
-        let Some(slot) = found.here() else {
+        let Some(cell) = found.here() else {
             return Ok(Proof::nothing_to_cut("no queue pair of it is here"));
         };
-        let life = slot.lock();
-        life.check_ended(tag.generation)
+        let state = cell.lock();
+        state
+            .check_ended(tag.generation)
             .map_err(|why| self.hardware.error("verify", tag, why))
     }
 
@@ -259,7 +264,7 @@ impl DataPath for RdmaBackend {
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let all = self.custody().all().into_iter();
-        let there = all.filter(|(_, slot)| !matches!(slot.lock().state, State::Empty));
+        let there = all.filter(|(_, cell)| !matches!(cell.lock().phase, Phase::Empty));
         Ok(there.map(|(lease, _)| lease).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! What operations have that no request carries yet.
+//! The pieces of operations that no request carries yet.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -6,14 +6,14 @@ use fabricbios_wire::Part;
 
 use super::piece::{Piece, Sizes};
 
-/// Every byte is in one place only: here, in one outstanding request, or done; so the requests of an
+/// Every byte of an operation is in exactly one place: here, in one outstanding request, or done. So the requests of an
 /// operation never overlap.
 #[derive(Debug, Default)]
-pub(super) struct Left {
+pub(super) struct Unsent {
     fresh: VecDeque<Piece>,
-    /// Carried before, in a session that was given up.
+    /// Pieces whose requests were in a session that was given up.
     again: Vec<Piece>,
-    /// Blocks in parts that are not done. What of one goes into the next request is always of the last.
+    /// Blocks that are sent in parts and are not done. The next part is always one of the last block.
     gathers: Vec<Gather>,
 }
 
@@ -28,26 +28,26 @@ struct Gather {
     answered: u64,
 }
 
-impl Left {
+impl Unsent {
     pub(super) fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.again.is_empty() && !self.is_cutting()
     }
 
-    /// More to do.
+    /// Adds a piece.
     pub(super) fn add(&mut self, piece: Piece) {
         if !piece.range.is_empty() {
             self.fresh.push_back(piece);
         }
     }
 
-    /// Counters that have to be free one after the other behind the next one.
+    /// Number of free counters in a row that are needed after the next one.
     pub(super) fn reserve(&self, sizes: &Sizes) -> u32 {
         let next = self.again.last().or(self.fresh.front());
         let next = next.filter(|_| !self.is_cutting());
         next.map_or(0, |piece| u32::from(sizes.parts(piece.op)) - 1)
     }
 
-    /// What the next request carries.
+    /// The piece that the next request carries.
     pub(super) fn take(&mut self, sizes: &Sizes) -> Option<Piece> {
         if !self.is_cutting() {
             let whole = self.take_whole(sizes)?;
@@ -79,7 +79,7 @@ impl Left {
         Some(taken)
     }
 
-    /// It was answered: how many bytes of its operation that makes done.
+    /// Records that a piece was answered and returns how many bytes of its operation that completes.
     pub(super) fn done(&mut self, piece: &Piece) -> usize {
         let Some(part) = piece.part else {
             return piece.range.len();
@@ -95,8 +95,8 @@ impl Left {
         self.gathers.remove(at).block.range.len()
     }
 
-    /// Carried by nothing any more, and nothing is known of it. A block of which some parts were
-    /// answered is asked again as a whole: the server has forgotten those.
+    /// Takes back pieces whose requests were given up. A block of which some parts were answered is sent again as a
+    /// whole, because the server has forgotten them.
     pub(super) fn put_back(&mut self, carried: impl Iterator<Item = Piece>) {
         let blocks = self.gathers.drain(..).map(|gather| gather.block);
         self.again
@@ -104,7 +104,7 @@ impl Left {
         self.again.extend(blocks);
     }
 
-    /// Nothing more of this operation.
+    /// Drops all pieces of an operation.
     pub(super) fn forget(&mut self, operation: u64) {
         self.fresh.retain(|piece| piece.operation != operation);
         self.again.retain(|piece| piece.operation != operation);
@@ -175,44 +175,47 @@ mod tests {
         }
     }
 
-    fn take(left: &mut Left, sizes: &Sizes) -> Option<Range<usize>> {
-        left.take(sizes).map(|piece| piece.range)
+    fn take(unsent: &mut Unsent, sizes: &Sizes) -> Option<Range<usize>> {
+        unsent.take(sizes).map(|piece| piece.range)
     }
 
     #[test]
     fn every_byte_is_taken_once_and_what_comes_back_is_cut_anew() {
-        let mut left = Left::default();
-        left.add(write(0..10));
+        let mut unsent = Unsent::default();
+        unsent.add(write(0..10));
         let four = sizes(1, 4);
-        assert_eq!(take(&mut left, &four), Some(0..4));
-        assert_eq!(take(&mut left, &four), Some(4..8));
-        left.put_back([write(0..4)].into_iter());
+        assert_eq!(take(&mut unsent, &four), Some(0..4));
+        assert_eq!(take(&mut unsent, &four), Some(4..8));
+        unsent.put_back([write(0..4)].into_iter());
         let three = sizes(1, 3);
-        assert_eq!(take(&mut left, &three), Some(0..3));
-        assert_eq!(take(&mut left, &three), Some(3..4));
-        assert_eq!(take(&mut left, &three), Some(8..10));
-        assert!(left.is_empty());
-        assert_eq!(take(&mut left, &three), None);
+        assert_eq!(take(&mut unsent, &three), Some(0..3));
+        assert_eq!(take(&mut unsent, &three), Some(3..4));
+        assert_eq!(take(&mut unsent, &three), Some(8..10));
+        assert!(unsent.is_empty());
+        assert_eq!(take(&mut unsent, &three), None);
     }
 
     #[test]
     fn a_block_in_parts_is_done_with_its_last_answer_and_comes_back_whole() {
-        let mut left = Left::default();
-        left.add(write(0..8192));
+        let mut unsent = Unsent::default();
+        unsent.add(write(0..8192));
         let short = sizes(4096, 2500);
-        assert_eq!(left.reserve(&short), 1);
-        let first = left.take(&short).unwrap();
+        assert_eq!(unsent.reserve(&short), 1);
+        let first = unsent.take(&short).unwrap();
         assert_eq!(first.range, 0..2048);
-        assert_eq!(left.reserve(&short), 0);
-        let second = left.take(&short).unwrap();
-        assert_eq!((second.range.clone(), left.done(&second)), (2048..4096, 0));
+        assert_eq!(unsent.reserve(&short), 0);
+        let second = unsent.take(&short).unwrap();
+        assert_eq!(
+            (second.range.clone(), unsent.done(&second)),
+            (2048..4096, 0)
+        );
         // The other was lost with the session, and half of the next block never went out.
-        assert_eq!(take(&mut left, &short), Some(4096..6144));
-        left.put_back([first].into_iter());
-        let pieces: Vec<_> = core::iter::from_fn(|| left.take(&short)).collect();
+        assert_eq!(take(&mut unsent, &short), Some(4096..6144));
+        unsent.put_back([first].into_iter());
+        let pieces: Vec<_> = core::iter::from_fn(|| unsent.take(&short)).collect();
         assert_eq!(pieces.len(), 4);
-        assert!(left.is_empty());
-        let done: Vec<_> = pieces.iter().map(|piece| left.done(piece)).collect();
+        assert!(unsent.is_empty());
+        let done: Vec<_> = pieces.iter().map(|piece| unsent.done(piece)).collect();
         assert_eq!(done, [0, 4096, 0, 4096]);
     }
 }

@@ -1,4 +1,4 @@
-//! By which ways a lease can become a device of this machine, if it can at all.
+//! The paths over which a lease can become a device of this machine.
 
 use fabricbios_wire::{
     Binding, LeaseInfo, LeasePhase, NvmeofAddress, NvmeofBinding, NvmeofTransport, RefusalClass,
@@ -7,49 +7,52 @@ use fabricbios_wire::{
 
 use crate::failure::{Exit, Failure};
 
-/// How a lease becomes a device.
+/// A path over which a lease becomes a device.
 #[derive(Debug)]
-pub(super) enum Way<'a> {
-    /// Over NVMe-oF, at one of these addresses.
+pub(super) enum AttachPath<'a> {
+    /// NVMe-oF, at one of these addresses.
     Nvmeof(&'a NvmeofBinding, Vec<NvmeofAddress>),
-    /// Over UDP, served by this process through the kernel's NBD driver.
+    /// UDP: this process serves the NBD driver of the kernel.
     Udp,
 }
 
-/// The way that was asked for, or all that there are, best first; there is one at least.
-pub(super) fn ways(info: &LeaseInfo, wanted: Transport) -> Result<Vec<Way<'_>>, Failure> {
+/// The paths over the wanted transport, or all paths, the best first; at least one.
+pub(super) fn attach_paths(
+    info: &LeaseInfo,
+    wanted: Transport,
+) -> Result<Vec<AttachPath<'_>>, Failure> {
     check(info)?;
-    let mut ways = Vec::new();
+    let mut paths = Vec::new();
     if let Some(binding) = &info.binding.nvmeof {
-        let fits = |address: &&NvmeofAddress| fits(wanted, road(address.transport));
+        let fits = |address: &&NvmeofAddress| fits(wanted, transport_of(address.transport));
         let addresses: Vec<_> = binding.addresses.iter().filter(fits).copied().collect();
         if !addresses.is_empty() {
-            ways.push(Way::Nvmeof(binding, addresses));
+            paths.push(AttachPath::Nvmeof(binding, addresses));
         }
     }
     let has_udp = info.binding.dp_key.is_some() && info.binding.udp_endpoint.is_some();
     if has_udp && fits(wanted, Transport::Udp) {
-        ways.push(Way::Udp);
+        paths.push(AttachPath::Udp);
     }
-    match ways.is_empty() {
-        true => Err(no_way(info, wanted)),
-        false => Ok(ways),
+    match paths.is_empty() {
+        true => Err(no_path(info, wanted)),
+        false => Ok(paths),
     }
 }
 
-/// Whether a device over `road` is what was asked for.
-pub(super) fn fits(wanted: Transport, road: Transport) -> bool {
-    wanted == Transport::Auto || wanted == road
+/// Whether `transport` is the wanted one.
+pub(super) fn fits(wanted: Transport, transport: Transport) -> bool {
+    wanted == Transport::Auto || wanted == transport
 }
 
-pub(super) fn road(transport: NvmeofTransport) -> Transport {
+pub(super) fn transport_of(transport: NvmeofTransport) -> Transport {
     match transport {
         NvmeofTransport::Tcp => Transport::NvmeTcp,
         NvmeofTransport::Rdma => Transport::NvmeRdma,
     }
 }
 
-fn no_way(info: &LeaseInfo, wanted: Transport) -> Failure {
+fn no_path(info: &LeaseInfo, wanted: Transport) -> Failure {
     if info.binding == Binding::default() {
         return Failure::usage(
             "the node does not say where it is: it tells only the lease's tenant (--identity), and \
@@ -57,18 +60,18 @@ fn no_way(info: &LeaseInfo, wanted: Transport) -> Failure {
                 .to_owned(),
         );
     }
-    let road = info.effective.transport.map_or("none yet", Transport::name);
+    let transport = info.effective.transport.map_or("none yet", Transport::name);
     let wanted = match wanted {
         Transport::Auto => "NVMe-oF or UDP".to_owned(),
         other => other.to_string(),
     };
     Failure::usage(format!(
-        "it has no way over {wanted} now: its transport is {road}; leave --transport out to take what \
+        "it has no way over {wanted} now: its transport is {transport}; leave --transport out to take what \
          there is, or ask for a lease with another --transport"
     ))
 }
 
-/// Whether there is a device to be had at all.
+/// Checks that the lease can become a device.
 fn check(info: &LeaseInfo) -> Result<(), Failure> {
     let failed = |exit, code: &str, message: String| {
         Err(Failure::new(exit, RefusalClass::Permanent, code, message))

@@ -1,31 +1,31 @@
-//! What all services do alike with a batch: answer those who have no key, few of them, and count.
+//! The part of answering a batch that all services share: limited replies to senders without a key, and counting.
 
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
-    batch::Letter,
-    calls::Envelope,
+    batch::Exchange,
+    calls::Addresses,
     clock,
     counters::{Counters, Tally},
     serving::Outcome,
 };
 use crate::{Reply, ReplyBuffer, Sources, unauthenticated};
 
-/// See the module.
-pub(super) struct Front {
+/// Answers the datagrams of one thread.
+pub(super) struct Responder {
     counters: Arc<Counters>,
     sources: Sources,
 }
 
-/// One datagram, who sent it, and room for the reply to it.
-pub(super) struct Guest<'a> {
+/// One datagram, its source, and room for the reply.
+pub(super) struct Incoming<'a> {
     pub(super) datagram: &'a [u8],
     pub(super) source: IpAddr,
-    pub(super) envelope: &'a Envelope,
+    pub(super) addresses: &'a Addresses,
     pub(super) reply: &'a mut ReplyBuffer,
 }
 
-impl Front {
+impl Responder {
     pub(super) fn new(counters: &Arc<Counters>) -> io::Result<Self> {
         let seed = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Self {
@@ -34,26 +34,26 @@ impl Front {
         })
     }
 
-    /// Has each served; `Met(None)`: it is answered later. Counted before anything is sent: who has a
-    /// reply finds it counted.
+    /// Answers each datagram of a batch by `serve`; `Handled(None)`: its reply comes later. Replies are counted before
+    /// they are sent, so a client that has a reply finds it counted.
     pub(super) fn answer(
         &mut self,
-        letters: &mut [Letter],
-        mut serve: impl FnMut(Guest<'_>) -> Outcome<Option<Reply>>,
+        exchanges: &mut [Exchange],
+        mut serve: impl FnMut(Incoming<'_>) -> Outcome<Option<Reply>>,
     ) {
         let received = clock::now();
         let mut tally = Tally {
-            received: letters.len() as u64,
+            received: exchanges.len() as u64,
             ..Tally::default()
         };
-        for letter in letters {
-            let length = self.answer_one(letter, received, &mut tally, &mut serve);
-            letter.answer(length);
+        for exchange in exchanges {
+            let length = self.answer_one(exchange, received, &mut tally, &mut serve);
+            exchange.answer(length);
         }
         self.counters.add(&tally);
     }
 
-    /// Replies that were late.
+    /// Counts the replies that were made after their batch.
     pub(super) fn count(&self, tally: &Tally) {
         self.counters.add(tally);
     }
@@ -62,27 +62,27 @@ impl Front {
         self.counters.add_unsent(replies);
     }
 
-    /// The length of the reply; 0: none.
+    /// Answers one datagram and returns the length of the reply; 0: no reply.
     fn answer_one(
         &mut self,
-        letter: &mut Letter,
+        exchange: &mut Exchange,
         received: Duration,
         tally: &mut Tally,
-        serve: &mut impl FnMut(Guest<'_>) -> Outcome<Option<Reply>>,
+        serve: &mut impl FnMut(Incoming<'_>) -> Outcome<Option<Reply>>,
     ) -> usize {
-        let Some(source) = letter.source() else {
+        let Some(source) = exchange.source() else {
             tally.dropped += 1;
             return 0;
         };
-        match serve(letter.guest(source)) {
-            Outcome::Met(Some(reply)) => {
+        match serve(exchange.incoming(source)) {
+            Outcome::Handled(Some(reply)) => {
                 tally.answered[reply.status as usize] += 1;
                 reply.length
             }
-            Outcome::Met(None) => 0,
+            Outcome::Handled(None) => 0,
             Outcome::Unauthenticated(header) if self.sources.take(source, received) => {
                 tally.unauthenticated += 1;
-                unauthenticated(&header, letter.guest(source).reply)
+                unauthenticated(&header, exchange.incoming(source).reply)
             }
             Outcome::Unauthenticated(_) | Outcome::Nothing => {
                 tally.dropped += 1;

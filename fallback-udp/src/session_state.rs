@@ -1,5 +1,5 @@
-//! What a lease remembers of the requests that were made with it, and the rest of a request's way:
-//! steps 5 to 10 of section 2.
+//! The sessions of one lease and its rate limits. A request that has passed the checks of its key and its lease is
+//! handled here: steps 5 to 10 of section 2 of the specification.
 
 use core::time::Duration;
 
@@ -8,45 +8,45 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    engine::Asked,
-    hands::{Hands, Io, Served},
+    engine::Request,
+    executor::{Executor, Io, Served},
     limit::{Allowance, Rate},
     replay::{Mark, Seen, WINDOW, mark},
-    room::Taken,
+    room::Reservation,
     sessions::{Hello, Session, Sessions},
     space::{Job, Space},
 };
 
-/// HELLOs of a lease, and PINGs: so many a second, and at once. Programs send few; at this rate the
-/// numbers of sessions last for a year.
+/// Rate limit of the HELLOs of a lease, and of its PINGs: per second, and at once. Programs send few; at this rate
+/// the session numbers last for a year.
 const GREETINGS: (u32, u32) = (100, 200);
 
-/// Sessions of a lease and how much it may still ask. Whoever recorded requests can send them again
-/// without having the key, so what can come again takes nothing from what is new.
+/// The sessions of a lease and its rate limits. An attacker who recorded requests can send them again without the
+/// key, so repeated requests have limits of their own and never use up those of new requests.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SessionState {
     sessions: Sessions,
     hellos: Allowance,
     pings: Allowance,
-    /// Requests in sessions that are new.
+    /// New requests in sessions.
     requests: Allowance,
-    /// READs that are done again: their answers are longer than they are.
+    /// READs that are repeated: their replies are longer than the requests.
     repeats: Allowance,
-    /// Writes under way, also those of sessions that are closed by now.
+    /// Writes in flight, including those of sessions that are closed by now.
     writes: u32,
 }
 
-/// A request under way, as its lease knows it.
+/// A request in flight: how its lease finds it again when the storage has finished.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct InFlight {
     pub(crate) session: u32,
     pub(crate) counter: u32,
     pub(crate) mark: Mark,
     pub(crate) is_write: bool,
 }
 
-impl Desk {
-    /// No sessions yet; new requests at `rate`, and READs again at the same.
+impl SessionState {
+    /// No sessions yet. `rate` limits the new requests, and separately the repeated READs.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         let greetings = || Allowance::new(Rate::new(GREETINGS.0, GREETINGS.1));
@@ -60,24 +60,24 @@ impl Desk {
         }
     }
 
-    /// Has what is asked done by `hands`, with a lease that has `remaining`. What comes back goes to
-    /// `payload`, which has room for the longest. `None`: there is no answer now.
+    /// Handles a request; `executor` does its I/O. `remaining` is the rest of the lease's term. The payload of the
+    /// reply is written to `payload`, which has room for the longest one. `None`: no reply now.
     pub(crate) fn serve(
         &mut self,
         op: DataOp,
-        asked: Asked<'_>,
+        request: Request<'_>,
         (space, remaining): (&impl Space, Duration),
-        hands: &mut impl Hands,
+        executor: &mut impl Executor,
         payload: &mut [u8],
     ) -> Option<Served> {
         let served = match op {
-            DataOp::Hello if !self.hellos.take(asked.now) => Err(DataStatus::Busy),
-            DataOp::Ping if !self.pings.take(asked.now) => Err(DataStatus::Busy),
-            DataOp::Ping if asked.frame.payload.is_empty() => Ok(0),
+            DataOp::Hello if !self.hellos.take(request.now) => Err(DataStatus::Busy),
+            DataOp::Ping if !self.pings.take(request.now) => Err(DataStatus::Busy),
+            DataOp::Ping if request.frame.payload.is_empty() => Ok(0),
             DataOp::Ping => Err(DataStatus::Invalid),
-            DataOp::Hello => self.hello(asked, remaining, space, payload),
+            DataOp::Hello => self.hello(request, remaining, space, payload),
             DataOp::Read | DataOp::Write | DataOp::Flush => {
-                let served = self.in_session(op, asked, space, hands, payload);
+                let served = self.in_session(op, request, space, executor, payload);
                 return served.unwrap_or_else(|status| Some(Err(status)));
             }
         };
@@ -89,23 +89,25 @@ impl Desk {
         self.sessions.close_half_sent(now);
     }
 
-    /// A request that was under way is over.
-    pub(crate) fn finish(&mut self, begun: &Begun, status: DataStatus) {
-        self.writes -= u32::from(begun.is_write);
-        if let Some(session) = self.sessions.find_mut(begun.session) {
-            session.writes -= u32::from(begun.is_write);
-            session.window.finish(begun.counter, begun.mark, status);
+    /// Records the result of a request that was in flight.
+    pub(crate) fn finish(&mut self, in_flight: &InFlight, status: DataStatus) {
+        self.writes -= u32::from(in_flight.is_write);
+        if let Some(session) = self.sessions.find_mut(in_flight.session) {
+            session.writes -= u32::from(in_flight.is_write);
+            session
+                .window
+                .finish(in_flight.counter, in_flight.mark, status);
         }
     }
 
     fn hello(
         &mut self,
-        asked: Asked<'_>,
+        request: Request<'_>,
         remaining: Duration,
         space: &impl Space,
         payload: &mut [u8],
     ) -> Served {
-        let (header, padding) = (&asked.frame.header, asked.frame.payload);
+        let (header, padding) = (&request.frame.header, request.frame.payload);
         let is_zeros = padding.iter().all(|byte| *byte == 0);
         if header.length != 0 || padding.len() < HELLO_LEN || !is_zeros {
             return Err(DataStatus::Invalid);
@@ -114,46 +116,46 @@ impl Desk {
             nonce: header.nonce,
             gives_up: header.offset,
             payload_mac: header.has_payload_mac(),
-            source: asked.source,
-            now: asked.now,
+            source: request.source,
+            now: request.now,
         };
         let session = self.sessions.hello(hello).ok_or(DataStatus::Busy)?;
-        let told = what_there_is(session, remaining, space).bytes();
-        let room = told.len().min(padding.len());
+        let reply = hello_reply(session, remaining, space).bytes();
+        let room = reply.len().min(padding.len());
         let (head, rest) = payload[..padding.len()].split_at_mut(room);
-        head.copy_from_slice(&told[..room]);
+        head.copy_from_slice(&reply[..room]);
         rest.fill(0);
         Ok(padding.len())
     }
 
-    /// `Err`: nothing was done, and the nonce was not used.
+    /// `Err`: nothing was done, and the nonce stays unused.
     fn in_session(
         &mut self,
         op: DataOp,
-        asked: Asked<'_>,
+        request: Request<'_>,
         space: &impl Space,
-        hands: &mut impl Hands,
+        executor: &mut impl Executor,
         payload: &mut [u8],
     ) -> Result<Option<Served>, DataStatus> {
-        let header = &asked.frame.header;
+        let header = &request.frame.header;
         let session = self.sessions.find(header.session());
         let session = session.ok_or(DataStatus::TooOld)?;
         let has_mac = header.has_payload_mac() || !session.payload_mac;
-        let job = Job::read(op, asked.frame, space).filter(|_| has_mac);
+        let job = Job::read(op, request.frame, space).filter(|_| has_mac);
         let job = job.ok_or(DataStatus::Invalid)?;
-        self.sessions.enter(header.session(), asked.now)?;
-        let has_room = hands.has_room() && self.may_follow(&job);
+        self.sessions.enter(header.session(), request.now)?;
+        let has_room = executor.has_room() && self.may_follow(&job);
         let session = self.sessions.find_mut(header.session());
         let session = session.ok_or(DataStatus::TooOld)?;
-        let mark = mark(asked.frame.tag);
+        let mark = mark(request.frame.tag);
         match session.window.look(header.counter(), mark) {
             Seen::TooOld => Err(DataStatus::TooOld),
             Seen::Other => Err(DataStatus::Replay),
             Seen::UnderWay => Ok(None),
             Seen::Same(DataStatus::Ok) if matches!(job, Job::Read(_)) => {
-                let is_home = session.source == asked.source;
-                self.may_repeat(is_home, has_room, asked.now)?;
-                Ok(hands.take(job, payload))
+                let same_source = session.source == request.source;
+                self.may_repeat(same_source, has_room, request.now)?;
+                Ok(executor.execute(job, payload))
             }
             Seen::Same(status) => Ok(Some(if status == DataStatus::Ok {
                 Ok(0)
@@ -161,35 +163,36 @@ impl Desk {
                 Err(status)
             })),
             Seen::Fresh if session.is_late(&job) => Err(DataStatus::TooOld),
-            Seen::Fresh if !has_room || !self.requests.take(asked.now) => Err(DataStatus::Busy),
+            Seen::Fresh if !has_room || !self.requests.take(request.now) => Err(DataStatus::Busy),
             Seen::Fresh => {
                 let is_write = matches!(job, Job::Write(_));
                 let room = session.parts.room_for(&job, space.share())?;
-                let served = session.perform((job, room), asked, space, hands, payload);
+                let served = session.perform((job, room), request, space, executor, payload);
                 if served.is_none() && is_write {
                     session.writes += 1;
                     self.writes += 1;
                 }
-                session.note(asked, mark, served.map(status_of));
+                session.note(request, mark, served.map(status_of));
                 Ok(served)
             }
         }
     }
 
-    /// A write must not be undone by one of a closed session that is still under way.
+    /// An earlier write of a closed session may still be in flight, and must not overwrite a later one. So a write
+    /// waits until all writes in flight are those of open sessions.
     fn may_follow(&self, job: &Job<'_>) -> bool {
         self.writes == 0 || !matches!(job, Job::Write(_)) || self.sessions.writes() == self.writes
     }
 
-    /// A READ that was done before; not for another address, since whoever recorded it could have the
-    /// bytes sent to a third.
+    /// Whether a READ that was done before is done again. It is not for another source address: an attacker who
+    /// recorded the request could have its reply sent to a victim.
     fn may_repeat(
         &mut self,
-        is_home: bool,
+        same_source: bool,
         has_room: bool,
         now: Duration,
     ) -> Result<(), DataStatus> {
-        match is_home {
+        match same_source {
             false => Err(DataStatus::Replay),
             true if has_room && self.repeats.take(now) => Ok(()),
             true => Err(DataStatus::Busy),
@@ -197,7 +200,7 @@ impl Desk {
     }
 }
 
-impl Begun {
+impl InFlight {
     pub(crate) fn of(frame: &DataFrame<'_>, io: &Io) -> Self {
         Self {
             session: frame.header.session(),
@@ -209,35 +212,35 @@ impl Begun {
 }
 
 impl Session {
-    /// Whether others of its parts may have been dropped.
+    /// Whether earlier parts of the same write may have been dropped from the window.
     fn is_late(&self, job: &Job<'_>) -> bool {
         job.first_part()
             .is_some_and(|first| self.window.is_behind(first))
     }
 
-    /// Has it done, once all its parts are there. `None`: it is under way.
+    /// Executes the job, once all its parts are there. `None`: it is in flight.
     fn perform(
         &mut self,
-        (job, room): (Job<'_>, Option<Taken>),
-        asked: Asked<'_>,
+        (job, room): (Job<'_>, Option<Reservation>),
+        request: Request<'_>,
         space: &impl Space,
-        hands: &mut impl Hands,
+        executor: &mut impl Executor,
         payload: &mut [u8],
     ) -> Option<Served> {
-        let checked = job.check(&asked.frame.header, space);
-        match checked.and_then(|()| self.parts.gather(job, asked.now, room)) {
+        let checked = job.check(&request.frame.header, space);
+        match checked.and_then(|()| self.parts.gather(job, request.now, room)) {
             Err(status) => Some(Err(status)),
             Ok(None) => Some(Ok(0)),
-            Ok(Some(job)) => hands.take(job, payload),
+            Ok(Some(job)) => executor.execute(job, payload),
         }
     }
 
-    /// Remembers a request that was new; no status: it is under way.
-    fn note(&mut self, asked: Asked<'_>, mark: Mark, status: Option<DataStatus>) {
-        let counter = asked.frame.header.counter();
-        self.heard = asked.now;
+    /// Remembers a new request. `status` is `None` while it is in flight.
+    fn note(&mut self, request: Request<'_>, mark: Mark, status: Option<DataStatus>) {
+        let counter = request.frame.header.counter();
+        self.heard = request.now;
         if counter > self.window.highest() {
-            self.source = asked.source;
+            self.source = request.source;
         }
         self.window.commit(counter, mark, status);
         self.parts.keep_within(&self.window);
@@ -248,7 +251,7 @@ fn status_of(served: Served) -> DataStatus {
     served.err().unwrap_or(DataStatus::Ok)
 }
 
-fn what_there_is(session: u32, remaining: Duration, space: &impl Space) -> HelloReply {
+fn hello_reply(session: u32, remaining: Duration, space: &impl Space) -> HelloReply {
     #[allow(clippy::cast_possible_truncation, reason = "below 65536")]
     let (payload_max, datagram_max) = (DATA_PAYLOAD_MAX as u32, DATAGRAM_MAX as u32);
     HelloReply {

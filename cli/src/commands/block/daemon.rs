@@ -1,5 +1,5 @@
-//! The process that keeps a device: it outlives the shell that asked for it, and takes the device away
-//! before the lease ends. What it does is in its log.
+//! The block daemon: a process that attaches the device of a lease, outlives the shell that started it, and detaches the
+//! device before the lease ends. It writes a log.
 
 use std::{
     io::{self, Write},
@@ -15,65 +15,65 @@ use serde::Serialize;
 
 use super::{
     super::lease::query,
-    ears::Heard,
+    attachment::{Attachment, now},
+    control_socket::{ControlCommand, ControlRequest},
+    events::Event,
     in_use,
     log::{log, log_failure},
-    made::{Made, now},
     record::{Files, Lock},
-    socket::{Asked, Word},
     watch::Next,
 };
 use crate::{args::AttachPlace, failure::Failure, hint::Topic};
 
-/// A file system that takes longer to write back has more to lose than there is time for.
+/// Longest time for writing a file system back.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(30);
 
-/// What the parent reads when the device is there.
+/// The line that the parent process reads when the device is attached.
 #[derive(Serialize)]
 struct Ready<'a> {
     device: &'a str,
 }
 
-struct Keeper {
+struct BlockDaemon {
     lease_id: LeaseId,
-    made: Made,
+    attachment: Attachment,
     lock: Lock,
 }
 
-/// Attaches, says so on standard output, and stays until the device is gone.
+/// Attaches the device, reports that on standard output, and runs until the device is gone.
 pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
-    // Fails only where this is the leader of a session already, which is as good.
+    // This fails only if the process is the leader of a session already, which is as good.
     setsid().ok();
-    let keeper = match Keeper::start(node, place) {
-        Ok(keeper) => keeper,
+    let daemon = match BlockDaemon::start(node, place) {
+        Ok(daemon) => daemon,
         Err(failure) => {
             let failure = failure.advised(Topic::Lease);
             say(&failure.json()).ok();
             return Err(failure);
         }
     };
-    let device = keeper.made.path.display().to_string();
+    let device = daemon.attachment.path.display().to_string();
     log(&format!("{device} is attached"));
     let ready = serde_json::to_string(&Ready { device: &device });
     let told = ready.map_err(io::Error::other).and_then(|line| say(&line));
     if let Err(error) = told {
         log(&format!("nobody waits for the device any more: {error}"));
-        return keeper.detach(Duration::ZERO);
+        return daemon.detach(Duration::ZERO);
     }
-    keeper.keep(node)
+    daemon.keep(node)
 }
 
-impl Keeper {
+impl BlockDaemon {
     fn start(node: &Node, place: &AttachPlace) -> Result<Self, Failure> {
         let files = Files::new(&place.kept.attach_dir, place.kept.id);
         files.make_dir()?;
         let lock = files.lock()?;
-        // What an earlier keeper has left is not forgotten because this one fails.
+        // The record of an earlier daemon stays if this one fails.
         let is_first = files.read()?.is_none();
-        match Made::new(node, place, &files, &lock) {
-            Ok(made) => Ok(Self {
+        match Attachment::new(node, place, &files, &lock) {
+            Ok(attachment) => Ok(Self {
                 lease_id: place.kept.id,
-                made,
+                attachment,
                 lock,
             }),
             Err(failure) => {
@@ -87,27 +87,27 @@ impl Keeper {
 
     fn keep(mut self, node: &Node) -> Result<(), Failure> {
         loop {
-            if self.made.is_gone() {
+            if self.attachment.is_gone() {
                 log("the device went by itself");
                 return self.detach(Duration::ZERO);
             }
-            let heard = match self.made.watch.next(now()) {
-                Next::Wait(time) => self.made.ears.wait(time),
-                Next::Look if self.goes_on(node) => None,
-                Next::Look => return self.detach(Duration::ZERO),
+            let event = match self.attachment.watch.next(now()) {
+                Next::Wait(time) => self.attachment.events.wait(time),
+                Next::Query if self.goes_on(node) => None,
+                Next::Query => return self.detach(Duration::ZERO),
                 Next::Detach => {
                     log("the lease ends soon and was not renewed");
                     return self.detach_in_time();
                 }
             };
-            match heard {
+            match event {
                 None => {}
-                Some(Heard::ToEnd(signal)) => {
+                Some(Event::Signal(signal)) => {
                     log(&format!("told to end by {signal}"));
                     return self.detach_in_time();
                 }
-                Some(Heard::Asked(asked)) => {
-                    if let Some(unanswered) = self.answer(asked) {
+                Some(Event::Request(request)) => {
+                    if let Some(unanswered) = self.answer(request) {
                         return self.leave(unanswered);
                     }
                 }
@@ -115,58 +115,63 @@ impl Keeper {
         }
     }
 
-    /// The question comes back if there is no device any more.
-    fn answer(&mut self, asked: Asked) -> Option<Asked> {
-        if self.made.is_gone() {
+    /// Answers a request; returns the request if the device is gone.
+    fn answer(&mut self, request: ControlRequest) -> Option<ControlRequest> {
+        if self.attachment.is_gone() {
             log("the device went by itself");
-            return Some(asked);
+            return Some(request);
         }
-        let device = self.made.path.display().to_string();
-        if asked.word == Word::Device {
-            asked.answer(Ok(&device));
+        let device = self.attachment.path.display().to_string();
+        if request.command == ControlCommand::Device {
+            request.answer(Ok(&device));
             return None;
         }
         log("asked to detach");
-        let detached = in_use::check(&self.made.path).and_then(|()| self.made.detach());
+        let detached = in_use::check(&self.attachment.path).and_then(|()| self.attachment.detach());
         log_failure("not detached well", &detached);
         match detached {
-            Ok(()) => Some(asked),
+            Ok(()) => Some(request),
             Err(failure) => {
-                asked.answer(Err(failure.message()));
+                request.answer(Err(failure.message()));
                 None
             }
         }
     }
 
-    /// Answers last: whoever asked may attach it anew at once. What a device that went by itself has taken with
-    /// it is told here.
-    fn leave(mut self, asked: Asked) -> Result<(), Failure> {
-        let device = self.made.path.display().to_string();
-        let ended = self.made.detach_at_last();
+    /// Ends the daemon and answers the request last, because its sender may attach the lease again at once. If the device
+    /// disappeared, the answer says whether writes were lost.
+    fn leave(mut self, request: ControlRequest) -> Result<(), Failure> {
+        let device = self.attachment.path.display().to_string();
+        let ended = self.attachment.detach_at_last();
         log_failure("not detached well", &ended);
         let gone = self.gone();
-        match (asked.word, &ended) {
-            (Word::Device, _) => asked.answer(Err("it has just gone")),
-            (Word::Detach, Ok(())) => asked.answer(Ok(&device)),
-            (Word::Detach, Err(failure)) => asked.answer(Err(failure.message())),
+        match (request.command, &ended) {
+            (ControlCommand::Device, _) => request.answer(Err("it has just gone")),
+            (ControlCommand::Detach, Ok(())) => request.answer(Ok(&device)),
+            (ControlCommand::Detach, Err(failure)) => request.answer(Err(failure.message())),
         }
         gone
     }
 
-    /// Looks at the lease. A node that does not answer ends nothing: the lease's own time does.
+    /// Asks the node for the lease; returns whether the lease goes on. If the node does not answer, the lease goes on until
+    /// its end.
     fn goes_on(&mut self, node: &Node) -> bool {
         let started = now();
-        let answer = ask_within(self.made.watch.patience(started), node, self.lease_id);
+        let answer = ask_within(
+            self.attachment.watch.answer_timeout(started),
+            node,
+            self.lease_id,
+        );
         let Some(answer) = answer else {
             log("the node does not answer");
-            self.made.watch.not_told(now());
+            self.attachment.watch.no_answer(now());
             return true;
         };
         match answer {
             Ok(info) => {
-                let goes_on = self.made.watch.told(&info, started);
+                let goes_on = self.attachment.watch.answered(&info, started);
                 match goes_on {
-                    true => self.made.follow_keys(&info),
+                    true => self.attachment.follow_keys(&info),
                     false => log(&format!("the lease is {}", info.phase)),
                 }
                 goes_on
@@ -177,24 +182,24 @@ impl Keeper {
             }
             Err(error) => {
                 log(&format!("the node did not say how the lease is: {error}"));
-                self.made.watch.not_told(now());
+                self.attachment.watch.no_answer(now());
                 true
             }
         }
     }
 
-    /// While the node still takes what was written; half of the time is for the device to go.
+    /// Detaches while the node still takes writes: half of the remaining time is for writing back, half for detaching.
     fn detach_in_time(self) -> Result<(), Failure> {
-        let left = self.made.watch.left(now()) / 2;
+        let left = self.attachment.watch.remaining(now()) / 2;
         self.detach(left.min(WRITE_BACK_MAX))
     }
 
-    /// Whether or not somebody uses it.
+    /// Detaches the device even if it is in use.
     fn detach(mut self, write_back: Duration) -> Result<(), Failure> {
-        self.made.warn_user(write_back);
-        let detached = self.made.detach_at_last();
+        self.attachment.warn_user(write_back);
+        let detached = self.attachment.detach_at_last();
         log_failure("not detached well", &detached);
-        if self.made.is_gone() {
+        if self.attachment.is_gone() {
             return self.gone();
         }
         detached?;
@@ -202,23 +207,23 @@ impl Keeper {
     }
 
     fn gone(self) -> Result<(), Failure> {
-        log(&format!("{} is detached", self.made.path.display()));
+        log(&format!("{} is detached", self.attachment.path.display()));
         self.lock.remove();
         Ok(())
     }
 }
 
-/// A node that is stopped or cannot be reached is waited for on a thread of its own.
+/// Queries the lease on another thread, since a node that is stopped or cannot be reached may not answer for long.
 fn ask_within(
-    patience: Duration,
+    answer_timeout: Duration,
     node: &Node,
     lease_id: LeaseId,
 ) -> Option<Result<LeaseInfo, Error>> {
     let (tell, told) = mpsc::channel();
     let node = node.clone();
-    // Nobody listens any more to an answer that is late.
+    // A late answer is dropped.
     thread::spawn(move || tell.send(query(&node, lease_id)).ok());
-    told.recv_timeout(patience).ok()
+    told.recv_timeout(answer_timeout).ok()
 }
 
 fn say(line: &str) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! What a keeper has while a device is attached.
+//! The objects of the block daemon while a device is attached.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,34 +8,34 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::{
     super::lease::ask,
+    attach_paths::{AttachPath, attach_paths},
     device::Device,
-    ears::Ears,
+    events::EventSource,
     in_use,
     key_change::KeyChange,
     log::{log, log_failure},
     nvme_host::Target,
     record::{Files, Lock, Record},
     watch::Watch,
-    ways::{Way, ways},
 };
 use crate::{
     args::AttachPlace,
     failure::{Exit, Failure},
 };
 
-/// What there is while a device is attached.
-pub(super) struct Made {
+/// An attached device, with the state of the block daemon that attached it.
+pub(super) struct Attachment {
     pub(super) device: Device,
     pub(super) path: PathBuf,
-    pub(super) ears: Ears,
+    pub(super) events: EventSource,
     pub(super) watch: Watch,
     keys: KeyChange,
 }
 
-/// Shorter than whoever asks waits for the keeper's answer.
+/// Shorter than the time for which `detach` waits for an answer.
 const KEYS_WITHIN: Duration = Duration::from_secs(20);
 
-impl Made {
+impl Attachment {
     pub(super) fn new(
         node: &Node,
         place: &AttachPlace,
@@ -43,29 +43,29 @@ impl Made {
         lock: &Lock,
     ) -> Result<Self, Failure> {
         let lease_id = place.kept.id;
-        // Counted from before the question: rather too early than too late.
+        // From before the request: the end of the lease is rather assumed too early than too late.
         let started = now();
         let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
         let watch = Watch::new(&info, started);
-        let ways = ways(&info, place.transport)?;
+        let paths = attach_paths(&info, place.transport)?;
         let record = |device, nvmeof| Record {
             lease_id: lease_id.to_string(),
             device,
-            keeper_pid: std::process::id(),
+            daemon_pid: std::process::id(),
             nvmeof,
         };
-        // Before there is a connection: who ends this process now leaves one that can be found. What an earlier
-        // keeper has recorded says the same, and its device.
-        if let (Some(target), None) = (target_of(&ways), files.read()?) {
+        // Recorded before there is a connection, so that `detach` finds the connection if this process is killed. The
+        // record of an earlier daemon has the same target, and its device.
+        if let (Some(target), None) = (target_of(&paths), files.read()?) {
             lock.write(&record(None, Some(target)))?;
         }
-        let (mut device, path) = Device::attach(node, lease_id, ways)?;
+        let (mut device, path) = Device::attach(node, lease_id, paths)?;
         let record = record(Some(path.clone()), device.target().cloned());
-        match lock.write(&record).and_then(|()| open_ears(files)) {
-            Ok(ears) => Ok(Self {
+        match lock.write(&record).and_then(|()| open_events(files)) {
+            Ok(events) => Ok(Self {
                 device,
                 path,
-                ears,
+                events,
                 watch,
                 keys: KeyChange::default(),
             }),
@@ -76,19 +76,19 @@ impl Made {
         }
     }
 
-    /// The connection that is open goes on whatever comes of this.
+    /// Follows new keys of the lease. A failure does not touch the open connection.
     pub(super) fn follow_keys(&mut self, info: &LeaseInfo) {
         self.keys.follow(&self.device, info);
     }
 
-    /// Whether the device went by itself.
+    /// Whether the device has disappeared.
     pub(super) fn is_gone(&mut self) -> bool {
-        !self.keys.is_under_way() && self.device.is_gone()
+        !self.keys.is_pending() && self.device.is_gone()
     }
 
-    /// Takes the device away, on request: it may be asked for again.
+    /// Detaches the device on request. After a failure the request may be repeated.
     pub(super) fn detach(&mut self) -> Result<(), Failure> {
-        if self.keys.settle(KEYS_WITHIN) {
+        if self.keys.wait(KEYS_WITHIN) {
             return Err(Failure::new(
                 Exit::Other,
                 RefusalClass::Transient,
@@ -99,18 +99,18 @@ impl Made {
         self.device.detach()
     }
 
-    /// Takes the device away for good, however long that takes.
+    /// Detaches the device, however long that takes.
     pub(super) fn detach_at_last(&mut self) -> Result<(), Failure> {
-        if !self.keys.is_under_way() {
+        if !self.keys.is_pending() {
             return self.device.detach();
         }
         log_failure("not detached yet", &self.device.detach());
         log("a connection that is being made has to end, too");
-        self.keys.settle(Duration::MAX);
+        self.keys.wait(Duration::MAX);
         self.device.detach()
     }
 
-    /// Names who uses the device when it has to go, and stores in that time what can be stored.
+    /// Logs the user of a device that has to go, and writes its file system back within the given time.
     pub(super) fn warn_user(&self, write_back: Duration) {
         let device = self.path.display();
         if let Some(user) = in_use::user(&self.path) {
@@ -126,21 +126,21 @@ impl Made {
     }
 }
 
-fn target_of(ways: &[Way<'_>]) -> Option<Target> {
-    ways.iter().find_map(|way| match way {
-        Way::Nvmeof(binding, _) => Some(Target::from(*binding)),
-        Way::Udp => None,
+fn target_of(paths: &[AttachPath<'_>]) -> Option<Target> {
+    paths.iter().find_map(|attach_path| match attach_path {
+        AttachPath::Nvmeof(binding, _) => Some(Target::from(*binding)),
+        AttachPath::Udp => None,
     })
 }
 
-fn open_ears(files: &Files) -> Result<Ears, Failure> {
+fn open_events(files: &Files) -> Result<EventSource, Failure> {
     let path = files.socket();
-    Ears::open(&path)
+    EventSource::open(&path)
         .map_err(|error| Failure::local(&format!("listen at {}", path.display()), &error))
 }
 
-/// Goes on while the machine is suspended, as the lease does.
+/// The boot-time clock, which goes on while the machine is suspended, as the lease does.
 pub(super) fn now() -> Duration {
-    // It fails for clocks that there are not, and this one is there since Linux 2.6.39.
+    // This fails only for an unknown clock, and Linux has this one since 2.6.39.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }

@@ -1,4 +1,4 @@
-//! What a keeper hears while it waits: questions, and signals to end.
+//! The events for which the block daemon waits: requests on its control socket, and signals.
 
 use std::{
     io,
@@ -15,12 +15,12 @@ use nix::{
     },
 };
 
-use super::socket::{Asked, Door};
+use super::control_socket::{ControlRequest, ControlSocket};
 
 const ENDS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
 
-/// Lets signals to end wait until they are heard, also while a device is still being made. To be called
-/// before there is a second thread: each inherits this.
+/// Blocks SIGTERM and SIGINT until [`EventSource`] reads them, also while a device is being attached. Call this before there
+/// is a second thread: each thread inherits the mask.
 pub(in crate::commands) fn hold_signals() -> io::Result<()> {
     Ok(ends().thread_block()?)
 }
@@ -29,37 +29,37 @@ fn ends() -> SigSet {
     ENDS.into_iter().collect()
 }
 
-/// What was heard.
+/// One event.
 #[derive(Debug)]
-pub(super) enum Heard {
-    Asked(Asked),
+pub(super) enum Event {
+    Request(ControlRequest),
     /// SIGTERM or SIGINT.
-    ToEnd(Signal),
+    Signal(Signal),
 }
 
-/// Where a keeper hears.
+/// Control socket and signals of the block daemon.
 #[derive(Debug)]
-pub(super) struct Ears {
-    door: Door,
+pub(super) struct EventSource {
+    socket: ControlSocket,
     signals: SignalFd,
 }
 
-impl Ears {
-    /// With a socket at this path.
+impl EventSource {
+    /// Opens the control socket at this path.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         Ok(Self {
             signals: SignalFd::with_flags(&ends(), flags)?,
-            door: Door::open(path)?,
+            socket: ControlSocket::open(path)?,
         })
     }
 
-    /// What comes first, if it comes in time.
-    pub(super) fn wait(&self, at_most: Duration) -> Option<Heard> {
-        poll_for([self.door.as_fd(), self.signals.as_fd()], at_most);
+    /// Waits for the next event; `None`: none came in time.
+    pub(super) fn wait(&self, at_most: Duration) -> Option<Event> {
+        poll_for([self.socket.as_fd(), self.signals.as_fd()], at_most);
         match self.signal() {
-            Some(signal) => Some(Heard::ToEnd(signal)),
-            None => self.door.next().map(Heard::Asked),
+            Some(signal) => Some(Event::Signal(signal)),
+            None => self.socket.next().map(Event::Request),
         }
     }
 
@@ -69,7 +69,7 @@ impl Ears {
     }
 }
 
-/// Until there is something at one of them. Whoever waits looks for itself.
+/// Waits until one of the descriptors is readable.
 fn poll_for<const N: usize>(sources: [BorrowedFd<'_>; N], at_most: Duration) {
     let mut sources = sources.map(|source| PollFd::new(source, PollFlags::POLLIN));
     let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
@@ -83,15 +83,15 @@ mod tests {
     use nix::sys::signal::raise;
 
     use super::{
-        super::socket::{Word, ask},
+        super::control_socket::{ControlCommand, ask},
         *,
     };
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn asked(ears: &Ears) -> Asked {
-        match ears.wait(LONG) {
-            Some(Heard::Asked(asked)) => asked,
+    fn request(events: &EventSource) -> ControlRequest {
+        match events.wait(LONG) {
+            Some(Event::Request(request)) => request,
             other => panic!("{other:?}"),
         }
     }
@@ -100,16 +100,19 @@ mod tests {
     fn a_word_gets_its_answer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        let ears = Ears::open(&path).unwrap();
+        let events = EventSource::open(&path).unwrap();
         let asking = thread::spawn({
             let path = path.clone();
-            move || [Word::Device, Word::Detach].map(|word| ask(&path, word).unwrap())
+            move || {
+                [ControlCommand::Device, ControlCommand::Detach]
+                    .map(|command| ask(&path, command).unwrap())
+            }
         });
-        let first = asked(&ears);
-        assert_eq!(first.word, Word::Device);
+        let first = request(&events);
+        assert_eq!(first.command, ControlCommand::Device);
         first.answer(Ok("/dev/nvme0n1"));
-        let second = asked(&ears);
-        assert_eq!(second.word, Word::Detach);
+        let second = request(&events);
+        assert_eq!(second.command, ControlCommand::Detach);
         second.answer(Err("it is mounted\nat /mnt"));
         let expected = [
             Some(Ok("/dev/nvme0n1".to_owned())),
@@ -122,11 +125,11 @@ mod tests {
     fn what_is_no_word_is_not_listened_to() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        let ears = Ears::open(&path).unwrap();
+        let events = EventSource::open(&path).unwrap();
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"detach everything now, please").unwrap();
-        assert!(ears.wait(LONG).is_none());
-        assert!(ears.wait(Duration::ZERO).is_none());
+        assert!(events.wait(LONG).is_none());
+        assert!(events.wait(Duration::ZERO).is_none());
     }
 
     #[test]
@@ -136,11 +139,11 @@ mod tests {
         for signal in ENDS {
             // It is there before anybody listens, and waits.
             raise(signal).unwrap();
-            let ears = Ears::open(&dir.path().join("sock")).unwrap();
-            let heard = ears.wait(LONG);
+            let events = EventSource::open(&dir.path().join("sock")).unwrap();
+            let event = events.wait(LONG);
             assert!(
-                matches!(heard, Some(Heard::ToEnd(told)) if told == signal),
-                "{heard:?}"
+                matches!(event, Some(Event::Signal(told)) if told == signal),
+                "{event:?}"
             );
         }
     }

@@ -1,0 +1,398 @@
+//! The binding of one lease behind a lock, and waiting for its changes.
+//!
+//! The lock is held while the state is read and while access opens, never during a call that may take long.
+
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use fabricbios_lease::{Gate, Proof, StepError};
+use fabricbios_wire::Generation;
+
+use super::binding_state::{BindStep, BindingState, CutResult, CutStep, Phase, ReleaseStep};
+
+/// How long an order waits for another order on the same lease. The longest order is one whose GID does not resolve:
+/// a few seconds, after others of its kind.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// The binding of one lease, behind its lock.
+#[derive(Debug)]
+pub(crate) struct BindingCell<P> {
+    state: Mutex<BindingState<P>>,
+    changed: Condvar,
+}
+
+impl<P> Default for BindingCell<P> {
+    fn default() -> Self {
+        let state = BindingState {
+            gate: Gate::default(),
+            was_bound: false,
+            changing: false,
+            leftovers: Vec::new(),
+            phase: Phase::Empty,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl<P> BindingCell<P> {
+    /// Locks the state. A thread that panicked with the lock left a phase that says what it was doing.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BindingState<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the phase and wakes the waiting threads.
+    pub(crate) fn set(&self, phase: Phase<P>) {
+        self.lock().phase = phase;
+        self.changed.notify_all();
+    }
+
+    /// Wakes the waiting threads, after a change under [`BindingCell::lock`].
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn begin_bind(&self, generation: Generation, has_peer: bool) -> BindStep<P> {
+        let step = self.repeat(
+            |state| state.begin_bind(generation, has_peer),
+            |step| matches!(step, BindStep::Wait),
+        );
+        step.unwrap_or_else(|| BindStep::Refuse("another order for the lease does not end".into()))
+    }
+
+    /// `Err`: the cut by another thread did not end in time.
+    pub(crate) fn begin_cut(&self, generation: Generation) -> Result<CutStep<P>, StepError> {
+        self.repeat(
+            |state| state.begin_cut(generation),
+            |step| matches!(step, CutStep::Wait),
+        )
+        .ok_or_else(|| StepError::new("cut", "an earlier cut of the lease does not end"))
+    }
+
+    pub(crate) fn begin_release(&self, generation: Generation) -> ReleaseStep<P> {
+        let step = self.repeat(
+            |state| state.begin_release(generation),
+            |step| matches!(step, ReleaseStep::Wait),
+        );
+        step.unwrap_or_else(|| {
+            ReleaseStep::Refuse("another order for the lease does not end".into())
+        })
+    }
+
+    /// Begins a change that leaves the phase as it is, once no other such change is in progress. `check` decides whether
+    /// it may begin. [`BindingCell::changed`] ends it.
+    pub(crate) fn begin_change<T>(
+        &self,
+        check: impl Fn(&mut BindingState<P>) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        let attempt = |state: &mut BindingState<P>| {
+            let checked = (!state.changing).then(|| check(state))?;
+            state.changing = checked.is_ok();
+            Some(checked)
+        };
+        let begun = self.repeat(attempt, Option::is_none).flatten();
+        begun.unwrap_or_else(|| Err(StepError::new("change", "an earlier one does not end")))
+    }
+
+    /// Ends a change that [`BindingCell::begin_change`] or [`BindStep::Beside`] began. `leftovers`: its objects that could
+    /// not be destroyed.
+    pub(crate) fn changed(&self, leftovers: Vec<P>) {
+        let mut state = self.lock();
+        state.changing = false;
+        state.leftovers.extend(leftovers);
+        drop(state);
+        self.wake();
+    }
+
+    /// Locks the state once no cut is in progress.
+    pub(crate) fn lock_settled(&self) -> Result<MutexGuard<'_, BindingState<P>>, StepError> {
+        let until = Instant::now() + WAIT_LIMIT;
+        let state = self.lock();
+        let cutting = |state: &mut BindingState<P>| matches!(state.phase, Phase::Cutting);
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(state, left, cutting);
+        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        match timeout.timed_out() {
+            true => Err(StepError::new("change", "a cut of the lease does not end")),
+            false => Ok(state),
+        }
+    }
+
+    /// Records the result of the cut of a generation.
+    pub(crate) fn finish_cut(
+        &self,
+        generation: Generation,
+        result: CutResult<P>,
+    ) -> Result<Proof, StepError> {
+        match result {
+            Ok((proof, leftover)) => {
+                let mut state = self.lock();
+                state.leftovers.extend(leftover);
+                state.gate.ended(generation);
+                state.phase = Phase::Cut(proof.clone());
+                drop(state);
+                self.wake();
+                Ok(proof)
+            }
+            Err((remains, error)) => {
+                self.set(Phase::Failed {
+                    remains,
+                    error: error.clone(),
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// Records that the lease is released.
+    pub(crate) fn remove(&self) {
+        self.lock().gate.remove();
+        self.wake();
+    }
+
+    /// Whether a cut was ordered for this generation while its binding is being made.
+    pub(crate) fn is_revoked(&self, generation: Generation) -> bool {
+        self.lock().gate.is_revoked(generation)
+    }
+
+    /// Whether this generation gives no access any more. `false` if another thread has the lock: that thread reports the
+    /// result itself.
+    pub(crate) fn is_over(&self, generation: Generation) -> bool {
+        let state = self.state.try_lock();
+        state.is_ok_and(|state| state.gate.is_over(generation))
+    }
+
+    fn repeat<S>(
+        &self,
+        mut attempt: impl FnMut(&mut BindingState<P>) -> S,
+        is_wait: impl Fn(&S) -> bool,
+    ) -> Option<S> {
+        let until = Instant::now() + WAIT_LIMIT;
+        let mut state = self.lock();
+        loop {
+            let step = attempt(&mut state);
+            if !is_wait(&step) {
+                self.changed.notify_all();
+                return Some(step);
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            let woken = self.changed.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::Shut;
+
+    use super::*;
+
+    const G1: Generation = Generation(1);
+    const G2: Generation = Generation(2);
+
+    type TestCell = BindingCell<&'static str>;
+
+    fn cell(generation: Generation, phase: Phase<&'static str>) -> TestCell {
+        let cell = BindingCell::default();
+        cell.lock().gate.begin(generation);
+        cell.set(phase);
+        cell
+    }
+
+    fn live() -> TestCell {
+        cell(G1, Phase::Live("parts"))
+    }
+
+    fn error() -> StepError {
+        StepError::new("dealloc_mw", "EIO")
+    }
+
+    #[test]
+    fn a_new_lease_is_made_from_nothing() {
+        assert_eq!(TestCell::default().begin_bind(G1, true), BindStep::Fresh);
+    }
+
+    #[test]
+    fn a_prepared_queue_pair_is_connected_and_not_replaced() {
+        let cell = cell(G1, Phase::Prepared("parts"));
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Connect("parts"));
+        assert_eq!(cell.lock().gate.generation(), Some(G2));
+    }
+
+    #[test]
+    fn a_new_binding_is_made_beside_the_older_one_which_stays_as_it_is() {
+        let cell = live();
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);
+        assert!(matches!(cell.lock().phase, Phase::Live("parts")));
+        assert_eq!(cell.lock().gate.generation(), Some(G1));
+        assert_eq!(cell.lock().begin_bind(Generation(3), true), BindStep::Wait);
+        cell.changed(Vec::new());
+        assert_eq!(cell.begin_bind(Generation(3), true), BindStep::Beside);
+    }
+
+    #[test]
+    fn a_cut_does_not_wait_for_a_binding_beside_and_ends_both() {
+        let cell = live();
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);
+        assert!(!cell.is_revoked(G2));
+        assert_eq!(cell.begin_cut(G2), Ok(CutStep::Cut("parts")));
+        cell.finish_cut(G2, Ok((Proof::default(), None))).unwrap();
+        assert!(cell.is_revoked(G2), "it must not open any more");
+        assert_eq!(cell.lock().begin_release(G2), ReleaseStep::Wait);
+        cell.changed(vec!["rest"]);
+        assert_eq!(cell.begin_release(G2), ReleaseStep::Tidy(vec!["rest"]));
+    }
+
+    #[test]
+    fn the_end_of_the_older_binding_lets_the_one_beside_it_open() {
+        let cell = live();
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        assert_eq!(cell.lock().gate.open(G2), Err(Shut::Occupied(G1)));
+        cell.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+        assert_eq!(cell.lock().gate.open(G2), Ok(()));
+    }
+
+    #[test]
+    fn what_an_earlier_bind_left_goes_before_the_next_one() {
+        let cell = live();
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);
+        cell.changed(vec!["rest"]);
+        let g3 = Generation(3);
+        assert_eq!(cell.begin_bind(g3, true), BindStep::Tidy(vec!["rest"]));
+        cell.changed(Vec::new());
+        assert_eq!(cell.begin_bind(g3, true), BindStep::Beside);
+    }
+
+    #[test]
+    fn a_binding_that_could_not_be_cut_strands_the_next() {
+        let cell = live();
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        assert_eq!(cell.finish_cut(G1, Err(("parts", error()))), Err(error()));
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Stranded(error()));
+    }
+
+    #[test]
+    fn a_bind_after_the_cut_of_its_generation_is_cancelled() {
+        let cell = TestCell::default();
+        assert!(matches!(cell.begin_cut(G2), Ok(CutStep::Unreachable(_))));
+        assert_eq!(cell.begin_bind(G1, true), BindStep::Cancelled);
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Cancelled);
+        assert_eq!(cell.begin_bind(Generation(3), true), BindStep::Fresh);
+    }
+
+    #[test]
+    fn an_older_order_never_touches_a_newer_binding() {
+        let cell = cell(G2, Phase::Live("parts"));
+        assert!(matches!(cell.begin_cut(G1), Ok(CutStep::Unreachable(_))));
+        assert_eq!(cell.begin_bind(G1, true), BindStep::Cancelled);
+        assert!(matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)));
+        assert!(matches!(cell.lock().phase, Phase::Live("parts")));
+        assert!(!cell.is_revoked(G2));
+    }
+
+    #[test]
+    fn a_cut_during_connecting_does_not_wait_and_cancels() {
+        let cell = TestCell::default();
+        assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
+        assert!(!cell.is_revoked(G1));
+        assert!(matches!(cell.begin_cut(G1), Ok(CutStep::Unreachable(_))));
+        assert!(cell.is_revoked(G1));
+    }
+
+    #[test]
+    fn a_release_waits_for_a_cancelled_bind_to_end() {
+        let cell = TestCell::default();
+        assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
+        assert!(
+            matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)),
+            "not cut yet"
+        );
+        assert!(matches!(cell.begin_cut(G1), Ok(CutStep::Unreachable(_))));
+        std::thread::scope(|threads| {
+            let release = threads.spawn(|| cell.begin_release(G1));
+            cell.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+            assert_eq!(release.join().unwrap(), ReleaseStep::Tidy(Vec::new()));
+        });
+    }
+
+    #[test]
+    fn a_newer_bind_cancels_an_older_one_that_is_connecting() {
+        let cell = TestCell::default();
+        assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
+        assert_eq!(cell.lock().begin_bind(G2, true), BindStep::Wait);
+        assert!(cell.is_revoked(G1));
+    }
+
+    #[test]
+    fn a_failed_cut_is_tried_again_by_the_next_and_blocks_release() {
+        let cell = live();
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        assert_eq!(cell.lock().begin_cut(G1), CutStep::Wait);
+        assert!(cell.finish_cut(G1, Err(("parts", error()))).is_err());
+        assert!(matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)));
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+    }
+
+    #[test]
+    fn cut_and_release_are_idempotent() {
+        let cell = live();
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        cell.finish_cut(G1, Ok((Proof::default(), Some("rest"))))
+            .unwrap();
+        assert_eq!(
+            cell.begin_cut(G1),
+            Ok(CutStep::Unreachable(Proof::default()))
+        );
+        assert_eq!(cell.begin_release(G1), ReleaseStep::Tidy(vec!["rest"]));
+        cell.remove();
+        assert_eq!(cell.begin_release(G1), ReleaseStep::Done);
+        assert!(matches!(cell.begin_cut(G1), Ok(CutStep::Unreachable(_))));
+    }
+
+    #[test]
+    fn a_cut_does_not_wait_for_a_rotation_and_the_release_after_it_does() {
+        let cell = live();
+        cell.begin_change(|_| Ok(())).unwrap();
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        cell.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+        assert_eq!(cell.lock().begin_release(G1), ReleaseStep::Wait);
+        assert_eq!(cell.lock().begin_bind(G2, true), BindStep::Wait);
+        cell.changed(Vec::new());
+        assert_eq!(cell.begin_release(G1), ReleaseStep::Tidy(Vec::new()));
+    }
+
+    #[test]
+    fn a_bind_that_came_to_nothing_removes_its_cell_once() {
+        let cell = TestCell::default();
+        assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
+        assert!(!cell.lock().remove_if_nothing(), "it is being bound");
+        cell.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
+        assert!(cell.lock().remove_if_nothing());
+        assert_eq!(cell.begin_bind(G2, true), BindStep::Cancelled);
+        assert!(!cell.lock().remove_if_nothing(), "its place may be taken");
+    }
+
+    #[test]
+    fn a_change_that_is_refused_is_over() {
+        let cell = live();
+        let refused: Result<(), _> = cell.begin_change(|_| Err(error()));
+        assert_eq!(refused, Err(error()));
+        assert!(!cell.lock().changing);
+    }
+
+    #[test]
+    fn a_live_lease_is_not_released() {
+        assert!(matches!(live().begin_release(G1), ReleaseStep::Refuse(_)));
+    }
+
+    #[test]
+    fn binding_the_same_generation_twice_is_refused() {
+        assert!(matches!(live().begin_bind(G1, true), BindStep::Refuse(_)));
+    }
+}

@@ -1,0 +1,241 @@
+//! The binding of one lease: its phases, their order, and which thread may touch its verbs objects.
+//!
+//! ```text
+//!            ┌──────────────── cut, bind again ───────────────┐
+//!            ▼                                                │
+//! Empty ─► Connecting ─► Prepared ─► Connecting ─► Live ─► Cutting ─► Cut ─► Releasing ─► removed
+//!            │  cancelled: the binding thread undoes its own     │              │
+//!            └──────────────────────────► Cut                 Failed          Dirty
+//! ```
+//!
+//! A new binding of a lease is connected beside the older one; then the older one is cut, and then the new one opens:
+//! Live ─► Cutting ─► Cut ─► Live.
+//!
+//! While a phase holds objects (`P`), the lock guards them; in Connecting, Cutting and Releasing one thread has taken them
+//! out and works without the lock. A cut never waits for a binding that is being made: there is no access before it is
+//! opened, and that happens under the lock, through the [`Gate`]. Pure: no verbs, no lock, no clock; `P` is any type.
+
+use fabricbios_lease::{Gate, Proof, StepError};
+use fabricbios_wire::Generation;
+
+/// The state that the lock of a [`BindingCell`] guards.
+#[derive(Debug)]
+pub(crate) struct BindingState<P> {
+    /// Its generation is the generation of the binding in `phase`.
+    pub(crate) gate: Gate,
+    /// Whether the lease ever had a binding; it then holds its bytes until the release.
+    pub(crate) was_bound: bool,
+    /// A thread is making another key or the next binding, without the lock. Cuts do not wait for it; binds, rotations and
+    /// releases do.
+    pub(crate) changing: bool,
+    /// Objects that give no access and could not be destroyed. They are destroyed before the next binding or with the
+    /// release.
+    pub(crate) leftovers: Vec<P>,
+    pub(crate) phase: Phase<P>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase<P> {
+    /// Never bound.
+    Empty,
+    /// A thread is making the binding.
+    Connecting,
+    /// Queue pairs without peer and access.
+    Prepared(P),
+    /// Open: the client has access.
+    Live(P),
+    /// A thread is cutting the binding.
+    Cutting,
+    /// Proven unreachable.
+    Cut(Proof),
+    /// Could not be proven unreachable.
+    Failed { remains: P, error: StepError },
+    /// A thread is releasing the lease. After it has finished, the gate says removed, and the cell leaves the custody.
+    Releasing,
+    /// Unreachable, but the release failed.
+    Dirty(StepError),
+}
+
+/// The next step of a bind.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum BindStep<P> {
+    /// Make all objects; the phase is Connecting.
+    Fresh,
+    /// Connect the prepared queue pair; the phase is Connecting.
+    Connect(P),
+    /// Make all objects beside the older binding; `changing` is set until [`BindingCell::changed`].
+    Beside,
+    /// Destroy these leftovers, report with [`BindingCell::changed`], and ask again.
+    Tidy(Vec<P>),
+    /// A cut of this generation came first.
+    Cancelled,
+    /// The order is not possible now.
+    Refuse(String),
+    /// An older binding could not be cut.
+    Stranded(StepError),
+    /// Wait for a change and ask again.
+    Wait,
+}
+
+/// The next step of a cut.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum CutStep<P> {
+    /// Destroy these objects and report with [`BindingCell::finish_cut`].
+    Cut(P),
+    /// There is no access, for this reason.
+    Unreachable(Proof),
+    /// Wait for a change and ask again.
+    Wait,
+}
+
+/// The next step of a release.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseStep<P> {
+    /// Destroy these leftovers; the phase is Releasing.
+    Tidy(Vec<P>),
+    /// Nothing: it is done already.
+    Done,
+    /// It is not cut.
+    Refuse(String),
+    /// Wait for a change and ask again.
+    Wait,
+}
+
+/// The result of a cut: proof and leftover, or remaining objects and error.
+pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
+
+impl<P> BindingState<P> {
+    pub(super) fn begin_bind(&mut self, generation: Generation, has_peer: bool) -> BindStep<P> {
+        if !self.gate.admits(generation) {
+            return BindStep::Cancelled;
+        }
+        if self.changing {
+            return BindStep::Wait;
+        }
+        if !self.leftovers.is_empty() {
+            self.changing = true;
+            return BindStep::Tidy(std::mem::take(&mut self.leftovers));
+        }
+        match std::mem::replace(&mut self.phase, Phase::Cutting) {
+            Phase::Empty | Phase::Cut(_) => {
+                self.start(generation);
+                BindStep::Fresh
+            }
+            Phase::Prepared(parts) if has_peer => {
+                self.start(generation);
+                BindStep::Connect(parts)
+            }
+            other => self.beside(other, generation),
+        }
+    }
+
+    /// A bind in a phase that it does not change.
+    fn beside(&mut self, phase: Phase<P>, generation: Generation) -> BindStep<P> {
+        let older = self.gate.generation().filter(|it| *it < generation);
+        let step = match (&phase, older) {
+            (Phase::Prepared(_) | Phase::Live(_), Some(_)) => {
+                self.changing = true;
+                BindStep::Beside
+            }
+            (Phase::Connecting, Some(older)) => {
+                self.gate.revoke(older).ok();
+                BindStep::Wait
+            }
+            (Phase::Cutting | Phase::Releasing, _) => BindStep::Wait,
+            (Phase::Failed { error, .. }, _) => BindStep::Stranded(error.clone()),
+            (Phase::Dirty(error), _) => BindStep::Refuse(format!("not clean: {error}")),
+            _ => BindStep::Refuse(format!("generation {} is bound already", generation.0)),
+        };
+        self.phase = phase;
+        step
+    }
+
+    fn start(&mut self, generation: Generation) {
+        self.gate.begin(generation);
+        self.phase = Phase::Connecting;
+    }
+
+    pub(super) fn begin_cut(&mut self, generation: Generation) -> CutStep<P> {
+        if let Err(moved_on) = self.gate.revoke(generation) {
+            return CutStep::Unreachable(moved_on.into());
+        }
+        match std::mem::replace(&mut self.phase, Phase::Cutting) {
+            Phase::Prepared(parts) | Phase::Live(parts) | Phase::Failed { remains: parts, .. } => {
+                CutStep::Cut(parts)
+            }
+            Phase::Cutting => CutStep::Wait,
+            other => {
+                let why = why_unreachable(&other);
+                self.phase = other;
+                CutStep::Unreachable(why)
+            }
+        }
+    }
+
+    /// The proof that nothing of this generation, or an older one, gives access.
+    pub(super) fn check_ended(&self, generation: Generation) -> Result<Proof, String> {
+        match &self.phase {
+            Phase::Failed { error, .. } => Err(format!("its cut failed: {error}")),
+            Phase::Cutting => Err("it is being cut".into()),
+            Phase::Connecting if self.gate.is_revoked(generation) => {
+                Ok(why_unreachable(&self.phase))
+            }
+            Phase::Prepared(_) | Phase::Live(_) | Phase::Connecting => Err("it is not cut".into()),
+            Phase::Empty | Phase::Cut(_) | Phase::Releasing | Phase::Dirty(_) => {
+                Ok(why_unreachable(&self.phase))
+            }
+        }
+    }
+
+    pub(super) fn begin_release(&mut self, generation: Generation) -> ReleaseStep<P> {
+        if let Err(moved_on) = self.gate.check_current(generation) {
+            return ReleaseStep::Refuse(moved_on.to_string());
+        }
+        if self.gate.is_removed() {
+            return ReleaseStep::Done;
+        }
+        if self.changing {
+            return ReleaseStep::Wait;
+        }
+        let refuse = |why: &str| ReleaseStep::Refuse(why.into());
+        let bound = self.gate.generation();
+        match std::mem::replace(&mut self.phase, Phase::Releasing) {
+            Phase::Cut(_) | Phase::Dirty(_) | Phase::Empty => {
+                ReleaseStep::Tidy(std::mem::take(&mut self.leftovers))
+            }
+            other => {
+                let step = match &other {
+                    Phase::Connecting if bound.is_some_and(|it| self.gate.admits(it)) => {
+                        refuse("it is being bound")
+                    }
+                    Phase::Connecting | Phase::Cutting | Phase::Releasing => ReleaseStep::Wait,
+                    Phase::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
+                    _ => refuse("it is not cut"),
+                };
+                self.phase = other;
+                step
+            }
+        }
+    }
+
+    /// Removes the binding if nothing was ever bound and no cut was ordered for the lease. Returns whether it did; only the
+    /// first call can.
+    pub(crate) fn remove_if_nothing(&mut self) -> bool {
+        let nothing = matches!(self.phase, Phase::Empty | Phase::Cut(_));
+        let unknown = self.gate.revoked().is_none() && !self.gate.is_removed() && !self.was_bound;
+        let removed = nothing && unknown && self.leftovers.is_empty();
+        if removed {
+            self.gate.remove();
+        }
+        removed
+    }
+}
+
+fn why_unreachable<P>(phase: &Phase<P>) -> Proof {
+    match phase {
+        Phase::Cut(proof) => proof.clone(),
+        Phase::Connecting => Proof::nothing_to_cut("access is not open yet, and will not be"),
+        Phase::Empty => Proof::nothing_to_cut("it was never bound"),
+        _ => Proof::nothing_to_cut("it was cut before"),
+    }
+}
