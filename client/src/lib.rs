@@ -39,7 +39,7 @@
 //! not beyond the end of the lease; a [`Node`] asks once unless it was made [patient](Node::patient), which says what is
 //! asked again.
 //!
-//! Block storage is asked for with [`BlockBuilder`]. [`connect_line`] makes it a device of the kernel
+//! Block storage is asked for with [`BlockBuilder`]. [`connect_line()`] makes it a device of the kernel
 //! over NVMe-oF; [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
 //!
 //! The feature `rdma`, on by default, adds the transport RDMA. Its library is loaded at its first use, and a machine

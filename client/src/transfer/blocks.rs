@@ -80,7 +80,7 @@ impl BlockLease {
         self.binding().nvmeof.map(|binding| *binding)
     }
 
-    /// The command that connects it over NVMe-oF; see [`connect_line`].
+    /// The command that connects it over NVMe-oF; see [`connect_line()`].
     pub fn connect_line(&self) -> Option<Zeroizing<String>> {
         connect_line(&self.nvmeof()?)
     }

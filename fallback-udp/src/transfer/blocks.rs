@@ -28,7 +28,7 @@ const SILENT_MAX: u32 = 8;
 
 /// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
 /// gives until it gives nothing, take what [`next_finished`](Self::next_finished) has, hand in what
-/// arrives until [`next_timeout`](Asks::next_timeout), and again.
+/// arrives until [`next_timeout`](Driven::next_timeout), and again.
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,

@@ -18,7 +18,7 @@
 use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::Generation;
 
-/// The state that the lock of a [`BindingCell`] guards.
+/// The state that the lock of a `BindingCell` guards.
 #[derive(Debug)]
 pub(crate) struct BindingState<P> {
     /// Its generation is the generation of the binding in `phase`.
@@ -63,9 +63,9 @@ pub(crate) enum BindStep<P> {
     Fresh,
     /// Connect the prepared queue pair; the phase is Connecting.
     Connect(P),
-    /// Make all objects beside the older binding; `changing` is set until [`BindingCell::changed`].
+    /// Make all objects beside the older binding; `changing` is set until `BindingCell::changed`.
     Beside,
-    /// Destroy these leftovers, report with [`BindingCell::changed`], and ask again.
+    /// Destroy these leftovers, report with `BindingCell::changed`, and ask again.
     Tidy(Vec<P>),
     /// A cut of this generation came first.
     Cancelled,
@@ -80,7 +80,7 @@ pub(crate) enum BindStep<P> {
 /// The next step of a cut.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CutStep<P> {
-    /// Destroy these objects and report with [`BindingCell::finish_cut`].
+    /// Destroy these objects and report with `BindingCell::finish_cut`.
     Cut(P),
     /// There is no access, for this reason.
     Unreachable(Proof),
