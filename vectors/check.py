@@ -443,8 +443,8 @@ def read_extension(tag, value):
     if tag == 0x0B03:
         need(1 <= len(rest) <= 17, "InvalidIntent")
         return f"classes.{resource_id}", f"{rest[:1].hex()}/{rest[1:].hex()}"
-    need(len(rest) <= 8 and all(road < len(TRANSPORT) for road in rest), "InvalidIntent")
-    return f"transports.{resource_id}", ",".join(TRANSPORT[road] for road in rest)
+    need(len(rest) <= 8 and all(transport < len(TRANSPORT) for transport in rest), "InvalidIntent")
+    return f"transports.{resource_id}", ",".join(TRANSPORT[transport] for transport in rest)
 
 
 def read_inventory(r):
@@ -699,7 +699,7 @@ def make_extension(key, value):
         "available": (0x0B02, lambda value: be(value, 8)),
         "fenced_part": (0x0B05, lambda value: be(value, 8)),
         "classes": (0x0B03, lambda value: bytes.fromhex(value.replace("/", ""))),
-        "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(road) for road in value.split(",") if road)),
+        "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(transport) for transport in value.split(",") if transport)),
     }
     if kind not in makers:
         return b""

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, Custody, Extent, FenceScope, Layout, Lookup, NotFree, Offer, Outlives,
-    Placement, StepError, Tag,
+    AllocationMode, BindError, BindOrder, BindingId, Custody, Durability, Extent, FenceScope,
+    Lookup, NotFree, Offer, Placement, StepError,
 };
 use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
@@ -36,9 +36,9 @@ impl ArenaStore {
             capacity: self.arena.bytes(),
             align: ALIGN,
             transports,
-            outlives: Outlives::arena(self.arena.backing().outlives_process),
+            durability: Durability::arena(self.arena.backing().outlives_process),
             fence_scope: FenceScope::Whole,
-            layout: Layout::Stretches,
+            allocation_mode: AllocationMode::Stretches,
             read_only: false,
         }
     }
@@ -71,13 +71,16 @@ impl Store for ArenaStore {
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let extent = order.extent();
         self.check(extent).map_err(BindError::Refused)?;
-        let claimed = self.custody().claim(order.tag.lease_id, extent);
+        let claimed = self.custody().claim(order.binding_id.lease_id, extent);
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
             NotFree::HeldBy(..) | NotFree::HoldsOther(_) => {
                 // The log names the holder; the next tenant does not learn it.
-                tracing::error!(lease = %order.tag, %why, "bytes were given out twice");
-                let detail = format!("{}: the bytes are not free on this node yet", order.tag);
+                tracing::error!(lease = %order.binding_id, %why, "bytes were given out twice");
+                let detail = format!(
+                    "{}: the bytes are not free on this node yet",
+                    order.binding_id
+                );
                 BindError::Failed(StepError::new("bind", detail))
             }
         })?;
@@ -85,19 +88,19 @@ impl Store for ArenaStore {
     }
 
     /// The journal's commits are counted beside the bytes.
-    fn confirm(&self, _tag: Tag) -> Result<(), StepError> {
+    fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }
 
-    fn forget(&self, tag: Tag, _placement: &Placement) -> Result<(), StepError> {
-        self.custody().forget(tag.lease_id);
+    fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
+        self.custody().forget(binding_id.lease_id);
         Ok(())
     }
 
     /// Scrubbing another extent than the bound one would leave the bytes of the tenant.
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
@@ -105,16 +108,18 @@ impl Store for ArenaStore {
             return Ok(());
         };
         self.check(extent)?;
-        if self.custody().find(tag.lease_id) == Lookup::Released {
+        if self.custody().find(binding_id.lease_id) == Lookup::Released {
             return Ok(());
         }
-        let failed = |detail: String| StepError::new("release", format_args!("{tag}: {detail}"));
-        let checked = self.custody().check(tag.lease_id, extent);
+        let failed =
+            |detail: String| StepError::new("release", format_args!("{binding_id}: {detail}"));
+        let checked = self.custody().check(binding_id.lease_id, extent);
         checked.map_err(|why| failed(format!("asked to release {extent:?}, but {why}")))?;
         let scrubbed = self.arena.scrub(extent.offset, extent.length, progress);
-        scrubbed
-            .map_err(|outside| StepError::new("zero arena", format_args!("{tag}: {outside}")))?;
-        self.custody().release(tag.lease_id);
+        scrubbed.map_err(|outside| {
+            StepError::new("zero arena", format_args!("{binding_id}: {outside}"))
+        })?;
+        self.custody().release(binding_id.lease_id);
         Ok(())
     }
 
@@ -151,7 +156,7 @@ mod tests {
 
     fn order(lease: u128, extent: Extent) -> BindOrder {
         BindOrder::new(
-            Tag {
+            BindingId {
                 lease_id: LeaseId(lease),
                 generation: Generation(1),
                 resource_id: ResourceId(1),
@@ -173,11 +178,11 @@ mod tests {
         let (first, second) = (order(1, FIRST), order(2, FIRST));
         store.open(&first).unwrap();
         assert!(matches!(store.open(&second), Err(BindError::Failed(_))));
-        let other = store.release(second.tag, Some(&FIRST.into()), &|| ());
+        let other = store.release(second.binding_id, Some(&FIRST.into()), &|| ());
         assert!(other.unwrap_err().detail.contains("of lease"));
         assert_eq!(begins_with(&store), 7);
         store
-            .release(first.tag, Some(&FIRST.into()), &|| ())
+            .release(first.binding_id, Some(&FIRST.into()), &|| ())
             .unwrap();
         assert_eq!(begins_with(&store), 0);
         store.open(&second).unwrap();
@@ -189,11 +194,11 @@ mod tests {
         let late = order(1, FIRST);
         store.open(&late).unwrap();
         store
-            .release(late.tag, Some(&FIRST.into()), &|| ())
+            .release(late.binding_id, Some(&FIRST.into()), &|| ())
             .unwrap();
         store.arena.write(0, &[9]).unwrap();
         store
-            .release(late.tag, Some(&FIRST.into()), &|| ())
+            .release(late.binding_id, Some(&FIRST.into()), &|| ())
             .unwrap();
         assert_eq!(begins_with(&store), 9);
         assert_eq!(store.open(&late).unwrap_err(), BindError::Cancelled);
@@ -214,7 +219,7 @@ mod tests {
             assert!(matches!(refused, Err(BindError::Refused(_))), "{extent:?}");
             assert!(
                 store
-                    .release(order(1, extent).tag, Some(&extent.into()), &|| ())
+                    .release(order(1, extent).binding_id, Some(&extent.into()), &|| ())
                     .is_err()
             );
         }
@@ -224,7 +229,9 @@ mod tests {
     fn bytes_of_a_bind_that_came_to_nothing_are_free_at_once() {
         let store = store();
         store.open(&order(1, FIRST)).unwrap();
-        store.forget(order(1, FIRST).tag, &FIRST.into()).unwrap();
+        store
+            .forget(order(1, FIRST).binding_id, &FIRST.into())
+            .unwrap();
         store.open(&order(2, FIRST)).unwrap();
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricbios_lease::{
-    Asked, BootTime, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy,
-    Proof, Report, Tag, Ticket,
+    AllocationMode, Asked, BindingId, BootTime, Durability, Effect, FenceScope, LeaseTable, Now,
+    Offer, Order, Policy, Proof, Report, Ticket,
 };
 use fabricbios_wire::{
     Binding, LeaseAllocRequest, LeaseId, LeaseTerms, MemTerms, RdmaBinding, RdmaPeer, RdmaStrategy,
@@ -197,18 +197,22 @@ impl Subject {
     /// Some leases live from grant to oblivion.
     fn round(&mut self, due: u32) -> anyhow::Result<Round> {
         let mut round = Round::default();
-        let tags: Vec<Tag> = round.time(Operation::Grant, || {
+        let binding_ids: Vec<BindingId> = round.time(Operation::Grant, || {
             (0..due).map(|_| self.grant(SHORT_SECS)).collect()
         })?;
         self.pass(Duration::from_millis(8_500));
         round.time(Operation::Renew, || {
-            tags.iter().for_each(|tag| self.renew(*tag));
+            binding_ids
+                .iter()
+                .for_each(|binding_id| self.renew(*binding_id));
         })?;
         self.now.boot = self.now.boot + Duration::from_secs(SHORT_SECS.into());
         round.time(Operation::DueTick, || self.table.on_tick(self.now))?;
-        assert_eq!(self.orders().len(), tags.len(), "all fell due");
+        assert_eq!(self.orders().len(), binding_ids.len(), "all fell due");
         round.time(Operation::End, || {
-            tags.iter().for_each(|tag| self.end(*tag));
+            binding_ids
+                .iter()
+                .for_each(|binding_id| self.end(*binding_id));
         })?;
         self.pass(KEEP_ENDED);
         let nothing_due = || (0..IDLE_TICKS).for_each(|_| self.pass(Duration::from_nanos(1)));
@@ -242,8 +246,8 @@ impl Subject {
 
     /// Deadlines are acknowledged at once, as by a node whose paths are in its process.
     fn heard(&mut self, order: Order) -> Order {
-        if let Order::Extend(tag, deadline) = order {
-            let agreed = Report::Extended(tag, deadline, Ok(()));
+        if let Order::Extend(binding_id, deadline) = order {
+            let agreed = Report::Extended(binding_id, deadline, Ok(()));
             self.table.on_report(self.now, self.now.boot, agreed);
         }
         order
@@ -260,23 +264,23 @@ impl Subject {
         self.table.on_request(self.now, &asked);
     }
 
-    fn grant(&mut self, secs: u32) -> Tag {
+    fn grant(&mut self, secs: u32) -> BindingId {
         self.numbers += 1;
         let id = scattered(self.numbers);
         self.ask(owner(id), id, Request::LeaseAlloc(wanted(secs)));
-        let tag = { self.orders().into_iter() }.find_map(|order| match order {
-            Order::Bind(order) => Some(order.tag),
+        let binding_id = { self.orders().into_iter() }.find_map(|order| match order {
+            Order::Bind(order) => Some(order.binding_id),
             _ => None,
         });
-        let tag = tag.expect("the arena has room for all of them");
-        let report = Report::Bind(tag, Ok(binding()));
+        let binding_id = binding_id.expect("the arena has room for all of them");
+        let report = Report::Bind(binding_id, Ok(binding()));
         self.table.on_report(self.now, self.now.boot, report);
         self.drop_effects();
-        tag
+        binding_id
     }
 
-    fn renew(&mut self, tag: Tag) {
-        let lease_id = tag.lease_id;
+    fn renew(&mut self, binding_id: BindingId) {
+        let lease_id = binding_id.lease_id;
         let lease_secs = SHORT_SECS;
         let request = Request::LeaseRenew {
             lease_id,
@@ -286,14 +290,14 @@ impl Subject {
         self.drop_effects();
     }
 
-    fn end(&mut self, tag: Tag) {
+    fn end(&mut self, binding_id: BindingId) {
         let mut proof = Proof::default();
         proof.add("restrack", Duration::from_micros(100), "gone");
         self.table
-            .on_report(self.now, self.now.boot, Report::Cut(tag, Ok(proof)));
+            .on_report(self.now, self.now.boot, Report::Cut(binding_id, Ok(proof)));
         self.drop_effects();
         self.table
-            .on_report(self.now, self.now.boot, Report::Release(tag, Ok(())));
+            .on_report(self.now, self.now.boot, Report::Release(binding_id, Ok(())));
         self.drop_effects();
     }
 }
@@ -323,9 +327,9 @@ fn arena(pages: u64) -> Offer {
         capacity: pages * PAGE,
         align: PAGE,
         transports: vec![Transport::Rdma],
-        outlives: Outlives::Nothing,
+        durability: Durability::Nothing,
         fence_scope: FenceScope::Whole,
-        layout: Layout::Stretches,
+        allocation_mode: AllocationMode::Stretches,
         read_only: false,
     }
 }

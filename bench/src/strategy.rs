@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindOrder, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BindingId, Extent, Linger};
 use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, RdmaRequester, Strategy};
 use fabricbios_wire::{Generation, LeaseId, MemTerms, ResourceId, Transport};
 
@@ -113,7 +113,7 @@ impl Strand {
     /// `rotations`. Scrubbing is not measured.
     fn live(&mut self, rotations: &mut Vec<Duration>) -> anyhow::Result<Duration> {
         self.lives += 1;
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(self.lives),
             generation: Generation(1),
             resource_id: ARENA,
@@ -123,7 +123,7 @@ impl Strand {
                 rdma_peers: vec![self.client.peer()],
             }
             .into(),
-            ..BindOrder::new(tag, self.extent, Transport::Rdma)
+            ..BindOrder::new(binding_id, self.extent, Transport::Rdma)
         };
         let start = Instant::now();
         self.provider
@@ -132,12 +132,12 @@ impl Strand {
         let grant = start.elapsed();
         let start = Instant::now();
         self.provider
-            .rotate(tag)
+            .rotate(binding_id)
             .map_err(|error| anyhow!("{error:?}"))?;
-        self.provider.retire_key(tag)?;
+        self.provider.retire_key(binding_id)?;
         rotations.push(start.elapsed());
-        self.provider.cut(tag, Farewell::None)?;
-        self.provider.release(tag, self.extent, &|| ())?;
+        self.provider.cut(binding_id, Linger::None)?;
+        self.provider.release(binding_id, self.extent, &|| ())?;
         Ok(grant)
     }
 }

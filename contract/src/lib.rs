@@ -14,5 +14,5 @@ pub mod remote;
 mod store;
 
 pub use path::{DataPath, Revoked};
-pub use provider::{Cut, Provider, Stray, stray_tag};
+pub use provider::{Cut, Provider, Stray, stray_binding_id};
 pub use store::{Part, Store, TellCondition, Volume};

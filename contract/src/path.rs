@@ -1,7 +1,7 @@
 //! What gives a client access.
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
 use fabricbios_wire::{Binding, LeaseId};
 use serde::{Deserialize, Serialize};
@@ -27,44 +27,44 @@ pub trait DataPath: Send + Sync + 'static {
     ///
     /// # Errors
     /// The binding was cut here: the lease cannot go on.
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut>;
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut>;
 
     /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
-    fn fenced(&self, tag: Tag);
+    fn fenced(&self, binding_id: BindingId);
 
     /// Gives the binding a new key beside the old one, which works until [`DataPath::retire_key`]. Over NVMe-oF the old one
     /// is dead for new connections at once; connections that are there go on.
     ///
     /// # Errors
     /// `Refused` and `Failed` leave the old key as it was.
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError>;
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError>;
 
     /// Ends the key before the last rotation: it is proved dead when this returns.
     ///
     /// # Errors
     /// It may still work.
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError>;
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError>;
 
     /// Ends access, by the lease's name alone: also of a lease that another process has bound, and where nothing is known
     /// of it any more. Idempotent.
     ///
     /// # Errors
     /// Somebody may still have access. [`DataPath::verify`] is not called before another try has worked.
-    fn revoke(&self, tag: Tag, farewell: Farewell) -> Result<Revoked, StepError>;
+    fn revoke(&self, binding_id: BindingId, linger: Linger) -> Result<Revoked, StepError>;
 
     /// Proves that access has ended. Without `revoked`, which a crash takes away, the proof looks at everything that
     /// the lease may have had.
     ///
     /// # Errors
     /// It is not proved.
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError>;
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError>;
 
     /// After the proof: takes away what is left of the lease. Nothing of it uses the part any more when this returns.
     /// Idempotent. `progress` is called whenever something has moved.
     ///
     /// # Errors
     /// Something may still use the part.
-    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError>;
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError>;
 
     /// Every lease of which the path has something, also of an earlier process, whole or half made.
     ///

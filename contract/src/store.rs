@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
-use fabricbios_lease::{BindError, BindOrder, Condition, Extent, Placement, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Extent, Placement, StepError};
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -31,13 +31,13 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// It is not there. Nobody is told of the lease, which ends.
-    fn confirm(&self, tag: Tag) -> Result<(), StepError>;
+    fn confirm(&self, binding_id: BindingId) -> Result<(), StepError>;
 
     /// Takes back the part of a lease that no path has opened: nobody was in it.
     ///
     /// # Errors
     /// Something of it stays.
-    fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError>;
+    fn forget(&self, binding_id: BindingId, placement: &Placement) -> Result<(), StepError>;
 
     /// After every path was removed: makes the part clean and takes it back, once. `placement` is absent where nobody has
     /// it on record. `progress` is called at least every 16 MiB.
@@ -46,7 +46,7 @@ pub trait Store: Send + Sync + 'static {
     /// It is not clean; nobody else gets it.
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError>;

@@ -26,7 +26,7 @@ use fabricbios_contract::{
 };
 use fabricbios_lease::*;
 use fabricbios_wire::*;
-use world::{EXTENT, order, tag};
+use world::{EXTENT, binding_id, order};
 
 fn path(path: Arc<dyn DataPath>) -> Arc<dyn DataPath> {
     let (here, there) = UnixStream::pair().unwrap();
@@ -50,7 +50,7 @@ impl Store for Files {
     }
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let mut file = tempfile();
-        write!(file, "{}", order.tag).unwrap();
+        write!(file, "{}", order.binding_id).unwrap();
         Ok(Part {
             volume: Some(Volume {
                 path: "/pool/1".into(),
@@ -62,13 +62,13 @@ impl Store for Files {
             ..Part::at(order.placement.clone())
         })
     }
-    fn confirm(&self, _: Tag) -> Result<(), StepError> {
+    fn confirm(&self, _: BindingId) -> Result<(), StepError> {
         Err(StepError::new("confirm", "no"))
     }
-    fn forget(&self, _: Tag, _: &Placement) -> Result<(), StepError> {
+    fn forget(&self, _: BindingId, _: &Placement) -> Result<(), StepError> {
         Err(StepError::new("forget", "never"))
     }
-    fn release(&self, _: Tag, _: Option<&Placement>, _: &dyn Fn()) -> Result<(), StepError> {
+    fn release(&self, _: BindingId, _: Option<&Placement>, _: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -96,7 +96,7 @@ fn a_descriptor_comes_with_its_part() {
     file.rewind().unwrap();
     let mut told = String::new();
     file.read_to_string(&mut told).unwrap();
-    assert_eq!(told, tag(3).to_string());
+    assert_eq!(told, binding_id(3).to_string());
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn progress_long_lists_and_errors_come_through() {
     files.prepare(&order(1, Transport::Udp), &progress).unwrap();
     assert_eq!(calls.get(), 3);
     assert_eq!(files.leases().unwrap().len(), 300_000);
-    let error = files.confirm(tag(1)).unwrap_err();
+    let error = files.confirm(binding_id(1)).unwrap_err();
     assert_eq!(error, StepError::new("confirm", "no"));
-    let error = files.forget(tag(1), &EXTENT.into()).unwrap_err();
+    let error = files.forget(binding_id(1), &EXTENT.into()).unwrap_err();
     assert_eq!(error, StepError::new("forget", "never"));
     let (tell, told) = channel();
     files.tell_condition(Box::new(move |condition| tell.send(condition).unwrap()));
@@ -122,7 +122,7 @@ fn a_store_is_no_path() {
     let (here, there) = UnixStream::pair().unwrap();
     thread::spawn(move || serve_store(there, &(Arc::new(Files) as Arc<dyn Store>)));
     let path = RemotePath::new(here).unwrap();
-    let error = path.revoke(tag(1), Farewell::None).unwrap_err();
+    let error = path.revoke(binding_id(1), Linger::None).unwrap_err();
     assert!(error.detail.contains("not for a store"), "{error}");
 }
 
@@ -145,7 +145,7 @@ fn who_waits_for_a_process_that_is_gone_learns_it() {
         "{stranded:?}"
     );
     assert!(matches!(gone.join().unwrap(), Call::Bind(..)));
-    let error = path.revoke(tag(1), Farewell::None).unwrap_err();
+    let error = path.revoke(binding_id(1), Linger::None).unwrap_err();
     assert!(error.detail.contains("gone"), "{error}");
 }
 
@@ -161,7 +161,7 @@ fn nonsense_is_no_call_and_takes_no_memory() {
         bytes.extend(body);
         bytes
     };
-    let revoke = encode(&Call::Revoke(tag(1), Farewell::None)).unwrap();
+    let revoke = encode(&Call::Revoke(binding_id(1), Linger::None)).unwrap();
     let mut behind = revoke.to_vec();
     behind.push(0);
     for bytes in [
@@ -201,20 +201,20 @@ fn what_is_written_is_read_as_the_same() {
     for call in [
         Call::Prepare(order.clone()),
         Call::Open(order.clone()),
-        Call::Forget(tag(1), EXTENT.into()),
-        Call::Release(tag(1), Some(EXTENT.into())),
-        Call::Release(tag(1), None),
+        Call::Forget(binding_id(1), EXTENT.into()),
+        Call::Release(binding_id(1), Some(EXTENT.into())),
+        Call::Release(binding_id(1), None),
         Call::TellCondition,
-        Call::Extend(tag(1), BootTime(u64::MAX)),
-        Call::Fenced(tag(1)),
-        Call::Rotate(tag(1)),
-        Call::RetireKey(tag(1)),
-        Call::Revoke(tag(1), Farewell::Brief),
-        Call::Verify(tag(1), Some(revoked)),
-        Call::Verify(tag(1), None),
-        Call::Remove(tag(1)),
+        Call::Extend(binding_id(1), BootTime(u64::MAX)),
+        Call::Fenced(binding_id(1)),
+        Call::Rotate(binding_id(1)),
+        Call::RetireKey(binding_id(1)),
+        Call::Revoke(binding_id(1), Linger::Brief),
+        Call::Verify(binding_id(1), Some(revoked)),
+        Call::Verify(binding_id(1), None),
+        Call::Remove(binding_id(1)),
         Call::Leases,
-        Call::Confirm(tag(1)),
+        Call::Confirm(binding_id(1)),
     ] {
         let bytes = encode(&call).unwrap();
         assert_eq!(decode::<Call>(&bytes).unwrap(), call);
@@ -234,7 +234,7 @@ fn a_second_descriptor_than_the_one_that_is_asked_for_does_not_stay_open() {
     let world = world::World::new();
     for lease in 0..50 {
         let mut order = order(1, Transport::Udp);
-        order.tag.lease_id = LeaseId(lease);
+        order.binding_id.lease_id = LeaseId(lease);
         world.rdma.bind(&order, &part).unwrap();
     }
     drop(world);

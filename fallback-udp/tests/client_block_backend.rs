@@ -20,7 +20,7 @@ use fabricbios_fallback_udp::{
     BlockClient, ClientError, ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh,
     transfer::Operation,
 };
-use fabricbios_lease::{BootTime, Farewell, Tag};
+use fabricbios_lease::{BindingId, BootTime, Linger};
 use fabricbios_wire::{Binding, DataStatus, Generation, LeaseId, ResourceId};
 use proxy::Proxy;
 use tempfile::TempDir;
@@ -76,13 +76,15 @@ impl Node {
             read_only: false,
         };
         self.address = backend.local_addr();
-        self.binding = backend.serve(self.tag(), "ann", &file).unwrap();
-        backend.extend(self.tag(), BootTime(u64::MAX)).unwrap();
+        self.binding = backend.serve(self.binding_id(), "ann", &file).unwrap();
+        backend
+            .extend(self.binding_id(), BootTime(u64::MAX))
+            .unwrap();
         self.backend = Some(backend);
     }
 
-    fn tag(&self) -> Tag {
-        Tag {
+    fn binding_id(&self) -> BindingId {
+        BindingId {
             lease_id: LeaseId(0x1ea5e),
             generation: self.generation,
             resource_id: ResourceId(7),
@@ -105,7 +107,7 @@ impl Node {
         self.backend
             .as_ref()
             .unwrap()
-            .revoke(self.tag(), Farewell::None)
+            .revoke(self.binding_id(), Linger::None)
             .unwrap();
     }
 

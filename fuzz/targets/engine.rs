@@ -1,4 +1,4 @@
-//! Sequences of datagrams, time and key changes on the engine of the UDP road.
+//! Sequences of datagrams, time and key changes on the engine of the UDP transport.
 //!
 //! Whatever comes in which order: nothing outside the lease is touched, one WRITE is done at most once,
 //! nothing is done without a valid key or after the end, and who has shown no key never gets more bytes

@@ -1,4 +1,4 @@
-//! The asking half of the UDP road against a server that holds the key and answers anything at any time:
+//! The asking half of the UDP transport against a server that holds the key and answers anything at any time:
 //! it never panics, and comes to an end.
 #![no_main]
 

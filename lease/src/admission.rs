@@ -9,7 +9,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    LeaseTable, Placement, Wanted, kinds::rules, resource::Resource, roads::check_road, room::Need,
+    LeaseTable, Placement, Wanted, kinds::rules, paths::check_transport, resource::Resource,
+    room::Need,
 };
 
 /// A place for a lease.
@@ -30,7 +31,7 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
         capacity: request.capacity,
         lease_secs: request.lease_secs,
         classes: Effective {
-            transport: Some(request.transport).filter(|&road| road != Transport::Auto),
+            transport: Some(request.transport).filter(|&transport| transport != Transport::Auto),
             rotate_on_renew: request.rotate_on_renew,
             ..rules(&request.terms).classes()
         },
@@ -49,7 +50,7 @@ impl LeaseTable {
         rules(&request.terms).check()?;
         self.check_offered(request)?;
         let resource = self.choose(request)?;
-        let road = check_road(resource, request)?;
+        let transport = check_transport(resource, request)?;
         let Some(placement) = resource.free.take(need(request)) else {
             let id = resource.id;
             return Err(self.no_room(id, request));
@@ -59,15 +60,15 @@ impl LeaseTable {
             resource_id: resource.id,
             placement,
             effective: Effective {
-                transport: road,
+                transport,
                 rotate_on_renew: request.rotate_on_renew,
                 ..rules(&terms).classes()
             },
             terms,
-            policy: match (request.transport, road) {
+            policy: match (request.transport, transport) {
                 (_, None) => "capacity",
-                (Transport::Auto, _) => "capacity; road by the resource's preference",
-                _ => "capacity; road by request",
+                (Transport::Auto, _) => "capacity; transport by the resource's preference",
+                _ => "capacity; transport by request",
             },
         })
     }

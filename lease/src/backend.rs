@@ -37,7 +37,7 @@ impl Extent {
 /// Names one binding of one lease on one resource. An order never touches a binding whose
 /// generation is newer than its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Tag {
+pub struct BindingId {
     /// The lease.
     pub lease_id: LeaseId,
     /// Its binding.
@@ -46,7 +46,7 @@ pub struct Tag {
     pub resource_id: ResourceId,
 }
 
-impl fmt::Display for Tag {
+impl fmt::Display for BindingId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -58,7 +58,7 @@ impl fmt::Display for Tag {
 
 /// Whether a client that is cut should learn it from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Farewell {
+pub enum Linger {
     /// It gave the lease back and expects nothing.
     None,
     /// Once its key is dead, its next access may be answered with the error, for a few
@@ -71,10 +71,10 @@ pub enum Farewell {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindOrder {
     /// Which binding.
-    pub tag: Tag,
+    pub binding_id: BindingId,
     /// Which part of the resource; scrubbed before.
     pub placement: Placement,
-    /// Over which road; `Auto` where the lease has none.
+    /// Over which transport; `Auto` where the lease has none.
     pub transport: Transport,
     /// Whose it is: what a kind gives to one tenant alone, such as keys of a host, is never another's.
     pub tenant: Arc<str>,
@@ -92,9 +92,13 @@ pub struct BindOrder {
 
 impl BindOrder {
     /// Of nobody in particular, and without a grace time.
-    pub fn new(tag: Tag, placement: impl Into<Placement>, transport: Transport) -> Self {
+    pub fn new(
+        binding_id: BindingId,
+        placement: impl Into<Placement>,
+        transport: Transport,
+    ) -> Self {
         Self {
-            tag,
+            binding_id,
             placement: placement.into(),
             transport,
             tenant: "".into(),
@@ -122,7 +126,7 @@ impl BindOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BindError {
     /// The request cannot be met and nothing was left behind: the client's fault (a GID that does
-    /// not resolve), or the road is missing.
+    /// not resolve), or the transport is missing.
     Refused(StepError),
     /// The node could not, and nothing was left behind.
     Failed(StepError),
@@ -166,15 +170,15 @@ pub struct Offer {
     pub capacity: u64,
     /// Granularity of stretches and amounts.
     pub align: u64,
-    /// Roads that leases of it can be used over, best first. None: its leases have no transport, or
+    /// Transports that leases of it can be used over, best first. None: its leases have no transport, or
     /// cannot be had where their kind needs one.
     pub transports: Vec<Transport>,
     /// What of it an end of the process leaves.
-    pub outlives: Outlives,
+    pub durability: Durability,
     /// What a lease fences whose release failed.
     pub fence_scope: FenceScope,
     /// How it is given out.
-    pub layout: Layout,
+    pub allocation_mode: AllocationMode,
     /// Nothing of it can be written: every lease of it is read-only.
     pub read_only: bool,
 }
@@ -182,10 +186,10 @@ pub struct Offer {
 /// What of a resource is still there when the process has ended, see
 /// [`crate::LeaseTable::restore_lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlives {
+pub enum Durability {
     /// Nothing: its leases end with the process.
     Nothing,
-    /// Its bytes: leases over roads that a new process can open again are adopted by it on the same
+    /// Its bytes: leases over transports that a new process can open again are adopted by it on the same
     /// boot, and whatever no lease holds is scrubbed as a whole at start.
     Process,
     /// What was made for each lease, until the machine is rebooted: on the same boot every lease of before is
@@ -197,7 +201,7 @@ pub enum Outlives {
     Machine,
 }
 
-impl Outlives {
+impl Durability {
     /// Of an arena, whose bytes are in a file of their own or end with the process.
     #[must_use]
     pub fn arena(bytes_stay: bool) -> Self {
@@ -227,7 +231,7 @@ pub enum FenceScope {
 
 /// How a resource is given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum AllocationMode {
     /// In stretches that never overlap: bytes of an arena, blocks of a device.
     Stretches,
     /// By amount only: files of a directory.

@@ -6,7 +6,7 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
 
 use crate::{
-    After, BindError, Change, Event, LeaseTable, Note, Now, State, StepError, Tag,
+    After, BindError, BindingId, Change, Event, LeaseTable, Note, Now, State, StepError,
     config::BIND_AGAIN_WITHIN,
     extending::Then,
     lease::{Lease, OldKey, Waiting, whole_secs},
@@ -17,24 +17,24 @@ impl LeaseTable {
     pub(crate) fn made_or_not(
         &mut self,
         now: Now,
-        tag: Tag,
+        binding_id: BindingId,
         outcome: Result<Binding, BindError>,
-        made: fn(&mut Self, Now, Tag, Binding),
-        not_made: fn(&mut Self, Now, Tag, &BindError),
+        made: fn(&mut Self, Now, BindingId, Binding),
+        not_made: fn(&mut Self, Now, BindingId, &BindError),
     ) {
         match outcome {
             Err(BindError::Stranded(error)) => {
-                return self.fence(now, tag.lease_id, Event::Stranded, error);
+                return self.fence(now, binding_id.lease_id, Event::Stranded, error);
             }
-            Ok(binding) => made(self, now, tag, binding),
-            Err(error) => not_made(self, now, tag, &error),
+            Ok(binding) => made(self, now, binding_id, binding),
+            Err(error) => not_made(self, now, binding_id, &error),
         }
-        self.release_if_waiting(now, tag);
+        self.release_if_waiting(now, binding_id);
     }
 
-    pub(crate) fn bound(&mut self, now: Now, tag: Tag, binding: Binding) {
+    pub(crate) fn bound(&mut self, now: Now, binding_id: BindingId, binding: Binding) {
         let expected = [State::Binding, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "bound", &expected) else {
+        let Some(lease) = self.waiting_for(binding_id, "bound", &expected) else {
             return;
         };
         lease.binding = None;
@@ -45,7 +45,12 @@ impl LeaseTable {
         }
         let deadline = lease.deadline;
         // Nobody is told of a binding whose paths do not know until when.
-        self.extend(now, tag.lease_id, deadline, Then::Tell(Box::new(binding)));
+        self.extend(
+            now,
+            binding_id.lease_id,
+            deadline,
+            Then::Tell(Box::new(binding)),
+        );
     }
 
     /// Every path knows until when it is to be open.
@@ -95,11 +100,11 @@ impl LeaseTable {
         if lease.extending.is_some() {
             return;
         }
-        let (tag, info) = (lease.tag(), lease.info(now, true));
+        let (binding_id, info) = (lease.binding_id(), lease.info(now, true));
         for waiting in core::mem::take(&mut lease.waiting) {
             let told = Ok(Reply::Lease(info.clone()));
             match waiting {
-                Waiting::Grant(ticket) => self.answer_after(After::Grant(tag), ticket, told),
+                Waiting::Grant(ticket) => self.answer_after(After::Grant(binding_id), ticket, told),
                 Waiting::Rebind(ticket) | Waiting::Renew(ticket) => self.answer(ticket, told),
                 // Who waits for the end is put on the list when the end has begun.
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
@@ -107,9 +112,9 @@ impl LeaseTable {
         }
     }
 
-    pub(crate) fn not_bound(&mut self, now: Now, tag: Tag, error: &BindError) {
+    pub(crate) fn not_bound(&mut self, now: Now, binding_id: BindingId, error: &BindError) {
         let expected = [State::Binding, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "not bound", &expected) else {
+        let Some(lease) = self.waiting_for(binding_id, "not bound", &expected) else {
             return;
         };
         if !lease.step(Event::NotBound) {
@@ -125,21 +130,21 @@ impl LeaseTable {
             lease.try_again(now);
         }
         let over = lease.state == State::Ended;
-        self.refuse_binding(now, tag, error);
+        self.refuse_binding(now, binding_id, error);
         if over {
-            self.finish(now, tag.lease_id);
+            self.finish(now, binding_id.lease_id);
         } else {
-            self.put(tag.lease_id);
-            self.arm(tag.lease_id);
+            self.put(binding_id.lease_id);
+            self.arm(binding_id.lease_id);
         }
     }
 
     /// Tells who waited for a binding or key that there is none.
-    pub(crate) fn refuse_binding(&mut self, now: Now, tag: Tag, error: &BindError) {
-        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+    pub(crate) fn refuse_binding(&mut self, now: Now, binding_id: BindingId, error: &BindError) {
+        let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;
         };
-        let mut refusal = bind_refusal(tag.lease_id, error);
+        let mut refusal = bind_refusal(binding_id.lease_id, error);
         if lease.granted() {
             let goes_on = match lease.binding {
                 Some(_) => String::from("; what was bound before goes on"),
@@ -152,13 +157,13 @@ impl LeaseTable {
         }
         let tenant = String::from(&*lease.tenant);
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
-        self.tell_without(now, tag.lease_id, &refusal);
-        let lease_id = Some(tag.lease_id);
+        self.tell_without(now, binding_id.lease_id, &refusal);
+        let lease_id = Some(binding_id.lease_id);
         if let BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) =
             error
         {
             self.note(Note::NotBound {
-                lease_id: tag.lease_id,
+                lease_id: binding_id.lease_id,
                 error: error.clone(),
             });
         }
@@ -195,9 +200,14 @@ impl LeaseTable {
 impl LeaseTable {
     /// The driver tells who waits for the grant. Where its store could not keep what belongs to it, the lease, which is
     /// on record, ends.
-    pub(crate) fn confirmed(&mut self, now: Now, tag: Tag, outcome: Result<(), StepError>) {
+    pub(crate) fn confirmed(
+        &mut self,
+        now: Now,
+        binding_id: BindingId,
+        outcome: Result<(), StepError>,
+    ) {
         let Err(error) = outcome else { return };
-        let lease_id = tag.lease_id;
+        let lease_id = binding_id.lease_id;
         self.note(Note::NotBound { lease_id, error });
         let cause = EndCause::BindingFailed;
         self.end(now, lease_id, Event::Revoke, cause, None);

@@ -93,5 +93,5 @@ pub(crate) const OVERLAP_MS_MAX: u32 = 60_000;
 /// late.
 pub(crate) const RESTORED_CUTS_AT_ONCE: usize = 32;
 
-/// Cuts under way at once that may each take a moment for a farewell. With more, time is short.
+/// Cuts under way at once that may each take a moment for a linger. With more, time is short.
 pub(crate) const FAREWELLS_AT_ONCE: usize = 32;

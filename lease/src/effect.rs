@@ -6,8 +6,8 @@ use fabricbios_wire::{Answer, Binding, Fence, LeaseId, ResourceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AlreadyCut, BindError, BindOrder, BootTime, Condition, Farewell, LeaseRecord, Note, Placement,
-    Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, LeaseRecord, Linger, Note,
+    Placement, Proof, StepError,
 };
 
 /// Whom an answer is for: chosen by the driver, given back to it.
@@ -51,7 +51,7 @@ pub enum After {
     Journal,
     /// The same, and it grants this lease: an [`Order::Confirm`] comes before the answer. Where the changes cannot be
     /// written, the asker is refused and [`crate::LeaseTable::on_grant_lost`] takes the lease back.
-    Grant(Tag),
+    Grant(BindingId),
 }
 
 /// What whoever makes leases real is to do; plain data.
@@ -62,21 +62,21 @@ pub enum Order {
     /// The lease may be used until then, on the boot-time clock: for paths that look at the clock at every request. Comes
     /// when a binding has been made, before anybody is told of it, at every renewal, and before a lease is bound
     /// anew. The newest counts. What waits for the report goes on then.
-    Extend(Tag, BootTime),
+    Extend(BindingId, BootTime),
     /// Given by the driver: the grant of the lease is in the journal, and its answer waits for the report.
-    Confirm(Tag),
+    Confirm(BindingId),
     /// The end of the lease could not be proved: whoever still asks may be told.
-    Fenced(Tag),
+    Fenced(BindingId),
     /// Give the binding a new key beside the old one.
-    Rotate(Tag),
+    Rotate(BindingId),
     /// End the key before the last rotation, with proof.
-    RetireKey(Tag),
+    RetireKey(BindingId),
     /// End access, with proof. Idempotent.
-    Cut(Tag, Farewell),
+    Cut(BindingId, Linger),
     /// After a cut: take away what is left, clean the part, take it back. Idempotent.
-    Release(Tag, Placement),
+    Release(BindingId, Placement),
     /// Remediation of a fenced resource, with every lease that keeps it fenced: each is cut, released and looked for again.
-    Reset(ResourceId, Vec<(Tag, Placement)>),
+    Reset(ResourceId, Vec<(BindingId, Placement)>),
 }
 
 impl Order {
@@ -84,14 +84,14 @@ impl Order {
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
-            Self::Bind(order) => Some(order.tag.lease_id),
-            Self::Extend(tag, _)
-            | Self::Confirm(tag)
-            | Self::Fenced(tag)
-            | Self::Rotate(tag)
-            | Self::RetireKey(tag)
-            | Self::Cut(tag, _)
-            | Self::Release(tag, _) => Some(tag.lease_id),
+            Self::Bind(order) => Some(order.binding_id.lease_id),
+            Self::Extend(binding_id, _)
+            | Self::Confirm(binding_id)
+            | Self::Fenced(binding_id)
+            | Self::Rotate(binding_id)
+            | Self::RetireKey(binding_id)
+            | Self::Cut(binding_id, _)
+            | Self::Release(binding_id, _) => Some(binding_id.lease_id),
             Self::Reset(..) => None,
         }
     }
@@ -100,14 +100,14 @@ impl Order {
     #[must_use]
     pub fn resource_id(&self) -> ResourceId {
         match self {
-            Self::Bind(order) => order.tag.resource_id,
-            Self::Extend(tag, _)
-            | Self::Confirm(tag)
-            | Self::Fenced(tag)
-            | Self::Rotate(tag)
-            | Self::RetireKey(tag)
-            | Self::Cut(tag, _)
-            | Self::Release(tag, _) => tag.resource_id,
+            Self::Bind(order) => order.binding_id.resource_id,
+            Self::Extend(binding_id, _)
+            | Self::Confirm(binding_id)
+            | Self::Fenced(binding_id)
+            | Self::Rotate(binding_id)
+            | Self::RetireKey(binding_id)
+            | Self::Cut(binding_id, _)
+            | Self::Release(binding_id, _) => binding_id.resource_id,
             Self::Reset(resource_id, _) => *resource_id,
         }
     }
@@ -117,28 +117,28 @@ impl Order {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// Of [`Order::Bind`].
-    Bind(Tag, Result<Binding, BindError>),
+    Bind(BindingId, Result<Binding, BindError>),
     /// What an [`Order::Bind`] takes time for is still moving: bytes are made clean.
-    BindProgress(Tag),
+    BindProgress(BindingId),
     /// Of [`Order::Extend`], with its deadline.
-    Extended(Tag, BootTime, Result<(), AlreadyCut>),
+    Extended(BindingId, BootTime, Result<(), AlreadyCut>),
     /// Of [`Order::Confirm`].
-    Confirmed(Tag, Result<(), StepError>),
+    Confirmed(BindingId, Result<(), StepError>),
     /// Of [`Order::Rotate`].
-    Rotate(Tag, Result<Binding, BindError>),
+    Rotate(BindingId, Result<Binding, BindError>),
     /// Of [`Order::RetireKey`].
-    RetireKey(Tag, Result<Binding, StepError>),
+    RetireKey(BindingId, Result<Binding, StepError>),
     /// Of [`Order::Cut`]; `Ok` carries the proof.
-    Cut(Tag, Result<Proof, StepError>),
+    Cut(BindingId, Result<Proof, StepError>),
     /// A thread has begun with an [`Order::Cut`] or an [`Order::RetireKey`].
-    EndBegan(Tag),
+    EndBegan(BindingId),
     /// A cut has come a step further, where cuts of one kind of resource wait for each other: neither it
     /// nor those behind it are stuck.
-    CutMoves(Tag),
+    CutMoves(BindingId),
     /// A release is still moving.
-    ReleaseProgress(Tag),
+    ReleaseProgress(BindingId),
     /// Of [`Order::Release`].
-    Release(Tag, Result<(), StepError>),
+    Release(BindingId, Result<(), StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
     /// How well a resource does has changed. Of no order; it is for inventories, and the table does nothing about it.
@@ -150,17 +150,17 @@ impl Report {
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
-            Self::Bind(tag, _)
-            | Self::BindProgress(tag)
-            | Self::Extended(tag, ..)
-            | Self::Confirmed(tag, _)
-            | Self::Rotate(tag, _)
-            | Self::RetireKey(tag, _)
-            | Self::EndBegan(tag)
-            | Self::CutMoves(tag)
-            | Self::Cut(tag, _)
-            | Self::ReleaseProgress(tag)
-            | Self::Release(tag, _) => Some(tag.lease_id),
+            Self::Bind(binding_id, _)
+            | Self::BindProgress(binding_id)
+            | Self::Extended(binding_id, ..)
+            | Self::Confirmed(binding_id, _)
+            | Self::Rotate(binding_id, _)
+            | Self::RetireKey(binding_id, _)
+            | Self::EndBegan(binding_id)
+            | Self::CutMoves(binding_id)
+            | Self::Cut(binding_id, _)
+            | Self::ReleaseProgress(binding_id)
+            | Self::Release(binding_id, _) => Some(binding_id.lease_id),
             Self::Reset(..) | Self::Condition(..) => None,
         }
     }

@@ -8,7 +8,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BootTime, Change, Event, Farewell, Invariant, LeaseTable, Note, Now, Order, State, StepError,
+    BootTime, Change, Event, Invariant, LeaseTable, Linger, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
     lease::{OldKey, Waiting},
     timers::Timer,
@@ -74,8 +74,8 @@ impl LeaseTable {
                 lease.old_key = Some(OldKey::Retiring {
                     by: now.boot + self.policy.cut_within * CUT_PATIENCES,
                 });
-                let tag = lease.tag();
-                self.order(Order::RetireKey(tag));
+                let binding_id = lease.binding_id();
+                self.order(Order::RetireKey(binding_id));
                 self.arm(id);
             }
             // Its term is over before a path has agreed to it, and nobody was told of it.
@@ -183,7 +183,7 @@ impl LeaseTable {
         (lease.cut_ordered, lease.cut_moved) = (true, None);
         // The cut ends every key.
         (lease.binding, lease.old_key, lease.peers_before) = (None, None, None);
-        let (state, tag) = (lease.state, lease.tag());
+        let (state, binding_id) = (lease.state, lease.binding_id());
         self.stop_extending(id);
         if state == State::Releasing {
             self.tell_ended(now, id);
@@ -192,13 +192,13 @@ impl LeaseTable {
         }
         // Who asked for the end expects nothing; and many cuts at once have no time for it.
         let hurried = self.draining || self.cutting >= FAREWELLS_AT_ONCE;
-        let farewell = match cause {
-            EndCause::Freed => Farewell::None,
-            _ if hurried => Farewell::None,
-            _ => Farewell::Brief,
+        let linger = match cause {
+            EndCause::Freed => Linger::None,
+            _ if hurried => Linger::None,
+            _ => Linger::Brief,
         };
         self.cutting += 1;
-        self.order(Order::Cut(tag, farewell));
+        self.order(Order::Cut(binding_id, linger));
         self.arm(id);
     }
 
@@ -239,7 +239,7 @@ impl LeaseTable {
         lease.since = now.boot;
         lease.release_began = false;
         if lease.outstanding.is_none() {
-            let order = Order::Release(lease.tag(), lease.placement.clone());
+            let order = Order::Release(lease.binding_id(), lease.placement.clone());
             self.order(order);
         }
         self.arm(id);
@@ -258,7 +258,7 @@ impl LeaseTable {
         if let Some(resource) = self.resources.get_mut(&lease.resource_id) {
             resource.free.give_back(&lease.placement);
             resource.fenced_leases.remove(&id);
-            releases_again = resource.outlives.leases_stay();
+            releases_again = resource.durability.leases_stay();
         }
         self.change_held(&lease, false);
         self.recount(lease.counted, None);

@@ -10,7 +10,8 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass};
 
 use crate::{
-    AlreadyCut, BindError, BootTime, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
+    AlreadyCut, BindError, BindingId, BootTime, Event, LeaseTable, Note, Now, Order, State,
+    StepError,
     ending::not_done_within,
     lease::{Outstanding, Waiting},
 };
@@ -48,7 +49,7 @@ impl LeaseTable {
         };
         lease.since = now.boot;
         lease.extending = Some(Box::new(Extending { to, then }));
-        let order = Order::Extend(lease.tag(), to);
+        let order = Order::Extend(lease.binding_id(), to);
         self.order(order);
         self.arm(id);
     }
@@ -71,15 +72,15 @@ impl LeaseTable {
     pub(crate) fn extended(
         &mut self,
         now: Now,
-        tag: Tag,
+        binding_id: BindingId,
         to: BootTime,
         outcome: Result<(), AlreadyCut>,
     ) {
-        let lease = self.leases.get_mut(&tag.lease_id);
-        let lease = lease.filter(|lease| lease.tag() == tag);
+        let lease = self.leases.get_mut(&binding_id.lease_id);
+        let lease = lease.filter(|lease| lease.binding_id() == binding_id);
         let Some(lease) = lease.filter(|it| it.extending.as_ref().is_some_and(|it| it.to == to))
         else {
-            return self.note(Note::Stale(tag, "extended"));
+            return self.note(Note::Stale(binding_id, "extended"));
         };
         let renews = matches!(
             lease.extending.as_deref(),
@@ -93,10 +94,13 @@ impl LeaseTable {
         if let Err(refusal) = outcome
             && is_bound
         {
-            self.note(Note::NotExtended(tag, StepError::new("extend", refusal)));
+            self.note(Note::NotExtended(
+                binding_id,
+                StepError::new("extend", refusal),
+            ));
             return self.end(
                 now,
-                tag.lease_id,
+                binding_id.lease_id,
                 Event::Revoke,
                 EndCause::BindingFailed,
                 None,
@@ -115,17 +119,17 @@ impl LeaseTable {
                 // Over before the next renewal can come, however short the term.
                 let overlap = RENEWAL_OVERLAP.min(lease.term / 2);
                 if rotates && lease.step(Event::Rebind) {
-                    self.rotate_now(now, tag, overlap);
+                    self.rotate_now(now, binding_id, overlap);
                 } else {
-                    self.settle(now, tag.lease_id);
+                    self.settle(now, binding_id.lease_id);
                 }
             }
-            Some(Then::Bind) => self.order_bind(now, tag.lease_id),
-            Some(Then::Tell(binding)) => self.use_binding(now, tag.lease_id, binding),
+            Some(Then::Bind) => self.order_bind(now, binding_id.lease_id),
+            Some(Then::Tell(binding)) => self.use_binding(now, binding_id.lease_id, binding),
             None => {}
         }
         // The term may be over by now.
-        self.catch_up(now, tag.lease_id);
+        self.catch_up(now, binding_id.lease_id);
     }
 
     /// No path has agreed in time.
@@ -136,12 +140,12 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let tag = lease.tag();
+        let binding_id = lease.binding_id();
         let error = StepError::new("extend", not_done_within(self.policy.extend_within));
         match then {
             Then::Renew { .. } => {
                 let waiting = core::mem::take(&mut lease.waiting);
-                self.note(Note::NotExtended(tag, error));
+                self.note(Note::NotExtended(binding_id, error));
                 for waiting in waiting {
                     if let Waiting::Renew(ticket) = waiting {
                         self.answer(ticket, Err(not_extended(id)));
@@ -149,12 +153,12 @@ impl LeaseTable {
                 }
                 self.arm(id);
             }
-            Then::Bind => self.not_bound(now, tag, &BindError::Failed(error)),
+            Then::Bind => self.not_bound(now, binding_id, &BindError::Failed(error)),
             Then::Tell(_) if lease.state == State::Binding => {
                 self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
             }
             // The binding before was cut for this one.
-            Then::Tell(_) => self.not_bound(now, tag, &BindError::Lost(error)),
+            Then::Tell(_) => self.not_bound(now, binding_id, &BindError::Lost(error)),
         }
     }
 }

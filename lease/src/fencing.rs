@@ -7,8 +7,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    Asked, Change, Event, Farewell, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
-    Tag, Ticket,
+    Asked, BindingId, Change, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order, State,
+    StepError, Ticket,
     ending::not_done_within,
     lease::Waiting,
     requests::Decision,
@@ -26,7 +26,7 @@ impl LeaseTable {
             return;
         };
         let waiting = lease.waiting.clone();
-        let (before, tag) = (lease.state, lease.tag());
+        let (before, binding_id) = (lease.state, lease.binding_id());
         // What is stranded is graver than a release that failed, also when that came first.
         let graver = lease.state == State::Fenced && event == Event::Stranded;
         if !graver && !lease.step(event) {
@@ -56,11 +56,11 @@ impl LeaseTable {
             State::Cutting => self.cut_is_over(now, id),
             // Whatever still works is taken away as far as can be; that does not clear the fence.
             State::Binding | State::Active | State::Rebinding => {
-                self.order(Order::Cut(tag, Farewell::None));
+                self.order(Order::Cut(binding_id, Linger::None));
             }
             _ => {}
         }
-        self.order(Order::Fenced(tag));
+        self.order(Order::Fenced(binding_id));
         self.fence_resource(fence);
         self.tell_fenced(id, waiting);
         self.arm(id);
@@ -84,7 +84,7 @@ impl LeaseTable {
     }
 
     /// A lease behind a fence is clean: what is told names one that is not.
-    pub(crate) fn name_another_culprit(&mut self, clean: Tag) {
+    pub(crate) fn name_another_culprit(&mut self, clean: BindingId) {
         let Some(resource) = self.resources.get_mut(&clean.resource_id) else {
             return;
         };
@@ -150,7 +150,7 @@ impl LeaseTable {
         let fenced = resource.fenced_leases.iter();
         let fenced = fenced.filter_map(|id| self.leases.get(id));
         let fenced = fenced
-            .map(|lease| (lease.tag(), lease.placement.clone()))
+            .map(|lease| (lease.binding_id(), lease.placement.clone()))
             .collect();
         self.patience.set(&None, Timer::Reset(id), None, Some(by));
         self.order(Order::Reset(id, fenced));

@@ -127,8 +127,8 @@ impl LeaseTable {
             return true;
         }
         let cuts = match order {
-            Order::Cut(tag, _) => {
-                tag.generation = ordered;
+            Order::Cut(binding_id, _) => {
+                binding_id.generation = ordered;
                 true
             }
             _ => false,

@@ -6,13 +6,13 @@ use core::time::Duration;
 use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
-    Asked, BindError, BindOrder, Event, LeaseTable, Note, Now, Order, State, StepError, Tag,
+    Asked, BindError, BindOrder, BindingId, Event, LeaseTable, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, OVERLAP_MS_MAX},
     extending::Then,
     kinds::{check_peers, rules},
     lease::{Lease, OldKey, Outstanding, Waiting},
+    paths::takes_datagrams,
     requests::Decision,
-    roads::takes_datagrams,
     standing::{busy, invalid},
 };
 
@@ -27,9 +27,9 @@ impl LeaseTable {
         self.check_holder(asked, id)?;
         let lease = self.live_mut(id)?;
         if !lease.takes_peers() {
-            let road = lease.effective.transport.map_or("nothing", Transport::name);
+            let transport = lease.effective.transport.map_or("nothing", Transport::name);
             return Err(invalid(format!(
-                "lease {id} of {} goes over {road}; only leases of memory over RDMA take a queue pair",
+                "lease {id} of {} goes over {transport}; only leases of memory over RDMA take a queue pair",
                 lease.kind
             )));
         }
@@ -125,20 +125,20 @@ impl LeaseTable {
         if !lease.may_rebind() || !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
-        let tag = lease.tag();
+        let binding_id = lease.binding_id();
         if !lease.has_key() {
             // Who asks so has no queue pair to name; the one before may be why there is no key.
             lease.asks_for(Vec::new());
             return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
         }
         lease.waiting.push(Waiting::Rebind(asked.ticket));
-        self.rotate_now(now, tag, Duration::from_millis(overlap_ms.into()));
+        self.rotate_now(now, binding_id, Duration::from_millis(overlap_ms.into()));
         Ok(None)
     }
 
     /// The state is `Rebinding` already.
-    pub(crate) fn rotate_now(&mut self, now: Now, tag: Tag, overlap: Duration) {
-        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+    pub(crate) fn rotate_now(&mut self, now: Now, binding_id: BindingId, overlap: Duration) {
+        let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;
         };
         lease.since = now.boot;
@@ -147,28 +147,28 @@ impl LeaseTable {
         lease.patience_over = false;
         let name = lease.tenant.clone();
         self.on_its_way(&name);
-        self.put(tag.lease_id);
-        self.order(Order::Rotate(tag));
-        self.arm(tag.lease_id);
+        self.put(binding_id.lease_id);
+        self.order(Order::Rotate(binding_id));
+        self.arm(binding_id.lease_id);
     }
 }
 
 /// What came of rotations.
 impl LeaseTable {
     /// The old key is as it was.
-    pub(crate) fn not_rotated(&mut self, now: Now, tag: Tag, error: &BindError) {
-        let Some(lease) = self.waiting_for(tag, "not rotated", &[State::Rebinding]) else {
+    pub(crate) fn not_rotated(&mut self, now: Now, binding_id: BindingId, error: &BindError) {
+        let Some(lease) = self.waiting_for(binding_id, "not rotated", &[State::Rebinding]) else {
             return;
         };
         if lease.step(Event::NotBound) {
-            self.refuse_binding(now, tag, error);
-            self.arm(tag.lease_id);
+            self.refuse_binding(now, binding_id, error);
+            self.arm(binding_id.lease_id);
         }
     }
 
-    pub(crate) fn rotated(&mut self, now: Now, tag: Tag, binding: Binding) {
+    pub(crate) fn rotated(&mut self, now: Now, binding_id: BindingId, binding: Binding) {
         let by = now.boot + self.policy.cut_within * CUT_PATIENCES;
-        let Some(lease) = self.waiting_for(tag, "rotated", &[State::Rebinding]) else {
+        let Some(lease) = self.waiting_for(binding_id, "rotated", &[State::Rebinding]) else {
             return;
         };
         lease.binding = Some(Box::new(binding));
@@ -176,28 +176,34 @@ impl LeaseTable {
         if overlap.is_zero() {
             // Told when the old key is dead, not before.
             lease.old_key = Some(OldKey::Retiring { by });
-            self.order(Order::RetireKey(tag));
-            self.arm(tag.lease_id);
-            self.note(Note::Rotated { tag, overlap });
+            self.order(Order::RetireKey(binding_id));
+            self.arm(binding_id.lease_id);
+            self.note(Note::Rotated {
+                binding_id,
+                overlap,
+            });
             return;
         }
         let until = (now.boot + overlap).min(lease.deadline);
         lease.old_key = Some(OldKey::Until(until));
         if lease.step(Event::Bound) {
-            self.settle(now, tag.lease_id);
+            self.settle(now, binding_id.lease_id);
         }
         let overlap = now.boot.until(until);
-        self.note(Note::Rotated { tag, overlap });
+        self.note(Note::Rotated {
+            binding_id,
+            overlap,
+        });
     }
 
     pub(crate) fn retire_reported(
         &mut self,
         now: Now,
-        tag: Tag,
+        binding_id: BindingId,
         outcome: Result<Binding, StepError>,
     ) {
         let expected = [State::Active, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "key retired", &expected) else {
+        let Some(lease) = self.waiting_for(binding_id, "key retired", &expected) else {
             return;
         };
         if lease.old_key == Some(OldKey::Gone) {
@@ -205,7 +211,7 @@ impl LeaseTable {
             return;
         }
         if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
-            self.note(Note::Stale(tag, "key retired"));
+            self.note(Note::Stale(binding_id, "key retired"));
             return;
         }
         match outcome {
@@ -217,7 +223,7 @@ impl LeaseTable {
             {
                 // Whose binding it is, the one before or the new one, the bind will tell.
                 lease.old_key = None;
-                self.arm(tag.lease_id);
+                self.arm(binding_id.lease_id);
             }
             Ok(binding) => {
                 lease.old_key = None;
@@ -225,13 +231,13 @@ impl LeaseTable {
                 if lease.state == State::Rebinding && !lease.step(Event::Bound) {
                     return;
                 }
-                self.settle(now, tag.lease_id);
+                self.settle(now, binding_id.lease_id);
             }
             // A key that does not die takes the lease with it: the cut has more ways to kill it.
             Err(error) => {
-                self.note(Note::KeyNotRetired(tag, error));
+                self.note(Note::KeyNotRetired(binding_id, error));
                 let cause = EndCause::KeyNotRetired;
-                self.end(now, tag.lease_id, Event::Revoke, cause, None);
+                self.end(now, binding_id.lease_id, Event::Revoke, cause, None);
             }
         }
     }
@@ -243,7 +249,7 @@ impl Lease {
         self.peers_before = Some(core::mem::replace(&mut self.peers, peers));
     }
 
-    /// Over whatever road.
+    /// Over whatever transport.
     pub(crate) fn has_key(&self) -> bool {
         self.binding.as_deref().is_some_and(|binding| {
             let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
@@ -253,7 +259,7 @@ impl Lease {
 
     pub(crate) fn bind_order(&self) -> Order {
         Order::Bind(BindOrder {
-            tag: self.tag(),
+            binding_id: self.binding_id(),
             placement: self.placement.clone(),
             transport: self.effective.transport.unwrap_or_default(),
             tenant: self.tenant.clone(),
@@ -277,7 +283,7 @@ impl Lease {
     }
 
     pub(crate) fn takes_peers(&self) -> bool {
-        let road = self.effective.transport;
-        road.is_some_and(|road| rules(&self.terms()).takes_peers(road))
+        let transport = self.effective.transport;
+        transport.is_some_and(|transport| rules(&self.terms()).takes_peers(transport))
     }
 }

@@ -9,7 +9,8 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BootTime, Event, LeaseRecord, Now, Placement, Policy, State, StepError, Tag, Ticket, Wanted,
+    BindingId, BootTime, Event, LeaseRecord, Now, Placement, Policy, State, StepError, Ticket,
+    Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
     extending::Extending,
     record::Ended,
@@ -141,8 +142,8 @@ impl Lease {
         }
     }
 
-    pub(crate) fn tag(&self) -> Tag {
-        Tag {
+    pub(crate) fn binding_id(&self) -> BindingId {
+        BindingId {
             lease_id: self.id,
             generation: self.generation,
             resource_id: self.resource_id,

@@ -7,7 +7,7 @@ use fabricbios_wire::{
     Effective, EndCause, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType,
 };
 
-use crate::{Invariant, Placement, Proof, State, StepError, Tag};
+use crate::{BindingId, Invariant, Placement, Proof, State, StepError};
 
 /// What a request wanted, as far as the decision was about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Wanted {
     pub capacity: u64,
     /// Seconds.
     pub lease_secs: u32,
-    /// Classes and road that were asked for; `None` where the default was taken.
+    /// Classes and transport that were asked for; `None` where the default was taken.
     pub classes: Effective,
 }
 
@@ -79,7 +79,7 @@ pub enum Note {
     /// Access was taken away and that was proved.
     Cut {
         /// Which binding.
-        tag: Tag,
+        binding_id: BindingId,
         /// Why the lease ended.
         cause: EndCause,
         /// From the decision to the proof.
@@ -115,14 +115,14 @@ pub enum Note {
     /// A lease has other keys, by a request or a renewal.
     Rotated {
         /// Which binding.
-        tag: Tag,
+        binding_id: BindingId,
         /// For how long the keys before go on working.
         overlap: Duration,
     },
     /// A deadline could not be extended: a path did not answer, or has cut the binding, whose lease ends for that.
-    NotExtended(Tag, StepError),
+    NotExtended(BindingId, StepError),
     /// A key could not be retired; the lease is cut for it.
-    KeyNotRetired(Tag, StepError),
+    KeyNotRetired(BindingId, StepError),
     /// An invariant of the table does not hold, which is a mistake in the program: the resource is fenced for it.
     Broken {
         /// Which invariant.
@@ -135,7 +135,7 @@ pub enum Note {
         detail: String,
     },
     /// A report came for something that is over.
-    Stale(Tag, &'static str),
+    Stale(BindingId, &'static str),
 }
 
 impl fmt::Display for Wanted {

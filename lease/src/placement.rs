@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Extent;
 
-/// The part of a resource that one lease has, by how the resource is given out ([`crate::Layout`]).
+/// The part of a resource that one lease has, by how the resource is given out ([`crate::AllocationMode`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Placement {
     /// These positions: bytes of an arena, blocks of a device.

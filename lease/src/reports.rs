@@ -4,7 +4,7 @@
 use fabricbios_wire::EndCause;
 
 use crate::{
-    BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError, Tag,
+    BindingId, BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
     lease::{Lease, OldKey, Outstanding},
 };
 
@@ -16,25 +16,29 @@ impl LeaseTable {
             self.catch_up(now, id);
         }
         match report {
-            Report::Bind(tag, outcome) => {
-                if self.was_outstanding(tag, Outstanding::Bind) {
-                    self.made_or_not(now, tag, outcome, Self::bound, Self::not_bound);
+            Report::Bind(binding_id, outcome) => {
+                if self.was_outstanding(binding_id, Outstanding::Bind) {
+                    self.made_or_not(now, binding_id, outcome, Self::bound, Self::not_bound);
                 }
             }
-            Report::BindProgress(tag) => self.bind_moves(done, tag),
-            Report::Extended(tag, deadline, outcome) => self.extended(now, tag, deadline, outcome),
-            Report::Confirmed(tag, outcome) => self.confirmed(now, tag, outcome),
-            Report::Rotate(tag, outcome) => {
-                if self.was_outstanding(tag, Outstanding::Rotation) {
-                    self.made_or_not(now, tag, outcome, Self::rotated, Self::not_rotated);
+            Report::BindProgress(binding_id) => self.bind_moves(done, binding_id),
+            Report::Extended(binding_id, deadline, outcome) => {
+                self.extended(now, binding_id, deadline, outcome);
+            }
+            Report::Confirmed(binding_id, outcome) => self.confirmed(now, binding_id, outcome),
+            Report::Rotate(binding_id, outcome) => {
+                if self.was_outstanding(binding_id, Outstanding::Rotation) {
+                    self.made_or_not(now, binding_id, outcome, Self::rotated, Self::not_rotated);
                 }
             }
-            Report::RetireKey(tag, outcome) => self.retire_reported(now, tag, outcome),
-            Report::EndBegan(tag) => self.end_began(done, tag),
-            Report::CutMoves(tag) => self.cut_moves(done, tag),
-            Report::Cut(tag, outcome) => self.cut_reported(now, done, tag, outcome),
-            Report::ReleaseProgress(tag) => self.release_moves(done, tag),
-            Report::Release(tag, outcome) => self.release_reported(now, tag, outcome),
+            Report::RetireKey(binding_id, outcome) => {
+                self.retire_reported(now, binding_id, outcome);
+            }
+            Report::EndBegan(binding_id) => self.end_began(done, binding_id),
+            Report::CutMoves(binding_id) => self.cut_moves(done, binding_id),
+            Report::Cut(binding_id, outcome) => self.cut_reported(now, done, binding_id, outcome),
+            Report::ReleaseProgress(binding_id) => self.release_moves(done, binding_id),
+            Report::Release(binding_id, outcome) => self.release_reported(now, binding_id, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
             Report::Condition(..) => {}
         }
@@ -44,42 +48,42 @@ impl LeaseTable {
     /// The lease that the report is about, if it is in one of the states that wait for it.
     pub(crate) fn waiting_for(
         &mut self,
-        tag: Tag,
+        binding_id: BindingId,
         what: &'static str,
         states: &[State],
     ) -> Option<&mut Lease> {
         let fits = self
             .leases
-            .get(&tag.lease_id)
-            .is_some_and(|lease| lease.tag() == tag && states.contains(&lease.state));
+            .get(&binding_id.lease_id)
+            .is_some_and(|lease| lease.binding_id() == binding_id && states.contains(&lease.state));
         if !fits {
-            self.note(Note::Stale(tag, what));
+            self.note(Note::Stale(binding_id, what));
             return None;
         }
-        self.leases.get_mut(&tag.lease_id)
+        self.leases.get_mut(&binding_id.lease_id)
     }
 
     /// Whether this is the report that the lease is owed. The same one twice is none.
-    fn was_outstanding(&mut self, tag: Tag, what: Outstanding) -> bool {
-        let lease = self.leases.get_mut(&tag.lease_id);
-        let lease = lease.filter(|lease| lease.tag() == tag);
+    fn was_outstanding(&mut self, binding_id: BindingId, what: Outstanding) -> bool {
+        let lease = self.leases.get_mut(&binding_id.lease_id);
+        let lease = lease.filter(|lease| lease.binding_id() == binding_id);
         let owed = lease.and_then(|lease| {
             let owed = lease.outstanding.take_if(|it| *it == what);
             owed.map(|_| lease.tenant.clone())
         });
         let Some(name) = owed else {
-            self.note(Note::Stale(tag, "bound or rotated"));
+            self.note(Note::Stale(binding_id, "bound or rotated"));
             return false;
         };
-        self.arrived(tag.lease_id, &name);
+        self.arrived(binding_id.lease_id, &name);
         true
     }
 
     /// Nothing is on its way for this lease any more: a release that waited for that can start.
-    pub(crate) fn release_if_waiting(&mut self, now: Now, tag: Tag) {
-        let lease = self.leases.get(&tag.lease_id);
+    pub(crate) fn release_if_waiting(&mut self, now: Now, binding_id: BindingId) {
+        let lease = self.leases.get(&binding_id.lease_id);
         if lease.is_some_and(|lease| lease.state == State::Releasing) {
-            self.start_release(now, tag.lease_id);
+            self.start_release(now, binding_id.lease_id);
         }
     }
 
@@ -87,22 +91,22 @@ impl LeaseTable {
         &mut self,
         now: Now,
         done: BootTime,
-        tag: Tag,
+        binding_id: BindingId,
         outcome: Result<Proof, StepError>,
     ) {
-        let Some(lease) = self.waiting_for(tag, "cut", &[State::Cutting]) else {
+        let Some(lease) = self.waiting_for(binding_id, "cut", &[State::Cutting]) else {
             return;
         };
         let proof = match outcome {
             Ok(proof) => proof,
-            Err(error) => return self.fence(now, tag.lease_id, Event::CutFailed, error),
+            Err(error) => return self.fence(now, binding_id.lease_id, Event::CutFailed, error),
         };
         let cause = lease
             .end
             .as_ref()
             .map_or(EndCause::Revoked, |end| end.cause);
         let note = Note::Cut {
-            tag,
+            binding_id,
             cause,
             took: lease.since.until(done),
             after_deadline: (cause == EndCause::Expired).then(|| lease.deadline.until(done)),
@@ -124,21 +128,21 @@ impl LeaseTable {
         if !keep {
             lease.end_is_certain(now, done);
         }
-        self.cut_is_over(now, tag.lease_id);
+        self.cut_is_over(now, binding_id.lease_id);
         self.note(note);
-        self.tell_ended(now, tag.lease_id);
+        self.tell_ended(now, binding_id.lease_id);
         if keep {
-            self.arm(tag.lease_id);
+            self.arm(binding_id.lease_id);
         } else {
-            self.start_release(now, tag.lease_id);
+            self.start_release(now, binding_id.lease_id);
         }
     }
 
     /// From here on it must come to an end.
-    fn end_began(&mut self, done: BootTime, tag: Tag) {
+    fn end_began(&mut self, done: BootTime, binding_id: BindingId) {
         let by = done + self.policy.cut_within;
         let expected = [State::Cutting, State::Active, State::Rebinding];
-        let Some(lease) = self.waiting_for(tag, "end began", &expected) else {
+        let Some(lease) = self.waiting_for(binding_id, "end began", &expected) else {
             return;
         };
         match &mut lease.old_key {
@@ -146,13 +150,13 @@ impl LeaseTable {
             Some(OldKey::Retiring { by: old }) => *old = by,
             _ => {}
         }
-        self.arm(tag.lease_id);
+        self.arm(binding_id.lease_id);
     }
 
     /// Also of a lease that is fenced by now: the one behind it has a thread more.
-    fn cut_moves(&mut self, done: BootTime, tag: Tag) {
+    fn cut_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let expected = [State::Cutting, State::Fenced];
-        if let Some(lease) = self.waiting_for(tag, "cut moves", &expected) {
+        if let Some(lease) = self.waiting_for(binding_id, "cut moves", &expected) {
             let kind = lease.kind;
             let moved = self.cut_moved.entry(kind).or_insert(done);
             *moved = done.max(*moved);
@@ -160,62 +164,69 @@ impl LeaseTable {
     }
 
     /// One that is being cut or waits for its release goes on making its bytes clean, and nobody waits for it.
-    fn bind_moves(&mut self, done: BootTime, tag: Tag) {
+    fn bind_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let moves = |lease: &&mut Lease| {
             let waits = matches!(lease.state, State::Binding | State::Rebinding);
-            lease.tag() == tag && waits && lease.outstanding == Some(Outstanding::Bind)
+            lease.binding_id() == binding_id
+                && waits
+                && lease.outstanding == Some(Outstanding::Bind)
         };
-        if let Some(lease) = self.leases.get_mut(&tag.lease_id).filter(moves) {
+        if let Some(lease) = self.leases.get_mut(&binding_id.lease_id).filter(moves) {
             lease.since = done;
-            self.arm(tag.lease_id);
+            self.arm(binding_id.lease_id);
         }
     }
 
-    fn release_moves(&mut self, done: BootTime, tag: Tag) {
+    fn release_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let expected = [State::Releasing, State::Fenced];
-        let Some(lease) = self.waiting_for(tag, "release moves", &expected) else {
+        let Some(lease) = self.waiting_for(binding_id, "release moves", &expected) else {
             return;
         };
         // A release that waits for a bind to come back has not been ordered yet.
         if lease.state == State::Releasing && lease.outstanding.is_none() {
             lease.since = done;
             lease.release_began = true;
-            self.arm(tag.lease_id);
+            self.arm(binding_id.lease_id);
         }
     }
 
-    fn release_reported(&mut self, now: Now, tag: Tag, outcome: Result<(), StepError>) {
+    fn release_reported(
+        &mut self,
+        now: Now,
+        binding_id: BindingId,
+        outcome: Result<(), StepError>,
+    ) {
         let expected = [State::Releasing, State::Fenced];
-        let Some(lease) = self.waiting_for(tag, "released", &expected) else {
+        let Some(lease) = self.waiting_for(binding_id, "released", &expected) else {
             return;
         };
         match (lease.state, outcome) {
             (State::Releasing, Ok(())) => {
                 if lease.step(Event::Released) {
-                    self.finish(now, tag.lease_id);
+                    self.finish(now, binding_id.lease_id);
                 }
             }
             (State::Releasing, Err(error)) => {
-                self.fence(now, tag.lease_id, Event::ReleaseFailed, error);
+                self.fence(now, binding_id.lease_id, Event::ReleaseFailed, error);
             }
-            (_fenced, Ok(())) if lease.fenced_by_release => self.released_late(now, tag),
-            _ => self.note(Note::Stale(tag, "released")),
+            (_fenced, Ok(())) if lease.fenced_by_release => self.released_late(now, binding_id),
+            _ => self.note(Note::Stale(binding_id, "released")),
         }
     }
 
     /// The release that had fenced ended after all, and verified. The fence goes when this was the
     /// last lease behind it.
-    fn released_late(&mut self, now: Now, tag: Tag) {
-        let Some(lease) = self.leases.get_mut(&tag.lease_id) else {
+    fn released_late(&mut self, now: Now, binding_id: BindingId) {
+        let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;
         };
         if !lease.step(Event::ReleasedLate) {
             return;
         }
-        self.finish(now, tag.lease_id);
+        self.finish(now, binding_id.lease_id);
         let last = self
             .resources
-            .get(&tag.resource_id)
+            .get(&binding_id.resource_id)
             .is_some_and(|resource| {
                 resource.fenced_leases.is_empty()
                     && resource
@@ -224,9 +235,14 @@ impl LeaseTable {
                         .is_some_and(|fence| fence.by_release)
             });
         if last {
-            self.unfence(now, tag.resource_id, Event::ReleasedLate, "late release");
+            self.unfence(
+                now,
+                binding_id.resource_id,
+                Event::ReleasedLate,
+                "late release",
+            );
         } else {
-            self.name_another_culprit(tag);
+            self.name_another_culprit(binding_id);
         }
     }
 }

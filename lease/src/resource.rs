@@ -4,7 +4,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 
 use fabricbios_wire::{LeaseId, ResourceId, ResourceType, Transport};
 
-use crate::{BootTime, FenceRecord, FenceScope, Offer, Outlives, Ticket, room::Room};
+use crate::{BootTime, Durability, FenceRecord, FenceScope, Offer, Ticket, room::Room};
 
 /// A resource in the table.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Resource {
     pub(crate) whole: u64,
     pub(crate) transports: Vec<Transport>,
     /// See [`Offer::outlives`].
-    pub(crate) outlives: Outlives,
+    pub(crate) durability: Durability,
     /// See [`Offer::fence_scope`].
     pub(crate) fence_scope: FenceScope,
     /// Every lease of it is.
@@ -46,7 +46,7 @@ impl Resource {
             whole: free.free(),
             free,
             transports: offer.transports,
-            outlives: offer.outlives,
+            durability: offer.durability,
             fence_scope: offer.fence_scope,
             read_only: offer.read_only,
             withheld: false,

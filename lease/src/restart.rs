@@ -1,6 +1,6 @@
 //! What an earlier run left behind.
 //!
-//! A lease goes on where its bytes and its road survive the process: then it is *adopted*, with a new
+//! A lease goes on where its bytes and its transport survive the process: then it is *adopted*, with a new
 //! binding and the deadline that it had. All others end: what ended with the process is over already;
 //! what outlives the machine is cut and released like any other, and its bytes are its own until that is
 //! done. What was fenced stays fenced, and keeps its bytes from everybody until a remediation has
@@ -17,25 +17,25 @@ use core::time::Duration;
 use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
 
 use crate::{
-    BootTime, Change, EarlierRun, Extent, Farewell, FenceRecord, LeaseRecord, LeaseTable, Note,
-    Now, Order, Placement, State, StepError, Tag,
+    BindingId, BootTime, Change, EarlierRun, Extent, FenceRecord, LeaseRecord, LeaseTable, Linger,
+    Note, Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
-    fate::{Fate, Held, secs},
     lease::Lease,
     record::Ended,
+    recovery::{Held, RecoveryDecision, secs},
 };
 
 impl LeaseTable {
     /// Takes up a lease of an earlier run.
     ///
-    /// Of a resource that outlives the process, a lease over UDP or both roads without an end on record
+    /// Of a resource that outlives the process, a lease over UDP or both transports without an end on record
     /// is adopted on the same boot: before its deadline it gets a new binding, in its grace time its
     /// bytes are kept, afterwards it is Expired. Whatever else was alive is Revoked.
     ///
     /// Where leases stay until a reboot, each is adopted on the same boot or cut and released; on another boot
     /// it is over.
     ///
-    /// Of a resource that outlives the machine, a lease over any road that is still offered is adopted,
+    /// Of a resource that outlives the machine, a lease over any transport that is still offered is adopted,
     /// also on another boot: there the time that was left is counted by the wall clock, the time off
     /// included, if that clock is trusted, is not before the grant, and leaves no more than a term. In
     /// its grace time its bytes are kept once a cut is proved, since the run before may have died
@@ -47,25 +47,27 @@ impl LeaseTable {
     /// else's, is over, with a note; its bytes are not touched. What is left of its access goes with
     /// everything else that no lease holds.
     pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, run: EarlierRun) {
-        let fate = self.fate(now, &record, run);
-        match fate {
-            Fate::Over(phase) => {
+        let decision = self.recovery_decision(now, &record, run);
+        match decision {
+            RecoveryDecision::Over(phase) => {
                 let is_news = record.ended.is_none();
                 let cause = cause_of(phase);
                 self.restore_ended(now, &record, phase, cause, is_news);
             }
-            Fate::Holds(held, ref placement) => match self.take(record.resource_id, placement) {
-                Some(taken) => self.restore_holder(now, &record, held, taken),
-                None => {
-                    self.note(Note::Displaced {
-                        lease_id: record.lease_id,
-                        resource_id: record.resource_id,
-                        placement: placement.clone(),
-                    });
-                    let phase = fate.displaced();
-                    self.restore_ended(now, &record, phase, EndCause::Displaced, true);
+            RecoveryDecision::Holds(held, ref placement) => {
+                match self.take(record.resource_id, placement) {
+                    Some(taken) => self.restore_holder(now, &record, held, taken),
+                    None => {
+                        self.note(Note::Displaced {
+                            lease_id: record.lease_id,
+                            resource_id: record.resource_id,
+                            placement: placement.clone(),
+                        });
+                        let phase = decision.displaced();
+                        self.restore_ended(now, &record, phase, EndCause::Displaced, true);
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -98,10 +100,13 @@ impl LeaseTable {
 
     /// Which parts of a resource are somebody's: of leases that go on, of ending ones, and of fenced
     /// ones, whose bytes are touched by nothing but the remediation. Everything else is nobody's.
-    pub fn holders(&self, resource_id: ResourceId) -> impl Iterator<Item = (Tag, &Placement)> + '_ {
+    pub fn holders(
+        &self,
+        resource_id: ResourceId,
+    ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
         let leases = self.leases.values();
         let its = leases.filter(move |lease| lease.resource_id == resource_id);
-        its.map(|lease| (lease.tag(), &lease.placement))
+        its.map(|lease| (lease.binding_id(), &lease.placement))
     }
 
     /// The same as stretches, without whose they are.
@@ -115,24 +120,30 @@ impl LeaseTable {
     pub fn reachable(
         &self,
         resource_id: ResourceId,
-    ) -> impl Iterator<Item = (Tag, BootTime, Option<Transport>)> + '_ {
+    ) -> impl Iterator<Item = (BindingId, BootTime, Option<Transport>)> + '_ {
         let leases = self.leases.values();
         let its = leases
             .filter(move |lease| lease.resource_id == resource_id && lease.may_be_reachable());
-        its.map(|lease| (lease.tag(), lease.deadline, lease.effective.transport))
+        its.map(|lease| {
+            (
+                lease.binding_id(),
+                lease.deadline,
+                lease.effective.transport,
+            )
+        })
     }
 
     /// Leases whose release failed, and which nothing else keeps fenced: their late release clears that.
     pub fn unreleased(
         &self,
         resource_id: ResourceId,
-    ) -> impl Iterator<Item = (Tag, &Placement)> + '_ {
+    ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
         let leases = self.leases.values();
         let its = leases.filter(move |lease| {
             let waits = lease.state == State::Fenced && lease.fenced_by_release;
             waits && lease.resource_id == resource_id
         });
-        its.map(|lease| (lease.tag(), &lease.placement))
+        its.map(|lease| (lease.binding_id(), &lease.placement))
     }
 
     fn take(&mut self, id: ResourceId, placement: &Placement) -> Option<Placement> {
@@ -171,7 +182,7 @@ impl LeaseTable {
         let tenant = self.tenant_name(&record.tenant);
         let mut lease = Lease::restored(now, record, tenant.clone(), held, placement);
         let resource = self.resources.get(&record.resource_id);
-        lease.bound_before = resource.is_some_and(|resource| resource.outlives.leases_stay());
+        lease.bound_before = resource.is_some_and(|resource| resource.durability.leases_stay());
         if lease.bound_before && lease.state == State::Grace {
             // The run before may have died between the deadline and its cut.
             lease.state = State::Cutting;
@@ -210,7 +221,7 @@ impl LeaseTable {
     }
 
     /// Orders as many of the cuts of an earlier run's leases as may be under way. Nobody of this run expects
-    /// a farewell.
+    /// a linger.
     fn order_later_cuts(&mut self, now: Now) {
         while self.cut_now.len() < RESTORED_CUTS_AT_ONCE
             && let Some(id) = self.cut_later.pop_front()
@@ -219,7 +230,7 @@ impl LeaseTable {
                 continue;
             };
             (lease.cut_ordered, lease.since) = (true, now.boot);
-            let order = Order::Cut(lease.tag(), Farewell::None);
+            let order = Order::Cut(lease.binding_id(), Linger::None);
             self.cut_now.insert(id);
             self.order(order);
             self.arm(id);

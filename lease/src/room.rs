@@ -2,7 +2,9 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use crate::{Dimension, Layout, Offer, Placement, Quantity, Takes, extents::Extents, units::Units};
+use crate::{
+    AllocationMode, Dimension, Offer, Placement, Quantity, Takes, extents::Extents, units::Units,
+};
 
 /// What a lease needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +36,16 @@ impl Room {
     /// Everything free. An `align` of 0 counts as 1; a tail shorter than `align` is never used.
     pub(crate) fn new(offer: &Offer) -> Self {
         let (capacity, align) = (offer.capacity, offer.align.max(1));
-        match &offer.layout {
-            Layout::Stretches => Self::Stretches(Extents::new(capacity, align)),
-            Layout::Amounts => Self::Amounts {
+        match &offer.allocation_mode {
+            AllocationMode::Stretches => Self::Stretches(Extents::new(capacity, align)),
+            AllocationMode::Amounts => Self::Amounts {
                 align,
                 free: capacity - capacity % align,
             },
-            Layout::Units { numbers, sharers } => Self::Units(Units::new(numbers, *sharers)),
-            Layout::Vector(dimensions) => Self::Vector {
+            AllocationMode::Units { numbers, sharers } => {
+                Self::Units(Units::new(numbers, *sharers))
+            }
+            AllocationMode::Vector(dimensions) => Self::Vector {
                 align,
                 parts: dimensions.iter().map(Free::new).collect(),
             },
@@ -234,17 +238,17 @@ mod tests {
     use fabricbios_wire::ResourceId;
 
     use super::*;
-    use crate::{Extent, FenceScope, Outlives};
+    use crate::{Durability, Extent, FenceScope};
 
-    fn room(capacity: u64, align: u64, layout: Layout) -> Room {
+    fn room(capacity: u64, align: u64, allocation_mode: AllocationMode) -> Room {
         Room::new(&Offer {
             resource_id: ResourceId(1),
             capacity,
             align,
             transports: vec![],
-            outlives: Outlives::Nothing,
+            durability: Durability::Nothing,
             fence_scope: FenceScope::Whole,
-            layout,
+            allocation_mode,
             read_only: false,
         })
     }
@@ -259,7 +263,7 @@ mod tests {
     /// Files of a directory are nowhere: what two of them gave back, one of twice the size can have.
     #[test]
     fn amounts_are_not_broken_up() {
-        let mut room = room(4 * 4096 + 100, 4096, Layout::Amounts);
+        let mut room = room(4 * 4096 + 100, 4096, AllocationMode::Amounts);
         for _ in 0..4 {
             assert_eq!(room.take(alone(1)), Some(Placement::Amount(4096)));
         }
@@ -275,10 +279,13 @@ mod tests {
     #[test]
     fn an_extent_of_an_older_record_is_an_amount_where_amounts_are_given_out() {
         let at = |offset| Placement::Stretch(Extent { offset, length: 9 });
-        let amounts = room(9, 1, Layout::Amounts);
+        let amounts = room(9, 1, AllocationMode::Amounts);
         assert_eq!(amounts.of_record(at(0)), Placement::Amount(9));
         assert_eq!(amounts.of_record(at(1)), at(1));
-        assert_eq!(room(9, 1, Layout::Stretches).of_record(at(0)), at(0));
+        assert_eq!(
+            room(9, 1, AllocationMode::Stretches).of_record(at(0)),
+            at(0)
+        );
     }
 
     fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {
@@ -303,7 +310,7 @@ mod tests {
             let rate = dimension("rate", 100, Takes::Asked);
             vec![rate, dimension("vf", 2, Takes::Each(1))]
         };
-        let mut of_functions = room(100, 10, Layout::Vector(port()));
+        let mut of_functions = room(100, 10, AllocationMode::Vector(port()));
         assert_eq!(amounts(of_functions.take(alone(15))), [20, 1]);
         let second = of_functions.take(alone(10)).unwrap();
         assert_eq!(
@@ -313,7 +320,7 @@ mod tests {
         of_functions.give_back(&second);
         assert_eq!(of_functions.most(false), 80);
         assert!(of_functions.take_this(&second) && !of_functions.take_this(&second));
-        let mut of_rate = room(100, 10, Layout::Vector(port()));
+        let mut of_rate = room(100, 10, AllocationMode::Vector(port()));
         assert_eq!(amounts(of_rate.take(alone(100))), [100, 1]);
         assert_eq!(of_rate.take(alone(10)), None);
     }
@@ -323,7 +330,7 @@ mod tests {
     fn parts_in_proportion_round_up_for_a_lease_and_down_for_what_is_left() {
         let memory = dimension("vram", 80, Takes::Asked);
         let slices = dimension("slices", 7, Takes::InProportion);
-        let mut room = room(80, 1, Layout::Vector(vec![memory, slices]));
+        let mut room = room(80, 1, AllocationMode::Vector(vec![memory, slices]));
         assert_eq!(amounts(room.take(alone(40))), [40, 4]);
         assert_eq!(room.most(false), 34);
         assert_eq!(amounts(room.take(alone(34))), [34, 3]);

@@ -39,7 +39,7 @@ impl From<&'static str> for Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
-            write!(f, "{path} road: ")?;
+            write!(f, "{path} transport: ")?;
         }
         f.write_str(&self.name)
     }
@@ -132,7 +132,7 @@ mod tests {
         let error = StepError::new("bind", "on purpose")
             .with_errno(5)
             .over("UDP");
-        assert_eq!(format!("{error}"), "UDP road: bind: on purpose");
+        assert_eq!(format!("{error}"), "UDP transport: bind: on purpose");
         assert_eq!(
             (error.step.path(), error.step.name()),
             (Some("UDP"), "bind")

@@ -14,7 +14,7 @@ use alloc::{
 use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
 
 use crate::{
-    After, Availability, BootTime, Change, Effect, FenceRecord, Note, Offer, Order, Outlives,
+    After, Availability, BootTime, Change, Durability, Effect, FenceRecord, Note, Offer, Order,
     Policy, State, Ticket,
     invariants::Broken,
     lease::Lease,
@@ -122,8 +122,8 @@ impl LeaseTable {
 impl LeaseTable {
     /// What of an offered resource an end of the process leaves.
     #[must_use]
-    pub fn outlives(&self, id: ResourceId) -> Option<Outlives> {
-        self.resources.get(&id).map(|resource| resource.outlives)
+    pub fn durability(&self, id: ResourceId) -> Option<Durability> {
+        self.resources.get(&id).map(|resource| resource.durability)
     }
 
     /// Every offered resource.

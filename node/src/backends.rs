@@ -3,7 +3,9 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindError, Condition, Offer, Order, Outlives, Placement, Report, Tag};
+use fabricbios_lease::{
+    BindError, BindingId, Condition, Durability, Offer, Order, Placement, Report,
+};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use crate::{
@@ -78,8 +80,8 @@ impl Backends {
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
         let resource = Resource {
             provider,
-            releases_later: offer.outlives.leases_stay(),
-            confirms: offer.outlives == Outlives::Machine,
+            releases_later: offer.durability.leases_stay(),
+            confirms: offer.durability == Durability::Machine,
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
@@ -89,11 +91,11 @@ impl Backends {
     }
 
     /// A release that failed in an earlier run is tried again until it is done.
-    pub fn release_later(&self, tag: Tag, placement: Placement) {
-        if let Some(resource) = self.resources.get(&tag.resource_id) {
+    pub fn release_later(&self, binding_id: BindingId, placement: Placement) {
+        if let Some(resource) = self.resources.get(&binding_id.resource_id) {
             resource.healing.try_later(Unfinished {
                 provider: resource.provider.clone(),
-                tag,
+                binding_id,
                 placement,
             });
         }
@@ -123,15 +125,17 @@ impl Backends {
         } = resource;
         let pool = match order {
             // Neither blocks.
-            Order::Extend(tag, deadline) => {
-                let outcome = provider.extend(tag, deadline);
-                return Some(Report::Extended(tag, deadline, outcome));
+            Order::Extend(binding_id, deadline) => {
+                let outcome = provider.extend(binding_id, deadline);
+                return Some(Report::Extended(binding_id, deadline, outcome));
             }
-            Order::Fenced(tag) => {
-                provider.fenced(tag);
+            Order::Fenced(binding_id) => {
+                provider.fenced(binding_id);
                 return None;
             }
-            Order::Confirm(tag) if !confirms => return Some(Report::Confirmed(tag, Ok(()))),
+            Order::Confirm(binding_id) if !confirms => {
+                return Some(Report::Confirmed(binding_id, Ok(())));
+            }
             Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
             // What needs no answer from the network does not wait behind what does.
             Order::Bind(ref order) if order.peers().is_empty() => &preparing,
@@ -144,28 +148,28 @@ impl Backends {
         let on_report = move |report| reports(whose.clone(), report);
         let (again, proving) = (owner.clone(), of_kind.proving.clone());
         pool.run(owner, move || match order {
-            Order::Release(tag, placement) => {
-                let released = release(&provider, tag, placement.clone(), &on_report);
+            Order::Release(binding_id, placement) => {
+                let released = release(&provider, binding_id, placement.clone(), &on_report);
                 if !released && releases_later {
                     healing.try_later(Unfinished {
                         provider,
-                        tag,
+                        binding_id,
                         placement,
                     });
                 }
             }
-            Order::Cut(tag, farewell) => {
-                on_report(Report::EndBegan(tag));
-                let cut = provider.revoke(tag, farewell);
+            Order::Cut(binding_id, linger) => {
+                on_report(Report::EndBegan(binding_id));
+                let cut = provider.revoke(binding_id, linger);
                 if cut.is_proved() {
-                    return on_report(Report::Cut(tag, provider.verify(cut)));
+                    return on_report(Report::Cut(binding_id, provider.verify(cut)));
                 }
-                on_report(Report::CutMoves(tag));
+                on_report(Report::CutMoves(binding_id));
                 proving.run(again, move || {
                     let outcome = provider.verify(cut);
                     // Who waits behind it learns that it is done.
-                    on_report(Report::CutMoves(tag));
-                    on_report(Report::Cut(tag, outcome));
+                    on_report(Report::CutMoves(binding_id));
+                    on_report(Report::Cut(binding_id, outcome));
                 });
             }
             order => carry_out(&provider, order, &on_report),
@@ -177,19 +181,19 @@ impl Backends {
 fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
     on_report(match order {
         Order::Bind(order) => {
-            let progress = || on_report(Report::BindProgress(order.tag));
+            let progress = || on_report(Report::BindProgress(order.binding_id));
             progress();
             let bound = descriptors::for_a_grant()
                 .and_then(|granting| provider.prepare(&order, &progress).map(|()| granting))
                 .map_err(BindError::Failed)
                 .and_then(|_granting| provider.bind(&order));
-            Report::Bind(order.tag, bound)
+            Report::Bind(order.binding_id, bound)
         }
-        Order::Confirm(tag) => Report::Confirmed(tag, provider.confirm(tag)),
-        Order::Rotate(tag) => Report::Rotate(tag, provider.rotate(tag)),
-        Order::RetireKey(tag) => {
-            on_report(Report::EndBegan(tag));
-            Report::RetireKey(tag, provider.retire_key(tag))
+        Order::Confirm(binding_id) => Report::Confirmed(binding_id, provider.confirm(binding_id)),
+        Order::Rotate(binding_id) => Report::Rotate(binding_id, provider.rotate(binding_id)),
+        Order::RetireKey(binding_id) => {
+            on_report(Report::EndBegan(binding_id));
+            Report::RetireKey(binding_id, provider.retire_key(binding_id))
         }
         Order::Reset(resource_id, leases) => {
             Report::Reset(resource_id, provider.reset(resource_id, &leases))
@@ -202,15 +206,15 @@ fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
 /// Whether it is done.
 fn release(
     provider: &Provider,
-    tag: Tag,
+    binding_id: BindingId,
     placement: Placement,
     on_report: &dyn Fn(Report),
 ) -> bool {
-    let progress = || on_report(Report::ReleaseProgress(tag));
+    let progress = || on_report(Report::ReleaseProgress(binding_id));
     progress();
-    let outcome = provider.release(tag, placement, &progress);
+    let outcome = provider.release(binding_id, placement, &progress);
     let is_done = outcome.is_ok();
-    on_report(Report::Release(tag, outcome));
+    on_report(Report::Release(binding_id, outcome));
     is_done
 }
 
@@ -223,7 +227,8 @@ mod tests {
 
     use fabricbios_contract::{DataPath, Part, Revoked};
     use fabricbios_lease::{
-        AlreadyCut, BindOrder, BootTime, Farewell, FenceScope, Layout, Outlives, Proof, StepError,
+        AllocationMode, AlreadyCut, BindOrder, BootTime, Durability, FenceScope, Linger, Proof,
+        StepError,
     };
     use fabricbios_wire::{Binding, Generation, LeaseId};
 
@@ -231,7 +236,7 @@ mod tests {
 
     /// Ends access at once; the proof waits to be let on.
     struct Slow {
-        revoked: Sender<Tag>,
+        revoked: Sender<BindingId>,
         let_on: Mutex<Receiver<()>>,
     }
 
@@ -239,21 +244,21 @@ mod tests {
         fn bind(&self, _: &BindOrder, _: &Part) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
-        fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
+        fn extend(&self, _: BindingId, _: BootTime) -> Result<(), AlreadyCut> {
             Ok(())
         }
-        fn fenced(&self, _: Tag) {}
-        fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
+        fn fenced(&self, _: BindingId) {}
+        fn rotate(&self, _: BindingId) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
-        fn retire_key(&self, _: Tag) -> Result<Binding, StepError> {
+        fn retire_key(&self, _: BindingId) -> Result<Binding, StepError> {
             Ok(Binding::default())
         }
-        fn revoke(&self, tag: Tag, _: Farewell) -> Result<Revoked, StepError> {
-            self.revoked.send(tag).unwrap();
+        fn revoke(&self, binding_id: BindingId, _: Linger) -> Result<Revoked, StepError> {
+            self.revoked.send(binding_id).unwrap();
             Ok(Revoked::default())
         }
-        fn verify(&self, _: Tag, _: Option<&Revoked>) -> Result<Proof, StepError> {
+        fn verify(&self, _: BindingId, _: Option<&Revoked>) -> Result<Proof, StepError> {
             let let_on = self.let_on.lock();
             let let_on = let_on.unwrap_or_else(PoisonError::into_inner).recv();
             let_on.map_or_else(
@@ -261,7 +266,7 @@ mod tests {
                 |()| Ok(Proof::nothing_to_cut("it is a fake")),
             )
         }
-        fn remove(&self, _: Tag, _: &dyn Fn()) -> Result<(), StepError> {
+        fn remove(&self, _: BindingId, _: &dyn Fn()) -> Result<(), StepError> {
             Ok(())
         }
         fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -269,8 +274,8 @@ mod tests {
         }
     }
 
-    fn tag(lease: u128) -> Tag {
-        Tag {
+    fn binding_id(lease: u128) -> BindingId {
+        BindingId {
             lease_id: LeaseId(lease),
             generation: Generation(1),
             resource_id: ResourceId(1),
@@ -292,9 +297,9 @@ mod tests {
             capacity: 0,
             align: 1,
             transports: Vec::new(),
-            outlives: Outlives::Machine,
+            durability: Durability::Machine,
             fence_scope: FenceScope::Part,
-            layout: Layout::Stretches,
+            allocation_mode: AllocationMode::Stretches,
             read_only: false,
         };
         let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
@@ -302,7 +307,7 @@ mod tests {
         let all = 1..=300;
         let dispatch = |lease| {
             let owner = Some(format!("{}", lease % 7).into());
-            backends.dispatch(owner, Order::Cut(tag(lease), Farewell::None));
+            backends.dispatch(owner, Order::Cut(binding_id(lease), Linger::None));
         };
         all.clone().for_each(dispatch);
         assert_eq!(ends.iter().take(300).count(), 300, "nobody was let on yet");
@@ -312,10 +317,10 @@ mod tests {
         while cut < 300 {
             match reports.recv().unwrap() {
                 Report::EndBegan(_) => {}
-                Report::CutMoves(tag) => moved.push(tag),
-                Report::Cut(tag, outcome) => {
+                Report::CutMoves(binding_id) => moved.push(binding_id),
+                Report::Cut(binding_id, outcome) => {
                     assert!(outcome.is_ok(), "{outcome:?}");
-                    let moves = moved.iter().filter(|it| **it == tag).count();
+                    let moves = moved.iter().filter(|it| **it == binding_id).count();
                     assert_eq!(moves, 2, "revoked, and proved");
                     cut += 1;
                 }

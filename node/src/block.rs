@@ -1,4 +1,4 @@
-//! The block storage that the operator offers: its pools, and the roads over which they are reached.
+//! The block storage that the operator offers: its pools, and the transports over which they are reached.
 
 mod answers;
 mod belonging;
@@ -16,7 +16,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath, FbmuConfig};
-use fabricbios_lease::{BootTime, FenceScope, Offer, Outlives, Tag};
+use fabricbios_lease::{BindingId, BootTime, Durability, FenceScope, Offer};
 use fabricbios_nvmet::{Guard, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
 
@@ -52,19 +52,24 @@ impl Guard for BlockGuard {
         self.watchdog.watches()
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.watchdog.extend(tag, deadline);
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) {
+        self.watchdog.extend(binding_id, deadline);
     }
 
-    fn over(&self, tag: Tag) {
-        self.watchdog.over(tag);
+    fn over(&self, binding_id: BindingId) {
+        self.watchdog.over(binding_id);
     }
 
     /// Who has which is in the log, so that an operator can end what should not be.
-    fn admits(&self, tag: Tag, tenant: &str, terms: &BlockTerms) -> Result<(), String> {
+    fn admits(
+        &self,
+        binding_id: BindingId,
+        tenant: &str,
+        terms: &BlockTerms,
+    ) -> Result<(), String> {
         refuse_taken(&self.hosts, tenant, terms)?;
         if let Some(host_nqn) = &terms.host_nqn {
-            tracing::info!(lease_id = %tag.lease_id, %tenant, %host_nqn, "a tenant named its host");
+            tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
         }
         Ok(())
     }
@@ -98,7 +103,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         target: open_target(opening, true)?,
     };
     if settings.nvmet.is_empty() && paths.datagrams.is_none() {
-        bail!("no road leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen");
+        bail!(
+            "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen"
+        );
     }
     let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
     let ledger = Arc::new(JournalLedger::new(past.writer(), records.collect()));
@@ -118,9 +125,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             capacity: facts.capacity,
             align: facts.align,
             transports: transports.clone(),
-            outlives: Outlives::Machine,
+            durability: Durability::Machine,
             fence_scope: FenceScope::Part,
-            layout: facts.layout.clone(),
+            allocation_mode: facts.allocation_mode.clone(),
             read_only: facts.read_only,
         };
         resources.push(OfferedResource {
@@ -200,7 +207,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
             hosts: settings.nvme_host.clone(),
         }));
     }
-    tracing::info!(roads = ?target.transports(), "block storage is leased over NVMe-oF");
+    tracing::info!(transports = ?target.transports(), "block storage is leased over NVMe-oF");
     Ok(Some(Arc::new(target)))
 }
 
@@ -229,7 +236,9 @@ fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>
             Ok(None)
         }
         Err(error) => Err(error).with_context(|| {
-            format!("--fbbu-listen {listen}; choose another address, or `none` for no such road")
+            format!(
+                "--fbbu-listen {listen}; choose another address, or `none` for no such transport"
+            )
         }),
     }
 }
@@ -287,7 +296,7 @@ fn facts(identity: u128) -> fabricbios_pool::Facts {
         capacity: 1 << 30,
         align: 4096,
         block_bytes: 4096,
-        layout: fabricbios_lease::Layout::Amounts,
+        allocation_mode: fabricbios_lease::AllocationMode::Amounts,
         read_only: false,
         removable: false,
     }

@@ -248,7 +248,7 @@ impl Settings {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
             (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
-                "--mem-bytes with --rdma-device none and --fbmu-listen none: no road leads to the \
+                "--mem-bytes with --rdma-device none and --fbmu-listen none: no transport leads to the \
                  memory"
                     .into(),
             ),

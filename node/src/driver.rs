@@ -348,8 +348,8 @@ impl<E: Environment> Driver<E> {
     fn reported(&mut self, at: BootTime, report: Report) {
         match &report {
             Report::Condition(id, condition) => self.inventory.note(*id, condition),
-            Report::Confirmed(tag, outcome) => {
-                if let Some((ticket, answer)) = self.confirming.remove(&tag.lease_id) {
+            Report::Confirmed(binding_id, outcome) => {
+                if let Some((ticket, answer)) = self.confirming.remove(&binding_id.lease_id) {
                     let refused = outcome.as_ref().err().map(unconfirmed);
                     self.tell(ticket, refused.map_or(answer, Err));
                 }
@@ -467,9 +467,10 @@ impl<E: Environment> Driver<E> {
     fn let_go(&mut self) {
         for _ in 0..RELEASED_A_TURN {
             match self.released.pop_of(|_| true) {
-                Some((tenant, Held::Answer(ticket, answer, After::Grant(tag)))) => {
-                    self.confirming.insert(tag.lease_id, (ticket, answer));
-                    self.dispatch(tenant, Order::Confirm(tag));
+                Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
+                    self.confirming
+                        .insert(binding_id.lease_id, (ticket, answer));
+                    self.dispatch(tenant, Order::Confirm(binding_id));
                 }
                 Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
                 Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
@@ -493,9 +494,9 @@ impl<E: Environment> Driver<E> {
                     continue;
                 }
             };
-            if let After::Grant(tag) = after {
+            if let After::Grant(binding_id) = after {
                 self.table
-                    .on_grant_lost(self.environment.now(), tag.lease_id);
+                    .on_grant_lost(self.environment.now(), binding_id.lease_id);
                 self.tell(ticket, Err(unwritten(error)));
                 continue;
             }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{Placement, Report, Tag};
+use fabricbios_lease::{BindingId, Placement, Report};
 
 use crate::backends::OnReport;
 
@@ -21,7 +21,7 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 /// A release that failed.
 pub(crate) struct Unfinished {
     pub(crate) provider: Arc<Provider>,
-    pub(crate) tag: Tag,
+    pub(crate) binding_id: BindingId,
     pub(crate) placement: Placement,
 }
 
@@ -74,10 +74,12 @@ fn next(
 }
 
 fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
-    let released = it.provider.release(it.tag, it.placement.clone(), &|| ());
+    let released = it
+        .provider
+        .release(it.binding_id, it.placement.clone(), &|| ());
     if released.is_ok() {
         // The node's own affair by now: nobody waits for it.
-        on_report(None, Report::Release(it.tag, Ok(())));
+        on_report(None, Report::Release(it.binding_id, Ok(())));
     }
     released.is_ok()
 }
@@ -99,7 +101,7 @@ mod tests {
             Arc::new(move |_, report| tell.send(report).unwrap()),
             Duration::from_millis(1),
         );
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(1),
             generation: Generation(1),
             resource_id: ResourceId(1),
@@ -110,11 +112,11 @@ mod tests {
         });
         healing.try_later(Unfinished {
             provider: memory.provider(),
-            tag,
+            binding_id,
             placement,
         });
         memory.wait_for(Step::Release, 1);
         memory.fail(Step::Release, false);
-        assert_eq!(told.recv().unwrap(), Report::Release(tag, Ok(())));
+        assert_eq!(told.recv().unwrap(), Report::Release(binding_id, Ok(())));
     }
 }

@@ -27,7 +27,7 @@ pub struct OfferedArena {
     pub align_bytes: u32,
     /// Most bytes in one operation of the data plane.
     pub message_bytes_max: u32,
-    /// Roads, best first.
+    /// Transports, best first.
     pub transports: Vec<Transport>,
 }
 
@@ -38,7 +38,7 @@ pub struct OfferedPool {
     pub resource_id: ResourceId,
     /// What it is.
     pub facts: Facts,
-    /// Roads, best first.
+    /// Transports, best first.
     pub transports: Vec<Transport>,
 }
 

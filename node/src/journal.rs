@@ -275,7 +275,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Nothing is flushed on this road, so there is no result that anybody could miss.
+        // Nothing is flushed on this transport, so there is no result that anybody could miss.
         drop(self.stop(Stop::Abandon));
     }
 }

@@ -57,14 +57,14 @@ pub(crate) fn log(note: &Note) {
             tracing::warn!(%lease_id, %error, "no binding could be made");
         }
         Note::Cut {
-            tag,
+            binding_id,
             cause,
             took,
             after_deadline,
             proof,
         } => {
             tracing::info!(
-                lease_id = %tag.lease_id, generation = tag.generation.0, %cause,
+                lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %cause,
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 after_deadline_us = after_deadline.map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
                 %proof, "cut"
@@ -79,14 +79,17 @@ pub(crate) fn log(note: &Note) {
             tracing::error!(%resource_id, %lease_id, %reason, "FENCED");
         }
         Note::Unfenced { resource_id, by } => tracing::warn!(%resource_id, %by, "fence cleared"),
-        Note::Rotated { tag, overlap } => {
-            tracing::info!(lease_id = %tag.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
+        Note::Rotated {
+            binding_id,
+            overlap,
+        } => {
+            tracing::info!(lease_id = %binding_id.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
         }
-        Note::NotExtended(tag, error) => {
-            tracing::warn!(lease_id = %tag.lease_id, generation = tag.generation.0, %error, "deadline not extended");
+        Note::NotExtended(binding_id, error) => {
+            tracing::warn!(lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %error, "deadline not extended");
         }
-        Note::KeyNotRetired(tag, error) => {
-            tracing::error!(lease_id = %tag.lease_id, %error, "old key not retired; cutting");
+        Note::KeyNotRetired(binding_id, error) => {
+            tracing::error!(lease_id = %binding_id.lease_id, %error, "old key not retired; cutting");
         }
         Note::Broken {
             invariant,
@@ -96,19 +99,22 @@ pub(crate) fn log(note: &Note) {
         } => {
             tracing::error!(%invariant, %lease_id, %resource_id, detail, "a mistake in this program was found");
         }
-        Note::Stale(tag, what) => {
-            tracing::debug!(lease_id = %tag.lease_id, generation = tag.generation.0, what, "stale");
+        Note::Stale(binding_id, what) => {
+            tracing::debug!(lease_id = %binding_id.lease_id, generation = binding_id.generation.0, what, "stale");
         }
     }
 }
 
-/// The classes and the road that are stated, by their names on the wire.
+/// The classes and the transport that are stated, by their names on the wire.
 fn classes(stated: &Effective) -> String {
     let cpu = stated.cpu_isolation.map(CpuIsolationClass::name);
     let gpu = stated.gpu_exclusivity.map(GpuExclusivityClass::name);
-    let road = stated.transport.map(Transport::name);
+    let transport = stated.transport.map(Transport::name);
     let rotation = stated.rotate_on_renew.then_some("rotate_on_renew");
-    let names: Vec<&str> = [cpu, gpu, road, rotation].into_iter().flatten().collect();
+    let names: Vec<&str> = [cpu, gpu, transport, rotation]
+        .into_iter()
+        .flatten()
+        .collect();
     match names.is_empty() {
         true => "default".into(),
         false => names.join(","),

@@ -1,4 +1,4 @@
-//! The memory that the operator offers: its bytes, and the roads over which they are reached.
+//! The memory that the operator offers: its bytes, and the transports over which they are reached.
 
 use std::{fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 
@@ -106,7 +106,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     };
     let transports = paths.transports();
     if transports.is_empty() {
-        tracing::warn!("memory is not leasable on this node: no road leads to it");
+        tracing::warn!("memory is not leasable on this node: no transport leads to it");
         return Ok(Opened::nothing());
     }
     let store = ArenaStore::new(Arc::clone(&arena));
@@ -285,7 +285,7 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
     };
     let backend = FbmuPath::open(config).with_context(|| {
-        format!("--fbmu-listen {listen}; choose another address, or `none` for no such road")
+        format!("--fbmu-listen {listen}; choose another address, or `none` for no such transport")
     })?;
     tracing::info!(listen = %backend.local_addr(), "memory is leased over UDP");
     Ok(Some(Arc::new(backend)))

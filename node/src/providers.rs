@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 use anyhow::Context;
 use fabricbios_contract::Provider;
 use fabricbios_helper::Supervisor;
-use fabricbios_lease::{FenceRecord, LeaseTable, Offer, Placement, Tag};
+use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 
 use crate::{
@@ -90,7 +90,7 @@ pub fn open_all(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
 }
 
 /// Is told who holds which part of the kind's resources.
-pub type Ready = dyn FnOnce(&[(Tag, Placement)]) -> anyhow::Result<()>;
+pub type Ready = dyn FnOnce(&[(BindingId, Placement)]) -> anyhow::Result<()>;
 
 /// Resources of one kind on offer.
 pub struct Offered {
@@ -201,7 +201,7 @@ impl Offered {
     /// What was made for each lease and is not known is nobody's; bytes that are not known are offered all the same, and
     /// their leases are over by [`Offered::knows`].
     fn is_offered_first(&self, resource: &OfferedResource) -> bool {
-        resource.continuity.has_leases() || !resource.offer.outlives.leases_stay()
+        resource.continuity.has_leases() || !resource.offer.durability.leases_stay()
     }
 
     /// Whether a resource is that of the last run.
@@ -216,14 +216,14 @@ impl Offered {
         for resource in self
             .resources
             .iter()
-            .filter(|it| it.offer.outlives.leases_stay())
+            .filter(|it| it.offer.durability.leases_stay())
         {
-            for (tag, deadline, transport) in table.reachable(resource.offer.resource_id) {
+            for (binding_id, deadline, transport) in table.reachable(resource.offer.resource_id) {
                 if let Some(transport) = transport {
-                    self.provider.expect(tag.lease_id, transport);
+                    self.provider.expect(binding_id.lease_id, transport);
                 }
                 // Paths that have just been opened have cut nothing.
-                self.provider.extend(tag, deadline).ok();
+                self.provider.extend(binding_id, deadline).ok();
             }
         }
         Some(watchdog)
@@ -245,9 +245,14 @@ impl Offered {
         } = self;
         let ids = resources.iter().map(|it| it.offer.resource_id);
         let held = ids.flat_map(|id| table.holders(id));
-        let held: Vec<(Tag, Placement)> = held.map(|(tag, it)| (tag, it.clone())).collect();
+        let held: Vec<(BindingId, Placement)> = held
+            .map(|(binding_id, it)| (binding_id, it.clone()))
+            .collect();
         ready(&held)?;
-        let known: BTreeSet<LeaseId> = held.iter().map(|(tag, _)| tag.lease_id).collect();
+        let known: BTreeSet<LeaseId> = held
+            .iter()
+            .map(|(binding_id, _)| binding_id.lease_id)
+            .collect();
         for stray in provider.reconcile(&known)? {
             let fence = FenceRecord {
                 resource_id: stray.resource_id,
@@ -263,9 +268,10 @@ impl Offered {
         for resource in &resources {
             let offer = &resource.offer;
             backends.add(kind, offer, provider.clone());
-            if offer.outlives.leases_stay() {
+            if offer.durability.leases_stay() {
                 let unreleased = table.unreleased(offer.resource_id);
-                unreleased.for_each(|(tag, it)| backends.release_later(tag, it.clone()));
+                unreleased
+                    .for_each(|(binding_id, it)| backends.release_later(binding_id, it.clone()));
             }
         }
         provider.tell_conditions(&backends.on_condition());

@@ -122,8 +122,8 @@ mod tests {
     use std::{fs, process::Command, time::Duration};
 
     use fabricbios_lease::{
-        Asked, Effect, FenceScope, Layout, LeaseTable, Now, Offer, Order, Outlives, Policy, Report,
-        State, StepError, Ticket,
+        AllocationMode, Asked, Durability, Effect, FenceScope, LeaseTable, Now, Offer, Order,
+        Policy, Report, State, StepError, Ticket,
     };
     use fabricbios_wire::{Reply, Request, Role, Transport};
 
@@ -154,10 +154,10 @@ mod tests {
     fn of_a_step_that_failed_a_record_has_the_name_with_its_path_and_the_detail() {
         let reason = StepError::new("bind", "EIO").with_errno(5).over("UDP");
         let bytes = encode(&FenceRecord { reason, ..fence() }).unwrap();
-        let shape = ("UDP road: bind", "EIO", false);
+        let shape = ("UDP transport: bind", "EIO", false);
         assert!(bytes.ends_with(&postcard::to_allocvec(&shape).unwrap()));
         let read: FenceRecord = decode(&bytes).unwrap();
-        assert_eq!(read.reason.to_string(), "UDP road: bind: EIO");
+        assert_eq!(read.reason.to_string(), "UDP transport: bind: EIO");
     }
 
     #[test]
@@ -229,15 +229,15 @@ mod tests {
         }
     }
 
-    fn offer(of: &LeaseRecord, outlives: Outlives, layout: Layout) -> Offer {
+    fn offer(of: &LeaseRecord, durability: Durability, allocation_mode: AllocationMode) -> Offer {
         Offer {
             resource_id: of.resource_id,
             capacity: 1 << 20,
             align: 4096,
             transports: vec![Transport::Udp],
-            outlives,
+            durability,
             fence_scope: FenceScope::Part,
-            layout,
+            allocation_mode,
             read_only: false,
         }
     }
@@ -247,9 +247,9 @@ mod tests {
         let recovered = recovered(version);
         let leases = leases(&recovered);
         let mut table = LeaseTable::new(Policy::default());
-        let memory = offer(&leases[0], Outlives::Process, Layout::Stretches);
+        let memory = offer(&leases[0], Durability::Process, AllocationMode::Stretches);
         table.offer(ResourceType::Mem, memory);
-        let files = offer(&leases[1], Outlives::Machine, Layout::Amounts);
+        let files = offer(&leases[1], Durability::Machine, AllocationMode::Amounts);
         table.offer(ResourceType::Block, files);
         let now = Now {
             boot: BootTime(leases[0].deadline.0 - u64::try_from(before.as_nanos()).unwrap()),
@@ -263,8 +263,8 @@ mod tests {
             let Effect::Order { order, .. } = effect else {
                 continue;
             };
-            if let Order::Extend(tag, deadline) = order {
-                let agreed = Report::Extended(tag, deadline, Ok(()));
+            if let Order::Extend(binding_id, deadline) = order {
+                let agreed = Report::Extended(binding_id, deadline, Ok(()));
                 table.on_report(now, now.boot, agreed);
             }
             orders.push(order);

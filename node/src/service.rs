@@ -7,7 +7,7 @@ use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
-use fabricbios_lease::{EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Outlives, Policy};
+use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, ResourceId, ResourceType};
 use tokio::sync::{mpsc, oneshot};
 
@@ -249,7 +249,7 @@ pub(crate) fn restore(
         let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
         let id = record.resource_id;
         // What stays for each lease does so whether the resource is that of the last run or not.
-        let stays = table.outlives(id).is_some_and(Outlives::leases_stay);
+        let stays = table.durability(id).is_some_and(Durability::leases_stay);
         let run = EarlierRun {
             same_boot: same_boot && (is_known(id) || stays),
             wall_clock_trusted: may_be(now, recovered.written_unix_ms),

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, str::FromStr};
 /// An address, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpListen {
-    /// There is no such road on this node.
+    /// There is no such transport on this node.
     Off,
     /// There.
     At(SocketAddr),

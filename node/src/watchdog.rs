@@ -37,7 +37,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use fabricbios_helper::Program;
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_lease::{BindingId, BootTime};
 use fabricbios_rdma::{Guard, GuardedPair};
 use fabricbios_wire::{LeaseId, NodeId};
 
@@ -131,13 +131,17 @@ impl Watchdog {
     }
 
     /// The lease over NVMe-oF may be used until then.
-    pub fn extend(&self, tag: Tag, deadline: BootTime) {
-        self.say(Word::Until(tag.lease_id, tag.generation, deadline));
+    pub fn extend(&self, binding_id: BindingId, deadline: BootTime) {
+        self.say(Word::Until(
+            binding_id.lease_id,
+            binding_id.generation,
+            deadline,
+        ));
     }
 
     /// Its end is proven.
-    pub fn over(&self, tag: Tag) {
-        self.say(Word::Over(tag.lease_id, tag.generation));
+    pub fn over(&self, binding_id: BindingId) {
+        self.say(Word::Over(binding_id.lease_id, binding_id.generation));
     }
 
     fn say(&self, word: Word) {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_lease::Layout;
+use fabricbios_lease::AllocationMode;
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
@@ -76,7 +76,7 @@ impl Directory {
             capacity: capacity(&path, &known, align).map_err(|e| format!("{shown}: {e}"))?,
             align,
             block_bytes,
-            layout: Layout::Amounts,
+            allocation_mode: AllocationMode::Amounts,
             read_only: false,
             removable: false,
         };

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use fabricbios_contract::Volume;
 use fabricbios_helper::{Handler, Supervisor};
-use fabricbios_lease::{Condition, Extent, Layout, StepError};
+use fabricbios_lease::{AllocationMode, Condition, Extent, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
 
 use device::Device;
@@ -64,7 +64,7 @@ pub struct Facts {
     /// Block size in bytes: 512 to 4,096.
     pub block_bytes: u32,
     /// Extents of a device, or amounts of a directory.
-    pub layout: Layout,
+    pub allocation_mode: AllocationMode,
     /// Whether it is read-only.
     pub read_only: bool,
     /// Whether it is removable.
@@ -269,7 +269,8 @@ impl Facts {
             ));
         }
         let end = extent.offset.checked_add(extent.length);
-        let within = self.layout == Layout::Amounts || end.is_some_and(|end| end <= self.capacity);
+        let within = self.allocation_mode == AllocationMode::Amounts
+            || end.is_some_and(|end| end <= self.capacity);
         if !within {
             let (name, capacity) = (&self.name, self.capacity);
             return Err(format!("{extent:?}: {name} ends at {capacity}"));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use fabricbios_helper::{Program, Supervisor};
-use fabricbios_lease::{Condition, Extent, Layout, StepError};
+use fabricbios_lease::{AllocationMode, Condition, Extent, StepError};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{LeaseId, NodeId};
 use tempfile::TempDir;
@@ -98,7 +98,7 @@ fn facts_are_the_file_systems() {
     let place = place();
     let pool = open(&place);
     let facts = pool.facts().clone();
-    assert_eq!(facts.layout, Layout::Amounts);
+    assert_eq!(facts.allocation_mode, AllocationMode::Amounts);
     assert_eq!(facts.name, place.path().display().to_string());
     assert!((512..=4096).contains(&facts.block_bytes) && facts.align >= 4096);
     assert!(facts.capacity > BYTES && facts.capacity.is_multiple_of(facts.align));

@@ -10,7 +10,7 @@ mod lab;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use fabricbios_lease::{Condition, Layout};
+use fabricbios_lease::{AllocationMode, Condition};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::NodeId;
 use lab::{
@@ -37,7 +37,7 @@ fn facts_are_the_devices() {
     let disk = Disk::new();
     let pool = open(&disk.path);
     let facts = pool.facts().clone();
-    assert_eq!(facts.layout, Layout::Stretches);
+    assert_eq!(facts.allocation_mode, AllocationMode::Stretches);
     assert_eq!((facts.capacity, facts.align), (DISK_BYTES - 2 * MIB, MIB));
     assert_eq!((facts.block_bytes, facts.read_only), (512, false));
     let name = disk.path.file_name().unwrap().to_str().unwrap().to_owned();

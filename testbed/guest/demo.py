@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The story of one lease on a terminal: a node leases 64 KiB over two roads, an RDMA client and one over
+"""The story of one lease on a terminal: a node leases 64 KiB over two transports, an RDMA client and one over
 UDP use them, the key is rotated, the lease renewed, and its end cuts a client that has not stopped writing. Exit status 0 only
 if everything was as told.
 

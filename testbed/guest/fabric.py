@@ -180,7 +180,7 @@ class Node:
         return Fabric(path, self.address) if path.exists() else self.operator.issue(name, path)
 
     def kill(self):
-        """SIGKILL: no farewell. Returns when it is gone."""
+        """SIGKILL: no goodbye. Returns when it is gone."""
         self.process.kill()
         self._finish()
 

@@ -50,7 +50,7 @@ def wrong_arguments(suite, node, _device):
              "unit that overflows": (*mem, "--bytes", "99999999999TiB", "--secs", 9),
              "zero seconds": (*mem, "--bytes", 4096, "--secs", 0),
              "no term": (*mem, "--bytes", 4096),
-             "unknown road": (*usual, "--transport", "pigeon"),
+             "unknown transport": (*usual, "--transport", "pigeon"),
              "peer without GID": (*usual, "--rdma-peer", "qpn=1,psn=1"),
              "peer with a queue pair beyond 24 bits": (*usual, "--rdma-peer", PEER.replace("17", "16777216")),
              "peer with a PSN beyond 24 bits": (*usual, "--rdma-peer", PEER.replace("psn=1", "psn=16777216")),

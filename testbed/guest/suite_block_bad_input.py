@@ -100,7 +100,7 @@ def requests(suite):
         free = next(iter(resources(node.operator).values()))["available"]
         suite.refused("more than is free", lambda: alloc(alice, free + 512), REFUSED, "CapacityExceeded")
         suite.refused("more than any machine has", lambda: alloc(alice, 1 << 62), REFUSED, "CapacityExceeded")
-        suite.refused("a road that the node does not have", lambda: alloc(alice, transport="nvme-rdma"), REFUSED)
+        suite.refused("a transport that the node does not have", lambda: alloc(alice, transport="nvme-rdma"), REFUSED)
         for name in ("", "x", "nqn", "nqn.2014-08.org.example:../../../tmp/x", "nqn.2014-08.org.example:a/b", "nqn.2014-08.org.example:" + "x" * 220,
                      "nqn.2014-08.org.example:a\nb", "nqn.2014-08.org.example:ä", "..", "nqn.2014-08.org.example:a b", "discovery"):
             before = traces()
@@ -149,13 +149,13 @@ def attaching(suite):
     """`block attach` and `detach` where they cannot be: each says what is missing and what to do."""
     with trying(loop_device(32)) as node:
         alice = node.tenant("alice")
-        tcp, udp, both = (alloc(alice, MIB, transport=road)["lease_id"] for road in ("nvme-tcp", "udp", "both"))
+        tcp, udp, both = (alloc(alice, MIB, transport=transport)["lease_id"] for transport in ("nvme-tcp", "udp", "both"))
         freed = alloc(alice, MIB)
         alice.free(freed)
         memory = alice.alloc(4096, 60)["lease_id"]
         for name, words, status, parts in (
                 ("a lease of memory", ("attach", memory), USAGE, ("mem",)), ("a lease that is over", ("attach", freed["lease_id"]), NOT_FOUND, ("new lease",)),
-                ("a road that the lease has not", ("attach", udp, "--transport", "nvme-tcp"), USAGE, ("nvme-tcp", "udp")),
+                ("a transport that the lease has not", ("attach", udp, "--transport", "nvme-tcp"), USAGE, ("nvme-tcp", "udp")),
                 ("a device in place of a lease", ("attach", "/dev/nvme0n1"), USAGE, ("/dev/nvme0n1", "lease list")),
                 ("not attached", ("detach", tcp), NOT_FOUND, ("/run/fabricbios/attach", "--attach-dir")),
                 ("a file in place of a directory", ("attach", tcp, "--attach-dir", "/etc/passwd"), USAGE, ("/etc/passwd", "directory"))):
@@ -189,7 +189,7 @@ def _without_modules(suite, alice, leases):
         run("modprobe", "-r", module)
     blocked = pathlib.Path("/etc/modprobe.d/lab.conf")
     blocked.write_text("".join(f"install {module} /bin/false\n" for module in modules), encoding="ascii")
-    attach = lambda road: ("block", "attach", leases[road])
+    attach = lambda transport: ("block", "attach", leases[transport])
     _told(suite, "no nvme-tcp: which modprobe, and what would do", alice, attach("tcp"), OTHER, ("modprobe nvme-tcp", "UDP"))
     _told(suite, "no nbd: which modprobe, and what would do", alice, attach("udp"), OTHER, ("modprobe nbd", "NVMe-oF"))
     _told(suite, "neither: both are told", alice, attach("both"), OTHER, ("modprobe nvme-tcp", "modprobe nbd"))

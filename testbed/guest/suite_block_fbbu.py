@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 """Blocks over UDP: a client in plain Python and `fabricctl` see the same bytes, what is forged, out of bounds or against
-the lease is refused, NVMe-oF and UDP are two roads to one lease that are cut together, and a file system on an attached
+the lease is refused, NVMe-oF and UDP are two transports to one lease that are cut together, and a file system on an attached
 device survives packets that are lost."""
 import contextlib
 import os
@@ -101,7 +101,7 @@ def _ctl(tenant, what, lease, *words, given=b""):
 
 
 def both(suite, node, pools):
-    """One lease, two roads: the same bytes, and one end."""
+    """One lease, two transports: the same bytes, and one end."""
     alice = node.tenant("alice")
     for kind, pool in pools.items():
         secs = TERM_SECS if kind == "device" else 300
@@ -164,7 +164,7 @@ def keepers(suite, node, pools):
         child = keeper.Child(alice, lease)
         suite.equal("SIGTERM: exit status, and the device is gone", (0, 0), (child.end(signal.SIGTERM)[0], size_of(child.device)))
         path = attach()
-        suite.refused("attached: over another road", lambda: alice.ask("block", "attach", lease["lease_id"], "--transport", "nvme-tcp"),
+        suite.refused("attached: over another transport", lambda: alice.ask("block", "attach", lease["lease_id"], "--transport", "nvme-tcp"),
                       OTHER, "AttachedOtherwise")
         sh(f"mkfs.ext4 -q -F -O ^has_journal {path}; mount {path} {place}")
         name.write_bytes(pattern("file", MIB))

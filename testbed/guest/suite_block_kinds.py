@@ -35,7 +35,7 @@ def removable_disk():
 
 
 def blocks(suite, node, pools):
-    """Each kind's blocks, over both roads."""
+    """Each kind's blocks, over both transports."""
     alice = node.tenant("alice")
     for kind, (pool, block_bytes, flags) in pools.items():
         row = row_of(node.operator, pool)
@@ -71,7 +71,7 @@ def opened_direct(node, lease):
 
 
 def read_only(suite, node, pools):
-    """A device that cannot be written: its leases say so unasked, and NVMe-oF is refused with the road that there is."""
+    """A device that cannot be written: its leases say so unasked, and NVMe-oF is refused with the transport that there is."""
     alice, pool = node.tenant("alice"), pools["read-only device"][0]
     for name, how in (("over NVMe-oF", {"pool": pool}), ("--read-only, of a writable one", {"more": ("--read-only",)})):
         suite.refused(f"read-only device: {name}", lambda how=how: alloc(alice, MIB, **how), REFUSED, None, "FBBU")
@@ -88,7 +88,7 @@ def read_only(suite, node, pools):
 
 
 def by_hand(suite, _node, pools):
-    """Why there is no such road: the kernel's target does not open what cannot be written (docs/decisions/0008-nvmet-cut.md)."""
+    """Why there is no such transport: the kernel's target does not open what cannot be written (docs/decisions/0008-nvmet-cut.md)."""
     place = nvmet_tree.ROOT / "subsystems" / "nqn.2014-08.org.example:read-only"
     namespace = place / "namespaces" / "1"
     for made in (place, namespace):

@@ -108,17 +108,17 @@ def after_the_boot(suite):
     node.kill()
     node.start()
     suite.equal("after: the daemon's restart does not change it", now, verifier(node.tenant("alice")))
-    # No farewell, which would end the lease.
+    # No goodbye, which would end the lease.
     node.kill()
     os.sync()
 
 
 def comes_late(suite, node, lease):
-    """The RDMA device is there only after the daemon: so is the lease's road, and nobody has to ask for it."""
+    """The RDMA device is there only after the daemon: so is the lease's transport, and nobody has to ask for it."""
     alice = node.tenant("alice")
-    suite.equal("late: active, and without a road", ("active", None), (lambda it: (it["state"], it.get("binding", {}).get("nvmeof")))(alice.query(lease)))
+    suite.equal("late: active, and without a transport", ("active", None), (lambda it: (it["state"], it.get("binding", {}).get("nvmeof")))(alice.query(lease)))
     sh("rdma link add rxe0 type rxe netdev d0")
-    again = until(lambda: alice.query(lease).get("binding", {}).get("nvmeof"), 60, "the lease's road")
+    again = until(lambda: alice.query(lease).get("binding", {}).get("nvmeof"), 60, "the lease's transport")
     suite.equal("late: the same name", lease["binding"]["nvmeof"]["subnqn"], again["subnqn"])
     suite.check("late: its own line connects", connect({**lease, "binding": {"nvmeof": again}}))
     disconnect(again["subnqn"])

@@ -76,7 +76,7 @@ def adopts_over_udp(suite, node, pools):
 
 
 def adopts_both(suite, node, pools):
-    """One lease over both roads, with I/O over one and bytes that came over the other."""
+    """One lease over both transports, with I/O over one and bytes that came over the other."""
     alice, kept, at = node.tenant("alice"), pattern("kept", 65536), 3 * MIB
     with leased(alice, transport="both", pool=pools["device"]) as lease:
         job = Fio(connect(lease), size="1M").started()
@@ -85,11 +85,11 @@ def adopts_both(suite, node, pools):
         node.kill()
         node.start()
         again = alice.query(lease)
-        same_names(suite, "both roads", lease, again)
+        same_names(suite, "both transports", lease, again)
         with Client(again) as client:
-            suite.equal("both roads: over UDP the bytes of before, with the key of now", kept,
+            suite.equal("both transports: over UDP the bytes of before, with the key of now", kept,
                         client.read(at // client.unit, len(kept) // client.unit))
-        suite.equal("both roads: fio goes on over the other, without an error", (True, 0), (job.running(), job.stop()["error"]))
+        suite.equal("both transports: fio goes on over the other, without an error", (True, 0), (job.running(), job.stop()["error"]))
         disconnect(nqn_of(lease))
 
 

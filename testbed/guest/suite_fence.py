@@ -3,7 +3,7 @@
 """A cut that comes too late fences the arena: nothing new is leased, across a restart too, until a remediation
 has taken down and looked for what was left. Then all of it can be leased again.
 
-The cut is made late on purpose: the node allows it 10 ms, and takes 20 ms for the farewell of an idle client."""
+The cut is made late on purpose: the node allows it 10 ms, and takes 20 ms for the linger of an idle client."""
 from checks import Suite, lab_device
 from fabric import FENCED, Node
 from rdma_client import Client

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-"""One lease, two roads: what is written over RDMA is read over UDP and the other way round, and both roads are cut
+"""One lease, two transports: what is written over RDMA is read over UDP and the other way round, and both transports are cut
 together when the lease ends."""
 import contextlib
 
@@ -25,7 +25,7 @@ def alloc(tenant, peer, secs=300, grace_secs=0):
 
 
 def same_bytes(suite, node, device):
-    """Each road sees what the other wrote."""
+    """Each transport sees what the other wrote."""
     alice = node.tenant("alice")
     with RdmaClient(device) as rdma:
         lease = alloc(alice, rdma.peer)
@@ -45,7 +45,7 @@ def same_bytes(suite, node, device):
 
 
 def rotation(suite, node, device):
-    """A rotation changes the keys of both roads."""
+    """A rotation changes the keys of both transports."""
     alice = node.tenant("alice")
     with RdmaClient(device) as rdma:
         lease = alloc(alice, rdma.peer)
@@ -64,7 +64,7 @@ def rotation(suite, node, device):
 
 
 def ends(suite, node, _device):
-    """Free, expiry and revocation, under a writer on each road that does not stop."""
+    """Free, expiry and revocation, under a writer on each transport that does not stop."""
     bob, operator = node.tenant("bob"), node.operator
     ways = (("free", 300, bob.free), ("revoke", 300, operator.revoke),
             ("expiry", TERM_SECS, lambda lease: bob.wait_until(lease, "expired")))
@@ -83,12 +83,12 @@ def ends(suite, node, _device):
                 suite.on_time(f"{name}, RDMA", lease, rdma)
                 suite.on_time(f"{name}, UDP", lease, udp)
             apart = abs(rdma["last_ok_at_ms"] - udp["last_ok_at_ms"])
-            print(f"   {name}: the last successes of the two roads are {apart:.1f} ms apart", flush=True)
-            suite.check(f"{name}: both roads end together", apart < LATE_LIMIT_MS, f"within {LATE_LIMIT_MS} ms", apart)
+            print(f"   {name}: the last successes of the two transports are {apart:.1f} ms apart", flush=True)
+            suite.check(f"{name}: both transports end together", apart < LATE_LIMIT_MS, f"within {LATE_LIMIT_MS} ms", apart)
 
 
 def grace(suite, node, device):
-    """After a renewal in grace both roads have new keys and the bytes of before."""
+    """After a renewal in grace both transports have new keys and the bytes of before."""
     alice = node.tenant("alice")
     with RdmaClient(device) as rdma:
         lease = alloc(alice, rdma.peer, TERM_SECS, 120)
@@ -111,7 +111,7 @@ def grace(suite, node, device):
 def main():
     """All sections on one node with soft-RoCE."""
     device = lab_device()
-    with Suite("mem over both roads") as suite, Node() as node:
+    with Suite("mem over both transports") as suite, Node() as node:
         for section in (same_bytes, rotation, ends, grace):
             suite.section(section, suite, node, device)
 

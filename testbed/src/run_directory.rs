@@ -5,6 +5,7 @@
 use crate::machine::Files;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How many failed runs are kept.
@@ -24,7 +25,10 @@ impl RunDirectory {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let nonce = format!("{}-{}", since.as_micros(), std::process::id());
+        // Two lanes may begin in the same microsecond.
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let nonce = format!("{}-{}-{run}", since.as_micros(), std::process::id());
         let plain = |c: char| {
             if c.is_ascii_alphanumeric() || "._-".contains(c) {
                 c

@@ -84,14 +84,14 @@ fn read_transports(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     if rest.len() > TRANSPORTS_MAX {
         return Err(tlv.wrong_length("at most 24 bytes".into()));
     }
-    let road = |(at, byte): (usize, &u8)| {
+    let transport = |(at, byte): (usize, &u8)| {
         Transport::from_byte(*byte)
             .ok_or_else(|| tlv.unknown_value(ID_LEN + at, "transport", "0 to 5", byte))
     };
     let transports = rest
         .iter()
         .enumerate()
-        .map(road)
+        .map(transport)
         .collect::<Result<_, _>>()?;
     Ok(InventoryExtension::Transports(resource_id, transports))
 }
@@ -121,9 +121,12 @@ fn encode(extension: &InventoryExtension) -> (u16, Vec<u8>) {
             tag::INVENTORY_CLASSES,
             with_id(resource_id, &[&[*default], &supported[..]].concat()),
         ),
-        InventoryExtension::Transports(id, roads) => {
-            let roads: Vec<u8> = roads.iter().map(|road| *road as u8).collect();
-            (tag::INVENTORY_TRANSPORTS, with_id(id, &roads))
+        InventoryExtension::Transports(id, transports) => {
+            let transports: Vec<u8> = transports
+                .iter()
+                .map(|transport| *transport as u8)
+                .collect();
+            (tag::INVENTORY_TRANSPORTS, with_id(id, &transports))
         }
         InventoryExtension::FencedPart(id, units) => (
             tag::INVENTORY_FENCED_PART,

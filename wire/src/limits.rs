@@ -27,7 +27,7 @@ pub const EXTENSIONS_MAX: usize = 1_024;
 pub const RESOURCE_NAME_BYTES_MAX: usize = 255;
 /// Class bytes of one resource: the sources define four at most.
 pub const CLASSES_MAX: usize = 16;
-/// Roads of one resource: there are six.
+/// Transports of one resource: there are six.
 pub const TRANSPORTS_MAX: usize = 8;
 /// Bytes of a tenant's name, which is also a certificate's common name (at most 64 by X.520).
 pub const TENANT_BYTES_MAX: usize = 64;
@@ -44,7 +44,7 @@ pub const ROTATE_OVERLAP_MS_MAX: u32 = 60_000;
 pub const RDMA_PEERS_MAX: usize = 8;
 /// Bytes of an NVMe Qualified Name (NVM Express base specification 2.0, section 4.5).
 pub const NQN_BYTES_MAX: usize = 223;
-/// Addresses of one NVMe-oF subsystem: more ports than a machine has roads to.
+/// Addresses of one NVMe-oF subsystem: more ports than a machine has transports to.
 pub const NVMEOF_ADDRESSES_MAX: usize = 8;
 /// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
 pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;

@@ -19,7 +19,7 @@ pub struct LeaseAllocRequest {
     pub kv_cache_intent: Option<KvCacheIntent>,
     /// 0x0910, repeatable; kept in order.
     pub affinities: Vec<Affinity>,
-    /// 0x0904: over which road; `Auto` if absent.
+    /// 0x0904: over which transport; `Auto` if absent.
     pub transport: Transport,
     /// 0x0905: the client follows key changes, so renewal rotates the key.
     pub rotate_on_renew: bool,
@@ -32,7 +32,7 @@ pub struct LeaseAllocRequest {
 
 impl LeaseAllocRequest {
     /// A request with nothing but the necessary: any resource of the kind, no grace, no classes, the
-    /// node's best road.
+    /// node's best transport.
     #[must_use]
     pub fn new(resource_type: ResourceType, capacity: u64, lease_secs: u32) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl LeaseAllocRequest {
     }
 }
 
-/// Over which road a lease is used.
+/// Over which transport a lease is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
@@ -68,7 +68,7 @@ pub enum Transport {
     Rdma = 1,
     /// FBMU or FBBU over UDP.
     Udp = 2,
-    /// Both roads over the same bytes, cut together.
+    /// Both transports over the same bytes, cut together.
     Both = 3,
     /// NVMe-oF over TCP (BLOCK).
     NvmeTcp = 4,

@@ -220,7 +220,7 @@ pub enum InventoryExtension {
         /// What may be asked for.
         supported: Vec<u8>,
     },
-    /// 0x0B04: roads over which a lease of this resource can be used.
+    /// 0x0B04: transports over which a lease of this resource can be used.
     Transports(ResourceId, Vec<crate::Transport>),
     /// 0x0B05: how much of it is fenced, where only parts are.
     FencedPart(ResourceId, u64),

@@ -10,7 +10,7 @@ use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{
     BlockClient, ClientOptions, Coordinates, FbbuConfig, FbbuPath, transfer::Operation,
 };
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_lease::{BindingId, BootTime};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
 use super::{BLOCK, BLOCK_BYTES, IN_FLIGHT, Way};
@@ -31,7 +31,7 @@ impl Leased {
             half_sent_max: FbbuConfig::HALF_SENT_MAX,
             write_verifier: 1,
         })?;
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(7),
             generation: Generation(1),
             resource_id: ResourceId(1),
@@ -43,11 +43,11 @@ impl Leased {
             read_only: false,
         };
         let binding = backend
-            .serve(tag, "bench", &file)
+            .serve(binding_id, "bench", &file)
             .map_err(|error| anyhow!("{error:?}"))?;
-        backend.extend(tag, BootTime(u64::MAX))?;
+        backend.extend(binding_id, BootTime(u64::MAX))?;
         let coordinates = Coordinates {
-            lease_id: tag.lease_id,
+            lease_id: binding_id.lease_id,
             dp_key: binding.dp_key.context("a binding without key")?,
             endpoint: backend.local_addr(),
         };

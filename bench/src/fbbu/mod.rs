@@ -5,7 +5,7 @@
 //! - NBD: a server that people use, behind a client of ours that does no more than the protocol asks.
 //!
 //! Both go past the page cache where the file system can do that. On one in memory there is nothing to
-//! go past and no disk to wait for: what is left is the cost of the road.
+//! go past and no disk to wait for: what is left is the cost of the transport.
 
 mod leased;
 mod nbd;
@@ -145,7 +145,7 @@ fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// What is written on one road is read on the other.
+/// What is written on one transport is read on the other.
 fn same_file(leased: &mut Leased, nbd: &mut Nbd) -> anyhow::Result<()> {
     let block = vec![0x3C; BLOCK];
     leased.write(7, &block)?;

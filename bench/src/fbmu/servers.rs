@@ -6,7 +6,7 @@ use anyhow::Context;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{DataKey, FbmuConfig, FbmuPath, Plain, ReplyBuffer};
-use fabricbios_lease::{BindOrder, BootTime, Extent, Placement, Tag};
+use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Placement};
 use fabricbios_wire::{
     Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
     Transport,
@@ -30,13 +30,13 @@ impl Leased {
             arena: Arc::new(Arena::open(&Source::default(), bytes)?),
             ops_per_second: u32::MAX,
         })?;
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(7),
             generation: Generation(1),
             resource_id: ARENA,
         };
         let order = BindOrder::new(
-            tag,
+            binding_id,
             Placement::Stretch(Extent {
                 offset: 0,
                 length: bytes,
@@ -46,12 +46,12 @@ impl Leased {
         let binding = backend
             .bind(&order, &Part::at(order.extent()))
             .map_err(|error| anyhow::anyhow!("{error:?}"))?;
-        backend.extend(tag, BootTime(u64::MAX))?;
+        backend.extend(binding_id, BootTime(u64::MAX))?;
         binding.dp_key.as_ref().context("a binding without key")?;
         Ok(Self {
             backend,
             binding,
-            lease_id: tag.lease_id,
+            lease_id: binding_id.lease_id,
         })
     }
 

@@ -124,7 +124,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
         binding: Binding::default(),
         ..block_lease()
     };
-    let no_road = LeaseInfo {
+    let no_transport = LeaseInfo {
         binding: Binding::default(),
         ..block_lease()
     };
@@ -135,7 +135,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
         (ended(LeasePhase::Revoked), "", 4, "new lease"),
         (ended(LeasePhase::Grace), "", 4, "renew"),
         (ended(LeasePhase::Fenced), "", 5, "fenced"),
-        (no_road, "", 2, "--identity"),
+        (no_transport, "", 2, "--identity"),
         (tcp_only.clone(), " --transport nvme-rdma", 2, "nvme-rdma"),
         (tcp_only.clone(), " --transport udp", 2, "udp"),
         (tcp_only, " --transport both", 2, "nvme-tcp"),
@@ -230,7 +230,7 @@ fn a_lease_that_is_attached_already_is_no_error() {
 }
 
 #[test]
-fn a_lease_that_is_attached_over_another_road_says_over_which_and_how_to_change_it() {
+fn a_lease_that_is_attached_over_another_transport_says_over_which_and_how_to_change_it() {
     let node = saying(Ok(Reply::Lease(block_lease())));
     let dir = node.dir().join("attach");
     fs::create_dir(&dir).unwrap();

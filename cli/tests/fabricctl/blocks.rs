@@ -9,7 +9,7 @@ use std::{
 
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_lease::{BindingId, BootTime};
 use fabricbios_wire::{
     Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
     ResourceType, Transport,
@@ -49,7 +49,7 @@ impl Blocks {
             write_verifier: 1,
         })
         .unwrap();
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LEASE,
             generation: Generation(1),
             resource_id: RESOURCE,
@@ -60,8 +60,8 @@ impl Blocks {
             block_bytes: u32::try_from(BLOCK).unwrap(),
             read_only,
         };
-        let binding = backend.serve(tag, "ann", &file).unwrap();
-        backend.extend(tag, BootTime(u64::MAX)).unwrap();
+        let binding = backend.serve(binding_id, "ann", &file).unwrap();
+        backend.extend(binding_id, BootTime(u64::MAX)).unwrap();
         let info = LeaseInfo {
             resource_type: ResourceType::Block,
             effective: Effective {
@@ -186,7 +186,7 @@ fn a_read_only_lease_is_read_and_not_written() {
 }
 
 #[test]
-fn a_lease_without_that_road_keeps_its_keys() {
+fn a_lease_without_that_transport_keeps_its_keys() {
     let node = saying(Ok(Reply::Lease(block_lease())));
     let (status, object) = fails(&node, &format!("block read {LEASE_TEXT}"));
     assert_eq!(status, 2);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
-use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Linger};
 use fabricbios_wire::{
     Answer, Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
     Transport,
@@ -42,9 +42,11 @@ impl Memory {
     }
 
     pub(crate) fn bind(&self, generation: u32) {
-        let order = BindOrder::new(tag(generation), EXTENT, Transport::Udp);
+        let order = BindOrder::new(binding_id(generation), EXTENT, Transport::Udp);
         let binding = self.backend.bind(&order, &Part::at(EXTENT)).unwrap();
-        self.backend.extend(order.tag, BootTime(u64::MAX)).unwrap();
+        self.backend
+            .extend(order.binding_id, BootTime(u64::MAX))
+            .unwrap();
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
         told.binding = binding;
@@ -52,7 +54,7 @@ impl Memory {
 
     /// Ends access and says `phase` from now on.
     pub(crate) fn end(&self, phase: LeasePhase) {
-        self.backend.revoke(tag(1), Farewell::None).unwrap();
+        self.backend.revoke(binding_id(1), Linger::None).unwrap();
         self.say(phase);
     }
 
@@ -66,7 +68,7 @@ impl Memory {
     /// What cannot be proved clean.
     pub(crate) fn fence(&self) {
         self.end(LeasePhase::Fenced);
-        self.backend.fenced(tag(1));
+        self.backend.fenced(binding_id(1));
     }
 
     pub(crate) fn info(&self) -> LeaseInfo {
@@ -91,8 +93,8 @@ const EXTENT: Extent = Extent {
     length: BYTES,
 };
 
-fn tag(generation: u32) -> Tag {
-    Tag {
+fn binding_id(generation: u32) -> BindingId {
+    BindingId {
         lease_id: LEASE,
         generation: Generation(generation),
         resource_id: RESOURCE,

@@ -8,7 +8,7 @@ use std::{
 use fabricbios_client::{BlockBuilder, BlockLease, Error, MemLease, Node, Transfers};
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
-use fabricbios_lease::{BootTime, Farewell, Tag};
+use fabricbios_lease::{BindingId, BootTime, Linger};
 use fabricbios_wire::{
     Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
     ResourceType, Transport,
@@ -55,8 +55,10 @@ impl Disk {
             read_only: false,
         };
         let backend = self.backend.lock().unwrap();
-        let binding = backend.serve(tag(generation), "ann", &file).unwrap();
-        backend.extend(tag(generation), BootTime(u64::MAX)).unwrap();
+        let binding = backend.serve(binding_id(generation), "ann", &file).unwrap();
+        backend
+            .extend(binding_id(generation), BootTime(u64::MAX))
+            .unwrap();
         let mut told = self.told.lock().unwrap();
         told.generation = Generation(generation);
         told.binding = binding;
@@ -72,7 +74,7 @@ impl Disk {
         self.backend
             .lock()
             .unwrap()
-            .revoke(tag(1), Farewell::None)
+            .revoke(binding_id(1), Linger::None)
             .unwrap();
         let mut told = self.told.lock().unwrap();
         told.phase = LeasePhase::Revoked;
@@ -98,8 +100,8 @@ fn serving(write_verifier: u64) -> FbbuPath {
     FbbuPath::open(&config).unwrap()
 }
 
-fn tag(generation: u32) -> Tag {
-    Tag {
+fn binding_id(generation: u32) -> BindingId {
+    BindingId {
         lease_id: LEASE,
         generation: Generation(generation),
         resource_id: RESOURCE,

@@ -98,7 +98,7 @@ fn nor_does_it_when_the_options_change_in_between() {
 }
 
 #[test]
-fn the_road_is_not_changed_while_a_write_may_still_arrive() {
+fn the_transport_is_not_changed_while_a_write_may_still_arrive() {
     let world = delayed();
     world
         .lease

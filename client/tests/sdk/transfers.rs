@@ -221,7 +221,7 @@ fn a_lease_that_lost_its_key_gets_another() {
 }
 
 #[test]
-fn roads_that_a_lease_has_not_are_refused() {
+fn transports_that_a_lease_has_not_are_refused() {
     let memory = Memory::start();
     let node = memory.node();
     let lease = builder(&node).acquire().unwrap();
@@ -255,7 +255,7 @@ fn queue_pairs_of_the_callers_are_left_alone() {
 }
 
 #[test]
-fn a_lease_over_both_roads_goes_over_udp_where_rdma_does_not_work() {
+fn a_lease_over_both_transports_goes_over_udp_where_rdma_does_not_work() {
     let memory = Memory::start();
     {
         // The node's queue pair is nobody's: also a machine with RDMA cannot connect to it.

@@ -1,6 +1,6 @@
 //! Binding a lease over its paths, and changing its keys.
 
-use fabricbios_lease::{BindError, BindOrder, Farewell, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Linger, StepError};
 use fabricbios_wire::Binding;
 
 use super::{Bindings, Lease, Provider, stranded_unless};
@@ -12,7 +12,7 @@ impl Provider {
     /// # Errors
     /// See [`BindError`]. What this call has made is gone, unless the error is `Stranded`.
     pub fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
-        let id = order.tag.lease_id;
+        let id = order.binding_id.lease_id;
         let Some(lease) = self.leases().find_or_make(id) else {
             return Err(BindError::Cancelled);
         };
@@ -27,7 +27,7 @@ impl Provider {
 
     fn bind_known(&self, order: &BindOrder, lease: &Lease) -> Result<Binding, BindError> {
         let store = self
-            .store(order.tag.resource_id)
+            .store(order.binding_id.resource_id)
             .map_err(BindError::Failed)?;
         let part = store.open(order)?;
         let had_part = std::mem::replace(&mut lease.notes().has_part, true);
@@ -41,8 +41,8 @@ impl Provider {
             return Err(error);
         }
         let gone = match was_open {
-            true => store.release(order.tag, Some(&order.placement), &|| ()),
-            false => store.forget(order.tag, &order.placement),
+            true => store.release(order.binding_id, Some(&order.placement), &|| ()),
+            false => store.forget(order.binding_id, &order.placement),
         };
         lease.notes().has_part = gone.is_err();
         Err(stranded_unless(gone, error))
@@ -96,11 +96,11 @@ impl Provider {
         for at in bindings.into_keys() {
             let path = &self.paths[at].path;
             let cut = path
-                .revoke(order.tag, Farewell::None)
-                .and_then(|revoked| path.verify(order.tag, Some(&revoked)));
+                .revoke(order.binding_id, Linger::None)
+                .and_then(|revoked| path.verify(order.binding_id, Some(&revoked)));
             let gone = cut.and_then(|_proof| match had_bindings {
                 true => Ok(()),
-                false => path.remove(order.tag, &|| ()),
+                false => path.remove(order.binding_id, &|| ()),
             });
             // Every one is tried, whatever comes of the others.
             closed = closed.and(gone);
@@ -114,24 +114,27 @@ impl Provider {
     ///
     /// # Errors
     /// `Refused` and `Failed` leave the old keys as they were.
-    pub fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        let Some(lease) = self.leases().find_or_make(tag.lease_id) else {
+    pub fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Err(BindError::Cancelled);
         };
         let keyed = keyed(&lease.notes().bindings);
         for (nth, &at) in keyed.iter().enumerate() {
             let carrier = &self.paths[at];
-            let rotated = carrier.path.rotate(tag).map_err(|error| match error {
-                BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
-                    BindError::Stranded(why.over(carrier.name))
-                }
-                error if keyed.len() > 1 => with_path(carrier.name, error),
-                error => error,
-            });
+            let rotated = carrier
+                .path
+                .rotate(binding_id)
+                .map_err(|error| match error {
+                    BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
+                        BindError::Stranded(why.over(carrier.name))
+                    }
+                    error if keyed.len() > 1 => with_path(carrier.name, error),
+                    error => error,
+                });
             lease.notes().bindings.insert(at, rotated?);
         }
         match keyed.is_empty() {
-            true => Err(BindError::Refused(no_key("rotate", tag))),
+            true => Err(BindError::Refused(no_key("rotate", binding_id))),
             false => Ok(merged(&lease.notes().bindings)),
         }
     }
@@ -140,8 +143,8 @@ impl Provider {
     ///
     /// # Errors
     /// One of them may still work.
-    pub fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        let Some(lease) = self.leases().find_or_make(tag.lease_id) else {
+    pub fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Ok(Binding::default());
         };
         let mut bindings = lease.notes().bindings.clone();
@@ -149,14 +152,14 @@ impl Provider {
         let mut all = Ok(());
         for &at in keyed.iter().rev() {
             let carrier = &self.paths[at];
-            match carrier.path.retire_key(tag) {
+            match carrier.path.retire_key(binding_id) {
                 Ok(binding) => drop(bindings.insert(at, binding)),
                 Err(error) if keyed.len() == 1 => all = Err(error),
                 Err(error) => all = all.and(Err(error.over(carrier.name))),
             }
         }
         match keyed.is_empty() {
-            true => Err(no_key("retire key", tag)),
+            true => Err(no_key("retire key", binding_id)),
             false => all.map(|()| merged(&bindings)),
         }
     }
@@ -199,6 +202,6 @@ fn with_path(path: &'static str, error: BindError) -> BindError {
     }
 }
 
-fn no_key(step: &'static str, tag: Tag) -> StepError {
-    StepError::new(step, format_args!("{tag}: the lease has no key now"))
+fn no_key(step: &'static str, binding_id: BindingId) -> StepError {
+    StepError::new(step, format_args!("{binding_id}: the lease has no key now"))
 }

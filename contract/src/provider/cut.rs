@@ -1,6 +1,6 @@
 //! Ending access over all paths of a lease.
 
-use fabricbios_lease::{Farewell, Proof, StepError, Tag};
+use fabricbios_lease::{BindingId, Linger, Proof, StepError};
 
 use super::{Carrier, Provider};
 use crate::Revoked;
@@ -8,7 +8,7 @@ use crate::Revoked;
 /// A cut whose first half was done: access has ended wherever that did not fail.
 #[derive(Debug)]
 pub struct Cut {
-    tag: Tag,
+    binding_id: BindingId,
     /// Of each path, by its index.
     revoked: Vec<(usize, Result<Revoked, StepError>)>,
 }
@@ -25,12 +25,12 @@ impl Cut {
 
 impl Provider {
     /// Ends access over every path of the lease, whatever comes of the first. Waits for no binding and for no proof.
-    pub fn revoke(&self, tag: Tag, farewell: Farewell) -> Cut {
-        let paths = self.of(tag.lease_id).rev();
+    pub fn revoke(&self, binding_id: BindingId, linger: Linger) -> Cut {
+        let paths = self.of(binding_id.lease_id).rev();
         Cut {
-            tag,
+            binding_id,
             revoked: paths
-                .map(|(at, it)| (at, it.path.revoke(tag, farewell)))
+                .map(|(at, it)| (at, it.path.revoke(binding_id, linger)))
                 .collect(),
         }
     }
@@ -40,12 +40,15 @@ impl Provider {
     /// # Errors
     /// It is not proved of every path.
     pub fn verify(&self, cut: Cut) -> Result<Proof, StepError> {
-        let Cut { tag, revoked } = cut;
+        let Cut {
+            binding_id,
+            revoked,
+        } = cut;
         let several = revoked.len() > 1;
         let mut all: Result<Proof, StepError> = Ok(Proof::default());
         for (at, revoked) in revoked {
             let Carrier { path, name, .. } = &self.paths[at];
-            let proof = revoked.and_then(|revoked| path.verify(tag, Some(&revoked)));
+            let proof = revoked.and_then(|revoked| path.verify(binding_id, Some(&revoked)));
             let proof = proof.map_err(|error| if several { error.over(name) } else { error });
             all = match (all, proof) {
                 (Ok(before), Ok(proof)) => Ok(before.and(proof)),
@@ -60,23 +63,23 @@ impl Provider {
             [] => Proof::nothing_to_cut("no path leads to it"),
             _ => proof,
         });
-        self.or_fenced(tag, proof)
+        self.or_fenced(binding_id, proof)
     }
 
     /// Both halves.
     ///
     /// # Errors
     /// The end of access is not proved.
-    pub fn cut(&self, tag: Tag, farewell: Farewell) -> Result<Proof, StepError> {
-        self.verify(self.revoke(tag, farewell))
+    pub fn cut(&self, binding_id: BindingId, linger: Linger) -> Result<Proof, StepError> {
+        self.verify(self.revoke(binding_id, linger))
     }
 
     /// The cut of every path that there is, whatever is known of the lease.
-    pub(super) fn cut_by_name(&self, tag: Tag) -> Result<Proof, StepError> {
+    pub(super) fn cut_by_name(&self, binding_id: BindingId) -> Result<Proof, StepError> {
         let paths = self.paths.iter().enumerate().rev();
-        let revoke = |(at, it): (usize, &Carrier)| (at, it.path.revoke(tag, Farewell::None));
+        let revoke = |(at, it): (usize, &Carrier)| (at, it.path.revoke(binding_id, Linger::None));
         self.verify(Cut {
-            tag,
+            binding_id,
             revoked: paths.map(revoke).collect(),
         })
     }

@@ -15,12 +15,12 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Condition, Custody, Placement, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, Custody, Placement, StepError,
 };
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
 pub use cut::Cut;
-pub use reconcile::{Stray, stray_tag};
+pub use reconcile::{Stray, stray_binding_id};
 
 use crate::{DataPath, Store};
 
@@ -128,10 +128,16 @@ impl Provider {
     /// # Errors
     /// There will be no binding, and nothing was left behind.
     pub fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
-        let is_known = self.leases().find(order.tag.lease_id).here().is_some();
+        let is_known = self
+            .leases()
+            .find(order.binding_id.lease_id)
+            .here()
+            .is_some();
         match is_known || order.adopts {
             true => Ok(()),
-            false => self.store(order.tag.resource_id)?.prepare(order, progress),
+            false => self
+                .store(order.binding_id.resource_id)?
+                .prepare(order, progress),
         }
     }
 
@@ -146,24 +152,26 @@ impl Provider {
     ///
     /// # Errors
     /// Nobody may be told of the lease.
-    pub fn confirm(&self, tag: Tag) -> Result<(), StepError> {
-        self.store(tag.resource_id)?.confirm(tag)
+    pub fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
+        self.store(binding_id.resource_id)?.confirm(binding_id)
     }
 
     /// The lease may be used until then. Never blocks.
     ///
     /// # Errors
     /// A path has cut the binding: the lease cannot go on over the others either.
-    pub fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        let extend = |(_, it): (usize, &Carrier)| it.path.extend(tag, deadline);
+    pub fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let extend = |(_, it): (usize, &Carrier)| it.path.extend(binding_id, deadline);
         // Every one is told, whatever the first says.
-        self.of(tag.lease_id).map(extend).fold(Ok(()), Result::and)
+        self.of(binding_id.lease_id)
+            .map(extend)
+            .fold(Ok(()), Result::and)
     }
 
     /// The end of the lease could not be proved. Never blocks.
-    pub fn fenced(&self, tag: Tag) {
-        self.of(tag.lease_id)
-            .for_each(|(_, it)| it.path.fenced(tag));
+    pub fn fenced(&self, binding_id: BindingId) {
+        self.of(binding_id.lease_id)
+            .for_each(|(_, it)| it.path.fenced(binding_id));
     }
 
     /// After the cut: takes away what the paths have left, then gives the part back.
@@ -172,13 +180,15 @@ impl Provider {
     /// The next holder could find something of the lease.
     pub fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         placement: impl Into<Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         let placement = placement.into();
-        let taken = self.unless_released(tag, || self.take_away(tag, Some(&placement), progress));
-        self.or_fenced(tag, taken)
+        let taken = self.unless_released(binding_id, || {
+            self.take_away(binding_id, Some(&placement), progress)
+        });
+        self.or_fenced(binding_id, taken)
     }
 
     /// From now on `tell` is told how each of the stores does, see [`Store::tell_condition`].
@@ -197,17 +207,17 @@ impl Provider {
     pub fn reset(
         &self,
         resource_id: ResourceId,
-        leases: &[(Tag, Placement)],
+        leases: &[(BindingId, Placement)],
     ) -> Result<(), StepError> {
         self.store(resource_id)?;
-        for (tag, placement) in leases {
-            let tag = *tag;
+        for (binding_id, placement) in leases {
+            let binding_id = *binding_id;
             // A late release may be at it: one at a time.
-            let taken = self.unless_released(tag, || {
-                self.cut_by_name(tag)?;
-                self.take_away(tag, Some(placement), &|| ())
+            let taken = self.unless_released(binding_id, || {
+                self.cut_by_name(binding_id)?;
+                self.take_away(binding_id, Some(placement), &|| ())
             });
-            self.or_fenced(tag, taken)?;
+            self.or_fenced(binding_id, taken)?;
         }
         self.remove_strays(resource_id)
     }
@@ -244,39 +254,43 @@ impl Provider {
 
     fn take_away(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        for (_, carrier) in self.of(tag.lease_id).rev() {
-            carrier.path.remove(tag, progress)?;
+        for (_, carrier) in self.of(binding_id.lease_id).rev() {
+            carrier.path.remove(binding_id, progress)?;
         }
-        self.store(tag.resource_id)?
-            .release(tag, placement, progress)
+        self.store(binding_id.resource_id)?
+            .release(binding_id, placement, progress)
     }
 
     /// Does what ends a lease for good, once.
     fn unless_released(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         end: impl FnOnce() -> Result<(), StepError>,
     ) -> Result<(), StepError> {
-        let Some(lease) = self.leases().find_or_make(tag.lease_id) else {
+        let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Ok(());
         };
         let _turn = lease.work();
         // Somebody else may have done it while this one waited.
-        if self.leases().find_or_make(tag.lease_id).is_none() {
+        if self.leases().find_or_make(binding_id.lease_id).is_none() {
             return Ok(());
         }
         end()?;
-        self.leases().release(tag.lease_id);
+        self.leases().release(binding_id.lease_id);
         Ok(())
     }
 
     /// Whoever still asks is told that the end could not be proved.
-    fn or_fenced<T>(&self, tag: Tag, outcome: Result<T, StepError>) -> Result<T, StepError> {
-        outcome.inspect_err(|_| self.fenced(tag))
+    fn or_fenced<T>(
+        &self,
+        binding_id: BindingId,
+        outcome: Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        outcome.inspect_err(|_| self.fenced(binding_id))
     }
 }
 

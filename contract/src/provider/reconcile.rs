@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{BindingId, StepError};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
 use super::Provider;
@@ -63,7 +63,7 @@ impl Provider {
         let mut strays = Vec::new();
         found.retain(|&(resource_id, lease_id)| {
             tracing::warn!(%lease_id, "something is left of a lease that holds nothing any more, or is not on record; taking it away");
-            let cut = self.cut_by_name(stray_tag(resource_id, lease_id));
+            let cut = self.cut_by_name(stray_binding_id(resource_id, lease_id));
             let is_cut = cut.is_ok();
             let why = cut.err();
             strays.extend(why.map(|why| Stray::new(resource_id, lease_id, why, false)));
@@ -83,7 +83,8 @@ impl Provider {
         for &(resource_id, lease_id) in &left {
             let (provider, tell) = (Arc::clone(self), tell.clone());
             thread::spawn(move || {
-                let removed = provider.take_away(stray_tag(resource_id, lease_id), None, &|| ());
+                let removed =
+                    provider.take_away(stray_binding_id(resource_id, lease_id), None, &|| ());
                 // Nobody listens any more when the patience is over.
                 tell.send((resource_id, lease_id, removed)).ok();
             });
@@ -111,9 +112,9 @@ impl Provider {
         let is_stray = |id: &LeaseId| self.leases().find(*id).here().is_none();
         for lease_id in self.everything()?.into_iter().filter(is_stray) {
             if self.resources_of(lease_id)?.contains(&resource_id) {
-                let tag = stray_tag(resource_id, lease_id);
-                self.cut_by_name(tag)?;
-                self.take_away(tag, None, &|| ())?;
+                let binding_id = stray_binding_id(resource_id, lease_id);
+                self.cut_by_name(binding_id)?;
+                self.take_away(binding_id, None, &|| ())?;
             }
         }
         Ok(())
@@ -148,8 +149,8 @@ impl Provider {
 
 /// Newer than whatever it may have had.
 #[must_use]
-pub fn stray_tag(resource_id: ResourceId, lease_id: LeaseId) -> Tag {
-    Tag {
+pub fn stray_binding_id(resource_id: ResourceId, lease_id: LeaseId) -> BindingId {
+    BindingId {
         lease_id,
         generation: Generation(u32::MAX),
         resource_id,

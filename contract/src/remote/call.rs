@@ -1,6 +1,6 @@
 //! What is asked over the socket. Each outcome is that of the method of the same name, as postcard has it.
 
-use fabricbios_lease::{BindOrder, BootTime, Farewell, Placement, StepError, Tag};
+use fabricbios_lease::{BindOrder, BindingId, BootTime, Linger, Placement, StepError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
@@ -14,31 +14,31 @@ pub enum Call {
     /// [`crate::Store::open`]. The outcome is [`Told`].
     Open(BindOrder),
     /// [`crate::Store::forget`].
-    Forget(Tag, Placement),
+    Forget(BindingId, Placement),
     /// [`crate::Store::release`].
-    Release(Tag, Option<Placement>),
+    Release(BindingId, Option<Placement>),
     /// [`crate::Store::tell_condition`], by frames of their own.
     TellCondition,
     /// [`crate::DataPath::bind`].
     Bind(BindOrder, Told),
     /// [`crate::DataPath::extend`].
-    Extend(Tag, BootTime),
+    Extend(BindingId, BootTime),
     /// [`crate::DataPath::fenced`].
-    Fenced(Tag),
+    Fenced(BindingId),
     /// [`crate::DataPath::rotate`].
-    Rotate(Tag),
+    Rotate(BindingId),
     /// [`crate::DataPath::retire_key`].
-    RetireKey(Tag),
+    RetireKey(BindingId),
     /// [`crate::DataPath::revoke`].
-    Revoke(Tag, Farewell),
+    Revoke(BindingId, Linger),
     /// [`crate::DataPath::verify`].
-    Verify(Tag, Option<Revoked>),
+    Verify(BindingId, Option<Revoked>),
     /// [`crate::DataPath::remove`].
-    Remove(Tag),
+    Remove(BindingId),
     /// Of either.
     Leases,
     /// [`crate::Store::confirm`].
-    Confirm(Tag),
+    Confirm(BindingId),
 }
 
 /// A [`crate::Part`] without its descriptor.

@@ -16,8 +16,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Condition, Farewell, Placement, Proof, StepError,
-    Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Proof,
+    StepError,
 };
 use fabricbios_wire::{Binding, LeaseId};
 use serde::de::DeserializeOwned;
@@ -222,43 +222,47 @@ impl DataPath for RemotePath {
     }
 
     /// The end of a process that has a path ends what it gave, or nobody knows: such a lease does not go on.
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        match self.0.call(&Call::Extend(tag, deadline), None, &|| ()) {
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        match self
+            .0
+            .call(&Call::Extend(binding_id, deadline), None, &|| ())
+        {
             Ok((told, _)) => told,
             Err(error) => {
-                tracing::error!(lease = %tag, %error, "a deadline could not be told");
+                tracing::error!(lease = %binding_id, %error, "a deadline could not be told");
                 Err(AlreadyCut)
             }
         }
     }
 
-    fn fenced(&self, tag: Tag) {
-        let told = self.0.call::<()>(&Call::Fenced(tag), None, &|| ());
+    fn fenced(&self, binding_id: BindingId) {
+        let told = self.0.call::<()>(&Call::Fenced(binding_id), None, &|| ());
         if let Err(error) = told {
-            tracing::error!(lease = %tag, %error, "a fence could not be told");
+            tracing::error!(lease = %binding_id, %error, "a fence could not be told");
         }
     }
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.0
-            .make(&Call::Rotate(tag), None)
+            .make(&Call::Rotate(binding_id), None)
             .map(|(binding, _)| binding)
     }
 
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.0.ask(&Call::RetireKey(tag), &|| ())
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        self.0.ask(&Call::RetireKey(binding_id), &|| ())
     }
 
-    fn revoke(&self, tag: Tag, farewell: Farewell) -> Result<Revoked, StepError> {
-        self.0.ask(&Call::Revoke(tag, farewell), &|| ())
+    fn revoke(&self, binding_id: BindingId, linger: Linger) -> Result<Revoked, StepError> {
+        self.0.ask(&Call::Revoke(binding_id, linger), &|| ())
     }
 
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        self.0.ask(&Call::Verify(tag, revoked.cloned()), &|| ())
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.0
+            .ask(&Call::Verify(binding_id, revoked.cloned()), &|| ())
     }
 
-    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.0.ask(&Call::Remove(tag), progress)
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.0.ask(&Call::Remove(binding_id), progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -280,22 +284,23 @@ impl Store for RemoteStore {
         })
     }
 
-    fn confirm(&self, tag: Tag) -> Result<(), StepError> {
-        self.0.ask(&Call::Confirm(tag), &|| ())
+    fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
+        self.0.ask(&Call::Confirm(binding_id), &|| ())
     }
 
-    fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError> {
-        self.0.ask(&Call::Forget(tag, placement.clone()), &|| ())
+    fn forget(&self, binding_id: BindingId, placement: &Placement) -> Result<(), StepError> {
+        self.0
+            .ask(&Call::Forget(binding_id, placement.clone()), &|| ())
     }
 
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         self.0
-            .ask(&Call::Release(tag, placement.cloned()), progress)
+            .ask(&Call::Release(binding_id, placement.cloned()), progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

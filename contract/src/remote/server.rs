@@ -112,19 +112,27 @@ fn path_does(path: &dyn DataPath, asked: Asked) {
             };
             answers.send(Kind::Outcome, &path.bind(&order, &part), None);
         }
-        Call::Extend(tag, deadline) => {
-            answers.send(Kind::Outcome, &path.extend(tag, deadline), None);
+        Call::Extend(binding_id, deadline) => {
+            answers.send(Kind::Outcome, &path.extend(binding_id, deadline), None);
         }
-        Call::Fenced(tag) => answers.send(Kind::Outcome, &path.fenced(tag), None),
-        Call::Rotate(tag) => answers.send(Kind::Outcome, &path.rotate(tag), None),
-        Call::RetireKey(tag) => answers.send(Kind::Outcome, &path.retire_key(tag), None),
-        Call::Revoke(tag, farewell) => {
-            answers.send(Kind::Outcome, &path.revoke(tag, farewell), None);
+        Call::Fenced(binding_id) => answers.send(Kind::Outcome, &path.fenced(binding_id), None),
+        Call::Rotate(binding_id) => answers.send(Kind::Outcome, &path.rotate(binding_id), None),
+        Call::RetireKey(binding_id) => {
+            answers.send(Kind::Outcome, &path.retire_key(binding_id), None);
         }
-        Call::Verify(tag, revoked) => {
-            answers.send(Kind::Outcome, &path.verify(tag, revoked.as_ref()), None);
+        Call::Revoke(binding_id, linger) => {
+            answers.send(Kind::Outcome, &path.revoke(binding_id, linger), None);
         }
-        Call::Remove(tag) => answers.send(Kind::Outcome, &path.remove(tag, &progress), None),
+        Call::Verify(binding_id, revoked) => {
+            answers.send(
+                Kind::Outcome,
+                &path.verify(binding_id, revoked.as_ref()),
+                None,
+            );
+        }
+        Call::Remove(binding_id) => {
+            answers.send(Kind::Outcome, &path.remove(binding_id, &progress), None);
+        }
         Call::Leases => answers.send(Kind::Outcome, &path.leases(), None),
         other => refuse(&answers, &other, "path"),
     }
@@ -159,14 +167,14 @@ fn store_does(store: &dyn Store, asked: Asked) {
                 }
             }
         }
-        Call::Confirm(tag) => answers.send(Kind::Outcome, &store.confirm(tag), None),
-        Call::Forget(tag, placement) => {
-            answers.send(Kind::Outcome, &store.forget(tag, &placement), None);
+        Call::Confirm(binding_id) => answers.send(Kind::Outcome, &store.confirm(binding_id), None),
+        Call::Forget(binding_id, placement) => {
+            answers.send(Kind::Outcome, &store.forget(binding_id, &placement), None);
         }
-        Call::Release(tag, placement) => {
+        Call::Release(binding_id, placement) => {
             answers.send(
                 Kind::Outcome,
-                &store.release(tag, placement.as_ref(), &progress),
+                &store.release(binding_id, placement.as_ref(), &progress),
                 None,
             );
         }

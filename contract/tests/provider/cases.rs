@@ -3,11 +3,11 @@
 
 use std::{cell::Cell, collections::BTreeSet, mem::discriminant, sync::Arc};
 
-use fabricbios_contract::stray_tag;
-use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, StepError};
+use fabricbios_contract::stray_binding_id;
+use fabricbios_lease::{BindError, BindOrder, BootTime, Linger, StepError};
 use fabricbios_wire::{LeaseId, MemTerms, Transport};
 
-use crate::world::{EXTENT, POOL, World, order, tag};
+use crate::world::{EXTENT, POOL, World, binding_id, order};
 
 fn error() -> StepError {
     StepError::new("step", "on purpose")
@@ -32,10 +32,13 @@ fn a_lease_is_bound_over_the_paths_it_asked_for() {
 #[test]
 fn a_life_over_both_paths_leaves_nothing() {
     let world = World::bound();
-    let proof = world.provider.cut(tag(1), Farewell::None).unwrap();
+    let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
     let steps: Vec<&str> = proof.steps().iter().map(|it| &*it.step).collect();
     assert_eq!(steps, ["udp", "rdma"]);
-    world.provider.release(tag(1), EXTENT, &|| ()).unwrap();
+    world
+        .provider
+        .release(binding_id(1), EXTENT, &|| ())
+        .unwrap();
     assert!(world.is_empty());
 }
 
@@ -107,7 +110,7 @@ fn a_later_binding_whose_peer_cannot_be_reached_leaves_both_paths_as_they_were()
         let outcome = world.provider.bind(&order(2, Transport::Both)).unwrap_err();
         assert_eq!(discriminant(&outcome), discriminant(&failure));
         assert_eq!(world.asked(), ["open", "rdma bind"]);
-        world.provider.rotate(tag(2)).unwrap();
+        world.provider.rotate(binding_id(2)).unwrap();
         assert_eq!(world.asked(), ["rdma rotate", "udp rotate"]);
     }
 }
@@ -162,15 +165,15 @@ fn stranded_and_cancelled_stay_what_they_are() {
 #[test]
 fn a_deadline_and_a_fence_are_told_to_the_paths_that_the_lease_has() {
     let world = World::bound();
-    world.provider.extend(tag(1), BootTime(1)).unwrap();
-    world.provider.fenced(tag(1));
+    world.provider.extend(binding_id(1), BootTime(1)).unwrap();
+    world.provider.fenced(binding_id(1));
     let asked = ["rdma extend", "udp extend", "rdma fenced", "udp fenced"];
     assert_eq!(world.asked(), asked);
     let world = World::new();
     world.provider.bind(&order(1, Transport::Udp)).unwrap();
     world.asked();
-    world.provider.extend(tag(1), BootTime(1)).unwrap();
-    world.provider.cut(tag(1), Farewell::None).unwrap();
+    world.provider.extend(binding_id(1), BootTime(1)).unwrap();
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
     assert_eq!(world.asked(), ["udp extend", "udp revoke", "udp verify"]);
 }
 
@@ -187,8 +190,8 @@ fn keys_change_on_the_paths_that_have_one() {
         let world = World::new();
         let bound = world.provider.bind(&order(1, transport)).unwrap();
         world.asked();
-        assert_eq!(world.provider.rotate(tag(1)).unwrap(), bound);
-        assert_eq!(world.provider.retire_key(tag(1)).unwrap(), bound);
+        assert_eq!(world.provider.rotate(binding_id(1)).unwrap(), bound);
+        assert_eq!(world.provider.retire_key(binding_id(1)).unwrap(), bound);
         assert_eq!(world.asked(), asked);
     }
 }
@@ -202,8 +205,8 @@ fn a_queue_pair_that_waits_for_its_client_survives_a_new_udp_key() {
     };
     let bound = world.provider.bind(&waiting).unwrap();
     world.asked();
-    assert_eq!(world.provider.rotate(tag(1)).unwrap(), bound);
-    assert_eq!(world.provider.retire_key(tag(1)).unwrap(), bound);
+    assert_eq!(world.provider.rotate(binding_id(1)).unwrap(), bound);
+    assert_eq!(world.provider.retire_key(binding_id(1)).unwrap(), bound);
     assert_eq!(world.asked(), ["udp rotate", "udp retire"]);
     let waiting = BindOrder {
         transport: Transport::Rdma,
@@ -211,7 +214,7 @@ fn a_queue_pair_that_waits_for_its_client_survives_a_new_udp_key() {
     };
     let world = World::new();
     world.provider.bind(&waiting).unwrap();
-    let refused = world.provider.rotate(tag(1));
+    let refused = world.provider.rotate(binding_id(1));
     assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
 }
 
@@ -219,13 +222,13 @@ fn a_queue_pair_that_waits_for_its_client_survives_a_new_udp_key() {
 fn half_a_rotation_is_something_left_behind() {
     let world = World::bound();
     world.fail("rdma rotate", BindError::Refused(error()));
-    let refused = world.provider.rotate(tag(1));
+    let refused = world.provider.rotate(binding_id(1));
     assert!(matches!(refused, Err(BindError::Refused(_))));
     assert_eq!(world.asked(), ["rdma rotate"]);
 
     let world = World::bound();
     world.fail("udp rotate", BindError::Failed(error()));
-    let stranded = world.provider.rotate(tag(1));
+    let stranded = world.provider.rotate(binding_id(1));
     assert!(matches!(stranded, Err(BindError::Stranded(_))));
 }
 
@@ -234,7 +237,7 @@ fn an_old_key_that_stays_on_either_path_is_not_retired() {
     for step in ["rdma retire", "udp retire"] {
         let world = World::bound();
         world.fail(step, BindError::Failed(error()));
-        assert!(world.provider.retire_key(tag(1)).is_err());
+        assert!(world.provider.retire_key(binding_id(1)).is_err());
         assert_eq!(world.asked(), ["udp retire", "rdma retire"]);
     }
 }
@@ -246,7 +249,7 @@ fn a_cut_cuts_udp_first_and_both_whatever_happens() {
         for path in failing {
             world.fail(&format!("{path} revoke"), BindError::Failed(error()));
         }
-        let cut = world.provider.revoke(tag(1), Farewell::None);
+        let cut = world.provider.revoke(binding_id(1), Linger::None);
         assert_eq!(world.asked(), ["udp revoke", "rdma revoke"]);
         assert!(!cut.is_proved());
         let why = world.provider.verify(cut).unwrap_err().to_string();
@@ -265,8 +268,8 @@ fn a_cut_waits_for_no_binding_that_is_being_made() {
         move || world.provider.bind(&order(2, Transport::Both))
     });
     began.recv().unwrap();
-    world.provider.cut(tag(1), Farewell::None).unwrap();
-    world.provider.retire_key(tag(1)).unwrap();
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
+    world.provider.retire_key(binding_id(1)).unwrap();
     let_on.send(()).unwrap();
     binding.join().unwrap().unwrap();
 }
@@ -274,19 +277,22 @@ fn a_cut_waits_for_no_binding_that_is_being_made() {
 #[test]
 fn a_part_is_given_back_when_both_paths_have_let_go_of_it() {
     let world = World::bound();
-    world.provider.cut(tag(1), Farewell::None).unwrap();
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
     world.asked();
     let calls = Cell::new(0);
     let progress = || calls.set(calls.get() + 1);
-    world.provider.release(tag(1), EXTENT, &progress).unwrap();
+    world
+        .provider
+        .release(binding_id(1), EXTENT, &progress)
+        .unwrap();
     assert_eq!(world.asked(), ["udp remove", "rdma remove", "release"]);
     assert_eq!(calls.get(), 3);
     for (at, step) in ["udp remove", "rdma remove", "release"].iter().enumerate() {
         let world = World::bound();
-        world.provider.cut(tag(1), Farewell::None).unwrap();
+        world.provider.cut(binding_id(1), Linger::None).unwrap();
         world.asked();
         world.fail(step, BindError::Failed(error()));
-        let failed = world.provider.release(tag(1), EXTENT, &|| ());
+        let failed = world.provider.release(binding_id(1), EXTENT, &|| ());
         assert!(failed.is_err());
         let asked = world.asked();
         assert_eq!(asked[at], *step);
@@ -297,10 +303,16 @@ fn a_part_is_given_back_when_both_paths_have_let_go_of_it() {
 #[test]
 fn a_release_that_comes_twice_touches_nothing_the_second_time() {
     let world = World::bound();
-    world.provider.cut(tag(1), Farewell::None).unwrap();
-    world.provider.release(tag(1), EXTENT, &|| ()).unwrap();
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
+    world
+        .provider
+        .release(binding_id(1), EXTENT, &|| ())
+        .unwrap();
     world.asked();
-    world.provider.release(tag(1), EXTENT, &|| ()).unwrap();
+    world
+        .provider
+        .release(binding_id(1), EXTENT, &|| ())
+        .unwrap();
     assert_eq!(world.asked(), Vec::<String>::new());
     // Nor is it bound again.
     let error = world.provider.bind(&order(2, Transport::Udp));
@@ -309,7 +321,7 @@ fn a_release_that_comes_twice_touches_nothing_the_second_time() {
 
 #[test]
 fn a_remediation_takes_both_paths_and_stops_at_what_does_not_verify() {
-    let leases = [(tag(1), EXTENT.into())];
+    let leases = [(binding_id(1), EXTENT.into())];
     let world = World::bound();
     world.provider.reset(POOL, &leases).unwrap();
     assert!(world.is_empty());
@@ -336,7 +348,7 @@ fn only_the_part_of_a_new_lease_is_made_clean() {
     world.fail("prepare", BindError::Failed(error()));
     prepare(&order(2, Transport::Udp)).unwrap();
     let mut adopted = order(1, Transport::Udp);
-    adopted.tag.lease_id = LeaseId(2);
+    adopted.binding_id.lease_id = LeaseId(2);
     assert!(prepare(&adopted).is_err());
     adopted.adopts = true;
     prepare(&adopted).unwrap();
@@ -397,9 +409,9 @@ fn a_stray_that_stays_is_named() {
 fn access_ends_by_the_name_alone() {
     let world = World::new();
     world.put("rdma", LeaseId(5));
-    let its = stray_tag(POOL, LeaseId(5));
+    let its = stray_binding_id(POOL, LeaseId(5));
     assert!(world.rdma.verify(its, None).is_err());
-    world.provider.cut(its, Farewell::None).unwrap();
+    world.provider.cut(its, Linger::None).unwrap();
     world.rdma.verify(its, None).unwrap();
 }
 
@@ -407,7 +419,7 @@ fn access_ends_by_the_name_alone() {
 fn a_lease_of_before_concerns_the_paths_of_its_transport_alone() {
     let world = World::new();
     world.provider.expect(LeaseId(1), Transport::Udp);
-    world.provider.extend(tag(1), BootTime(1)).unwrap();
-    world.provider.cut(tag(1), Farewell::None).unwrap();
+    world.provider.extend(binding_id(1), BootTime(1)).unwrap();
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
     assert_eq!(world.asked(), ["udp extend", "udp revoke", "udp verify"]);
 }

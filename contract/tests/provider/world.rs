@@ -70,30 +70,41 @@ impl Store for FakeStore {
     }
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         self.0.step("open")?;
-        let key = ("part", order.tag.lease_id);
+        let key = ("part", order.binding_id.lease_id);
         self.0.there.lock().unwrap().insert(key, true);
         Ok(Part::at(order.placement.clone()))
     }
-    fn confirm(&self, _: Tag) -> Result<(), StepError> {
+    fn confirm(&self, _: BindingId) -> Result<(), StepError> {
         self.0.proves("confirm")
     }
-    fn forget(&self, tag: Tag, _: &Placement) -> Result<(), StepError> {
+    fn forget(&self, binding_id: BindingId, _: &Placement) -> Result<(), StepError> {
         self.0.proves("forget")?;
-        self.0.there.lock().unwrap().remove(&("part", tag.lease_id));
+        self.0
+            .there
+            .lock()
+            .unwrap()
+            .remove(&("part", binding_id.lease_id));
         Ok(())
     }
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         _: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         progress();
         self.0.proves("release")?;
         for path in ["rdma", "udp"] {
-            assert!(!self.0.has(path, tag.lease_id), "cleaned under {path}");
+            assert!(
+                !self.0.has(path, binding_id.lease_id),
+                "cleaned under {path}"
+            );
         }
-        self.0.there.lock().unwrap().remove(&("part", tag.lease_id));
+        self.0
+            .there
+            .lock()
+            .unwrap()
+            .remove(&("part", binding_id.lease_id));
         Ok(())
     }
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -145,44 +156,47 @@ impl DataPath for FakePath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         assert_eq!(part.placement, order.placement);
         self.does("bind")?;
-        let key = (self.name, order.tag.lease_id);
+        let key = (self.name, order.binding_id.lease_id);
         self.place.there.lock().unwrap().insert(key, true);
         Ok(self.binding(!order.peers().is_empty()))
     }
-    fn extend(&self, _: Tag, _: BootTime) -> Result<(), AlreadyCut> {
+    fn extend(&self, _: BindingId, _: BootTime) -> Result<(), AlreadyCut> {
         self.does("extend").map_err(|_planned| AlreadyCut)
     }
-    fn fenced(&self, _: Tag) {
+    fn fenced(&self, _: BindingId) {
         self.does("fenced").unwrap();
     }
-    fn rotate(&self, _: Tag) -> Result<Binding, BindError> {
+    fn rotate(&self, _: BindingId) -> Result<Binding, BindError> {
         self.does("rotate").map(|()| self.binding(true))
     }
-    fn retire_key(&self, _: Tag) -> Result<Binding, StepError> {
+    fn retire_key(&self, _: BindingId) -> Result<Binding, StepError> {
         self.proves("retire").map(|()| self.binding(true))
     }
-    fn revoke(&self, tag: Tag, _: Farewell) -> Result<Revoked, StepError> {
+    fn revoke(&self, binding_id: BindingId, _: Linger) -> Result<Revoked, StepError> {
         self.proves("revoke")?;
         let mut there = self.place.there.lock().unwrap();
-        if let Some(reached) = there.get_mut(&(self.name, tag.lease_id)) {
+        if let Some(reached) = there.get_mut(&(self.name, binding_id.lease_id)) {
             *reached = false;
         }
         Ok(Revoked::default())
     }
-    fn verify(&self, tag: Tag, _: Option<&Revoked>) -> Result<Proof, StepError> {
+    fn verify(&self, binding_id: BindingId, _: Option<&Revoked>) -> Result<Proof, StepError> {
         self.proves("verify")?;
-        if self.may_be_reached(tag.lease_id) {
+        if self.may_be_reached(binding_id.lease_id) {
             return Err(StepError::new("verify", "it answers"));
         }
         let mut proof = Proof::default();
         proof.add(self.name, Duration::ZERO, "");
         Ok(proof)
     }
-    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
         progress();
         self.proves("remove")?;
-        assert!(!self.may_be_reached(tag.lease_id), "removed under a client");
-        let key = (self.name, tag.lease_id);
+        assert!(
+            !self.may_be_reached(binding_id.lease_id),
+            "removed under a client"
+        );
+        let key = (self.name, binding_id.lease_id);
         self.place.there.lock().unwrap().remove(&key);
         Ok(())
     }
@@ -295,8 +309,8 @@ impl World {
     }
 }
 
-pub(crate) fn tag(generation: u32) -> Tag {
-    Tag {
+pub(crate) fn binding_id(generation: u32) -> BindingId {
+    BindingId {
         lease_id: LeaseId(1),
         generation: Generation(generation),
         resource_id: POOL,
@@ -314,6 +328,6 @@ pub(crate) fn order(generation: u32, transport: Transport) -> BindOrder {
             }],
         }
         .into(),
-        ..BindOrder::new(tag(generation), EXTENT, transport)
+        ..BindOrder::new(binding_id(generation), EXTENT, transport)
     }
 }

@@ -219,7 +219,7 @@ impl Storage {
         if self.log_limit.may_log() {
             let (entry, io) = (&waiting.under_way.entry, waiting.pending.io());
             let errno = Errno::from_raw(result.min(0).saturating_neg());
-            tracing::warn!(lease = %entry.tag, ?io, result, %errno, "the storage failed");
+            tracing::warn!(lease = %entry.binding_id, ?io, result, %errno, "the storage failed");
         }
         Err(StoreFailed)
     }

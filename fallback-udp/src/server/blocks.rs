@@ -189,7 +189,7 @@ impl Content for Blocks {
 mod tests {
     use std::{io::Write, sync::atomic::AtomicU32};
 
-    use fabricbios_lease::Tag;
+    use fabricbios_lease::BindingId;
     use fabricbios_wire::{DpKey, Generation, LeaseId, ResourceId};
 
     use super::*;
@@ -207,13 +207,13 @@ mod tests {
             patience: Duration::from_millis(1),
             ..Blocks::open(&file, 1, Share::new(&Room::new(0), Arc::default())).unwrap()
         };
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(1),
             generation: Generation(1),
             resource_id: ResourceId(1),
         };
         let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
-        Arc::new(Entry::new(tag, keys, blocks, Rate::new(1, 1)))
+        Arc::new(Entry::new(binding_id, keys, blocks, Rate::new(1, 1)))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{BootTime, Tag};
+use fabricbios_lease::{BindingId, BootTime};
 use fabricbios_wire::DataService;
 
 use crate::{AccessState, Keys, Rate, ServedLease, SessionState, Space};
@@ -39,7 +39,7 @@ pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(super) struct Entry<C> {
     /// Lease and generation of the binding.
-    pub(super) tag: Tag,
+    pub(super) binding_id: BindingId,
     keys: RwLock<Keys>,
     state: AtomicU8,
     deadline: AtomicU64,
@@ -50,9 +50,9 @@ pub(super) struct Entry<C> {
 
 impl<C> Entry<C> {
     /// A binding without a deadline: requests get NO_LEASE until [`Entry::extend`] sets one.
-    pub(super) fn new(tag: Tag, keys: Keys, content: C, rate: Rate) -> Self {
+    pub(super) fn new(binding_id: BindingId, keys: Keys, content: C, rate: Rate) -> Self {
         Self {
-            tag,
+            binding_id,
             keys: RwLock::new(keys),
             state: AtomicU8::new(AccessState::Live as u8),
             deadline: AtomicU64::new(0),
@@ -139,13 +139,13 @@ mod tests {
     }
 
     fn entry() -> Entry<()> {
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(1),
             generation: Generation(1),
             resource_id: ResourceId(1),
         };
         let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
-        Entry::new(tag, keys, (), Rate::new(1, 1))
+        Entry::new(binding_id, keys, (), Rate::new(1, 1))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
 
 use fabricbios_contract::{DataPath, Part, Revoked, Volume};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
 use fabricbios_wire::{Binding, LeaseId};
 
@@ -131,11 +131,16 @@ impl FbbuPath {
     ///
     /// # Errors
     /// See [`DataPath::bind`].
-    pub fn serve(&self, tag: Tag, tenant: &str, volume: &Volume) -> Result<Binding, BindError> {
-        let cell = self.path.cell(tag)?;
+    pub fn serve(
+        &self,
+        binding_id: BindingId,
+        tenant: &str,
+        volume: &Volume,
+    ) -> Result<Binding, BindError> {
+        let cell = self.path.cell(binding_id)?;
         let share = Share::new(&self.room, self.tenant(tenant));
         let blocks = Blocks::open(volume, self.write_verifier, share).map_err(BindError::Failed)?;
-        self.path.bind(&cell, tag, blocks)
+        self.path.bind(&cell, binding_id, blocks)
     }
 
     fn tenant(&self, name: &str) -> Arc<AtomicUsize> {
@@ -159,7 +164,7 @@ impl DataPath for FbbuPath {
     /// An older generation of the lease is cut first, and its I/O in flight is waited for.
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let Some(volume) = &part.volume else {
-            let detail = format!("{}: it has no blocks", order.tag);
+            let detail = format!("{}: it has no blocks", order.binding_id);
             return Err(BindError::Refused(StepError::new("open blocks", detail)));
         };
         (self.look.0)(&volume.path).map_err(BindError::Stranded)?;
@@ -169,39 +174,39 @@ impl DataPath for FbbuPath {
             read_only,
             ..volume.clone()
         };
-        self.serve(order.tag, &order.tenant, &volume)
+        self.serve(order.binding_id, &order.tenant, &volume)
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.path.extend(tag, deadline)
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.path.extend(binding_id, deadline)
     }
 
-    fn fenced(&self, tag: Tag) {
-        self.path.fenced(tag);
+    fn fenced(&self, binding_id: BindingId) {
+        self.path.fenced(binding_id);
     }
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.path.add_key(tag)
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        self.path.add_key(binding_id)
     }
 
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.path.drop_old_key(tag)
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        self.path.drop_old_key(binding_id)
     }
 
     /// Never waits for the storage. A write that was given to the storage before may still reach the medium; no bytes
     /// that are read are sent any more.
-    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        self.path.cut(tag).map(Revoked::proved)
+    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
+        self.path.cut(binding_id).map(Revoked::proved)
     }
 
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        self.path.verify(tag, revoked)
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.path.verify(binding_id, revoked)
     }
 
     /// Gives up when no I/O of the lease ends for nine seconds.
-    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
         self.path
-            .give_back(tag, progress, |entry| entry.content.close())
+            .give_back(binding_id, progress, |entry| entry.content.close())
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

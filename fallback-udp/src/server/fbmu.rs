@@ -5,7 +5,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 use fabricbios_arena::Arena;
 use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Extent, Linger, Proof, StepError,
 };
 use fabricbios_wire::{Binding, LeaseId};
 
@@ -106,40 +106,40 @@ impl DataPath for FbmuPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         self.check_extent(part.extent())
             .map_err(BindError::Refused)?;
-        let cell = self.path.cell(order.tag)?;
+        let cell = self.path.cell(order.binding_id)?;
         let bytes = Bytes {
             arena: Arc::clone(&self.arena),
             extent: part.extent(),
         };
-        self.path.bind(&cell, order.tag, bytes)
+        self.path.bind(&cell, order.binding_id, bytes)
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.path.extend(tag, deadline)
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.path.extend(binding_id, deadline)
     }
 
-    fn fenced(&self, tag: Tag) {
-        self.path.fenced(tag);
+    fn fenced(&self, binding_id: BindingId) {
+        self.path.fenced(binding_id);
     }
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.path.add_key(tag)
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        self.path.add_key(binding_id)
     }
 
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.path.drop_old_key(tag)
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        self.path.drop_old_key(binding_id)
     }
 
-    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        self.path.cut(tag).map(Revoked::proved)
+    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
+        self.path.cut(binding_id).map(Revoked::proved)
     }
 
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        self.path.verify(tag, revoked)
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        self.path.verify(binding_id, revoked)
     }
 
-    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.path.give_back(tag, progress, |_| ())
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.path.give_back(binding_id, progress, |_| ())
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

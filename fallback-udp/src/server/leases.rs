@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::Tag;
+use fabricbios_lease::BindingId;
 use fabricbios_wire::LeaseId;
 
 use super::entry::Entry;
@@ -43,10 +43,10 @@ impl<C> Leases<C> {
         shard.get(&lease).cloned()
     }
 
-    /// The binding of a tag, unless the lease has moved on to a newer one.
-    pub(super) fn of(&self, tag: Tag) -> Option<Arc<Entry<C>>> {
-        let entry = self.find(tag.lease_id)?;
-        (entry.tag.generation <= tag.generation).then_some(entry)
+    /// The entry of this binding, unless the lease has moved on to a newer one.
+    pub(super) fn of(&self, binding_id: BindingId) -> Option<Arc<Entry<C>>> {
+        let entry = self.find(binding_id.lease_id)?;
+        (entry.binding_id.generation <= binding_id.generation).then_some(entry)
     }
 
     /// Calls `look` with every binding.
@@ -59,7 +59,7 @@ impl<C> Leases<C> {
 
     /// Serves a binding; it replaces an older one of the lease.
     pub(super) fn serve(&self, entry: Arc<Entry<C>>) {
-        let lease = entry.tag.lease_id;
+        let lease = entry.binding_id.lease_id;
         self.shard(lease).insert(lease, entry);
     }
 
@@ -87,7 +87,7 @@ impl<C> Leases<C> {
 
     /// Removes this binding, but not a newer one of the lease.
     fn forget(&self, entry: &Arc<Entry<C>>) {
-        let lease = entry.tag.lease_id;
+        let lease = entry.binding_id.lease_id;
         let mut shard = self.shard(lease);
         if shard.get(&lease).is_some_and(|it| Arc::ptr_eq(it, entry)) {
             shard.remove(&lease);
@@ -119,8 +119,8 @@ mod tests {
 
     static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(DataKey::new(&DpKey([1; 32]))));
 
-    fn tag(lease: u128, generation: u32) -> Tag {
-        Tag {
+    fn binding_id(lease: u128, generation: u32) -> BindingId {
+        BindingId {
             lease_id: LeaseId(lease),
             generation: Generation(generation),
             resource_id: ResourceId(1),
@@ -128,8 +128,8 @@ mod tests {
     }
 
     fn entry(lease: u128, generation: u32) -> Arc<Entry<()>> {
-        let (tag, rate) = (tag(lease, generation), Rate::new(1, 1));
-        Arc::new(Entry::new(tag, KEYS.clone(), (), rate))
+        let (binding_id, rate) = (binding_id(lease, generation), Rate::new(1, 1));
+        Arc::new(Entry::new(binding_id, KEYS.clone(), (), rate))
     }
 
     fn over(leases: &Leases<()>, lease: u128, at: Duration) {
@@ -167,15 +167,18 @@ mod tests {
         over(&leases, 1, START);
         leases.serve(entry(1, 2));
         leases.forget_old(START + REMEMBERED);
-        assert_eq!(leases.find(LeaseId(1)).unwrap().tag, tag(1, 2));
+        assert_eq!(
+            leases.find(LeaseId(1)).unwrap().binding_id,
+            binding_id(1, 2)
+        );
     }
 
     #[test]
     fn an_order_finds_no_binding_that_is_newer_than_itself() {
         let leases = Leases::default();
         leases.serve(entry(1, 2));
-        assert!(leases.of(tag(1, 1)).is_none());
-        assert!(leases.of(tag(1, 2)).is_some());
-        assert!(leases.of(tag(1, 3)).is_some());
+        assert!(leases.of(binding_id(1, 1)).is_none());
+        assert!(leases.of(binding_id(1, 2)).is_some());
+        assert!(leases.of(binding_id(1, 3)).is_some());
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{mem, net::Ipv4Addr, time::Instant};
 
-use fabricbios_lease::{Proof, StepError, Tag};
+use fabricbios_lease::{BindingId, Proof, StepError};
 use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, LeaseId,
 };
@@ -20,14 +20,18 @@ use crate::{Begin, DataKey, begin};
 
 impl<C: Content> UdpPath<C> {
     /// Ends access, if there is any, and returns the proof. The phase is Cut or Failed after that.
-    pub(super) fn end(&self, state: &mut BindingState<C>, tag: Tag) -> Result<Proof, StepError> {
+    pub(super) fn end(
+        &self,
+        state: &mut BindingState<C>,
+        binding_id: BindingId,
+    ) -> Result<Proof, StepError> {
         match mem::take(&mut state.phase) {
             Phase::Live(entry) | Phase::Failed { entry, .. } => {
                 state.key = None;
-                let ended = self.prove_over(&entry, tag);
+                let ended = self.prove_over(&entry, binding_id);
                 state.phase = match &ended {
                     Ok(proof) => {
-                        state.gate.ended(tag.generation);
+                        state.gate.ended(binding_id.generation);
                         Phase::Cut {
                             proof: proof.clone(),
                             entry,
@@ -48,7 +52,7 @@ impl<C: Content> UdpPath<C> {
         }
     }
 
-    fn prove_over(&self, entry: &Entry<C>, tag: Tag) -> Result<Proof, StepError> {
+    fn prove_over(&self, entry: &Entry<C>, binding_id: BindingId) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let started = Instant::now();
         entry.end();
@@ -62,9 +66,10 @@ impl<C: Content> UdpPath<C> {
         let keys = entry.keys().clone();
         for key in keys.iter() {
             let sent = Instant::now();
-            let answered = self.ask_as_client(tag.lease_id, key);
+            let answered = self.ask_as_client(binding_id.lease_id, key);
             if answered != Answered::Status(DataStatus::NoLease) {
-                let detail = format!("{tag}: PING under its key got {answered:?}, not NO_LEASE");
+                let detail =
+                    format!("{binding_id}: PING under its key got {answered:?}, not NO_LEASE");
                 return Err(StepError::new("prove over", detail));
             }
             let question = format!("{name} PING under its key");
@@ -79,10 +84,13 @@ impl<C: Content> UdpPath<C> {
         let Some(old) = retired else {
             return Ok(());
         };
-        match self.ask_as_client(entry.tag.lease_id, &old) {
+        match self.ask_as_client(entry.binding_id.lease_id, &old) {
             Answered::Unauthenticated => Ok(()),
             answered => {
-                let detail = format!("{}: PING under the old key got {answered:?}", entry.tag);
+                let detail = format!(
+                    "{}: PING under the old key got {answered:?}",
+                    entry.binding_id
+                );
                 Err(StepError::new("prove retired", detail))
             }
         }

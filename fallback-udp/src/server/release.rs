@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{BindingId, StepError};
 
 use super::{
     binding_state::{BindingCell, BindingState, Phase},
@@ -27,14 +27,14 @@ impl<C: Content> UdpPath<C> {
     /// Releases a binding that was cut. `clean` runs once the binding has no I/O in flight.
     pub(super) fn give_back(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         progress: &dyn Fn(),
         clean: impl FnOnce(&Entry<C>),
     ) -> Result<(), StepError> {
-        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
+        let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             // Released before: the bytes may have a new holder. The lease may have been fenced since then because of
             // another path; this second release says that the other path is clean too.
-            if let Some(entry) = self.serving.leases.of(tag) {
+            if let Some(entry) = self.serving.leases.of(binding_id) {
                 entry.set(AccessState::Over);
             }
             return Ok(());
@@ -43,21 +43,21 @@ impl<C: Content> UdpPath<C> {
             .releasing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let begun = cell.lock().begin_release(tag)?;
+        let begun = cell.lock().begin_release(binding_id)?;
         let Step::Clean(entry) = begun else {
             return Ok(());
         };
-        let cleaned = wait_until_quiet(tag, entry.as_deref(), progress);
+        let cleaned = wait_until_quiet(binding_id, entry.as_deref(), progress);
         if let (Ok(()), Some(entry)) = (&cleaned, &entry) {
             clean(entry);
         }
-        self.finish(&cell, tag, entry, cleaned)
+        self.finish(&cell, binding_id, entry, cleaned)
     }
 
     fn finish(
         &self,
         cell: &BindingCell<C>,
-        tag: Tag,
+        binding_id: BindingId,
         entry: Option<Arc<Entry<C>>>,
         cleaned: Result<(), StepError>,
     ) -> Result<(), StepError> {
@@ -74,24 +74,29 @@ impl<C: Content> UdpPath<C> {
         if let Some(entry) = entry {
             self.serving.leases.remember(entry, clock::now());
         }
-        self.custody().release(tag.lease_id);
+        self.custody().release(binding_id.lease_id);
         Ok(())
     }
 }
 
 fn wait_until_quiet<C: Content>(
-    tag: Tag,
+    binding_id: BindingId,
     entry: Option<&Entry<C>>,
     progress: &dyn Fn(),
 ) -> Result<(), StepError> {
     let quiet = entry.map_or(Ok(()), |entry| entry.content.wait_until_quiet(progress));
-    quiet.map_err(|why| StepError::new("release", format_args!("{tag}: {why}")))
+    quiet.map_err(|why| StepError::new("release", format_args!("{binding_id}: {why}")))
 }
 
 impl<C> BindingState<C> {
-    fn begin_release(&mut self, tag: Tag) -> Result<Step<C>, StepError> {
-        let refuse = |why: &str| Err(StepError::new("release", format_args!("{tag}: {why}")));
-        if let Err(moved_on) = self.gate.check_current(tag.generation) {
+    fn begin_release(&mut self, binding_id: BindingId) -> Result<Step<C>, StepError> {
+        let refuse = |why: &str| {
+            Err(StepError::new(
+                "release",
+                format_args!("{binding_id}: {why}"),
+            ))
+        };
+        if let Err(moved_on) = self.gate.check_current(binding_id.generation) {
             return refuse(&moved_on.to_string());
         }
         if self.gate.is_removed() {

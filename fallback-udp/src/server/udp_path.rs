@@ -7,7 +7,9 @@ use std::{
 };
 
 use fabricbios_contract::Revoked;
-use fabricbios_lease::{AlreadyCut, BindError, BootTime, Custody, Lookup, Proof, StepError, Tag};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindingId, BootTime, Custody, Lookup, Proof, StepError,
+};
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits};
 
 use super::{
@@ -46,8 +48,8 @@ impl<C: Content> UdpPath<C> {
     }
 
     /// The cell of a lease, made if the lease has none yet.
-    pub(super) fn cell(&self, tag: Tag) -> Result<Arc<BindingCell<C>>, BindError> {
-        let cell = self.custody().find_or_make(tag.lease_id);
+    pub(super) fn cell(&self, binding_id: BindingId) -> Result<Arc<BindingCell<C>>, BindError> {
+        let cell = self.custody().find_or_make(binding_id.lease_id);
         cell.ok_or(BindError::Cancelled)
     }
 
@@ -58,18 +60,18 @@ impl<C: Content> UdpPath<C> {
         there.map(|(lease, _)| lease).collect()
     }
 
-    /// Serves `content` as the binding of a tag. Before that an older binding is cut and its I/O has ended.
+    /// Serves `content` as this binding. Before that an older binding is cut and its I/O has ended.
     pub(super) fn bind(
         &self,
         cell: &BindingCell<C>,
-        tag: Tag,
+        binding_id: BindingId,
         content: C,
     ) -> Result<Binding, BindError> {
-        let key = fresh_key(tag).map_err(BindError::Failed)?;
-        let mut state = self.ready(cell, tag)?;
+        let key = fresh_key(binding_id).map_err(BindError::Failed)?;
+        let mut state = self.ready(cell, binding_id)?;
         let keys = Keys::new(DataKey::new(&key));
-        let entry = Arc::new(Entry::new(tag, keys, content, self.rate));
-        state.gate.open(tag.generation)?;
+        let entry = Arc::new(Entry::new(binding_id, keys, content, self.rate));
+        state.gate.open(binding_id.generation)?;
         self.serving.leases.serve(Arc::clone(&entry));
         state.key = Some(key);
         state.phase = Phase::Live(entry);
@@ -81,118 +83,134 @@ impl<C: Content> UdpPath<C> {
     fn ready<'a>(
         &self,
         cell: &'a BindingCell<C>,
-        tag: Tag,
+        binding_id: BindingId,
     ) -> Result<MutexGuard<'a, BindingState<C>>, BindError> {
         loop {
             let mut state = cell.lock();
-            if !state.gate.admits(tag.generation) {
+            if !state.gate.admits(binding_id.generation) {
                 return Err(BindError::Cancelled);
             }
-            self.end_older(&mut state, tag)?;
+            self.end_older(&mut state, binding_id)?;
             let Some(older) = state.still_busy() else {
                 return Ok(state);
             };
             drop(state);
             let quiet = older.content.wait_until_quiet(&|| ());
             // The older binding is cut already, so the lease has lost it even if the wait fails.
-            quiet.map_err(|why| failed(tag, &format!("of the older binding {why}")).lost())?;
+            quiet
+                .map_err(|why| failed(binding_id, &format!("of the older binding {why}")).lost())?;
         }
     }
 
     /// If the cell is locked, a bind or a cut is in progress, and its report tells the lease table the result.
-    pub(super) fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        let cell = match self.custody().find(tag.lease_id) {
+    pub(super) fn extend(
+        &self,
+        binding_id: BindingId,
+        deadline: BootTime,
+    ) -> Result<(), AlreadyCut> {
+        let cell = match self.custody().find(binding_id.lease_id) {
             Lookup::Here(cell) => cell,
             Lookup::Released => return Err(AlreadyCut),
             Lookup::Unknown => return Ok(()),
         };
         if cell
             .try_lock()
-            .is_some_and(|state| state.gate.is_over(tag.generation))
+            .is_some_and(|state| state.gate.is_over(binding_id.generation))
         {
             return Err(AlreadyCut);
         }
-        if let Some(entry) = self.serving.leases.of(tag) {
+        if let Some(entry) = self.serving.leases.of(binding_id) {
             entry.extend(deadline);
         }
         Ok(())
     }
 
-    pub(super) fn fenced(&self, tag: Tag) {
-        if let Some(entry) = self.serving.leases.of(tag) {
+    pub(super) fn fenced(&self, binding_id: BindingId) {
+        if let Some(entry) = self.serving.leases.of(binding_id) {
             entry.set(AccessState::Fenced);
         }
     }
 
     /// There is no linger here: a client whose key is cut is answered with NO_LEASE in any case.
-    pub(super) fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
+    pub(super) fn cut(&self, binding_id: BindingId) -> Result<Proof, StepError> {
+        let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
         let mut state = cell.lock();
-        if let Err(moved_on) = state.gate.revoke(tag.generation) {
+        if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
             return Ok(moved_on.into());
         }
-        self.end(&mut state, tag)
+        self.end(&mut state, binding_id)
     }
 
     /// An entry exists only in the memory of this process: without an entry there is no access.
-    pub(super) fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+    pub(super) fn verify(
+        &self,
+        binding_id: BindingId,
+        revoked: Option<&Revoked>,
+    ) -> Result<Proof, StepError> {
         if let Some(revoked) = revoked {
             return Ok(revoked.steps.clone());
         }
-        let Some(cell) = self.custody().find(tag.lease_id).here() else {
+        let Some(cell) = self.custody().find(binding_id.lease_id).here() else {
             return Ok(Proof::nothing_to_cut("no entry of it is here"));
         };
         let state = cell.lock();
         match &state.phase {
             Phase::Live(_) => Err(StepError::new(
                 "verify",
-                format_args!("{tag}: it is not cut"),
+                format_args!("{binding_id}: it is not cut"),
             )),
             Phase::Failed { error, .. } => Err(error.clone()),
             ended => Ok(why_unreachable(ended)),
         }
     }
 
-    pub(super) fn add_key(&self, tag: Tag) -> Result<Binding, BindError> {
-        let cell = self.bound_cell(tag, "rotate").map_err(BindError::Refused)?;
-        let key = fresh_key(tag).map_err(BindError::Failed)?;
+    pub(super) fn add_key(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        let cell = self
+            .bound_cell(binding_id, "rotate")
+            .map_err(BindError::Refused)?;
+        let key = fresh_key(binding_id).map_err(BindError::Failed)?;
         let mut state = cell.lock();
-        let entry = live(&state, tag, "rotate").map_err(BindError::Refused)?;
+        let entry = live(&state, binding_id, "rotate").map_err(BindError::Refused)?;
         let mut keys = entry.keys_alone();
         if keys.has_previous() {
-            let detail = format!("{tag}: the key before the last rotation is not retired yet");
+            let detail =
+                format!("{binding_id}: the key before the last rotation is not retired yet");
             return Err(BindError::Refused(StepError::new("rotate", detail)));
         }
         keys.rotate(DataKey::new(&key));
         drop(keys);
-        state.gate.begin(tag.generation);
+        state.gate.begin(binding_id.generation);
         state.key = Some(key);
         Ok(self.binding(&state))
     }
 
-    pub(super) fn drop_old_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        let cell = self.bound_cell(tag, "retire key")?;
+    pub(super) fn drop_old_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        let cell = self.bound_cell(binding_id, "retire key")?;
         let state = cell.lock();
-        let entry = live(&state, tag, "retire key")?;
+        let entry = live(&state, binding_id, "retire key")?;
         self.prove_retired(entry)?;
         Ok(self.binding(&state))
     }
 
     /// Ends an older binding, if there is one.
-    fn end_older(&self, state: &mut BindingState<C>, tag: Tag) -> Result<(), BindError> {
+    fn end_older(
+        &self,
+        state: &mut BindingState<C>,
+        binding_id: BindingId,
+    ) -> Result<(), BindError> {
         match &state.phase {
             Phase::Empty | Phase::Cut { .. } => Ok(()),
-            Phase::Live(_) if state.gate.generation() == Some(tag.generation) => {
-                Err(failed(tag, "this generation is bound already"))
+            Phase::Live(_) if state.gate.generation() == Some(binding_id.generation) => {
+                Err(failed(binding_id, "this generation is bound already"))
             }
-            Phase::Live(_) => match self.end(state, tag) {
+            Phase::Live(_) => match self.end(state, binding_id) {
                 Ok(_proof) => Ok(()),
                 Err(error) => Err(BindError::Stranded(error)),
             },
             Phase::Failed { error, .. } => Err(BindError::Stranded(error.clone())),
-            Phase::Dirty { error, .. } => Err(failed(tag, &format!("not clean: {error}"))),
+            Phase::Dirty { error, .. } => Err(failed(binding_id, &format!("not clean: {error}"))),
             Phase::Releasing(_) => Err(BindError::Cancelled),
         }
     }
@@ -215,37 +233,41 @@ impl<C: Content> UdpPath<C> {
     }
 
     /// The cell of a lease that is bound here.
-    fn bound_cell(&self, tag: Tag, step: &'static str) -> Result<Arc<BindingCell<C>>, StepError> {
-        match self.custody().find(tag.lease_id) {
+    fn bound_cell(
+        &self,
+        binding_id: BindingId,
+        step: &'static str,
+    ) -> Result<Arc<BindingCell<C>>, StepError> {
+        match self.custody().find(binding_id.lease_id) {
             Lookup::Here(cell) => Ok(cell),
-            Lookup::Released | Lookup::Unknown => Err(not_bound(step, tag)),
+            Lookup::Released | Lookup::Unknown => Err(not_bound(step, binding_id)),
         }
     }
 }
 
-fn fresh_key(tag: Tag) -> Result<DpKey, StepError> {
+fn fresh_key(binding_id: BindingId) -> Result<DpKey, StepError> {
     let mut key = DpKey([0; 32]);
     let filled = getrandom::fill(&mut key.0);
-    filled.map_err(|error| StepError::new("make a key", format_args!("{tag}: {error}")))?;
+    filled.map_err(|error| StepError::new("make a key", format_args!("{binding_id}: {error}")))?;
     Ok(key)
 }
 
 fn live<'a, C>(
     state: &'a BindingState<C>,
-    tag: Tag,
+    binding_id: BindingId,
     step: &'static str,
 ) -> Result<&'a Arc<Entry<C>>, StepError> {
     state
-        .live(tag.generation)
-        .ok_or_else(|| not_bound(step, tag))
+        .live(binding_id.generation)
+        .ok_or_else(|| not_bound(step, binding_id))
 }
 
-fn not_bound(step: &'static str, tag: Tag) -> StepError {
-    StepError::new(step, format_args!("{tag}: not bound here"))
+fn not_bound(step: &'static str, binding_id: BindingId) -> StepError {
+    StepError::new(step, format_args!("{binding_id}: not bound here"))
 }
 
-pub(super) fn failed(tag: Tag, why: &str) -> BindError {
-    BindError::Failed(StepError::new("bind", format_args!("{tag}: {why}")))
+pub(super) fn failed(binding_id: BindingId, why: &str) -> BindError {
+    BindError::Failed(StepError::new("bind", format_args!("{binding_id}: {why}")))
 }
 
 /// The name of a service in logs and errors.

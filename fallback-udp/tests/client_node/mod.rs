@@ -7,7 +7,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{Coordinates, FbmuConfig, FbmuPath};
-use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Placement, Tag};
+use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Linger, Placement};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 
 pub(crate) use proxy::Proxy;
@@ -47,7 +47,7 @@ impl Node {
         let backend = FbmuPath::open(config).unwrap();
         self.address = backend.local_addr();
         let order = BindOrder::new(
-            self.tag(),
+            self.binding_id(),
             Placement::Stretch(Extent {
                 offset: 0,
                 length: self.arena.bytes(),
@@ -55,12 +55,14 @@ impl Node {
             Transport::Udp,
         );
         self.binding = backend.bind(&order, &Part::at(order.extent())).unwrap();
-        backend.extend(self.tag(), BootTime(u64::MAX)).unwrap();
+        backend
+            .extend(self.binding_id(), BootTime(u64::MAX))
+            .unwrap();
         self.backend = Some(backend);
     }
 
-    fn tag(&self) -> Tag {
-        Tag {
+    fn binding_id(&self) -> BindingId {
+        BindingId {
             resource_id: RESOURCE_ID,
             lease_id: LEASE_ID,
             generation: self.generation,
@@ -101,15 +103,17 @@ impl Node {
     }
 
     pub(crate) fn rotate(&self) -> Coordinates {
-        let binding = self.backend().rotate(self.tag()).unwrap();
+        let binding = self.backend().rotate(self.binding_id()).unwrap();
         self.of(&binding)
     }
 
     pub(crate) fn retire(&self) {
-        self.backend().retire_key(self.tag()).unwrap();
+        self.backend().retire_key(self.binding_id()).unwrap();
     }
 
     pub(crate) fn cut(&self) {
-        self.backend().revoke(self.tag(), Farewell::None).unwrap();
+        self.backend()
+            .revoke(self.binding_id(), Linger::None)
+            .unwrap();
     }
 }

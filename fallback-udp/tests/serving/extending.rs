@@ -2,14 +2,14 @@
 
 use fabricbios_arena::ArenaStore;
 use fabricbios_lease::{
-    AlreadyCut, Asked, BootTime, Effect, Farewell, LeaseTable, Now, Order, Policy, Report, Ticket,
+    AlreadyCut, Asked, BootTime, Effect, LeaseTable, Linger, Now, Order, Policy, Report, Ticket,
 };
 use fabricbios_wire::{
     Answer, DataStatus, EndCause, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePhase,
     Reply, Request, ResourceType, Role, Transport,
 };
 
-use crate::fixture::{Fixture, PAGE, RESOURCE, extent, in_a_minute, now, order, tag};
+use crate::fixture::{Fixture, PAGE, RESOURCE, binding_id, extent, in_a_minute, now, order};
 
 /// The table with its orders carried out by the backend at once, as far as they go.
 struct Node {
@@ -70,11 +70,15 @@ impl Node {
     fn carry_out(&self, order: Order) -> Report {
         let backend = &self.fixture.backend;
         match order {
-            Order::Bind(order) => Report::Bind(order.tag, backend.bind(&order)),
-            Order::Extend(tag, until) => Report::Extended(tag, until, backend.extend(tag, until)),
-            Order::Cut(tag, farewell) => Report::Cut(tag, backend.cut(tag, farewell)),
-            Order::Release(tag, extent) => {
-                Report::Release(tag, backend.release(tag, extent, &|| ()))
+            Order::Bind(order) => Report::Bind(order.binding_id, backend.bind(&order)),
+            Order::Extend(binding_id, until) => {
+                Report::Extended(binding_id, until, backend.extend(binding_id, until))
+            }
+            Order::Cut(binding_id, linger) => {
+                Report::Cut(binding_id, backend.cut(binding_id, linger))
+            }
+            Order::Release(binding_id, extent) => {
+                Report::Release(binding_id, backend.release(binding_id, extent, &|| ()))
             }
             other => panic!("{other:?}"),
         }
@@ -105,8 +109,8 @@ fn a_lease_that_the_path_has_cut_is_not_renewed_and_ends() {
     };
     assert!(lease(node.ask(renew.clone())).remaining_ms > 59_000);
 
-    let first = tag(1, 1);
-    node.fixture.backend.cut(first, Farewell::None).unwrap();
+    let first = binding_id(1, 1);
+    node.fixture.backend.cut(first, Linger::None).unwrap();
     node.ahead += 55_000_000_000;
     let refusal = node.ask(renew).unwrap_err();
     assert_eq!(refusal.error, LeaseError::Revoked, "{refusal}");
@@ -123,7 +127,11 @@ fn a_lease_that_the_path_has_cut_is_not_renewed_and_ends() {
 #[test]
 fn only_what_was_cut_refuses() {
     let fixture = Fixture::new();
-    let extend = |generation| fixture.backend.extend(tag(1, generation), in_a_minute());
+    let extend = |generation| {
+        fixture
+            .backend
+            .extend(binding_id(1, generation), in_a_minute())
+    };
     assert_eq!(extend(1), Ok(()), "never bound");
     fixture.lease(1);
     fixture.cut(1);
@@ -131,10 +139,10 @@ fn only_what_was_cut_refuses() {
     assert_eq!(extend(2), Ok(()), "the next binding is not there yet");
     fixture.backend.bind(&order(1, 2)).unwrap();
     assert_eq!(extend(2), Ok(()));
-    fixture.backend.cut(tag(1, 2), Farewell::None).unwrap();
+    fixture.backend.cut(binding_id(1, 2), Linger::None).unwrap();
     fixture
         .backend
-        .release(tag(1, 2), extent(1), &|| ())
+        .release(binding_id(1, 2), extent(1), &|| ())
         .unwrap();
     assert_eq!(extend(3), Err(AlreadyCut), "it was released");
 }

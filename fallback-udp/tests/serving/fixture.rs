@@ -16,7 +16,7 @@ use fabricbios_contract::{
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
-use fabricbios_lease::{BindOrder, BootTime, Extent, Farewell, Tag};
+use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Linger};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
 use nix::time::{ClockId, clock_gettime};
 
@@ -74,7 +74,9 @@ impl Fixture {
     /// A lease that has a minute.
     pub(crate) fn lease(&self, number: u128) -> Binding {
         let binding = self.backend.bind(&order(number, 1)).unwrap();
-        self.backend.extend(tag(number, 1), in_a_minute()).unwrap();
+        self.backend
+            .extend(binding_id(number, 1), in_a_minute())
+            .unwrap();
         binding
     }
 
@@ -91,13 +93,13 @@ impl Fixture {
     }
 
     pub(crate) fn cut(&self, number: u128) -> String {
-        let proof = self.backend.cut(tag(number, 1), Farewell::None);
+        let proof = self.backend.cut(binding_id(number, 1), Linger::None);
         proof.unwrap().to_string()
     }
 
     pub(crate) fn release(&self, number: u128) {
         self.backend
-            .release(tag(number, 1), extent(number), &|| ())
+            .release(binding_id(number, 1), extent(number), &|| ())
             .unwrap();
     }
 
@@ -118,8 +120,8 @@ pub(crate) fn config(arena: Arc<Arena>) -> FbmuConfig {
     }
 }
 
-pub(crate) fn tag(number: u128, generation: u32) -> Tag {
-    Tag {
+pub(crate) fn binding_id(number: u128, generation: u32) -> BindingId {
+    BindingId {
         lease_id: LeaseId(number),
         generation: Generation(generation),
         resource_id: RESOURCE,
@@ -135,7 +137,11 @@ pub(crate) fn extent(number: u128) -> Extent {
 }
 
 pub(crate) fn order(number: u128, generation: u32) -> BindOrder {
-    BindOrder::new(tag(number, generation), extent(number), Transport::Udp)
+    BindOrder::new(
+        binding_id(number, generation),
+        extent(number),
+        Transport::Udp,
+    )
 }
 
 pub(crate) fn now() -> BootTime {

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use fabricbios_contract::DataPath as _;
-use fabricbios_lease::{BindError, BootTime, Extent, Farewell, Placement};
+use fabricbios_lease::{BindError, BootTime, Extent, Linger, Placement};
 use fabricbios_wire::{DataStatus, ResourceId, Transport};
 
 use crate::{
     client::{NO_LEASE, OK, is_unauthenticated},
-    fixture::{ARENA, Fixture, PAGE, RESOURCE, extent, in_a_minute, now, order, tag},
+    fixture::{ARENA, Fixture, PAGE, RESOURCE, binding_id, extent, in_a_minute, now, order},
 };
 
 #[test]
@@ -53,7 +53,10 @@ fn nothing_is_served_before_the_first_deadline_is_told() {
     let client = fixture.client(1, &binding);
     let got = client.ping();
     assert_eq!((got.status, got.authentic), (NO_LEASE, true));
-    fixture.backend.extend(tag(1, 1), in_a_minute()).unwrap();
+    fixture
+        .backend
+        .extend(binding_id(1, 1), in_a_minute())
+        .unwrap();
     assert_eq!(client.ping().status, OK);
 }
 
@@ -63,7 +66,7 @@ fn the_deadline_ends_a_lease_without_anybodys_order_and_a_renewal_prolongs_it() 
     let mut client = fixture.leased(1);
     fixture
         .backend
-        .extend(tag(1, 1), now() + Duration::from_millis(50))
+        .extend(binding_id(1, 1), now() + Duration::from_millis(50))
         .unwrap();
     let mut written = 0;
     while client.write(0, &[written; 64]) == OK {
@@ -72,7 +75,10 @@ fn the_deadline_ends_a_lease_without_anybodys_order_and_a_renewal_prolongs_it() 
     let after = fixture.bytes(1);
     assert_eq!(client.write(0, &[0xEE; 64]), NO_LEASE);
     assert_eq!(fixture.bytes(1), after);
-    fixture.backend.extend(tag(1, 1), in_a_minute()).unwrap();
+    fixture
+        .backend
+        .extend(binding_id(1, 1), in_a_minute())
+        .unwrap();
     assert_eq!(client.write(0, &[0xEE; 64]), OK);
 }
 
@@ -81,15 +87,18 @@ fn an_older_orders_deadline_does_not_reach_a_newer_binding() {
     let fixture = Fixture::new();
     fixture.lease(1);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
-    fixture.backend.extend(tag(1, 1), in_a_minute()).unwrap();
+    fixture
+        .backend
+        .extend(binding_id(1, 1), in_a_minute())
+        .unwrap();
     let client = fixture.client(1, &binding);
     assert_eq!(client.ping().status, NO_LEASE);
     fixture
         .backend
-        .extend(tag(1, 2), BootTime(u64::MAX))
+        .extend(binding_id(1, 2), BootTime(u64::MAX))
         .unwrap();
     assert_eq!(client.ping().status, OK);
-    fixture.backend.fenced(tag(1, 1));
+    fixture.backend.fenced(binding_id(1, 1));
     assert_eq!(client.ping().status, OK);
 }
 
@@ -134,12 +143,15 @@ fn a_second_release_touches_no_bytes() {
     let mut next = order(9, 1);
     next.placement = extent(1).into();
     let binding = fixture.backend.bind(&next).unwrap();
-    fixture.backend.extend(tag(9, 1), in_a_minute()).unwrap();
+    fixture
+        .backend
+        .extend(binding_id(9, 1), in_a_minute())
+        .unwrap();
     let mut client = fixture.client(9, &binding);
     client.hello();
     assert_eq!(client.write(0, b"next tenant"), OK);
     fixture.release(1);
-    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
+    fixture.udp.remove(binding_id(1, 1), &|| ()).unwrap();
     assert_eq!(client.read(0, 11), (OK, b"next tenant".to_vec()));
     assert!(matches!(
         fixture.backend.bind(&order(1, 2)),
@@ -148,16 +160,16 @@ fn a_second_release_touches_no_bytes() {
 }
 
 #[test]
-fn retiring_leaves_the_scrub_to_the_other_road() {
+fn retiring_leaves_the_scrub_to_the_other_transport() {
     let fixture = Fixture::new();
     let mut client = fixture.leased(1);
     assert_eq!(client.write(0, b"left"), OK);
     assert!(
-        fixture.udp.remove(tag(1, 1), &|| ()).is_err(),
+        fixture.udp.remove(binding_id(1, 1), &|| ()).is_err(),
         "not cut yet"
     );
     fixture.cut(1);
-    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
+    fixture.udp.remove(binding_id(1, 1), &|| ()).unwrap();
     assert_eq!(&fixture.bytes(1)[..4], b"left");
     assert_eq!(client.ping().status, NO_LEASE);
 }
@@ -168,7 +180,7 @@ fn a_release_says_that_it_moves_and_refuses_what_is_not_cut() {
     fixture.lease(1);
     let calls = std::cell::Cell::new(0);
     let count = || calls.set(calls.get() + 1);
-    let release = |extent| fixture.backend.release(tag(1, 1), extent, &count);
+    let release = |extent| fixture.backend.release(binding_id(1, 1), extent, &count);
     assert!(release(extent(1)).is_err(), "it is in use");
     fixture.cut(1);
     assert!(release(extent(2)).is_err(), "other bytes");
@@ -186,7 +198,7 @@ fn a_release_says_that_it_moves_and_refuses_what_is_not_cut() {
 #[test]
 fn nothing_opens_after_a_cut_of_the_same_generation() {
     let fixture = Fixture::new();
-    fixture.backend.cut(tag(1, 2), Farewell::None).unwrap();
+    fixture.backend.cut(binding_id(1, 2), Linger::None).unwrap();
     for generation in [1, 2] {
         let bound = fixture.backend.bind(&order(1, generation));
         assert!(matches!(bound, Err(BindError::Cancelled)), "{bound:?}");
@@ -199,17 +211,20 @@ fn an_older_order_never_touches_a_newer_binding() {
     let fixture = Fixture::new();
     fixture.lease(1);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
-    fixture.backend.extend(tag(1, 2), in_a_minute()).unwrap();
+    fixture
+        .backend
+        .extend(binding_id(1, 2), in_a_minute())
+        .unwrap();
     let bind_late = || fixture.backend.bind(&order(1, 1));
     assert!(matches!(bind_late(), Err(BindError::Cancelled)));
     assert!(fixture.cut(1).contains("moved on"));
-    let release = fixture.backend.release(tag(1, 1), extent(1), &|| ());
+    let release = fixture.backend.release(binding_id(1, 1), extent(1), &|| ());
     assert!(release.is_err());
-    assert!(fixture.backend.rotate(tag(1, 1)).is_err());
+    assert!(fixture.backend.rotate(binding_id(1, 1)).is_err());
     assert!(matches!(bind_late(), Err(BindError::Cancelled)));
     assert_eq!(fixture.client(1, &binding).ping().status, OK);
-    fixture.backend.cut(tag(1, 2), Farewell::None).unwrap();
-    let release = fixture.backend.release(tag(1, 1), extent(1), &|| ());
+    fixture.backend.cut(binding_id(1, 2), Linger::None).unwrap();
+    let release = fixture.backend.release(binding_id(1, 1), extent(1), &|| ());
     assert!(release.is_err(), "the newer one's to release");
 }
 
@@ -219,7 +234,10 @@ fn a_new_binding_has_a_new_key_and_no_sessions_and_keeps_the_bytes() {
     let mut client = fixture.leased(1);
     assert_eq!(client.write(0, b"stays"), OK);
     let binding = fixture.backend.bind(&order(1, 2)).unwrap();
-    fixture.backend.extend(tag(1, 2), in_a_minute()).unwrap();
+    fixture
+        .backend
+        .extend(binding_id(1, 2), in_a_minute())
+        .unwrap();
     assert!(is_unauthenticated(&client.ping()), "the old key is dead");
     client.set_key(&binding);
     assert_eq!(client.read(0, 5).0, DataStatus::TooOld as u8);
@@ -247,8 +265,8 @@ fn orders_that_make_no_sense_are_refused() {
     for order in [overlapping, foreign, outside] {
         assert!(fixture.backend.bind(&order).is_err(), "{order:?}");
     }
-    assert!(fixture.backend.rotate(tag(5, 1)).is_err());
-    assert!(fixture.backend.retire_key(tag(5, 1)).is_err());
+    assert!(fixture.backend.rotate(binding_id(5, 1)).is_err());
+    assert!(fixture.backend.retire_key(binding_id(5, 1)).is_err());
 }
 
 #[test]
@@ -256,14 +274,14 @@ fn a_lease_whose_end_was_not_proved_says_so_until_it_is_remedied() {
     let fixture = Fixture::new();
     let mut client = fixture.leased(1);
     assert_eq!(client.write(0, b"left"), OK);
-    fixture.backend.fenced(tag(1, 1));
+    fixture.backend.fenced(binding_id(1, 1));
     let got = client.ping();
     assert_eq!(
         (got.status, got.authentic),
         (DataStatus::Fenced as u8, true)
     );
     assert_eq!(client.write(0, b"more"), DataStatus::Fenced as u8);
-    let leases = [(tag(1, 1), extent(1).into())];
+    let leases = [(binding_id(1, 1), extent(1).into())];
     assert!(fixture.backend.reset(ResourceId(8), &leases).is_err());
     fixture.backend.reset(RESOURCE, &leases).unwrap();
     assert!(fixture.bytes(1).iter().all(|byte| *byte == 0));
@@ -271,15 +289,15 @@ fn a_lease_whose_end_was_not_proved_says_so_until_it_is_remedied() {
 }
 
 #[test]
-fn a_fence_that_another_road_caused_is_told_until_that_is_remedied() {
+fn a_fence_that_another_transport_caused_is_told_until_that_is_remedied() {
     let fixture = Fixture::new();
     let client = fixture.leased(1);
     fixture.cut(1);
-    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
-    fixture.backend.fenced(tag(1, 1));
+    fixture.udp.remove(binding_id(1, 1), &|| ()).unwrap();
+    fixture.backend.fenced(binding_id(1, 1));
     assert_eq!(client.ping().status, DataStatus::Fenced as u8);
     fixture.cut(1);
-    fixture.udp.remove(tag(1, 1), &|| ()).unwrap();
+    fixture.udp.remove(binding_id(1, 1), &|| ()).unwrap();
     assert_eq!(client.ping().status, NO_LEASE);
 }
 

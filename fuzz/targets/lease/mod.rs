@@ -1,4 +1,4 @@
-//! A lease as an engine of the UDP road is shown it.
+//! A lease as an engine of the UDP transport is shown it.
 
 use std::{cell::RefCell, time::Duration};
 

@@ -8,8 +8,8 @@ use fabricbios_wire::{
 
 use super::*;
 use crate::{
-    Asked, BootTime, Effect, FenceScope, Layout, Offer, Outlives, Policy, Proof, Report, Ticket,
-    room::Need,
+    AllocationMode, Asked, BootTime, Durability, Effect, FenceScope, Offer, Policy, Proof, Report,
+    Ticket, room::Need,
 };
 
 const PAGE: u64 = 4096;
@@ -42,9 +42,9 @@ impl Node {
                 capacity: 4 * PAGE,
                 align: PAGE,
                 transports: vec![Transport::Udp],
-                outlives: Outlives::Process,
+                durability: Durability::Process,
                 fence_scope: FenceScope::Whole,
-                layout: Layout::Stretches,
+                allocation_mode: AllocationMode::Stretches,
                 read_only: false,
             };
             table.offer(ResourceType::Mem, offer);
@@ -124,10 +124,10 @@ impl Node {
 
 fn carried_out(order: Order) -> Option<Report> {
     Some(match order {
-        Order::Bind(order) => Report::Bind(order.tag, Ok(Binding::default())),
-        Order::Extend(tag, deadline) => Report::Extended(tag, deadline, Ok(())),
-        Order::Cut(tag, _) => Report::Cut(tag, Ok(Proof::default())),
-        Order::Release(tag, _) => Report::Release(tag, Ok(())),
+        Order::Bind(order) => Report::Bind(order.binding_id, Ok(Binding::default())),
+        Order::Extend(binding_id, deadline) => Report::Extended(binding_id, deadline, Ok(())),
+        Order::Cut(binding_id, _) => Report::Cut(binding_id, Ok(Proof::default())),
+        Order::Release(binding_id, _) => Report::Release(binding_id, Ok(())),
         _ => return None,
     })
 }
@@ -205,7 +205,7 @@ fn an_order_for_an_older_binding_is_not_given_and_the_newest_is_cut() {
     let freed = node.ask(Request::LeaseFree(LeaseId(1)));
     assert_eq!(freed.unwrap_err().error, LeaseError::Fenced);
     let cut = |order: &Order| match order {
-        Order::Cut(tag, _) => Some(tag.generation),
+        Order::Cut(binding_id, _) => Some(binding_id.generation),
         _ => None,
     };
     let cut: Vec<_> = node.orders.iter().filter_map(cut).collect();

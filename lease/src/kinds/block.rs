@@ -8,11 +8,11 @@ use super::Rules;
 
 /// The kernel's target refuses to enable a namespace on a device that cannot be written, and has no
 /// switch that makes a writable one read-only.
-const READ_ONLY_ROAD: &str = "a read-only lease goes over FBBU alone, ask for `--transport udp`: the \
+const READ_ONLY_TRANSPORT: &str = "a read-only lease goes over FBBU alone, ask for `--transport udp`: the \
      kernel's NVMe target does not open a read-only device and cannot protect a writable one";
 
 const NO_HOST: &str = "a host NQN, a host identifier and mutual authentication belong to NVMe-oF: leave \
-     them out, or ask for a road that is NVMe-oF";
+     them out, or ask for a transport that is NVMe-oF";
 
 impl Rules for BlockTerms {
     fn foreign_to(&self, kind: ResourceType) -> String {
@@ -38,7 +38,7 @@ impl Rules for BlockTerms {
             Transport::NvmeTcp | Transport::NvmeRdma | Transport::Both
         );
         if nvmeof && (read_only || self.read_only) {
-            Some(READ_ONLY_ROAD)
+            Some(READ_ONLY_TRANSPORT)
         } else if !nvmeof && self.names_host() {
             Some(NO_HOST)
         } else {

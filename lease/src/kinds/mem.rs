@@ -14,7 +14,7 @@ const NO_PEERS: &str = "a queue pair was given, and it takes none";
 impl Rules for MemTerms {
     fn foreign_to(&self, kind: ResourceType) -> String {
         format!(
-            "a lease of {kind} takes no queue pair of the client, whatever the road: leave it out"
+            "a lease of {kind} takes no queue pair of the client, whatever the transport: leave it out"
         )
     }
 

@@ -73,17 +73,20 @@ fn of_one_that_was_revoked() {
 #[test]
 fn of_one_that_is_fenced() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    world.free(tag.lease_id);
+    let binding_id = world.granted(1, 10, 0);
+    world.free(binding_id.lease_id);
     let cut = world.cut_order();
     world.report(Report::Cut(cut, Err(failed("destroy"))));
-    let freed = world.free(tag.lease_id);
+    let freed = world.free(binding_id.lease_id);
     assert_eq!(world.refusal(freed).error, LeaseError::Fenced);
     assert_eq!(
-        refused_as(&mut world, tag.lease_id),
+        refused_as(&mut world, binding_id.lease_id),
         [LeaseError::Fenced; 3]
     );
-    assert_eq!(revoked(&mut world, tag.lease_id), RevokeOutcome::Fenced);
+    assert_eq!(
+        revoked(&mut world, binding_id.lease_id),
+        RevokeOutcome::Fenced
+    );
 }
 
 #[test]

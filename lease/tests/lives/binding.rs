@@ -20,7 +20,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
     );
     assert_eq!(order.peers(), [peer()]);
     world.pass_ms(700);
-    world.report(Report::Bind(order.tag, Ok(binding(7))));
+    world.report(Report::Bind(order.binding_id, Ok(binding(7))));
     let info = world.lease(ticket);
     assert_eq!(info.remaining_ms, 10_000, "the term starts with the grant");
     assert_eq!(info.binding.rdma.as_ref().unwrap().rkey, Some(7));
@@ -32,9 +32,9 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
 fn a_bind_that_leaves_nothing_behind_refuses_and_forgets() {
     let mut world = World::new();
     let ticket = world.ask(alloc(PAGE, 10, 0));
-    let tag = world.bind_order().tag;
+    let binding_id = world.bind_order().binding_id;
     let error = BindError::Refused(failed("modify_qp RTR"));
-    world.report(Report::Bind(tag, Err(error)));
+    world.report(Report::Bind(binding_id, Err(error)));
     assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
     assert!(world.refusal(ticket).message.contains("modify_qp RTR"));
     assert_eq!((world.available(), world.table.records()), (16 * PAGE, 0));
@@ -44,17 +44,17 @@ fn a_bind_that_leaves_nothing_behind_refuses_and_forgets() {
 #[test]
 fn a_second_bind_re_arms_and_what_was_bound_goes_on_until_then() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    let before = world.query(tag.lease_id);
-    let ticket = world.rebind(tag.lease_id);
+    let binding_id = world.granted(1, 10, 0);
+    let before = world.query(binding_id.lease_id);
+    let ticket = world.rebind(binding_id.lease_id);
     let order = world.bind_order();
-    assert_eq!(order.tag.generation, tag.generation.next());
-    assert_eq!(world.query(tag.lease_id), before);
-    let busy = world.rebind(tag.lease_id);
+    assert_eq!(order.binding_id.generation, binding_id.generation.next());
+    assert_eq!(world.query(binding_id.lease_id), before);
+    let busy = world.rebind(binding_id.lease_id);
     assert_eq!(world.refusal(busy).error, LeaseError::ResourceBusy);
-    world.report(Report::Bind(order.tag, Ok(binding(9))));
-    assert_eq!(world.lease(ticket).generation, order.tag.generation);
-    let after = world.query(tag.lease_id);
+    world.report(Report::Bind(order.binding_id, Ok(binding(9))));
+    assert_eq!(world.lease(ticket).generation, order.binding_id.generation);
+    let after = world.query(binding_id.lease_id);
     assert_eq!(after.binding.rdma.unwrap().rkey, Some(9));
 }
 
@@ -66,25 +66,25 @@ fn a_second_bind_that_fails_leaves_what_was_bound_as_it_was() {
         BindError::Cancelled,
     ] {
         let mut world = World::new();
-        let tag = world.granted(1, 10, 5);
-        let before = world.query(tag.lease_id);
+        let binding_id = world.granted(1, 10, 5);
+        let before = world.query(binding_id.lease_id);
         let elsewhere = RdmaPeer { qpn: 99, ..peer() };
         let ticket = world.ask(Request::LeaseBind {
-            lease_id: tag.lease_id,
+            lease_id: binding_id.lease_id,
             peers: vec![elsewhere],
         });
         let order = world.bind_order();
         assert_eq!(order.peers(), [elsewhere]);
-        world.report(Report::Bind(order.tag, Err(error)));
+        world.report(Report::Bind(order.binding_id, Err(error)));
         let refusal = world.refusal(ticket);
         assert!(refusal.message.contains("goes on"), "{refusal:?}");
-        assert_eq!(world.query(tag.lease_id), before);
+        assert_eq!(world.query(binding_id.lease_id), before);
         assert_eq!(world.orders, [], "nothing is cut");
         world.pass_ms(10_000);
         let cut = world.cut_order();
-        assert_eq!(cut, order.tag, "the deadline is where it was");
+        assert_eq!(cut, order.binding_id, "the deadline is where it was");
         world.cut_ok(cut);
-        world.renew(tag.lease_id);
+        world.renew(binding_id.lease_id);
         assert_eq!(
             world.bind_order().peers(),
             [peer()],
@@ -96,39 +96,43 @@ fn a_second_bind_that_fails_leaves_what_was_bound_as_it_was() {
 #[test]
 fn a_second_bind_that_fails_when_what_was_before_is_cut_leaves_the_lease_without_access() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    let ticket = world.rebind(tag.lease_id);
+    let binding_id = world.granted(1, 10, 0);
+    let ticket = world.rebind(binding_id.lease_id);
     let order = world.bind_order();
     let lost = BindError::Lost(failed("bind_mw"));
-    world.report(Report::Bind(order.tag, Err(lost)));
+    world.report(Report::Bind(order.binding_id, Err(lost)));
     let refusal = world.refusal(ticket);
     assert!(
         refusal.message.contains("without a key: LEASE_BIND"),
         "{refusal:?}"
     );
-    let info = world.query(tag.lease_id);
+    let info = world.query(binding_id.lease_id);
     assert_eq!(
         (info.phase, info.binding, info.generation),
-        (LeasePhase::Active, Binding::default(), order.tag.generation)
+        (
+            LeasePhase::Active,
+            Binding::default(),
+            order.binding_id.generation
+        )
     );
-    world.rebind(tag.lease_id);
+    world.rebind(binding_id.lease_id);
     let order = world.bind_order();
-    world.report(Report::Bind(order.tag, Ok(binding(9))));
-    assert_eq!(world.query(tag.lease_id).generation, Generation(3));
+    world.report(Report::Bind(order.binding_id, Ok(binding(9))));
+    assert_eq!(world.query(binding_id.lease_id).generation, Generation(3));
 }
 
 /// A key before, whose overlap ends while another binding is being connected.
-fn overlap_ends_while_binding() -> (World, Tag) {
+fn overlap_ends_while_binding() -> (World, BindingId) {
     let mut world = World::new();
-    let tag = world.granted(1, 100, 0);
-    world.rotate(tag.lease_id, 500);
+    let binding_id = world.granted(1, 100, 0);
+    world.rotate(binding_id.lease_id, 500);
     world.orders.clear();
-    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
-    world.rebind(tag.lease_id);
-    let bind = world.bind_order().tag;
+    world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
+    world.rebind(binding_id.lease_id);
+    let bind = world.bind_order().binding_id;
     let previous = |world: &mut World| {
         world
-            .query(tag.lease_id)
+            .query(binding_id.lease_id)
             .binding
             .rdma
             .expect("bound")
@@ -175,18 +179,21 @@ fn a_key_before_dies_with_its_binding_and_the_order_to_end_it_ends_no_other_key(
 #[test]
 fn what_is_bound_while_a_key_is_being_ended_waits_for_that() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    world.rotate(tag.lease_id, 500);
+    let binding_id = world.granted(1, 10, 0);
+    world.rotate(binding_id.lease_id, 500);
     world.orders.clear();
-    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+    world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
     world.pass_ms(500);
-    assert_eq!(world.order(), Order::RetireKey(tag));
-    let busy = world.rebind(tag.lease_id);
+    assert_eq!(world.order(), Order::RetireKey(binding_id));
+    let busy = world.rebind(binding_id.lease_id);
     assert_eq!(world.refusal(busy).error, LeaseError::ResourceBusy);
     assert_eq!(world.refusal(busy).class, RefusalClass::Transient);
-    world.report(Report::RetireKey(tag, Ok(binding(8))));
-    world.rebind(tag.lease_id);
-    assert_eq!(world.bind_order().tag.generation, tag.generation.next());
+    world.report(Report::RetireKey(binding_id, Ok(binding(8))));
+    world.rebind(binding_id.lease_id);
+    assert_eq!(
+        world.bind_order().binding_id.generation,
+        binding_id.generation.next()
+    );
 }
 
 /// The order to bind may still wait for a thread when the cut has long been proved. The bytes must
@@ -194,18 +201,18 @@ fn what_is_bound_while_a_key_is_being_ended_waits_for_that() {
 #[test]
 fn nothing_is_released_while_a_bind_is_on_its_way() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
+    let binding_id = world.granted(1, 10, 0);
     world.ask(Request::LeaseBind {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         peers: vec![peer()],
     });
     let bind = world.bind_order();
-    world.ask(Request::LeaseFree(tag.lease_id));
+    world.ask(Request::LeaseFree(binding_id.lease_id));
     let cut = world.cut_order();
-    assert_eq!(cut, bind.tag, "the cut is of the newest generation");
+    assert_eq!(cut, bind.binding_id, "the cut is of the newest generation");
     world.cut_ok(cut);
     assert_eq!(world.orders, []);
-    world.report(Report::Bind(bind.tag, Err(BindError::Cancelled)));
+    world.report(Report::Bind(bind.binding_id, Err(BindError::Cancelled)));
     world.released();
     assert_eq!(world.available(), 16 * PAGE);
 }
@@ -226,7 +233,7 @@ fn a_bind_that_never_ends_is_cut_and_its_bytes_stay_put_until_it_does() {
         "a full lane of binds fences nobody"
     );
     assert_eq!((world.orders.len(), world.available()), (0, 15 * PAGE));
-    world.report(Report::Bind(bind.tag, Err(BindError::Cancelled)));
+    world.report(Report::Bind(bind.binding_id, Err(BindError::Cancelled)));
     world.released();
     assert_eq!(world.available(), 16 * PAGE);
 }
@@ -234,22 +241,26 @@ fn a_bind_that_never_ends_is_cut_and_its_bytes_stay_put_until_it_does() {
 #[test]
 fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
     let mut world = World::new();
-    let tag = world.granted(1, 100, 0);
+    let binding_id = world.granted(1, 100, 0);
     let ticket = world.ask(Request::LeaseBind {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         peers: vec![peer()],
     });
     let bind = world.bind_order();
     world.pass_ms(30_000);
     assert_eq!(world.refusal(ticket).error, LeaseError::Unavailable);
     assert_eq!(world.orders, []);
-    world.report(Report::Bind(bind.tag, Ok(binding(9))));
+    world.report(Report::Bind(bind.binding_id, Ok(binding(9))));
     assert_eq!(
-        world.query(tag.lease_id).binding.rdma.unwrap().rkey,
+        world.query(binding_id.lease_id).binding.rdma.unwrap().rkey,
         Some(9)
     );
     world.pass_ms(70_000);
-    assert_eq!(world.cut_order(), bind.tag, "the deadline is where it was");
+    assert_eq!(
+        world.cut_order(),
+        bind.binding_id,
+        "the deadline is where it was"
+    );
 }
 
 /// Bytes that must be made clean first take as long as writing them.
@@ -257,22 +268,22 @@ fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
 fn a_binding_that_moves_may_take_long_and_one_that_stands_still_is_cut() {
     let mut world = World::new();
     let ticket = world.ask(alloc(PAGE, 3_600, 0));
-    let tag = world.bind_order().tag;
+    let binding_id = world.bind_order().binding_id;
     for _ in 0..10 {
         world.pass_ms(29_000);
-        world.report(Report::BindProgress(tag));
+        world.report(Report::BindProgress(binding_id));
     }
     assert!(world.answer(ticket).is_none());
     world.pass_ms(29_000);
-    world.report(Report::Bind(tag, Ok(binding(7))));
+    world.report(Report::Bind(binding_id, Ok(binding(7))));
     assert_eq!(world.lease(ticket).remaining_ms, 3_600_000);
 
     let still = world.ask(alloc(PAGE, 10, 0));
-    let tag = world.bind_order().tag;
-    world.report(Report::BindProgress(tag));
+    let binding_id = world.bind_order().binding_id;
+    world.report(Report::BindProgress(binding_id));
     world.pass_ms(30_000);
-    world.report(Report::BindProgress(tag));
-    assert_eq!(world.order(), Order::Cut(tag, Farewell::Brief));
-    world.cut_ok(tag);
+    world.report(Report::BindProgress(binding_id));
+    assert_eq!(world.order(), Order::Cut(binding_id, Linger::Brief));
+    world.cut_ok(binding_id);
     assert_eq!(world.refusal(still).error, LeaseError::Unavailable);
 }

@@ -1,4 +1,4 @@
-//! Leases of block storage: which road is taken, what is refused, and keys of NVMe-oF.
+//! Leases of block storage: which transport is taken, what is refused, and keys of NVMe-oF.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -6,21 +6,21 @@ use fabricbios_wire::*;
 use crate::support::*;
 use Transport::{Auto, Both, NvmeTcp, Udp};
 
-fn read_only(road: Transport) -> LeaseAllocRequest {
-    let mut wanted = over_road(road);
+fn read_only(transport: Transport) -> LeaseAllocRequest {
+    let mut wanted = over_transport(transport);
     block_terms(&mut wanted).read_only = true;
     wanted
 }
 
-fn over_road(road: Transport) -> LeaseAllocRequest {
+fn over_transport(transport: Transport) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        transport: road,
+        transport,
         ..blocks(10, 0)
     }
 }
 
-fn with_host(road: Transport) -> LeaseAllocRequest {
-    let mut wanted = over_road(road);
+fn with_host(transport: Transport) -> LeaseAllocRequest {
+    let mut wanted = over_transport(transport);
     block_terms(&mut wanted).host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
     wanted
 }
@@ -39,7 +39,7 @@ fn bound(offer: Offer, wanted: LeaseAllocRequest) -> Result<BindOrder, String> {
     }
 }
 
-fn road(offer: Offer, wanted: LeaseAllocRequest) -> Result<Transport, String> {
+fn transport(offer: Offer, wanted: LeaseAllocRequest) -> Result<Transport, String> {
     bound(offer, wanted).map(|order| order.transport)
 }
 
@@ -49,10 +49,10 @@ fn a_read_only_lease_goes_over_fbbu_and_over_nothing_else() {
         read_only: true,
         ..block_offer()
     };
-    assert_eq!(road(block_offer(), over_road(Auto)), Ok(NvmeTcp));
-    assert_eq!(road(block_offer(), read_only(Auto)), Ok(Udp));
-    assert_eq!(road(block_offer(), read_only(Udp)), Ok(Udp));
-    for wanted in [over_road(Auto), read_only(Auto), over_road(Udp)] {
+    assert_eq!(transport(block_offer(), over_transport(Auto)), Ok(NvmeTcp));
+    assert_eq!(transport(block_offer(), read_only(Auto)), Ok(Udp));
+    assert_eq!(transport(block_offer(), read_only(Udp)), Ok(Udp));
+    for wanted in [over_transport(Auto), read_only(Auto), over_transport(Udp)] {
         let order = bound(fixed(), wanted).unwrap();
         assert_eq!(order.transport, Udp);
         assert!(
@@ -71,12 +71,12 @@ fn a_read_only_lease_goes_over_fbbu_and_over_nothing_else() {
     for (offer, wanted) in [
         (block_offer(), read_only(NvmeTcp)),
         (block_offer(), read_only(Both)),
-        (fixed(), over_road(NvmeTcp)),
-        (over_udp_alone.clone(), over_road(NvmeTcp)),
-        (over_udp_alone, over_road(Both)),
-        (without_fbbu, over_road(Auto)),
+        (fixed(), over_transport(NvmeTcp)),
+        (over_udp_alone.clone(), over_transport(NvmeTcp)),
+        (over_udp_alone, over_transport(Both)),
+        (without_fbbu, over_transport(Auto)),
     ] {
-        let said = road(offer, wanted).unwrap_err();
+        let said = transport(offer, wanted).unwrap_err();
         assert!(
             said.contains("FBBU") && said.contains("--transport udp"),
             "{said}"
@@ -85,17 +85,17 @@ fn a_read_only_lease_goes_over_fbbu_and_over_nothing_else() {
 }
 
 #[test]
-fn who_names_a_host_gets_a_road_that_has_hosts() {
+fn who_names_a_host_gets_a_transport_that_has_hosts() {
     let preferring_udp = Offer {
         transports: vec![Udp, Both, NvmeTcp],
         ..block_offer()
     };
-    assert_eq!(road(preferring_udp, with_host(Auto)), Ok(Both));
-    let said = road(block_offer(), with_host(Udp)).unwrap_err();
+    assert_eq!(transport(preferring_udp, with_host(Auto)), Ok(Both));
+    let said = transport(block_offer(), with_host(Udp)).unwrap_err();
     assert!(said.contains("NVMe-oF"), "{said}");
     let mut contradictory = with_host(Auto);
     block_terms(&mut contradictory).read_only = true;
-    let said = road(block_offer(), contradictory).unwrap_err();
+    let said = transport(block_offer(), contradictory).unwrap_err();
     assert!(
         said.contains("host NQN") && said.contains("read-only"),
         "{said}"
@@ -114,12 +114,15 @@ fn what_is_enforced_is_told_and_ordered() {
     assert_eq!((&*order.tenant, order.terms), ("alice", terms.into()));
     let grace = std::time::Duration::from_secs(5);
     assert_eq!((order.grace, order.adopts), (grace, false));
-    world.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 7))));
+    world.report(Report::Bind(
+        order.binding_id,
+        Ok(block_binding_over(NvmeTcp, 7)),
+    ));
     let told = world.lease(ticket).effective;
     assert!(told.mutual_auth && !told.read_only, "{told:?}");
     let read_only = world.ask(Request::LeaseAlloc(read_only(Auto)));
-    let tag = world.bind_order().tag;
-    world.report(Report::Bind(tag, Ok(block_binding_over(Udp, 8))));
+    let binding_id = world.bind_order().binding_id;
+    world.report(Report::Bind(binding_id, Ok(block_binding_over(Udp, 8))));
     let told = world.lease(read_only).effective;
     assert!(told.read_only && !told.mutual_auth, "{told:?}");
 }
@@ -164,37 +167,37 @@ fn memory_has_none_of_the_terms_of_blocks() {
 
 #[test]
 fn a_queue_pair_is_for_memory_alone() {
-    for road in [Auto, Both, NvmeTcp] {
-        let wanted = over_road(road).with_terms(to_peers(vec![peer()]));
+    for transport in [Auto, Both, NvmeTcp] {
+        let wanted = over_transport(transport).with_terms(to_peers(vec![peer()]));
         let said = bound(block_offer(), wanted).unwrap_err();
         assert!(said.contains("queue pair"), "{said}");
     }
     let mut world = World::of_blocks(block_offer());
-    let tag = world.granted_blocks(Both, 10, 0);
-    let refused = world.rebind(tag.lease_id);
+    let binding_id = world.granted_blocks(Both, 10, 0);
+    let refused = world.rebind(binding_id.lease_id);
     assert_eq!(world.refusal(refused).error, LeaseError::InvalidArgs);
     assert_eq!(world.orders, []);
 }
 
 #[test]
 fn the_key_of_nvmeof_rotates_on_demand_and_at_renewal() {
-    for road in [NvmeTcp, Both] {
+    for transport in [NvmeTcp, Both] {
         let mut world = World::of_blocks(block_offer());
-        let mut wanted = over_road(road);
+        let mut wanted = over_transport(transport);
         wanted.rotate_on_renew = true;
-        let tag = world.granted_for(wanted);
-        let rotated = world.rotate(tag.lease_id, 0);
-        assert_eq!(world.order(), Order::Rotate(tag));
-        let second = block_binding_over(road, 8);
-        world.report(Report::Rotate(tag, Ok(second.clone())));
-        assert_eq!(world.order(), Order::RetireKey(tag));
-        world.report(Report::RetireKey(tag, Ok(second.clone())));
+        let binding_id = world.granted_for(wanted);
+        let rotated = world.rotate(binding_id.lease_id, 0);
+        assert_eq!(world.order(), Order::Rotate(binding_id));
+        let second = block_binding_over(transport, 8);
+        world.report(Report::Rotate(binding_id, Ok(second.clone())));
+        assert_eq!(world.order(), Order::RetireKey(binding_id));
+        world.report(Report::RetireKey(binding_id, Ok(second.clone())));
         assert_eq!(world.lease(rotated).binding, second);
         world.pass_ms(9_000);
-        let renewed = world.renew(tag.lease_id);
-        assert_eq!(world.order(), Order::Rotate(tag));
-        let third = block_binding_over(road, 9);
-        world.report(Report::Rotate(tag, Ok(third.clone())));
+        let renewed = world.renew(binding_id.lease_id);
+        assert_eq!(world.order(), Order::Rotate(binding_id));
+        let third = block_binding_over(transport, 9);
+        world.report(Report::Rotate(binding_id, Ok(third.clone())));
         assert_eq!(world.lease(renewed).binding, third);
     }
 }
@@ -202,16 +205,19 @@ fn the_key_of_nvmeof_rotates_on_demand_and_at_renewal() {
 #[test]
 fn rotation_gives_a_key_to_a_lease_of_blocks_without_one() {
     let mut world = World::of_blocks(block_offer());
-    let tag = world.granted_blocks(NvmeTcp, 10, 5);
+    let binding_id = world.granted_blocks(NvmeTcp, 10, 5);
     world.pass_ms(10_000);
     let cut = world.cut_order();
     world.cut_ok(cut);
-    world.renew(tag.lease_id);
-    let bind = world.bind_order().tag;
+    world.renew(binding_id.lease_id);
+    let bind = world.bind_order().binding_id;
     world.report(Report::Bind(bind, Err(BindError::Failed(failed("link")))));
-    let ticket = world.rotate(tag.lease_id, 0);
+    let ticket = world.rotate(binding_id.lease_id, 0);
     let order = world.bind_order();
-    world.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 9))));
+    world.report(Report::Bind(
+        order.binding_id,
+        Ok(block_binding_over(NvmeTcp, 9)),
+    ));
     assert!(world.lease(ticket).binding.nvmeof.is_some());
 }
 
@@ -219,13 +225,13 @@ fn rotation_gives_a_key_to_a_lease_of_blocks_without_one() {
 #[test]
 fn a_directory_is_given_out_by_amount() {
     let mut world = World::of_blocks(Offer {
-        layout: Layout::Amounts,
+        allocation_mode: AllocationMode::Amounts,
         ..block_offer()
     });
-    let tags: Vec<Tag> = (0..4).map(|_| world.granted_for(of_pages(4))).collect();
+    let binding_ids: Vec<BindingId> = (0..4).map(|_| world.granted_for(of_pages(4))).collect();
     assert_eq!(world.available(), 0);
-    for tag in [tags[0], tags[2]] {
-        world.free(tag.lease_id);
+    for binding_id in [binding_ids[0], binding_ids[2]] {
+        world.free(binding_id.lease_id);
         let cut = world.cut_order();
         world.cut_ok(cut);
         world.released();
@@ -245,13 +251,13 @@ fn of_pages(pages: u64) -> LeaseAllocRequest {
 
 /// Such as a read-only device where FBBU is not offered. Its leases would be of no use to anybody.
 #[test]
-fn a_pool_without_any_road_gives_no_leases() {
+fn a_pool_without_any_transport_gives_no_leases() {
     let without = Offer {
         transports: vec![],
         ..block_offer()
     };
-    for road in [Auto, Udp] {
-        let said = bound(without.clone(), over_road(road)).unwrap_err();
+    for transport in [Auto, Udp] {
+        let said = bound(without.clone(), over_transport(transport)).unwrap_err();
         assert!(said.contains("it has none"), "{said}");
     }
 }

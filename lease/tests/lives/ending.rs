@@ -10,13 +10,13 @@ use crate::support::*;
 #[test]
 fn access_ends_at_the_deadline_to_the_nanosecond_and_is_told_after_the_proof() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
+    let binding_id = world.granted(1, 10, 0);
     let deadline = world.table.next_deadline().unwrap();
     world.pass(world.now.boot.until(deadline) - Duration::from_nanos(1));
     assert_eq!(world.orders, []);
     world.pass(Duration::from_nanos(1));
-    assert_eq!(world.cut_order(), tag);
-    let still = world.query(tag.lease_id);
+    assert_eq!(world.cut_order(), binding_id);
+    let still = world.query(binding_id.lease_id);
     assert_eq!(
         (still.status, still.remaining_ms),
         (LeaseStatus::Active, 0),
@@ -27,22 +27,25 @@ fn access_ends_at_the_deadline_to_the_nanosecond_and_is_told_after_the_proof() {
         Binding::default(),
         "no key is told after the deadline"
     );
-    world.cut_ok(tag);
-    let over = world.query(tag.lease_id);
+    world.cut_ok(binding_id);
+    let over = world.query(binding_id.lease_id);
     assert_eq!(
         (over.status, over.phase),
         (LeaseStatus::Expired, LeasePhase::Expired)
     );
     world.released();
-    assert_eq!(world.query(tag.lease_id).status, LeaseStatus::Expired);
+    assert_eq!(
+        world.query(binding_id.lease_id).status,
+        LeaseStatus::Expired
+    );
     assert_eq!(world.available(), 16 * PAGE);
 }
 
 #[test]
 fn the_bytes_stay_taken_until_they_are_scrubbed() {
     let mut world = World::new();
-    let tag = world.granted(16, 10, 0);
-    let freed = world.ask(Request::LeaseFree(tag.lease_id));
+    let binding_id = world.granted(16, 10, 0);
+    let freed = world.ask(Request::LeaseFree(binding_id.lease_id));
     assert!(world.answer(freed).is_none(), "not before the proof");
     let cut = world.cut_order();
     world.cut_ok(cut);
@@ -57,7 +60,7 @@ fn the_bytes_stay_taken_until_they_are_scrubbed() {
 #[test]
 fn after_grace_the_bytes_are_released() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 5);
+    let binding_id = world.granted(1, 10, 5);
     world.pass_ms(10_000);
     let cut = world.cut_order();
     world.cut_ok(cut);
@@ -65,7 +68,7 @@ fn after_grace_the_bytes_are_released() {
     assert_eq!(world.orders, []);
     world.pass_ms(1);
     world.released();
-    assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Expired);
+    assert_eq!(world.query(binding_id.lease_id).phase, LeasePhase::Expired);
 }
 
 #[test]
@@ -80,14 +83,14 @@ fn only_a_client_that_did_not_ask_gets_a_farewell_and_only_while_there_is_time()
         .offer(ResourceType::Mem, offer(ResourceId(0xb), 400 * PAGE));
     let freed = world.granted(1, 10, 0);
     world.ask(Request::LeaseFree(freed.lease_id));
-    assert_eq!(world.order(), Order::Cut(freed, Farewell::None));
+    assert_eq!(world.order(), Order::Cut(freed, Linger::None));
     world.cut_ok(freed);
     world.released();
     for _ in 0..100 {
         world.granted(1, 10, 0);
     }
     world.pass_ms(10_000);
-    let brief = |order: &&Order| matches!(order, Order::Cut(_, Farewell::Brief));
+    let brief = |order: &&Order| matches!(order, Order::Cut(_, Linger::Brief));
     assert_eq!(world.orders.len(), 100);
     assert_eq!(world.orders.iter().filter(brief).count(), 32);
 }

@@ -9,8 +9,8 @@ use crate::support::*;
 fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
     for late in [false, true] {
         let mut world = World::new();
-        let tag = world.granted(1, 10, 0);
-        let freed = world.ask(Request::LeaseFree(tag.lease_id));
+        let binding_id = world.granted(1, 10, 0);
+        let freed = world.ask(Request::LeaseFree(binding_id.lease_id));
         let cut = world.cut_order();
         if late {
             world.pass_ms(1_000);
@@ -19,7 +19,7 @@ fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
             world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
         }
         assert_eq!(world.refusal(freed).error, LeaseError::Fenced);
-        assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Fenced);
+        assert_eq!(world.query(binding_id.lease_id).phase, LeasePhase::Fenced);
         let refused = world.ask(alloc(PAGE, 10, 0));
         assert_eq!(world.refusal(refused).error, LeaseError::Fenced);
         assert_eq!(world.available(), 0);
@@ -41,27 +41,27 @@ fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
 #[test]
 fn a_grant_that_is_lost_takes_no_fenced_lease_off_the_record() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
+    let binding_id = world.granted(1, 10, 0);
     world.pass_ms(10_000);
     let cut = world.cut_order();
     world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
-    world.table.on_grant_lost(world.now, tag.lease_id);
+    world.table.on_grant_lost(world.now, binding_id.lease_id);
     world.drain();
     let record = world.journal.iter().rev().find_map(|change| match change {
         Change::PutLease(record) => Some(Ok(record.lease_id)),
         Change::RemoveLease(id) => Some(Err(*id)),
         _ => None,
     });
-    assert_eq!(record, Some(Ok(tag.lease_id)));
-    assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Fenced);
+    assert_eq!(record, Some(Ok(binding_id.lease_id)));
+    assert_eq!(world.query(binding_id.lease_id).phase, LeasePhase::Fenced);
 }
 
 #[test]
 fn cuts_that_wait_for_each_other_are_not_overdue_while_one_of_them_moves_and_not_for_ever() {
     let mut world = World::new();
     let granted = [(); 3].map(|()| world.granted(1, 10, 0));
-    let [first, second, third] = granted.map(|tag| {
-        world.ask(Request::LeaseFree(tag.lease_id));
+    let [first, second, third] = granted.map(|binding_id| {
+        world.ask(Request::LeaseFree(binding_id.lease_id));
         world.cut_order()
     });
     world.pass_ms(900);
@@ -80,8 +80,8 @@ fn cuts_that_wait_for_each_other_are_not_overdue_while_one_of_them_moves_and_not
     );
 
     let mut endless = World::new();
-    let tag = endless.granted(1, 10, 0);
-    endless.ask(Request::LeaseFree(tag.lease_id));
+    let binding_id = endless.granted(1, 10, 0);
+    endless.ask(Request::LeaseFree(binding_id.lease_id));
     let cut = endless.cut_order();
     for _ in 0..19 {
         endless.pass_ms(500);
@@ -95,8 +95,8 @@ fn cuts_that_wait_for_each_other_are_not_overdue_while_one_of_them_moves_and_not
 #[test]
 fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    world.ask(Request::LeaseFree(tag.lease_id));
+    let binding_id = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(binding_id.lease_id));
     let cut = world.cut_order();
     world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
     let by_tenant = world.ask(Request::FenceClear(ARENA));
@@ -108,7 +108,7 @@ fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
     };
     assert_eq!(
         world.order(),
-        Order::Reset(ARENA, vec![(tag, extent.into())])
+        Order::Reset(ARENA, vec![(binding_id, extent.into())])
     );
     world.report(Report::Reset(ARENA, Err(failed("restrack"))));
     assert_eq!(world.refusal(first).error, LeaseError::Fenced);
@@ -118,7 +118,7 @@ fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
     assert_eq!(world.answer(second), Some(&Ok(Reply::FenceCleared)));
     assert_eq!(world.available(), 16 * PAGE);
     assert_eq!(
-        world.query(tag.lease_id).phase,
+        world.query(binding_id.lease_id).phase,
         LeasePhase::Fenced,
         "its record says what it was"
     );
@@ -127,8 +127,8 @@ fn only_a_verified_remediation_by_an_operator_clears_a_failed_cut() {
 #[test]
 fn a_release_that_stalls_fences_and_its_late_success_clears() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    world.ask(Request::LeaseFree(tag.lease_id));
+    let binding_id = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(binding_id.lease_id));
     let cut = world.cut_order();
     world.cut_ok(cut);
     let (release, _) = world.release_order();
@@ -163,19 +163,19 @@ fn fences_are_shown_to_operators() {
 fn a_bind_that_strands_something_fences() {
     let mut world = World::new();
     let ticket = world.ask(alloc(PAGE, 10, 0));
-    let tag = world.bind_order().tag;
+    let binding_id = world.bind_order().binding_id;
     world.report(Report::Bind(
-        tag,
+        binding_id,
         Err(BindError::Stranded(failed("destroy_qp"))),
     ));
     assert_eq!(world.refusal(ticket).error, LeaseError::Fenced);
     assert_eq!(world.table.fences().len(), 1);
     assert_eq!(
         world.order(),
-        Order::Cut(tag, Farewell::None),
+        Order::Cut(binding_id, Linger::None),
         "what can be taken away is"
     );
-    world.cut_ok(tag);
+    world.cut_ok(binding_id);
     assert_eq!(world.table.fences().len(), 1, "and that clears nothing");
 }
 

@@ -11,24 +11,24 @@ fn world() -> World {
 }
 
 /// A lease that was freed, and whose release does not come back.
-fn stuck(world: &mut World) -> Tag {
-    let tag = world.granted_blocks(NvmeTcp, 100, 0);
-    world.free(tag.lease_id);
+fn stuck(world: &mut World) -> BindingId {
+    let binding_id = world.granted_blocks(NvmeTcp, 100, 0);
+    world.free(binding_id.lease_id);
     let cut = world.cut_order();
     world.cut_ok(cut);
-    assert_eq!(world.release_order().0, tag);
-    world.report(Report::ReleaseProgress(tag));
+    assert_eq!(world.release_order().0, binding_id);
+    world.report(Report::ReleaseProgress(binding_id));
     world.pass_ms(10_000);
-    assert_eq!(world.phase(tag.lease_id), LeasePhase::Fenced);
-    tag
+    assert_eq!(world.phase(binding_id.lease_id), LeasePhase::Fenced);
+    binding_id
 }
 
-fn fails_to_be_cut(world: &mut World) -> Tag {
-    let tag = world.granted_blocks(NvmeTcp, 100, 0);
-    world.free(tag.lease_id);
+fn fails_to_be_cut(world: &mut World) -> BindingId {
+    let binding_id = world.granted_blocks(NvmeTcp, 100, 0);
+    world.free(binding_id.lease_id);
     let cut = world.cut_order();
     world.report(Report::Cut(cut, Err(failed("unlink"))));
-    tag
+    binding_id
 }
 
 fn told(world: &mut World) -> Vec<LeaseId> {
@@ -54,25 +54,25 @@ fn fenced_pages(world: &World) -> u64 {
 #[test]
 fn a_stuck_release_leaves_the_pool_to_others() {
     let mut world = world();
-    let tag = stuck(&mut world);
+    let binding_id = stuck(&mut world);
     assert_eq!(
         (state(&world), fenced_pages(&world)),
         ((false, true, 15), 1)
     );
-    assert_eq!(told(&mut world), [tag.lease_id]);
-    let unreleased: Vec<Tag> = world
+    assert_eq!(told(&mut world), [binding_id.lease_id]);
+    let unreleased: Vec<BindingId> = world
         .table
-        .unreleased(tag.resource_id)
+        .unreleased(binding_id.resource_id)
         .map(|it| it.0)
         .collect();
-    assert_eq!(unreleased, [tag]);
+    assert_eq!(unreleased, [binding_id]);
     let other = world.granted_blocks(NvmeTcp, 100, 0);
     world.free(other.lease_id);
     let cut = world.cut_order();
     world.cut_ok(cut);
     world.released();
     assert_eq!(state(&world), (false, true, 15));
-    world.report(Report::Release(tag, Ok(())));
+    world.report(Report::Release(binding_id, Ok(())));
     assert_eq!(
         (state(&world), told(&mut world)),
         ((false, false, 16), vec![])
@@ -84,12 +84,15 @@ fn a_stuck_release_leaves_the_pool_to_others() {
 fn a_remediation_clears_the_stuck_part_beside_leases_in_use() {
     let mut world = world();
     let using = world.granted_blocks(NvmeTcp, 100, 0);
-    let tag = stuck(&mut world);
+    let binding_id = stuck(&mut world);
     let cleared = world.operator(Request::FenceClear(ARENA));
     let Order::Reset(_, leases) = world.order() else {
         panic!("a reset");
     };
-    assert_eq!(leases.iter().map(|it| it.0).collect::<Vec<_>>(), [tag]);
+    assert_eq!(
+        leases.iter().map(|it| it.0).collect::<Vec<_>>(),
+        [binding_id]
+    );
     world.report(Report::Reset(ARENA, Ok(())));
     assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
     assert_eq!(state(&world), (false, false, 15));
@@ -145,7 +148,7 @@ fn after_a_restart_parts_are_parts_and_a_failed_cut_is_all_of_it() {
     };
     for graver in [false, true] {
         let mut before = world();
-        let tag = stuck(&mut before);
+        let binding_id = stuck(&mut before);
         let fence = before.journal.iter().find_map(|change| match change {
             Change::PutFence(fence) => Some(fence.clone()),
             _ => None,
@@ -165,6 +168,6 @@ fn after_a_restart_parts_are_parts_and_a_failed_cut_is_all_of_it() {
             (false, true, 15)
         };
         assert_eq!(state(&after), expected);
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Fenced);
+        assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Fenced);
     }
 }

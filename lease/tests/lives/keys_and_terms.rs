@@ -30,12 +30,12 @@ fn renewal_opens_with_the_last_fifth_of_the_term_inclusive() {
 #[test]
 fn grace_keeps_the_bytes_but_not_the_access_and_renewal_binds_again() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 5);
+    let binding_id = world.granted(1, 10, 5);
     world.pass_ms(10_000);
     let cut = world.cut_order();
     world.cut_ok(cut);
     assert_eq!(world.orders, [], "nothing is scrubbed in grace");
-    let info = world.query(tag.lease_id);
+    let info = world.query(binding_id.lease_id);
     assert_eq!(
         (info.status, info.phase),
         (LeaseStatus::Expired, LeasePhase::Grace)
@@ -43,12 +43,12 @@ fn grace_keeps_the_bytes_but_not_the_access_and_renewal_binds_again() {
     assert_eq!(info.grace_ends_unix_ms, info.expires_at_unix_ms + 5_000);
     assert_eq!(info.binding, Binding::default());
     let renewed = world.ask(Request::LeaseRenew {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         lease_secs: 20,
     });
     let order = world.bind_order();
-    assert_eq!(order.tag.generation, tag.generation.next());
-    world.report(Report::Bind(order.tag, Ok(binding(8))));
+    assert_eq!(order.binding_id.generation, binding_id.generation.next());
+    world.report(Report::Bind(order.binding_id, Ok(binding(8))));
     assert_eq!(world.lease(renewed).phase, LeasePhase::Active);
     assert_eq!(
         world.lease(renewed).binding.rdma.as_ref().unwrap().rkey,
@@ -87,16 +87,16 @@ fn an_operator_sees_every_lease_but_no_key() {
 #[test]
 fn rotation_without_overlap_is_told_when_the_old_key_is_dead() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
+    let binding_id = world.granted(1, 10, 0);
     let ticket = world.ask(Request::LeaseRotate {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         overlap_ms: 0,
     });
-    assert_eq!(world.order(), Order::Rotate(tag));
-    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+    assert_eq!(world.order(), Order::Rotate(binding_id));
+    world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
     assert!(world.answer(ticket).is_none());
-    assert_eq!(world.order(), Order::RetireKey(tag));
-    world.report(Report::RetireKey(tag, Ok(binding(8))));
+    assert_eq!(world.order(), Order::RetireKey(binding_id));
+    world.report(Report::RetireKey(binding_id, Ok(binding(8))));
     let rdma = world.lease(ticket).binding.rdma.clone().unwrap();
     assert_eq!((rdma.rkey, rdma.previous), (Some(8), None));
 }
@@ -104,13 +104,13 @@ fn rotation_without_overlap_is_told_when_the_old_key_is_dead() {
 #[test]
 fn rotation_with_overlap_announces_it_and_ends_it_on_time() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
+    let binding_id = world.granted(1, 10, 0);
     let ticket = world.ask(Request::LeaseRotate {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         overlap_ms: 500,
     });
     world.orders.clear();
-    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+    world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
     let rdma = world.lease(ticket).binding.rdma.clone().unwrap();
     assert_eq!(
         rdma.previous,
@@ -120,17 +120,22 @@ fn rotation_with_overlap_announces_it_and_ends_it_on_time() {
         })
     );
     let again = world.ask(Request::LeaseRotate {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         overlap_ms: 0,
     });
     assert_eq!(world.refusal(again).error, LeaseError::ResourceBusy);
     world.pass_ms(499);
     assert_eq!(world.orders, []);
     world.pass_ms(1);
-    assert_eq!(world.order(), Order::RetireKey(tag));
-    world.report(Report::RetireKey(tag, Ok(binding(8))));
+    assert_eq!(world.order(), Order::RetireKey(binding_id));
+    world.report(Report::RetireKey(binding_id, Ok(binding(8))));
     assert_eq!(
-        world.query(tag.lease_id).binding.rdma.unwrap().previous,
+        world
+            .query(binding_id.lease_id)
+            .binding
+            .rdma
+            .unwrap()
+            .previous,
         None
     );
 }
@@ -139,19 +144,19 @@ fn rotation_with_overlap_announces_it_and_ends_it_on_time() {
 fn a_key_that_does_not_die_takes_the_lease_with_it() {
     for silent in [false, true] {
         let mut world = World::new();
-        let tag = world.granted(1, 10, 0);
+        let binding_id = world.granted(1, 10, 0);
         let ticket = world.ask(Request::LeaseRotate {
-            lease_id: tag.lease_id,
+            lease_id: binding_id.lease_id,
             overlap_ms: 0,
         });
         world.orders.clear();
-        world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+        world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
         world.orders.clear();
-        world.report(Report::EndBegan(tag));
+        world.report(Report::EndBegan(binding_id));
         if silent {
             world.pass_ms(1_000);
         } else {
-            world.report(Report::RetireKey(tag, Err(failed("dealloc_mw"))));
+            world.report(Report::RetireKey(binding_id, Err(failed("dealloc_mw"))));
         }
         let cut = world.cut_order();
         world.cut_ok(cut);
@@ -165,16 +170,16 @@ fn renewal_rotates_only_for_a_client_that_follows() {
     let mut wanted = request(PAGE, 10, 0);
     wanted.rotate_on_renew = true;
     let ticket = world.ask(Request::LeaseAlloc(wanted));
-    let tag = world.bind_order().tag;
-    world.report(Report::Bind(tag, Ok(binding(7))));
+    let binding_id = world.bind_order().binding_id;
+    world.report(Report::Bind(binding_id, Ok(binding(7))));
     assert!(world.lease(ticket).effective.rotate_on_renew, "echoed");
     world.pass_ms(9_000);
     let renewed = world.ask(Request::LeaseRenew {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         lease_secs: 0,
     });
-    assert_eq!(world.order(), Order::Rotate(tag));
-    world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+    assert_eq!(world.order(), Order::Rotate(binding_id));
+    world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
     let info = world.lease(renewed);
     assert_eq!(info.remaining_ms, 10_000);
     assert_eq!(
@@ -189,17 +194,17 @@ fn a_short_lease_that_rotates_can_be_renewed_again_and_again() {
     let mut wanted = request(PAGE, 2, 0);
     wanted.rotate_on_renew = true;
     world.ask(Request::LeaseAlloc(wanted));
-    let tag = world.bind_order().tag;
-    world.report(Report::Bind(tag, Ok(binding(7))));
+    let binding_id = world.bind_order().binding_id;
+    world.report(Report::Bind(binding_id, Ok(binding(7))));
     for _ in 0..3 {
         world.pass_ms(1_700);
         world.orders.clear();
-        world.report(Report::RetireKey(tag, Ok(binding(8))));
+        world.report(Report::RetireKey(binding_id, Ok(binding(8))));
         let renewed = world.ask(Request::LeaseRenew {
-            lease_id: tag.lease_id,
+            lease_id: binding_id.lease_id,
             lease_secs: 0,
         });
-        world.report(Report::Rotate(tag, Ok(rotated(8, 7))));
+        world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
         assert_eq!(world.lease(renewed).remaining_ms, 2_000);
     }
 }
@@ -208,17 +213,17 @@ fn a_short_lease_that_rotates_can_be_renewed_again_and_again() {
 #[test]
 fn a_renewal_whose_binding_fails_is_a_renewal_without_a_key() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 5);
+    let binding_id = world.granted(1, 10, 5);
     world.pass_ms(10_000);
     let cut = world.cut_order();
     world.cut_ok(cut);
     let renewed = world.ask(Request::LeaseRenew {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         lease_secs: 0,
     });
     let bind = world.bind_order();
     let unreachable = BindError::Refused(failed("modify_qp RTR"));
-    world.report(Report::Bind(bind.tag, Err(unreachable)));
+    world.report(Report::Bind(bind.binding_id, Err(unreachable)));
     let info = world.lease(renewed);
     assert_eq!(
         (info.phase, info.remaining_ms),

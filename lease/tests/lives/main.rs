@@ -13,7 +13,7 @@ mod keys_and_terms;
 mod reboots;
 mod refusals;
 mod restart;
-mod roads;
 mod standing;
 mod told;
+mod transports;
 mod units;

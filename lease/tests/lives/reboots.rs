@@ -44,24 +44,26 @@ fn reboot(before: &World, off_secs: u64, wall_clock_trusted: bool) -> World {
     restart_into(before, world(), now, run)
 }
 
-fn extent(world: &World, tag: Tag) -> Extent {
-    let placement = records(world)[&tag.lease_id].placement.clone();
+fn extent(world: &World, binding_id: BindingId) -> Extent {
+    let placement = records(world)[&binding_id.lease_id].placement.clone();
     placement.expect("it holds its bytes").extent()
 }
 
-fn holders(world: &World) -> Vec<(Tag, Extent)> {
+fn holders(world: &World) -> Vec<(BindingId, Extent)> {
     let holders = world.table.holders(ARENA);
-    holders.map(|(tag, it)| (tag, it.extent())).collect()
+    holders
+        .map(|(binding_id, it)| (binding_id, it.extent()))
+        .collect()
 }
 
 /// The only order is a cut, then a release; then the bytes are everybody's.
-fn is_cut_and_released(world: &mut World, tag: Tag, extent: Extent) {
-    assert_eq!(world.order(), Order::Cut(tag, Farewell::None));
-    world.cut_ok(tag);
-    assert_eq!(holders(world), [(tag, extent)]);
+fn is_cut_and_released(world: &mut World, binding_id: BindingId, extent: Extent) {
+    assert_eq!(world.order(), Order::Cut(binding_id, Linger::None));
+    world.cut_ok(binding_id);
+    assert_eq!(holders(world), [(binding_id, extent)]);
     assert_eq!(world.available(), 15 * PAGE, "not before it is released");
-    assert_eq!(world.release_order(), (tag, extent));
-    world.report(Report::Release(tag, Ok(())));
+    assert_eq!(world.release_order(), (binding_id, extent));
+    world.report(Report::Release(binding_id, Ok(())));
     assert_eq!((world.available(), holders(world)), (16 * PAGE, vec![]));
 }
 
@@ -71,8 +73,8 @@ fn on_the_same_boot_a_lease_goes_on_as_it_was() {
     let mut wanted = blocks(10, 5);
     block_terms(&mut wanted).host_nqn = "nqn.2025-01.org.example:mine".parse().ok();
     block_terms(&mut wanted).mutual_auth = true;
-    let tag = before.granted_for(wanted.clone());
-    let told = before.query(tag.lease_id);
+    let binding_id = before.granted_for(wanted.clone());
+    let told = before.query(binding_id.lease_id);
     before.pass_ms(4_000);
     let mut after = restart(&before);
     let order = after.bind_order();
@@ -84,23 +86,23 @@ fn on_the_same_boot_a_lease_goes_on_as_it_was() {
         ("alice", terms.into())
     );
     assert_eq!(order.grace, Duration::from_secs(5));
-    assert_eq!(order.extent(), extent(&before, tag));
-    assert_eq!(holders(&after), [(order.tag, order.extent())]);
+    assert_eq!(order.extent(), extent(&before, binding_id));
+    assert_eq!(holders(&after), [(order.binding_id, order.extent())]);
     let binding = block_binding_over(NvmeTcp, 7);
-    after.report(Report::Bind(order.tag, Ok(binding.clone())));
-    let info = after.query(tag.lease_id);
+    after.report(Report::Bind(order.binding_id, Ok(binding.clone())));
+    let info = after.query(binding_id.lease_id);
     assert_eq!((info.remaining_ms, info.binding), (6_000, binding));
     assert_eq!(info.expires_at_unix_ms, told.expires_at_unix_ms);
     after.pass_ms(6_000);
-    assert_eq!(after.cut_order(), order.tag);
+    assert_eq!(after.cut_order(), order.binding_id);
 }
 
 #[test]
-fn every_road_that_is_still_offered_is_adopted() {
+fn every_transport_that_is_still_offered_is_adopted() {
     use Transport::{Both, NvmeRdma, Udp};
-    let with = |road| {
+    let with = |transport| {
         World::of_blocks(Offer {
-            transports: vec![road],
+            transports: vec![transport],
             ..block_offer()
         })
     };
@@ -108,37 +110,40 @@ fn every_road_that_is_still_offered_is_adopted() {
         same_boot: true,
         wall_clock_trusted: false,
     };
-    for road in [NvmeTcp, NvmeRdma, Udp, Both] {
-        let mut before = with(road);
-        let tag = before.granted_blocks(road, 10, 0);
-        let mut after = restart_into(&before, with(road), before.now, run);
+    for transport in [NvmeTcp, NvmeRdma, Udp, Both] {
+        let mut before = with(transport);
+        let binding_id = before.granted_blocks(transport, 10, 0);
+        let mut after = restart_into(&before, with(transport), before.now, run);
         let order = after.bind_order();
-        assert_eq!((order.transport, order.adopts), (road, true));
-        let other = if road == Udp { NvmeTcp } else { Udp };
+        assert_eq!((order.transport, order.adopts), (transport, true));
+        let other = if transport == Udp { NvmeTcp } else { Udp };
         let mut without = restart_into(&before, with(other), before.now, run);
-        let extent = extent(&before, tag);
-        is_cut_and_released(&mut without, tag, extent);
-        assert_eq!(without.phase(tag.lease_id), LeasePhase::Revoked);
+        let extent = extent(&before, binding_id);
+        is_cut_and_released(&mut without, binding_id, extent);
+        assert_eq!(without.phase(binding_id.lease_id), LeasePhase::Revoked);
     }
 }
 
 #[test]
 fn a_reboot_takes_the_time_off_from_the_term() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 100, 0);
-    let told = before.query(tag.lease_id);
+    let binding_id = before.granted_blocks(NvmeTcp, 100, 0);
+    let told = before.query(binding_id.lease_id);
     before.pass_ms(10_000);
     let mut after = reboot(&before, 60, true);
     let order = after.bind_order();
     assert!(order.adopts);
-    after.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 7))));
-    let info = after.query(tag.lease_id);
+    after.report(Report::Bind(
+        order.binding_id,
+        Ok(block_binding_over(NvmeTcp, 7)),
+    ));
+    let info = after.query(binding_id.lease_id);
     assert_eq!(info.remaining_ms, 30_000);
     assert_eq!(info.expires_at_unix_ms, told.expires_at_unix_ms);
     after.pass_ms(5_000);
     let mut again = restart(&after);
     assert!(again.bind_order().adopts);
-    assert_eq!(again.query(tag.lease_id).remaining_ms, 25_000);
+    assert_eq!(again.query(binding_id.lease_id).remaining_ms, 25_000);
 }
 
 #[test]
@@ -149,18 +154,22 @@ fn a_clock_that_cannot_be_believed_ends_the_lease() {
         ("it leaves more than a term", true, -1),
     ] {
         let mut before = world();
-        let tag = before.granted_blocks(NvmeTcp, 100, 50);
-        let extent = extent(&before, tag);
+        let binding_id = before.granted_blocks(NvmeTcp, 100, 50);
+        let extent = extent(&before, binding_id);
         before.now.unix_ms = before.now.unix_ms.saturating_add_signed(change_ms);
         let mut after = reboot(&before, 0, trusted);
-        let told = after.query(tag.lease_id);
+        let told = after.query(binding_id.lease_id);
         assert_eq!(
             (told.phase, told.remaining_ms),
             (LeasePhase::Active, 0),
             "{why}"
         );
-        is_cut_and_released(&mut after, tag, extent);
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Revoked, "{why}");
+        is_cut_and_released(&mut after, binding_id, extent);
+        assert_eq!(
+            after.phase(binding_id.lease_id),
+            LeasePhase::Revoked,
+            "{why}"
+        );
     }
 }
 
@@ -168,19 +177,19 @@ fn a_clock_that_cannot_be_believed_ends_the_lease() {
 #[test]
 fn a_start_that_takes_long_fences_nothing() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 10, 0);
-    let extent = extent(&before, tag);
+    let binding_id = before.granted_blocks(NvmeTcp, 10, 0);
+    let extent = extent(&before, binding_id);
     let mut after = reboot(&before, 60, true);
-    assert_eq!(after.order(), Order::Cut(tag, Farewell::None));
+    assert_eq!(after.order(), Order::Cut(binding_id, Linger::None));
     let slow = Duration::from_secs(120);
     after.now.boot = after.now.boot + slow;
     after.table.on_start(after.now);
     after.pass_ms(0);
-    assert_ne!(after.phase(tag.lease_id), LeasePhase::Fenced);
-    after.cut_ok(tag);
-    assert_eq!(after.release_order(), (tag, extent));
-    after.report(Report::Release(tag, Ok(())));
-    assert_eq!(after.phase(tag.lease_id), LeasePhase::Expired);
+    assert_ne!(after.phase(binding_id.lease_id), LeasePhase::Fenced);
+    after.cut_ok(binding_id);
+    assert_eq!(after.release_order(), (binding_id, extent));
+    after.report(Report::Release(binding_id, Ok(())));
+    assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Expired);
     assert_eq!(after.available(), 16 * PAGE);
 }
 
@@ -188,20 +197,20 @@ fn a_start_that_takes_long_fences_nothing() {
 #[test]
 fn what_was_revoked_at_a_restart_stays_revoked() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 100, 50);
+    let binding_id = before.granted_blocks(NvmeTcp, 100, 50);
     let revoking = reboot(&before, 1, false);
     for mut after in [reboot(&revoking, 1, true), restart(&revoking)] {
-        let extent = extent(&before, tag);
-        is_cut_and_released(&mut after, tag, extent);
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Revoked);
+        let extent = extent(&before, binding_id);
+        is_cut_and_released(&mut after, binding_id, extent);
+        assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Revoked);
     }
 }
 
 #[test]
 fn what_ran_out_while_the_node_was_off_is_cut_and_released() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 10, 5);
-    let extent = extent(&before, tag);
+    let binding_id = before.granted_blocks(NvmeTcp, 10, 5);
+    let extent = extent(&before, binding_id);
     let mut late = restart_into(
         &before,
         world(),
@@ -215,8 +224,8 @@ fn what_ran_out_while_the_node_was_off_is_cut_and_released() {
         },
     );
     for after in [&mut late, &mut reboot(&before, 15, true)] {
-        is_cut_and_released(after, tag, extent);
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Expired);
+        is_cut_and_released(after, binding_id, extent);
+        assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Expired);
     }
 }
 
@@ -224,46 +233,49 @@ fn what_ran_out_while_the_node_was_off_is_cut_and_released() {
 #[test]
 fn in_grace_a_lease_is_cut_then_kept_and_can_be_renewed() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 10, 60);
+    let binding_id = before.granted_blocks(NvmeTcp, 10, 60);
     let mut late = world();
     (late.now, late.next) = (before.now, before.next);
     late.journal.clone_from(&before.journal);
     late.pass_ms(15_000);
     for mut after in [restart(&late), reboot(&before, 15, true)] {
-        assert_eq!(after.order(), Order::Cut(tag, Farewell::None));
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Active);
-        after.cut_ok(tag);
+        assert_eq!(after.order(), Order::Cut(binding_id, Linger::None));
+        assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Active);
+        after.cut_ok(binding_id);
         assert_eq!(after.orders, []);
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Grace);
+        assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Grace);
         after.pass_ms(1_000);
-        after.renew(tag.lease_id);
+        after.renew(binding_id.lease_id);
         let order = after.bind_order();
         assert!(order.adopts, "its bytes are those of the earlier run");
-        after.report(Report::Bind(order.tag, Ok(block_binding_over(NvmeTcp, 8))));
+        after.report(Report::Bind(
+            order.binding_id,
+            Ok(block_binding_over(NvmeTcp, 8)),
+        ));
         after.pass_ms(10_000);
         let cut = after.cut_order();
         after.cut_ok(cut);
-        after.renew(tag.lease_id);
+        after.renew(binding_id.lease_id);
         assert!(!after.bind_order().adopts, "this run knows it");
     }
     let mut unrenewed = reboot(&before, 15, true);
     unrenewed.orders.clear();
-    unrenewed.cut_ok(tag);
+    unrenewed.cut_ok(binding_id);
     unrenewed.pass_ms(55_000);
-    assert_eq!(unrenewed.release_order().0, tag);
+    assert_eq!(unrenewed.release_order().0, binding_id);
 }
 
 #[test]
 fn a_release_that_a_crash_interrupted_is_done_again_and_its_bytes_are_nobodys_before() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 10, 0);
-    before.free(tag.lease_id);
+    let binding_id = before.granted_blocks(NvmeTcp, 10, 0);
+    before.free(binding_id.lease_id);
     let cut = before.cut_order();
     before.cut_ok(cut);
-    let extent = extent(&before, tag);
+    let extent = extent(&before, binding_id);
     for mut after in [restart(&before), reboot(&before, 1, false)] {
         assert_eq!(
-            after.phase(tag.lease_id),
+            after.phase(binding_id.lease_id),
             LeasePhase::Freed,
             "that was told"
         );
@@ -274,14 +286,14 @@ fn a_release_that_a_crash_interrupted_is_done_again_and_its_bytes_are_nobodys_be
         let refused = after.ask(Request::LeaseAlloc(too_much));
         let refused = after.refusal(refused);
         assert_eq!(refused.class, RefusalClass::Transient);
-        let renewed = after.renew(tag.lease_id);
+        let renewed = after.renew(binding_id.lease_id);
         assert_eq!(after.refusal(renewed).error, LeaseError::Expired);
-        is_cut_and_released(&mut after, tag, extent);
-        assert_eq!(after.phase(tag.lease_id), LeasePhase::Freed);
-        assert_eq!(records(&after)[&tag.lease_id].placement, None);
+        is_cut_and_released(&mut after, binding_id, extent);
+        assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Freed);
+        assert_eq!(records(&after)[&binding_id.lease_id].placement, None);
         let mut next = restart(&after);
         assert_eq!((next.orders.len(), holders(&next)), (0, vec![]));
-        assert_eq!(next.phase(tag.lease_id), LeasePhase::Freed);
+        assert_eq!(next.phase(binding_id.lease_id), LeasePhase::Freed);
     }
 }
 
@@ -297,7 +309,7 @@ fn a_release_is_on_record_before_the_next_grant() {
     let second = before.granted_blocks(NvmeTcp, 10, 0);
     let mut after = restart(&before);
     let order = after.bind_order();
-    assert_eq!(order.tag.lease_id, second.lease_id);
+    assert_eq!(order.binding_id.lease_id, second.lease_id);
     assert_eq!(holders(&after).len(), 1);
 }
 
@@ -305,8 +317,11 @@ fn a_release_is_on_record_before_the_next_grant() {
 fn a_lease_that_nobody_was_told_of_leaves_nothing_on_record() {
     let mut before = world();
     before.ask(Request::LeaseAlloc(blocks(10, 0)));
-    let tag = before.bind_order().tag;
-    before.report(Report::Bind(tag, Err(BindError::Failed(failed("link")))));
+    let binding_id = before.bind_order().binding_id;
+    before.report(Report::Bind(
+        binding_id,
+        Err(BindError::Failed(failed("link"))),
+    ));
     assert_eq!(before.journal, []);
     before.ask(Request::LeaseAlloc(blocks(10, 0)));
     before.bind_order();
@@ -316,20 +331,20 @@ fn a_lease_that_nobody_was_told_of_leaves_nothing_on_record() {
 #[test]
 fn an_adopted_lease_without_a_binding_ends_like_any_other() {
     let mut before = world();
-    let tag = before.granted_blocks(NvmeTcp, 10, 0);
+    let binding_id = before.granted_blocks(NvmeTcp, 10, 0);
     let mut after = restart(&before);
     let order = after.bind_order();
     let error = BindError::Failed(failed("link"));
-    after.report(Report::Bind(order.tag, Err(error)));
-    after.rotate(tag.lease_id, 0);
+    after.report(Report::Bind(order.binding_id, Err(error)));
+    after.rotate(binding_id.lease_id, 0);
     let again = after.bind_order();
     assert!(again.adopts, "this run has made nothing of it");
     let error = BindError::Failed(failed("link"));
-    after.report(Report::Bind(again.tag, Err(error)));
+    after.report(Report::Bind(again.binding_id, Err(error)));
     after.pass_ms(10_000);
-    assert_eq!(after.cut_order(), again.tag);
-    after.cut_ok(again.tag);
-    assert_eq!(after.release_order(), (again.tag, order.extent()));
+    assert_eq!(after.cut_order(), again.binding_id);
+    after.cut_ok(again.binding_id);
+    assert_eq!(after.release_order(), (again.binding_id, order.extent()));
 }
 
 #[test]
@@ -346,7 +361,7 @@ fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
         wall_clock_trusted: true,
     };
     let mut after = restart_into(&before, smaller, before.now, run);
-    assert_eq!(after.bind_order().tag.lease_id, first.lease_id);
+    assert_eq!(after.bind_order().binding_id.lease_id, first.lease_id);
     assert_eq!(after.phase(lost.lease_id), LeasePhase::Revoked);
     let noted = |note: &Note| matches!(note, Note::Displaced { lease_id, .. } if *lease_id == lost.lease_id);
     assert!(after.notes.iter().any(noted), "{:?}", after.notes);
@@ -358,17 +373,17 @@ fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
 #[test]
 fn what_is_not_ready_after_a_reboot_is_tried_again_until_it_is() {
     let mut before = world();
-    let tag = before.granted_for(blocks(3_600, 0));
+    let binding_id = before.granted_for(blocks(3_600, 0));
     let mut after = reboot(&before, 5, true);
     let mut pauses = Vec::new();
     for _ in 0..9 {
         let order = after.bind_order();
         assert!(order.adopts, "what is there is its own");
         after.report(Report::Bind(
-            order.tag,
+            order.binding_id,
             Err(BindError::Failed(failed("publish"))),
         ));
-        assert_eq!(after.query(tag.lease_id).phase, LeasePhase::Active);
+        assert_eq!(after.query(binding_id.lease_id).phase, LeasePhase::Active);
         let due = after.table.next_deadline().unwrap();
         pauses.push(after.now.boot.until(due).as_secs());
         after.pass_ms(1_000 * pauses.last().unwrap());
@@ -376,8 +391,8 @@ fn what_is_not_ready_after_a_reboot_is_tried_again_until_it_is() {
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     let order = after.bind_order();
     let binding = block_binding_over(NvmeTcp, 7);
-    after.report(Report::Bind(order.tag, Ok(binding.clone())));
-    assert_eq!(after.query(tag.lease_id).binding, binding);
+    after.report(Report::Bind(order.binding_id, Ok(binding.clone())));
+    assert_eq!(after.query(binding_id.lease_id).binding, binding);
     let expires = after.table.next_deadline().unwrap();
     assert!(
         after.now.boot.until(expires).as_secs() > 3_000,
@@ -390,10 +405,10 @@ fn what_is_refused_after_a_reboot_is_not_tried_again() {
     let mut before = world();
     before.granted_for(blocks(3_600, 0));
     let mut after = reboot(&before, 5, true);
-    let tag = after.bind_order().tag;
+    let binding_id = after.bind_order().binding_id;
     after.report(Report::Bind(
-        tag,
-        Err(BindError::Refused(failed("no such road"))),
+        binding_id,
+        Err(BindError::Refused(failed("no such transport"))),
     ));
     let due = after.table.next_deadline().unwrap();
     assert!(after.now.boot.until(due).as_secs() > 3_000);

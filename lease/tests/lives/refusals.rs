@@ -130,8 +130,8 @@ fn a_resource_that_is_withheld_is_left_for_another() {
     let mut world = World::of_blocks(pool(1, 4));
     world.table.offer(ResourceType::Block, pool(2, 64));
     world.table.withhold(ResourceId(1));
-    let tag = world.granted_for(of_pages(1));
-    assert_eq!(tag.resource_id, ResourceId(2));
+    let binding_id = world.granted_for(of_pages(1));
+    assert_eq!(binding_id.resource_id, ResourceId(2));
     let mut its = world.table.availability();
     let withheld = its.find(|it| it.resource_id == ResourceId(1)).unwrap();
     assert_eq!((withheld.capacity, withheld.available), (4 * PAGE, 0));
@@ -156,7 +156,7 @@ fn what_is_wrong_inside_the_node_is_for_its_log() {
         "/dev/dm-3: process 4711 waits in blkdev_read_iter",
     );
     world.report(Report::Bind(
-        bind.tag,
+        bind.binding_id,
         Err(BindError::Failed(stuck.clone())),
     ));
     let refusal = world.refusal(ticket);
@@ -168,7 +168,7 @@ fn what_is_wrong_inside_the_node_is_for_its_log() {
         assert!(!refusal.message.contains(inside), "{refusal}");
     }
     let logged = Note::NotBound {
-        lease_id: bind.tag.lease_id,
+        lease_id: bind.binding_id.lease_id,
         error: stuck,
     };
     assert!(world.notes.contains(&logged), "{:?}", world.notes);

@@ -60,24 +60,24 @@ fn phase(world: &mut World, id: LeaseId) -> LeasePhase {
 #[test]
 fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 5);
-    let told = before.query(tag.lease_id);
+    let binding_id = before.granted_over(UDP, 10, 5);
+    let told = before.query(binding_id.lease_id);
     before.pass_ms(4_000);
     let mut after = restart(&before);
     let order = after.bind_order();
-    assert_eq!(order.tag.generation, tag.generation.next());
+    assert_eq!(order.binding_id.generation, binding_id.generation.next());
     assert_eq!((order.transport, order.peers().len()), (UDP, 0));
     let deadline = BootTime(after.now.boot.0 + 6_000_000_000);
-    assert_eq!(after.said(), Order::Extend(order.tag, deadline));
+    assert_eq!(after.said(), Order::Extend(order.binding_id, deadline));
     assert_eq!(held(&after), [order.extent()]);
-    let waiting = after.query(tag.lease_id);
+    let waiting = after.query(binding_id.lease_id);
     assert_eq!(
         (waiting.status, waiting.remaining_ms, &waiting.binding),
         (LeaseStatus::Active, 6_000, &Binding::default())
     );
-    after.report(Report::Bind(order.tag, Ok(binding_over(UDP, 8))));
-    assert_eq!(after.said(), Order::Extend(order.tag, deadline));
-    let info = after.query(tag.lease_id);
+    after.report(Report::Bind(order.binding_id, Ok(binding_over(UDP, 8))));
+    assert_eq!(after.said(), Order::Extend(order.binding_id, deadline));
+    let info = after.query(binding_id.lease_id);
     assert_eq!(info.binding.dp_key, Some(DpKey([8; 32])));
     let times = |info: &LeaseInfo| {
         (
@@ -89,57 +89,69 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
     };
     assert_eq!(times(&info), times(&told));
     after.pass_ms(4_000);
-    let renewed = after.renew(tag.lease_id);
+    let renewed = after.renew(binding_id.lease_id);
     assert_eq!(after.lease(renewed).remaining_ms, 10_000);
     after.pass_ms(10_000);
-    assert_eq!(after.cut_order(), order.tag);
+    assert_eq!(after.cut_order(), order.binding_id);
 }
 
 #[test]
-fn a_lease_over_both_roads_goes_on_without_its_queue_pairs() {
+fn a_lease_over_both_transports_goes_on_without_its_queue_pairs() {
     let mut before = World::lasting(&[Transport::Both]);
     let mut wanted = over(Transport::Both, 10, 0);
     wanted = wanted.with_terms(to_peers(vec![peer()]));
     before.ask(Request::LeaseAlloc(wanted));
-    let tag = before.bind_order().tag;
-    before.report(Report::Bind(tag, Ok(binding_over(Transport::Both, 7))));
+    let binding_id = before.bind_order().binding_id;
+    before.report(Report::Bind(
+        binding_id,
+        Ok(binding_over(Transport::Both, 7)),
+    ));
     let mut after = restart(&before);
     let order = after.bind_order();
     assert_eq!((order.transport, order.peers().len()), (Transport::Both, 0));
     let mut without = binding_over(Transport::Both, 8);
     without.rdma.as_mut().unwrap().rkey = None;
-    after.report(Report::Bind(order.tag, Ok(without)));
-    after.rebind(tag.lease_id);
+    after.report(Report::Bind(order.binding_id, Ok(without)));
+    after.rebind(binding_id.lease_id);
     assert_eq!(after.bind_order().peers(), [peer()]);
 }
 
 #[test]
 fn a_second_crash_finds_what_the_first_restart_wrote() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 0);
+    let binding_id = before.granted_over(UDP, 10, 0);
     let after = restart(&restart(&before));
-    let record = &records(&after)[&tag.lease_id];
-    assert_eq!(record.generation, tag.generation.next().next());
-    assert_eq!(record.deadline, records(&before)[&tag.lease_id].deadline);
+    let record = &records(&after)[&binding_id.lease_id];
+    assert_eq!(record.generation, binding_id.generation.next().next());
+    assert_eq!(
+        record.deadline,
+        records(&before)[&binding_id.lease_id].deadline
+    );
 }
 
 #[test]
 fn in_grace_the_bytes_are_kept_and_renewal_gives_a_key() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 5);
+    let binding_id = before.granted_over(UDP, 10, 5);
     before.pass_ms(10_000);
     let cut = before.cut_order();
     before.cut_ok(cut);
     before.pass_ms(3_000);
     let mut after = restart(&before);
     assert_eq!((after.orders.len(), held(&after).len()), (0, 1));
-    assert_eq!(phase(&mut after, tag.lease_id), LeasePhase::Grace);
-    after.renew(tag.lease_id);
-    assert_eq!(after.bind_order().tag.generation, tag.generation.next());
+    assert_eq!(phase(&mut after, binding_id.lease_id), LeasePhase::Grace);
+    after.renew(binding_id.lease_id);
+    assert_eq!(
+        after.bind_order().binding_id.generation,
+        binding_id.generation.next()
+    );
     let mut unrenewed = restart(&before);
     unrenewed.pass_ms(2_000);
     unrenewed.released();
-    assert_eq!(phase(&mut unrenewed, tag.lease_id), LeasePhase::Expired);
+    assert_eq!(
+        phase(&mut unrenewed, binding_id.lease_id),
+        LeasePhase::Expired
+    );
 }
 
 /// The daemon was dead when the term ended: nobody cut, and nobody has to.
@@ -151,16 +163,16 @@ fn the_deadline_of_a_dead_daemon_is_kept() {
         (5, 15_000, LeasePhase::Expired),
     ] {
         let mut before = World::lasting(&[UDP]);
-        let tag = before.granted_over(UDP, 10, grace);
+        let binding_id = before.granted_over(UDP, 10, grace);
         before.now.boot = BootTime(before.now.boot.0 + pause * 1_000_000);
         let mut after = restart(&before);
         assert_eq!(after.orders, [], "no access");
-        assert_eq!(phase(&mut after, tag.lease_id), expected);
+        assert_eq!(phase(&mut after, binding_id.lease_id), expected);
         assert_eq!(
             held(&after).len(),
             usize::from(expected == LeasePhase::Grace)
         );
-        let on_record = records(&after)[&tag.lease_id].ended;
+        let on_record = records(&after)[&binding_id.lease_id].ended;
         assert_eq!(on_record.is_none(), expected == LeasePhase::Grace);
     }
 }
@@ -168,28 +180,28 @@ fn the_deadline_of_a_dead_daemon_is_kept() {
 #[test]
 fn a_renewal_in_grace_is_on_record_before_it_is_told() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 5);
+    let binding_id = before.granted_over(UDP, 10, 5);
     before.pass_ms(10_000);
     let cut = before.cut_order();
     before.cut_ok(cut);
     before.ask(Request::LeaseRenew {
-        lease_id: tag.lease_id,
+        lease_id: binding_id.lease_id,
         lease_secs: 100,
     });
     before.pass_ms(30_000);
     let mut after = restart(&before);
-    assert_eq!(after.query(tag.lease_id).remaining_ms, 70_000);
+    assert_eq!(after.query(binding_id.lease_id).remaining_ms, 70_000);
 }
 
 #[test]
 fn what_cannot_go_on_is_revoked_and_holds_nothing() {
     let rdma = |mut world: World| {
-        let tag = world.granted(1, 10, 5);
-        (world, tag)
+        let binding_id = world.granted(1, 10, 5);
+        (world, binding_id)
     };
     let udp = |mut world: World| {
-        let tag = world.granted_over(UDP, 10, 5);
-        (world, tag)
+        let binding_id = world.granted_over(UDP, 10, 5);
+        (world, binding_id)
     };
     let lasting = || World::lasting(&[UDP]);
     let cases = [
@@ -207,7 +219,7 @@ fn what_cannot_go_on_is_revoked_and_holds_nothing() {
         ),
         ("another boot", udp(lasting()), lasting(), false),
         (
-            "no such road any more",
+            "no such transport any more",
             udp(lasting()),
             World::lasting(&[Transport::Both]),
             true,
@@ -219,23 +231,23 @@ fn what_cannot_go_on_is_revoked_and_holds_nothing() {
             true,
         ),
     ];
-    for (why, (before, tag), next, same_boot) in cases {
+    for (why, (before, binding_id), next, same_boot) in cases {
         let mut after = restart_into(&before, next, same_boot);
         assert_eq!(
-            phase(&mut after, tag.lease_id),
+            phase(&mut after, binding_id.lease_id),
             LeasePhase::Revoked,
             "{why}"
         );
         assert_eq!((after.orders.len(), held(&after).len()), (0, 0), "{why}");
         assert_eq!(after.available(), 16 * PAGE, "{why}");
     }
-    let (before, tag) = udp(lasting());
+    let (before, binding_id) = udp(lasting());
     let mut earlier = lasting();
     earlier.now.boot = BootTime(1_000_000_000);
-    let record = records(&before)[&tag.lease_id].clone();
+    let record = records(&before)[&binding_id.lease_id].clone();
     earlier.table.restore_lease(earlier.now, record, run(true));
     assert_eq!(
-        phase(&mut earlier, tag.lease_id),
+        phase(&mut earlier, binding_id.lease_id),
         LeasePhase::Revoked,
         "another clock"
     );
@@ -244,8 +256,8 @@ fn what_cannot_go_on_is_revoked_and_holds_nothing() {
 #[test]
 fn bytes_that_are_not_free_are_not_adopted() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 0);
-    let record = records(&before)[&tag.lease_id].clone();
+    let binding_id = before.granted_over(UDP, 10, 0);
+    let record = records(&before)[&binding_id.lease_id].clone();
     let at = |offset, length| Some(Extent { offset, length });
     for extent in [
         at(0, PAGE),
@@ -337,8 +349,8 @@ fn what_is_fenced_keeps_its_bytes_until_the_remediation_has_them() {
 #[test]
 fn a_fenced_lease_fences_without_a_record_of_the_fence() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 0);
-    before.ask(Request::LeaseFree(tag.lease_id));
+    let binding_id = before.granted_over(UDP, 10, 0);
+    before.ask(Request::LeaseFree(binding_id.lease_id));
     let cut = before.cut_order();
     before.report(Report::Cut(cut, Err(failed("close"))));
     before
@@ -357,9 +369,9 @@ fn a_fenced_lease_fences_without_a_record_of_the_fence() {
 fn what_strands_before_it_was_granted_is_on_record_until_it_is_clean() {
     let mut before = World::lasting(&[UDP]);
     before.ask(Request::LeaseAlloc(over(UDP, 10, 0)));
-    let tag = before.bind_order().tag;
+    let binding_id = before.bind_order().binding_id;
     let stranded = BindError::Stranded(failed("close"));
-    before.report(Report::Bind(tag, Err(stranded)));
+    before.report(Report::Bind(binding_id, Err(stranded)));
     let mut after = restart(&before);
     assert_eq!(held(&after).len(), 1);
     after.operator(Request::FenceClear(ARENA));
@@ -386,17 +398,17 @@ fn what_lived_when_the_process_died_is_revoked_afterwards() {
 #[test]
 fn a_restart_is_no_way_around_the_bound_on_binds() {
     let mut before = World::lasting(&[UDP]);
-    let tag = before.granted_over(UDP, 10, 0);
+    let binding_id = before.granted_over(UDP, 10, 0);
     let mut after = restart(&before);
-    let busy = after.rotate(tag.lease_id, 0);
+    let busy = after.rotate(binding_id.lease_id, 0);
     assert_eq!(after.refusal(busy).error, LeaseError::ResourceBusy);
     let order = after.bind_order();
     let failed = BindError::Failed(failed("bind"));
-    after.report(Report::Bind(order.tag, Err(failed)));
-    assert_eq!(phase(&mut after, tag.lease_id), LeasePhase::Active);
-    after.rotate(tag.lease_id, 0);
+    after.report(Report::Bind(order.binding_id, Err(failed)));
+    assert_eq!(phase(&mut after, binding_id.lease_id), LeasePhase::Active);
+    after.rotate(binding_id.lease_id, 0);
     assert_eq!(
-        after.bind_order().tag.generation,
-        order.tag.generation.next()
+        after.bind_order().binding_id.generation,
+        order.binding_id.generation.next()
     );
 }

@@ -10,10 +10,10 @@ use crate::support::*;
 #[test]
 fn revoke_takes_an_operator_and_waits_for_the_proof() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 60);
-    let by_tenant = world.ask(Request::LeaseRevoke(tag.lease_id));
+    let binding_id = world.granted(1, 10, 60);
+    let by_tenant = world.ask(Request::LeaseRevoke(binding_id.lease_id));
     assert_eq!(world.refusal(by_tenant).error, LeaseError::NotPermitted);
-    let revoked = world.operator(Request::LeaseRevoke(tag.lease_id));
+    let revoked = world.operator(Request::LeaseRevoke(binding_id.lease_id));
     assert!(world.answer(revoked).is_none());
     let cut = world.cut_order();
     world.cut_ok(cut);
@@ -23,7 +23,7 @@ fn revoke_takes_an_operator_and_waits_for_the_proof() {
     );
     world.released();
     assert_eq!(
-        world.query(tag.lease_id).status,
+        world.query(binding_id.lease_id).status,
         LeaseStatus::Revoked,
         "grace is for expiry only"
     );
@@ -104,9 +104,9 @@ fn a_page_of_ended_leases_fits_a_frame_and_has_no_proofs() {
     }
     for _ in 0..=LEASES_PER_PAGE_MAX {
         world.ask_as(&tenant, Role::Tenant, alloc(PAGE, 10, 0));
-        let tag = world.bind_order().tag;
-        world.report(Report::Bind(tag, Ok(binding(7))));
-        let revoke = Request::LeaseRevoke(tag.lease_id);
+        let binding_id = world.bind_order().binding_id;
+        world.report(Report::Bind(binding_id, Ok(binding(7))));
+        let revoke = Request::LeaseRevoke(binding_id.lease_id);
         world.ask_as(&operator, Role::Operator, revoke);
         let cut = world.cut_order();
         world.report(Report::Cut(cut, Ok(proof.clone())));
@@ -156,7 +156,7 @@ fn one_tenant_has_so_many_binds_on_their_way_and_no_more() {
     let Order::Bind(first) = world.orders.remove(0) else {
         panic!()
     };
-    world.report(Report::Bind(first.tag, Ok(binding(7))));
+    world.report(Report::Bind(first.binding_id, Ok(binding(7))));
     world.ask(alloc(PAGE, 10, 0));
     assert_eq!(world.orders.len(), 3);
 }
@@ -199,14 +199,18 @@ fn what_a_tenant_had_never_refuses_its_next_lease_and_the_oldest_records_give_wa
     let mut world = World::with_policy(policy);
     let mut end_one = |tenant: &str| {
         world.ask_as(tenant, Role::Tenant, alloc(PAGE, 10, 0));
-        let tag = world.bind_order().tag;
-        world.report(Report::Bind(tag, Ok(binding(7))));
-        world.ask_as(tenant, Role::Tenant, Request::LeaseFree(tag.lease_id));
+        let binding_id = world.bind_order().binding_id;
+        world.report(Report::Bind(binding_id, Ok(binding(7))));
+        world.ask_as(
+            tenant,
+            Role::Tenant,
+            Request::LeaseFree(binding_id.lease_id),
+        );
         let cut = world.cut_order();
         world.cut_ok(cut);
         world.released();
         world.pass_ms(10);
-        tag.lease_id
+        binding_id.lease_id
     };
     let his = end_one("bob");
     let hers: Vec<LeaseId> = (0..100).map(|_| end_one("alice")).collect();
@@ -250,8 +254,8 @@ fn who_asks_too_often_is_refused_for_a_moment_and_an_operator_never_is() {
 #[test]
 fn a_peer_that_is_nobody_changes_nothing() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    let before = world.query(tag.lease_id);
+    let binding_id = world.granted(1, 10, 0);
+    let before = world.query(binding_id.lease_id);
     for gid in [
         "::",
         "::1",
@@ -262,7 +266,7 @@ fn a_peer_that_is_nobody_changes_nothing() {
         let gid = gid.parse::<std::net::Ipv6Addr>().unwrap().octets();
         let peer = RdmaPeer { gid, ..peer() };
         let ticket = world.ask(Request::LeaseBind {
-            lease_id: tag.lease_id,
+            lease_id: binding_id.lease_id,
             peers: vec![peer],
         });
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
@@ -271,44 +275,50 @@ fn a_peer_that_is_nobody_changes_nothing() {
         let ticket = world.ask(Request::LeaseAlloc(wanted));
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
     }
-    assert_eq!((world.query(tag.lease_id), world.orders.len()), (before, 0));
+    assert_eq!(
+        (world.query(binding_id.lease_id), world.orders.len()),
+        (before, 0)
+    );
 }
 
 #[test]
 fn reports_about_what_is_over_change_nothing() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    let before = world.query(tag.lease_id);
-    let old = Tag {
+    let binding_id = world.granted(1, 10, 0);
+    let before = world.query(binding_id.lease_id);
+    let old = BindingId {
         generation: Generation(0),
-        ..tag
+        ..binding_id
     };
-    let unknown = Tag {
+    let unknown = BindingId {
         lease_id: LeaseId(77),
-        ..tag
+        ..binding_id
     };
-    for tag in [old, unknown] {
-        world.report(Report::Cut(tag, Err(failed("x"))));
-        world.report(Report::Release(tag, Ok(())));
-        world.report(Report::Bind(tag, Err(BindError::Stranded(failed("x")))));
+    for binding_id in [old, unknown] {
+        world.report(Report::Cut(binding_id, Err(failed("x"))));
+        world.report(Report::Release(binding_id, Ok(())));
+        world.report(Report::Bind(
+            binding_id,
+            Err(BindError::Stranded(failed("x"))),
+        ));
     }
-    world.report(Report::Cut(tag, Ok(Proof::default())));
-    world.report(Report::Release(tag, Ok(())));
-    assert_eq!(world.query(tag.lease_id), before);
+    world.report(Report::Cut(binding_id, Ok(Proof::default())));
+    world.report(Report::Release(binding_id, Ok(())));
+    assert_eq!(world.query(binding_id.lease_id), before);
     assert_eq!((world.orders.len(), world.table.fences().len()), (0, 0));
 }
 
 #[test]
 fn ended_leases_are_told_for_as_long_as_promised() {
     let mut world = World::new();
-    let tag = world.granted(1, 10, 0);
-    world.ask(Request::LeaseFree(tag.lease_id));
+    let binding_id = world.granted(1, 10, 0);
+    world.ask(Request::LeaseFree(binding_id.lease_id));
     let cut = world.cut_order();
     world.cut_ok(cut);
     world.released();
     world.pass(Duration::from_secs(600));
-    assert_eq!(world.query(tag.lease_id).phase, LeasePhase::Freed);
-    let again = world.ask(Request::LeaseFree(tag.lease_id));
+    assert_eq!(world.query(binding_id.lease_id).phase, LeasePhase::Freed);
+    let again = world.ask(Request::LeaseFree(binding_id.lease_id));
     assert_eq!(
         world.lease(again).phase,
         LeasePhase::Freed,
@@ -316,10 +326,14 @@ fn ended_leases_are_told_for_as_long_as_promised() {
     );
     let forgotten_at = world.table.next_deadline().unwrap();
     world.pass(world.now.boot.until(forgotten_at));
-    let gone = world.ask(Request::LeaseQuery(tag.lease_id));
+    let gone = world.ask(Request::LeaseQuery(binding_id.lease_id));
     assert_eq!(world.refusal(gone).error, LeaseError::NotFound);
     assert_eq!(world.table.next_deadline(), None);
-    assert!(world.journal.contains(&Change::RemoveLease(tag.lease_id)));
+    assert!(
+        world
+            .journal
+            .contains(&Change::RemoveLease(binding_id.lease_id))
+    );
 }
 
 #[test]
@@ -329,16 +343,16 @@ fn a_drain_takes_everything_back() {
     world.table.on_drain(world.now);
     world.drain();
     for order in std::mem::take(&mut world.orders) {
-        let Order::Cut(tag, _) = order else {
+        let Order::Cut(binding_id, _) = order else {
             panic!("{order:?}")
         };
-        world.cut_ok(tag);
+        world.cut_ok(binding_id);
     }
     for order in std::mem::take(&mut world.orders) {
-        let Order::Release(tag, _) = order else {
+        let Order::Release(binding_id, _) = order else {
             panic!("{order:?}")
         };
-        world.report(Report::Release(tag, Ok(())));
+        world.report(Report::Release(binding_id, Ok(())));
     }
     assert!(world.table.census().is_empty());
     for id in ids {

@@ -17,9 +17,9 @@ fn units() -> Offer {
         capacity: NUMBERS.len() as u64,
         align: 1,
         transports: vec![],
-        outlives: Outlives::Boot,
+        durability: Durability::Boot,
         fence_scope: FenceScope::Part,
-        layout: Layout::Units {
+        allocation_mode: AllocationMode::Units {
             numbers: NUMBERS.to_vec(),
             sharers: SHARERS,
         },
@@ -45,12 +45,12 @@ fn asked(count: u64, shared: bool) -> LeaseAllocRequest {
 }
 
 /// An active lease, and its units.
-fn granted(world: &mut World, wanted: LeaseAllocRequest) -> (Tag, Placement) {
+fn granted(world: &mut World, wanted: LeaseAllocRequest) -> (BindingId, Placement) {
     let ticket = world.ask(Request::LeaseAlloc(wanted));
     let order = world.bind_order();
-    world.report(Report::Bind(order.tag, Ok(Binding::default())));
+    world.report(Report::Bind(order.binding_id, Ok(Binding::default())));
     assert_eq!(world.lease(ticket).phase, LeasePhase::Active);
-    (order.tag, order.placement)
+    (order.binding_id, order.placement)
 }
 
 fn of(numbers: &[u32], shared: bool) -> Placement {
@@ -78,7 +78,7 @@ fn restart(before: &World, same_boot: bool) -> World {
 fn placed(world: &World) -> BTreeMap<LeaseId, Placement> {
     let holders = world.table.holders(ARENA);
     holders
-        .map(|(tag, it)| (tag.lease_id, it.clone()))
+        .map(|(binding_id, it)| (binding_id.lease_id, it.clone()))
         .collect()
 }
 
@@ -132,17 +132,20 @@ fn a_lease_without_a_transport_has_a_life_like_any_other() {
         refusal.message.contains("udp is not offered"),
         "{refusal:?}"
     );
-    let (tag, _) = granted(&mut world, asked(5, false));
-    for ticket in [world.rebind(tag.lease_id), world.rotate(tag.lease_id, 0)] {
+    let (binding_id, _) = granted(&mut world, asked(5, false));
+    for ticket in [
+        world.rebind(binding_id.lease_id),
+        world.rotate(binding_id.lease_id, 0),
+    ] {
         assert_eq!(world.refusal(ticket).error, LeaseError::InvalidArgs);
     }
     world.pass_ms(9_000);
-    let renewed = world.renew(tag.lease_id);
+    let renewed = world.renew(binding_id.lease_id);
     assert_eq!(world.lease(renewed).remaining_ms, 10_000);
     world.pass_ms(10_000);
-    assert_eq!(world.cut_order(), tag);
-    world.cut_ok(tag);
-    assert_eq!(world.phase(tag.lease_id), LeasePhase::Expired);
+    assert_eq!(world.cut_order(), binding_id);
+    world.cut_ok(binding_id);
+    assert_eq!(world.phase(binding_id.lease_id), LeasePhase::Expired);
     assert_eq!(world.available(), 0, "not before they are clean");
     world.released();
     assert_eq!(world.available(), 5);
@@ -151,12 +154,12 @@ fn a_lease_without_a_transport_has_a_life_like_any_other() {
 #[test]
 fn a_release_that_failed_fences_its_own_units() {
     let mut world = world();
-    let (tag, cores) = granted(&mut world, asked(2, false));
-    world.free(tag.lease_id);
+    let (binding_id, cores) = granted(&mut world, asked(2, false));
+    world.free(binding_id.lease_id);
     let cut = world.cut_order();
     world.cut_ok(cut);
     world.release_order();
-    world.report(Report::Release(tag, Err(failed("rmdir"))));
+    world.report(Report::Release(binding_id, Err(failed("rmdir"))));
     let told = world.table.availability().next().unwrap();
     assert!(told.partly_fenced && !told.fenced);
     assert_eq!((told.fenced_part, told.available), (2, 3));
@@ -165,7 +168,7 @@ fn a_release_that_failed_fences_its_own_units() {
     let cleared = world.operator(Request::FenceClear(ARENA));
     assert_eq!(
         world.order(),
-        Order::Reset(ARENA, vec![(tag, cores.clone())])
+        Order::Reset(ARENA, vec![(binding_id, cores.clone())])
     );
     world.report(Report::Reset(ARENA, Ok(())));
     assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
@@ -175,8 +178,8 @@ fn a_release_that_failed_fences_its_own_units() {
 #[test]
 fn a_cut_that_failed_fences_all_units() {
     let mut world = world();
-    let (tag, _) = granted(&mut world, asked(1, false));
-    world.free(tag.lease_id);
+    let (binding_id, _) = granted(&mut world, asked(1, false));
+    world.free(binding_id.lease_id);
     let cut = world.cut_order();
     world.report(Report::Cut(cut, Err(failed("cgroup.kill"))));
     let refused = world.ask(Request::LeaseAlloc(asked(1, true)));
@@ -199,7 +202,10 @@ fn the_next_run_takes_up_what_lives_and_ends_what_does_not_each_by_itself() {
         _ => None,
     });
     let bind = bind.unwrap();
-    assert_eq!((bind.tag.lease_id, &bind.placement), (lives.lease_id, &its));
+    assert_eq!(
+        (bind.binding_id.lease_id, &bind.placement),
+        (lives.lease_id, &its)
+    );
     assert!(bind.adopts, "what was made for it is there");
     after
         .orders
@@ -209,7 +215,7 @@ fn the_next_run_takes_up_what_lives_and_ends_what_does_not_each_by_itself() {
         2,
         "also its units that is over are not clean yet"
     );
-    after.report(Report::Bind(bind.tag, Ok(Binding::default())));
+    after.report(Report::Bind(bind.binding_id, Ok(Binding::default())));
     let info = after.query(lives.lease_id);
     assert_eq!((info.phase, info.remaining_ms), (LeasePhase::Active, 6_000));
     assert_eq!(after.cut_order(), ends);
@@ -221,8 +227,9 @@ fn the_next_run_takes_up_what_lives_and_ends_what_does_not_each_by_itself() {
     // The deadline passed while nobody was there.
     before.now.boot = before.now.boot + core::time::Duration::from_secs(60);
     let mut late = restart(&before, true);
-    late.orders
-        .retain(|order| matches!(order, Order::Cut(tag, _) if tag.lease_id == lives.lease_id));
+    late.orders.retain(
+        |order| matches!(order, Order::Cut(binding_id, _) if binding_id.lease_id == lives.lease_id),
+    );
     let cut = late.cut_order();
     late.cut_ok(cut);
     assert_eq!(late.phase(lives.lease_id), LeasePhase::Expired);
@@ -241,12 +248,12 @@ fn after_a_reboot_they_are_over_and_nothing_is_left_to_do() {
 #[test]
 fn units_that_are_not_offered_any_more_are_given_up() {
     let mut before = world();
-    let (tag, _) = granted(&mut before, asked(5, false));
+    let (binding_id, _) = granted(&mut before, asked(5, false));
     let mut fewer = World::of(
         ResourceType::Cpu,
         Policy::default(),
         Offer {
-            layout: Layout::Units {
+            allocation_mode: AllocationMode::Units {
                 numbers: vec![1, 2],
                 sharers: SHARERS,
             },
@@ -259,11 +266,10 @@ fn units_that_are_not_offered_any_more_are_given_up() {
         same_boot: true,
         wall_clock_trusted: true,
     };
-    let record = records(&before).remove(&tag.lease_id).unwrap();
+    let record = records(&before).remove(&binding_id.lease_id).unwrap();
     fewer.table.restore_lease(fewer.now, record, run);
     fewer.drain();
-    let displaced =
-        |note: &Note| matches!(note, Note::Displaced { lease_id, .. } if *lease_id == tag.lease_id);
+    let displaced = |note: &Note| matches!(note, Note::Displaced { lease_id, .. } if *lease_id == binding_id.lease_id);
     assert!(fewer.notes.iter().any(displaced), "{:?}", fewer.notes);
     assert_eq!((fewer.orders.len(), fewer.available()), (0, 2));
 }
@@ -306,10 +312,10 @@ fn outcome(order: Order, well: bool) -> Report {
     match order {
         Order::Bind(order) => {
             let bound = or("bind").map(|()| Binding::default());
-            Report::Bind(order.tag, bound.map_err(BindError::Failed))
+            Report::Bind(order.binding_id, bound.map_err(BindError::Failed))
         }
-        Order::Cut(tag, _) => Report::Cut(tag, or("cut").map(|()| Proof::default())),
-        Order::Release(tag, _) => Report::Release(tag, or("release")),
+        Order::Cut(binding_id, _) => Report::Cut(binding_id, or("cut").map(|()| Proof::default())),
+        Order::Release(binding_id, _) => Report::Release(binding_id, or("release")),
         Order::Reset(id, _) => Report::Reset(id, or("reset")),
         other => panic!("units have no keys: {other:?}"),
     }

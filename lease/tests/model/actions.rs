@@ -64,7 +64,7 @@ pub(crate) struct Wish {
     pub(crate) bytes: u64,
     pub(crate) secs: u32,
     pub(crate) grace: u32,
-    pub(crate) road: Transport,
+    pub(crate) transport: Transport,
     pub(crate) peer: Peer,
     pub(crate) rotate_on_renew: bool,
     pub(crate) arena: Option<usize>,
@@ -129,7 +129,7 @@ fn wish() -> impl Strategy<Value = Action> {
     ];
     let grace = prop_oneof![3 => Just(0u32), 6 => 1..=10u32, 1 => Just(3601)];
     let none = || Just(Peer::None);
-    let road = prop_oneof![
+    let transport = prop_oneof![
         3 => (Just(Transport::Auto), none()),
         3 => (Just(Transport::Auto), peer()),
         6 => (Just(Transport::Rdma), peer()),
@@ -141,18 +141,18 @@ fn wish() -> impl Strategy<Value = Action> {
     ];
     let arena = prop::option::weighted(0.3, 0..7usize);
     let of_what = prop_oneof![
-        9 => (Just(ResourceType::Mem), road, Just(Terms::PLAIN)),
-        9 => (Just(ResourceType::Block), block_road(), terms()),
-        1 => (Just(ResourceType::Mem), block_road(), terms()),
+        9 => (Just(ResourceType::Mem), transport, Just(Terms::PLAIN)),
+        9 => (Just(ResourceType::Block), block_transport(), terms()),
+        1 => (Just(ResourceType::Mem), block_transport(), terms()),
     ];
     (0..3usize, bytes, secs, grace, of_what, any::<bool>(), arena).prop_map(
-        |(tenant, bytes, secs, grace, (kind, (road, peer), terms), rotate_on_renew, arena)| {
+        |(tenant, bytes, secs, grace, (kind, (transport, peer), terms), rotate_on_renew, arena)| {
             Action::Alloc(Wish {
                 tenant,
                 bytes,
                 secs,
                 grace,
-                road,
+                transport,
                 peer,
                 rotate_on_renew,
                 arena,
@@ -163,7 +163,7 @@ fn wish() -> impl Strategy<Value = Action> {
     )
 }
 
-fn block_road() -> impl Strategy<Value = (Transport, Peer)> {
+fn block_transport() -> impl Strategy<Value = (Transport, Peer)> {
     let none = || Just(Peer::None);
     prop_oneof![
         6 => (Just(Transport::Auto), none()),
@@ -191,7 +191,7 @@ pub(crate) fn comes(number: usize) -> [Action; 2] {
         bytes: PAGE,
         secs: 10,
         grace: if number.is_multiple_of(2) { 0 } else { 5 },
-        road: Transport::Rdma,
+        transport: Transport::Rdma,
         peer: Peer::Port(number),
         rotate_on_renew: false,
         arena: None,

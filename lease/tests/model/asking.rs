@@ -42,7 +42,7 @@ impl Pair {
             Effect::Order {
                 order: Order::Bind(order),
                 ..
-            } if order.tag.lease_id == id => Some(order.extent()),
+            } if order.binding_id.lease_id == id => Some(order.extent()),
             _ => None,
         });
         for effect in &effects {
@@ -138,7 +138,7 @@ pub(super) fn wanted(
     LeaseAllocRequest {
         resource_id,
         grace_secs: wish.grace,
-        transport: wish.road,
+        transport: wish.transport,
         rotate_on_renew: wish.rotate_on_renew,
         ..LeaseAllocRequest::new(wish.kind, wish.bytes, wish.secs)
     }

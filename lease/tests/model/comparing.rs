@@ -18,12 +18,12 @@ impl Pair {
         let mut effects = vec![];
         while let Some(effect) = self.table.poll_effect() {
             if let Effect::Order {
-                order: Order::Extend(tag, deadline),
+                order: Order::Extend(binding_id, deadline),
                 ..
             } = effect
                 && self.oracle.at_once
             {
-                let agreed = Report::Extended(tag, deadline, Ok(()));
+                let agreed = Report::Extended(binding_id, deadline, Ok(()));
                 self.table.on_report(self.now, self.now.boot, agreed);
             }
             effects.push(effect);
@@ -67,8 +67,8 @@ impl Pair {
                     match order {
                         // Nobody reports on what is only said.
                         Order::Fenced(_) => {}
-                        Order::Extend(tag, deadline) if self.oracle.at_once => {
-                            let agreed = Report::Extended(tag, deadline, Ok(()));
+                        Order::Extend(binding_id, deadline) if self.oracle.at_once => {
+                            let agreed = Report::Extended(binding_id, deadline, Ok(()));
                             self.seen.report(&agreed);
                         }
                         _ => self.open.push(order.clone()),
@@ -90,7 +90,7 @@ impl Pair {
         let sorted = |mut orders: Vec<Order>| {
             for order in &mut orders {
                 if let Order::Reset(_, leases) = order {
-                    leases.sort_by_key(|(tag, _)| tag.lease_id);
+                    leases.sort_by_key(|(binding_id, _)| binding_id.lease_id);
                 }
             }
             let mut orders: Vec<_> = orders.iter().map(|order| format!("{order:?}")).collect();

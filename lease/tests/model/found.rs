@@ -15,7 +15,7 @@ fn lease(secs: u32, grace: u32) -> Wish {
         bytes: PAGE,
         secs,
         grace,
-        road: Transport::Rdma,
+        transport: Transport::Rdma,
         peer: Peer::Port(0),
         rotate_on_renew: false,
         arena: None,
@@ -134,7 +134,7 @@ fn a_rotation_reported_again_retires_nothing() {
 #[test]
 fn no_room_now_is_not_no_room_ever() {
     let wish = |arena, bytes| Wish {
-        road: Transport::Udp,
+        transport: Transport::Udp,
         peer: Peer::None,
         arena,
         bytes,
@@ -197,7 +197,7 @@ fn a_release_that_was_not_ordered_does_not_move() {
 #[test]
 fn a_renewal_that_rotates_nothing_takes_no_turn() {
     let wish = Wish {
-        road: Transport::Udp,
+        transport: Transport::Udp,
         peer: Peer::None,
         ..rotating(1, 0)
     };

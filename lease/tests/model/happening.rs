@@ -113,19 +113,19 @@ impl Pair {
         };
         let mut report = outcome_of(order, outcome, 0, &self.oracle);
         match &mut report {
-            Report::Extended(tag, ..)
-            | Report::Bind(tag, _)
-            | Report::BindProgress(tag)
-            | Report::Rotate(tag, _)
-            | Report::RetireKey(tag, _)
-            | Report::Cut(tag, _)
-            | Report::EndBegan(tag)
-            | Report::CutMoves(tag)
-            | Report::Confirmed(tag, _)
-            | Report::ReleaseProgress(tag)
-            | Report::Release(tag, _) => {
-                let Generation(right) = tag.generation;
-                tag.generation = Generation(if which < 32 { right - 1 } else { right + 1 });
+            Report::Extended(binding_id, ..)
+            | Report::Bind(binding_id, _)
+            | Report::BindProgress(binding_id)
+            | Report::Rotate(binding_id, _)
+            | Report::RetireKey(binding_id, _)
+            | Report::Cut(binding_id, _)
+            | Report::EndBegan(binding_id)
+            | Report::CutMoves(binding_id)
+            | Report::Confirmed(binding_id, _)
+            | Report::ReleaseProgress(binding_id)
+            | Report::Release(binding_id, _) => {
+                let Generation(right) = binding_id.generation;
+                binding_id.generation = Generation(if which < 32 { right - 1 } else { right + 1 });
             }
             Report::Reset(id, _) => id.0 += 7,
             Report::Condition(..) => {}
@@ -143,14 +143,14 @@ impl Pair {
         let Some(lease) = leases.get(who % leases.len().max(1)) else {
             return;
         };
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: lease.id,
             generation: lease.generation(),
             resource_id: self.oracle.arenas[lease.arena].id,
         };
-        self.report(Report::ReleaseProgress(tag));
-        self.report(Report::EndBegan(tag));
-        self.report(Report::CutMoves(tag));
+        self.report(Report::ReleaseProgress(binding_id));
+        self.report(Report::EndBegan(binding_id));
+        self.report(Report::CutMoves(binding_id));
     }
 
     /// Everything is reported, every fence is cleared, all time passes.
@@ -233,17 +233,24 @@ pub(super) fn restored(world: &World, journal: &Journal, now: Now, run: EarlierR
 /// Whether this is a report of such an order.
 pub(super) fn answers(report: &Report, order: &Order) -> bool {
     match (report, order) {
-        (Report::Bind(tag, _) | Report::BindProgress(tag), Order::Bind(order)) => *tag == order.tag,
-        (Report::Rotate(tag, _), Order::Rotate(of))
-        | (Report::RetireKey(tag, _) | Report::EndBegan(tag), Order::RetireKey(of))
+        (Report::Bind(binding_id, _) | Report::BindProgress(binding_id), Order::Bind(order)) => {
+            *binding_id == order.binding_id
+        }
+        (Report::Rotate(binding_id, _), Order::Rotate(of))
+        | (Report::RetireKey(binding_id, _) | Report::EndBegan(binding_id), Order::RetireKey(of))
         | (
-            Report::Cut(tag, _) | Report::EndBegan(tag) | Report::CutMoves(tag),
+            Report::Cut(binding_id, _)
+            | Report::EndBegan(binding_id)
+            | Report::CutMoves(binding_id),
             Order::Cut(of, _),
         )
-        | (Report::Release(tag, _) | Report::ReleaseProgress(tag), Order::Release(of, _)) => {
-            tag == of
+        | (
+            Report::Release(binding_id, _) | Report::ReleaseProgress(binding_id),
+            Order::Release(of, _),
+        ) => binding_id == of,
+        (Report::Extended(binding_id, deadline, _), Order::Extend(of, to)) => {
+            (binding_id, deadline) == (of, to)
         }
-        (Report::Extended(tag, deadline, _), Order::Extend(of, to)) => (tag, deadline) == (of, to),
         (Report::Reset(id, _), Order::Reset(of, _)) => id == of,
         _ => false,
     }
@@ -265,39 +272,51 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Outcome::Stranded => Err(BindError::Stranded(error())),
     };
     match order {
-        Order::Bind(order) if matches!(outcome, Outcome::Moving) => Report::BindProgress(order.tag),
+        Order::Bind(order) if matches!(outcome, Outcome::Moving) => {
+            Report::BindProgress(order.binding_id)
+        }
         Order::Bind(order) => {
             let rkey = (!order.peers().is_empty()).then_some(number);
             Report::Bind(
-                order.tag,
-                bound(binding(order.tag, order.transport, rkey, number)),
+                order.binding_id,
+                bound(binding(order.binding_id, order.transport, rkey, number)),
             )
         }
-        Order::Rotate(tag) => Report::Rotate(*tag, bound(rotated(*tag, number, oracle))),
-        Order::RetireKey(tag) if matches!(outcome, Outcome::Moving) => Report::EndBegan(*tag),
-        Order::RetireKey(tag) => Report::RetireKey(*tag, done().map(|()| retired(*tag, oracle))),
+        Order::Rotate(binding_id) => {
+            Report::Rotate(*binding_id, bound(rotated(*binding_id, number, oracle)))
+        }
+        Order::RetireKey(binding_id) if matches!(outcome, Outcome::Moving) => {
+            Report::EndBegan(*binding_id)
+        }
+        Order::RetireKey(binding_id) => {
+            Report::RetireKey(*binding_id, done().map(|()| retired(*binding_id, oracle)))
+        }
         // A path that moves has agreed.
-        Order::Extend(tag, deadline) => {
+        Order::Extend(binding_id, deadline) => {
             let agrees = fine || matches!(outcome, Outcome::Moving);
-            Report::Extended(*tag, *deadline, agrees.then_some(()).ok_or(AlreadyCut))
+            Report::Extended(
+                *binding_id,
+                *deadline,
+                agrees.then_some(()).ok_or(AlreadyCut),
+            )
         }
         Order::Confirm(_) | Order::Fenced(_) => unreachable!("nobody reports on {order:?}"),
-        Order::Cut(tag, _) if matches!(outcome, Outcome::Moving) => match number % 2 {
-            0 => Report::EndBegan(*tag),
-            _ => Report::CutMoves(*tag),
+        Order::Cut(binding_id, _) if matches!(outcome, Outcome::Moving) => match number % 2 {
+            0 => Report::EndBegan(*binding_id),
+            _ => Report::CutMoves(*binding_id),
         },
-        Order::Cut(tag, _) => Report::Cut(*tag, done().map(|()| Proof::default())),
-        Order::Release(tag, _) if matches!(outcome, Outcome::Moving) => {
-            Report::ReleaseProgress(*tag)
+        Order::Cut(binding_id, _) => Report::Cut(*binding_id, done().map(|()| Proof::default())),
+        Order::Release(binding_id, _) if matches!(outcome, Outcome::Moving) => {
+            Report::ReleaseProgress(*binding_id)
         }
-        Order::Release(tag, _) => Report::Release(*tag, done()),
+        Order::Release(binding_id, _) => Report::Release(*binding_id, done()),
         Order::Reset(id, _) => Report::Reset(*id, done()),
     }
 }
 
-pub(super) fn rotated(tag: Tag, number: u32, oracle: &Oracle) -> Binding {
-    let (road, before) = oracle.keys(tag.lease_id);
-    let mut binding = binding(tag, road, before.rkey.map(|_| number), number);
+pub(super) fn rotated(binding_id: BindingId, number: u32, oracle: &Oracle) -> Binding {
+    let (transport, before) = oracle.keys(binding_id.lease_id);
+    let mut binding = binding(binding_id, transport, before.rkey.map(|_| number), number);
     if let Some(rdma) = &mut binding.rdma {
         rdma.previous = before.rkey.map(|rkey| PreviousKey {
             rkey,
@@ -307,16 +326,21 @@ pub(super) fn rotated(tag: Tag, number: u32, oracle: &Oracle) -> Binding {
     binding
 }
 
-pub(super) fn retired(tag: Tag, oracle: &Oracle) -> Binding {
-    let (road, keys) = oracle.keys(tag.lease_id);
+pub(super) fn retired(binding_id: BindingId, oracle: &Oracle) -> Binding {
+    let (transport, keys) = oracle.keys(binding_id.lease_id);
     let number = keys.dp_key.or(keys.nvmeof).unwrap_or_default();
-    binding(tag, road, keys.rkey, number)
+    binding(binding_id, transport, keys.rkey, number)
 }
 
-/// `number`: that of the key of datagrams and of NVMe-oF, on roads that have one.
-pub(super) fn binding(tag: Tag, road: Transport, rkey: Option<u32>, number: u32) -> Binding {
-    let blocks = kind_of(tag.resource_id) == ResourceType::Block;
-    let rdma = matches!(road, Transport::Rdma | Transport::Both) && !blocks;
+/// `number`: that of the key of datagrams and of NVMe-oF, on transports that have one.
+pub(super) fn binding(
+    binding_id: BindingId,
+    transport: Transport,
+    rkey: Option<u32>,
+    number: u32,
+) -> Binding {
+    let blocks = kind_of(binding_id.resource_id) == ResourceType::Block;
+    let rdma = matches!(transport, Transport::Rdma | Transport::Both) && !blocks;
     let rdma = rdma.then_some(RdmaBinding {
         rkey,
         remote_addr: 0x1000,
@@ -331,11 +355,11 @@ pub(super) fn binding(tag: Tag, road: Transport, rkey: Option<u32>, number: u32)
         atomics: true,
         further: Vec::new(),
     });
-    let by_datagrams = matches!(road, Transport::Udp | Transport::Both);
+    let by_datagrams = matches!(transport, Transport::Udp | Transport::Both);
     Binding {
         dp_key: by_datagrams.then(|| oracle::dp_key(number)),
         rdma,
-        nvmeof: (blocks && road != Transport::Udp).then(|| Box::new(nvmeof(number))),
+        nvmeof: (blocks && transport != Transport::Udp).then(|| Box::new(nvmeof(number))),
         ..Binding::default()
     }
 }

@@ -58,14 +58,20 @@ impl Seen {
 
     pub(crate) fn report(&mut self, report: &Report) {
         match report {
-            Report::Bind(tag, Ok(_)) => drop(self.works.insert(tag.lease_id, tag.generation)),
-            Report::Bind(tag, Err(BindError::Lost(_))) => drop(self.works.remove(&tag.lease_id)),
-            Report::Cut(tag, Ok(_)) => {
-                self.works.remove(&tag.lease_id);
-                self.proved.insert((tag.lease_id, tag.generation));
+            Report::Bind(binding_id, Ok(_)) => drop(
+                self.works
+                    .insert(binding_id.lease_id, binding_id.generation),
+            ),
+            Report::Bind(binding_id, Err(BindError::Lost(_))) => {
+                self.works.remove(&binding_id.lease_id);
             }
-            Report::Extended(tag, deadline, Ok(())) => {
-                let acknowledged = (tag.lease_id, tag.generation, *deadline);
+            Report::Cut(binding_id, Ok(_)) => {
+                self.works.remove(&binding_id.lease_id);
+                self.proved
+                    .insert((binding_id.lease_id, binding_id.generation));
+            }
+            Report::Extended(binding_id, deadline, Ok(())) => {
+                let acknowledged = (binding_id.lease_id, binding_id.generation, *deadline);
                 self.prolonged.insert(acknowledged);
             }
             _ => {}
@@ -88,64 +94,74 @@ impl Seen {
             Order::Bind(bind) => {
                 invariant_no_new_lease_on_a_fenced_resource(bind, fenced);
                 invariant_only_ports_are_bound(bind);
-                let (id, place) = (bind.tag.lease_id, (bind.tag.resource_id, bind.extent()));
+                let (id, place) = (
+                    bind.binding_id.lease_id,
+                    (bind.binding_id.resource_id, bind.extent()),
+                );
                 let before = *self.extents.entry(id).or_insert(place);
                 assert_eq!(before, place, "a lease never moves");
-                self.names(bind.tag);
+                self.names(bind.binding_id);
             }
-            Order::Rotate(tag) | Order::RetireKey(tag) => self.names(*tag),
-            Order::Cut(tag, _) => {
-                self.names(*tag);
-                self.cut.insert((tag.lease_id, tag.generation));
+            Order::Rotate(binding_id) | Order::RetireKey(binding_id) => self.names(*binding_id),
+            Order::Cut(binding_id, _) => {
+                self.names(*binding_id);
+                self.cut
+                    .insert((binding_id.lease_id, binding_id.generation));
             }
-            Order::Extend(tag, _) => {
-                self.names(*tag);
-                self.invariant_what_is_cut_is_not_prolonged(*tag);
+            Order::Extend(binding_id, _) => {
+                self.names(*binding_id);
+                self.invariant_what_is_cut_is_not_prolonged(*binding_id);
             }
-            Order::Confirm(tag) => unreachable!("{tag}: the driver confirms"),
-            Order::Fenced(tag) => {
-                let binding = (tag.lease_id, tag.generation);
+            Order::Confirm(binding_id) => unreachable!("{binding_id}: the driver confirms"),
+            Order::Fenced(binding_id) => {
+                let binding = (binding_id.lease_id, binding_id.generation);
                 let cut = self.cut.contains(&binding) || self.proved.contains(&binding);
-                assert!(cut, "{tag}: fenced before it was cut");
+                assert!(cut, "{binding_id}: fenced before it was cut");
             }
-            Order::Release(tag, placement) => {
-                self.names(*tag);
+            Order::Release(binding_id, placement) => {
+                self.names(*binding_id);
                 assert_eq!(
-                    self.extents[&tag.lease_id],
-                    (tag.resource_id, placement.extent())
+                    self.extents[&binding_id.lease_id],
+                    (binding_id.resource_id, placement.extent())
                 );
-                self.invariant_release_waits(*tag, open);
+                self.invariant_release_waits(*binding_id, open);
             }
             Order::Reset(id, leases) => {
-                for &(tag, ref placement) in leases {
-                    self.names(tag);
-                    assert_eq!(self.extents[&tag.lease_id], (*id, placement.extent()));
-                    invariant_nothing_is_on_its_way(tag, open);
+                for &(binding_id, ref placement) in leases {
+                    self.names(binding_id);
+                    assert_eq!(
+                        self.extents[&binding_id.lease_id],
+                        (*id, placement.extent())
+                    );
+                    invariant_nothing_is_on_its_way(binding_id, open);
                 }
             }
         }
     }
 
-    fn names(&mut self, tag: Tag) {
-        self.invariant_generations_never_go_back(tag);
-        self.newest.insert(tag.lease_id, tag.generation);
+    fn names(&mut self, binding_id: BindingId) {
+        self.invariant_generations_never_go_back(binding_id);
+        self.newest
+            .insert(binding_id.lease_id, binding_id.generation);
     }
 
-    fn invariant_generations_never_go_back(&self, tag: Tag) {
-        let newest = self.newest.get(&tag.lease_id).copied();
+    fn invariant_generations_never_go_back(&self, binding_id: BindingId) {
+        let newest = self.newest.get(&binding_id.lease_id).copied();
         assert!(
-            newest.is_none_or(|newest| newest <= tag.generation),
-            "{tag}"
+            newest.is_none_or(|newest| newest <= binding_id.generation),
+            "{binding_id}"
         );
     }
 
-    fn invariant_what_is_cut_is_not_prolonged(&self, tag: Tag) {
-        let cut = self.cut.contains(&(tag.lease_id, tag.generation));
-        assert!(!cut, "{tag}: prolonged after its cut");
+    fn invariant_what_is_cut_is_not_prolonged(&self, binding_id: BindingId) {
+        let cut = self
+            .cut
+            .contains(&(binding_id.lease_id, binding_id.generation));
+        assert!(!cut, "{binding_id}: prolonged after its cut");
     }
 
     /// Who is told of a key can use it until when he is told.
-    fn invariant_the_road_knew_before(&self, info: &LeaseInfo, now: BootTime) {
+    fn invariant_the_transport_knew_before(&self, info: &LeaseInfo, now: BootTime) {
         if info.binding == Binding::default() {
             return;
         }
@@ -174,9 +190,12 @@ impl Seen {
             .retain(|ticket, _| self.answered.contains(ticket));
     }
 
-    fn invariant_release_waits(&self, tag: Tag, open: &[Order]) {
-        assert!(self.cut_is_proved(tag.lease_id), "{tag}: not proved cut");
-        invariant_nothing_is_on_its_way(tag, open);
+    fn invariant_release_waits(&self, binding_id: BindingId, open: &[Order]) {
+        assert!(
+            self.cut_is_proved(binding_id.lease_id),
+            "{binding_id}: not proved cut"
+        );
+        invariant_nothing_is_on_its_way(binding_id, open);
     }
 
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: &Answer, now: BootTime) {
@@ -185,7 +204,7 @@ impl Seen {
         match (answer, about) {
             (Ok(Reply::Lease(info)), _) => {
                 self.invariant_ended_is_told_after_the_proof(info);
-                self.invariant_the_road_knew_before(info, now);
+                self.invariant_the_transport_knew_before(info, now);
             }
             (Ok(Reply::Revoked(RevokeOutcome::TornDown)), Some(id)) => {
                 assert!(self.cut_is_proved(id), "{id} is not torn down");
@@ -303,25 +322,31 @@ pub(crate) fn invariant_a_binding_that_fails_takes_nothing(
 }
 
 fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[ResourceId]) {
-    let new = bind.tag.generation == Generation(1);
-    assert!(!new || !fenced.contains(&bind.tag.resource_id), "{bind:?}");
+    let new = bind.binding_id.generation == Generation(1);
+    assert!(
+        !new || !fenced.contains(&bind.binding_id.resource_id),
+        "{bind:?}"
+    );
 }
 
 /// What is scrubbed must not be opened again, by an order that still waits for its thread.
-fn invariant_nothing_is_on_its_way(tag: Tag, open: &[Order]) {
+fn invariant_nothing_is_on_its_way(binding_id: BindingId, open: &[Order]) {
     let binds = |order: &Order| match order {
-        Order::Bind(bind) => bind.tag.lease_id == tag.lease_id,
-        Order::Rotate(other) => other.lease_id == tag.lease_id,
+        Order::Bind(bind) => bind.binding_id.lease_id == binding_id.lease_id,
+        Order::Rotate(other) => other.lease_id == binding_id.lease_id,
         _ => false,
     };
-    assert!(!open.iter().any(binds), "{tag}: something is on its way");
+    assert!(
+        !open.iter().any(binds),
+        "{binding_id}: something is on its way"
+    );
 }
 
 fn invariant_only_ports_are_bound(bind: &BindOrder) {
     let gid = |peer: &RdmaPeer| Ipv6Addr::from(peer.gid).to_string();
     let mut gids = bind.peers().iter().map(gid);
     assert!(!gids.any(|gid| NOBODY.contains(&gid.as_str())), "{bind:?}");
-    let blocks = kind_of(bind.tag.resource_id) == ResourceType::Block;
+    let blocks = kind_of(bind.binding_id.resource_id) == ResourceType::Block;
     let takes_peers = matches!(bind.transport, Transport::Rdma | Transport::Both) && !blocks;
     assert!(bind.peers().is_empty() || takes_peers, "{bind:?}");
 }
@@ -332,7 +357,7 @@ pub(crate) fn invariant_few_farewells(open: &[Order], live: &[LeaseInfo]) {
     let active = live.iter().filter(|info| info.phase == LeasePhase::Active);
     let active: BTreeSet<LeaseId> = active.map(|info| info.lease_id).collect();
     let brief = |order: &&Order| match order {
-        Order::Cut(tag, Farewell::Brief) => active.contains(&tag.lease_id),
+        Order::Cut(binding_id, Linger::Brief) => active.contains(&binding_id.lease_id),
         _ => false,
     };
     let brief = open.iter().filter(brief).count();
@@ -345,11 +370,11 @@ fn of(id: ResourceId, offers: &[Offer]) -> &Offer {
 }
 
 fn outlives_machine(id: ResourceId, offers: &[Offer]) -> bool {
-    of(id, offers).outlives == Outlives::Machine
+    of(id, offers).durability == Durability::Machine
 }
 
 fn is_amount(id: ResourceId, offers: &[Offer]) -> bool {
-    of(id, offers).layout == Layout::Amounts
+    of(id, offers).allocation_mode == AllocationMode::Amounts
 }
 
 /// However little of the journal a crash left: nobody's bytes have been given to somebody else.
@@ -421,14 +446,14 @@ pub(crate) fn invariant_permanent_means_never(
     if refusal.error == LeaseError::CapacityExceeded && refusal.class != RefusalClass::Policy {
         let named = |offer: &&Offer| wanted.resource_id.is_none_or(|id| id == offer.resource_id);
         let kind = |offer: &&Offer| kind_of(offer.resource_id) == wanted.resource_type();
-        let road = |offer: &&Offer| {
-            let mut roads = offer.transports.iter();
-            let road = |road: &Transport| {
-                matches!(wanted.transport, Transport::Auto) || *road == wanted.transport
+        let transport = |offer: &&Offer| {
+            let mut transports = offer.transports.iter();
+            let transport = |transport: &Transport| {
+                matches!(wanted.transport, Transport::Auto) || *transport == wanted.transport
             };
-            roads.any(|it| road(it) && goes_over(*it, offer, wanted))
+            transports.any(|it| transport(it) && goes_over(*it, offer, wanted))
         };
-        let mut could = offers.iter().filter(named).filter(kind).filter(road);
+        let mut could = offers.iter().filter(named).filter(kind).filter(transport);
         let never = !could.any(|offer| offer.capacity / PAGE >= wanted.capacity.div_ceil(PAGE));
         assert_eq!(
             refusal.class == RefusalClass::Permanent,
@@ -440,12 +465,12 @@ pub(crate) fn invariant_permanent_means_never(
 
 /// Only memory over RDMA has queue pairs of the client, only NVMe-oF has hosts, and NVMe-oF cannot be
 /// read-only.
-fn goes_over(road: Transport, offer: &Offer, wanted: &LeaseAllocRequest) -> bool {
+fn goes_over(transport: Transport, offer: &Offer, wanted: &LeaseAllocRequest) -> bool {
     let Some(block) = wanted.terms.block() else {
         let peers = wanted.terms.rdma_peers();
-        return peers.is_empty() || matches!(road, Transport::Rdma | Transport::Both);
+        return peers.is_empty() || matches!(transport, Transport::Rdma | Transport::Both);
     };
-    let udp = road == Transport::Udp;
+    let udp = transport == Transport::Udp;
     let read_only = offer.read_only || block.read_only;
     (udp || !read_only) && !(udp && block.names_host())
 }

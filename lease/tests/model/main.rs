@@ -65,8 +65,8 @@ struct World {
 }
 
 impl World {
-    /// A large arena with a tail that is no page, a smaller one over one road only whose bytes die with
-    /// the process, and one whose best road takes no queue pair. A device of blocks, a directory of them,
+    /// A large arena with a tail that is no page, a smaller one over one transport only whose bytes die with
+    /// the process, and one whose best transport takes no queue pair. A device of blocks, a directory of them,
     /// and a device that cannot be written.
     fn new(limits: Limits) -> Self {
         let (both, udp, nvme) = (Transport::Both, Transport::Udp, Transport::NvmeTcp);
@@ -76,7 +76,7 @@ impl World {
             lasting(offer(0xc0, 6 * PAGE, &[udp, both])),
             blocks(offer(0x1d0, 12 * PAGE, &[nvme, udp, both])),
             Offer {
-                layout: Layout::Amounts,
+                allocation_mode: AllocationMode::Amounts,
                 ..blocks(offer(0x1e0, 6 * PAGE + 100, &[both, nvme, udp]))
             },
             Offer {
@@ -127,9 +127,9 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         capacity,
         align: PAGE,
         transports: transports.to_vec(),
-        outlives: Outlives::Nothing,
+        durability: Durability::Nothing,
         fence_scope: FenceScope::Whole,
-        layout: Layout::Stretches,
+        allocation_mode: AllocationMode::Stretches,
         read_only: false,
     }
 }
@@ -145,7 +145,7 @@ fn kind_of(id: ResourceId) -> ResourceType {
 
 fn blocks(offer: Offer) -> Offer {
     Offer {
-        outlives: Outlives::Machine,
+        durability: Durability::Machine,
         fence_scope: FenceScope::Part,
         ..offer
     }
@@ -153,7 +153,7 @@ fn blocks(offer: Offer) -> Offer {
 
 fn lasting(offer: Offer) -> Offer {
     Offer {
-        outlives: Outlives::Process,
+        durability: Durability::Process,
         ..offer
     }
 }

@@ -19,13 +19,13 @@ const OTHER_BOOT: EarlierRun = EarlierRun {
 const AT_ONCE: Action = Restart(Step::Nanos(1), SAME_BOOT, 0);
 const REBOOT: Action = Restart(Step::Nanos(1), OTHER_BOOT, 0);
 
-fn lease(road: Transport, secs: u32, grace: u32) -> Wish {
+fn lease(transport: Transport, secs: u32, grace: u32) -> Wish {
     Wish {
         tenant: 0,
         bytes: PAGE,
         secs,
         grace,
-        road,
+        transport,
         peer: Peer::None,
         rotate_on_renew: true,
         arena: Some(0),
@@ -119,9 +119,9 @@ fn what_strands_before_the_grant_is_fenced_after_a_restart_too() {
     ]);
 }
 
-/// Nothing was wrong: without its queue pairs a lease over both roads goes on over one.
+/// Nothing was wrong: without its queue pairs a lease over both transports goes on over one.
 #[test]
-fn a_lease_over_both_roads_waits_for_queue_pairs_again() {
+fn a_lease_over_both_transports_waits_for_queue_pairs_again() {
     let wish = Wish {
         peer: Peer::Several(2),
         ..lease(Transport::Both, 60, 0)

@@ -38,11 +38,11 @@ impl World {
         Self::of(ResourceType::Block, Policy::default(), offer)
     }
 
-    /// With an arena that outlives the process, over these roads.
+    /// With an arena that outlives the process, over these transports.
     pub(crate) fn lasting(transports: &[Transport]) -> Self {
         let offer = Offer {
             transports: transports.to_vec(),
-            outlives: Outlives::Process,
+            durability: Durability::Process,
             ..offer(ARENA, 16 * PAGE)
         };
         Self::of(ResourceType::Mem, Policy::default(), offer)
@@ -114,8 +114,9 @@ impl World {
                     order: order @ (Order::Extend(..) | Order::Fenced(_)),
                     ..
                 } => {
-                    if let (Order::Extend(tag, deadline), true) = (&order, self.acknowledges) {
-                        let agreed = Report::Extended(*tag, *deadline, Ok(()));
+                    if let (Order::Extend(binding_id, deadline), true) = (&order, self.acknowledges)
+                    {
+                        let agreed = Report::Extended(*binding_id, *deadline, Ok(()));
                         self.table.on_report(self.now, self.now.boot, agreed);
                     }
                     self.said.push(order);
@@ -168,58 +169,71 @@ impl World {
     }
 
     /// A thread begins with the cut.
-    pub(crate) fn cut_order(&mut self) -> Tag {
+    pub(crate) fn cut_order(&mut self) -> BindingId {
         match self.order() {
-            Order::Cut(tag, _) => {
-                self.report(Report::EndBegan(tag));
-                tag
+            Order::Cut(binding_id, _) => {
+                self.report(Report::EndBegan(binding_id));
+                binding_id
             }
             other => panic!("expected a cut, got {other:?}"),
         }
     }
 
-    pub(crate) fn release_order(&mut self) -> (Tag, Extent) {
+    pub(crate) fn release_order(&mut self) -> (BindingId, Extent) {
         match self.order() {
-            Order::Release(tag, placement) => (tag, placement.extent()),
+            Order::Release(binding_id, placement) => (binding_id, placement.extent()),
             other => panic!("expected a release, got {other:?}"),
         }
     }
 
     /// A lease of `pages` that is active.
-    pub(crate) fn granted(&mut self, pages: u64, secs: u32, grace: u32) -> Tag {
+    pub(crate) fn granted(&mut self, pages: u64, secs: u32, grace: u32) -> BindingId {
         let ticket = self.ask(alloc(pages * PAGE, secs, grace));
         let order = self.bind_order();
-        self.report(Report::Bind(order.tag, Ok(binding(7))));
+        self.report(Report::Bind(order.binding_id, Ok(binding(7))));
         assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
-        order.tag
+        order.binding_id
     }
 
-    /// A lease over `road` that is active, with the keys that the road has.
-    pub(crate) fn granted_over(&mut self, road: Transport, secs: u32, grace: u32) -> Tag {
-        let ticket = self.ask(Request::LeaseAlloc(over(road, secs, grace)));
+    /// A lease over `transport` that is active, with the keys that the transport has.
+    pub(crate) fn granted_over(
+        &mut self,
+        transport: Transport,
+        secs: u32,
+        grace: u32,
+    ) -> BindingId {
+        let ticket = self.ask(Request::LeaseAlloc(over(transport, secs, grace)));
         let order = self.bind_order();
-        assert_eq!(order.transport, road);
-        self.report(Report::Bind(order.tag, Ok(binding_over(road, 7))));
+        assert_eq!(order.transport, transport);
+        self.report(Report::Bind(
+            order.binding_id,
+            Ok(binding_over(transport, 7)),
+        ));
         assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
-        order.tag
+        order.binding_id
     }
 
-    /// An active lease of a page of blocks over `road`.
-    pub(crate) fn granted_blocks(&mut self, road: Transport, secs: u32, grace: u32) -> Tag {
+    /// An active lease of a page of blocks over `transport`.
+    pub(crate) fn granted_blocks(
+        &mut self,
+        transport: Transport,
+        secs: u32,
+        grace: u32,
+    ) -> BindingId {
         let wanted = LeaseAllocRequest {
-            transport: road,
+            transport,
             ..blocks(secs, grace)
         };
         self.granted_for(wanted)
     }
 
-    pub(crate) fn granted_for(&mut self, wanted: LeaseAllocRequest) -> Tag {
+    pub(crate) fn granted_for(&mut self, wanted: LeaseAllocRequest) -> BindingId {
         let ticket = self.ask(Request::LeaseAlloc(wanted));
         let order = self.bind_order();
         let binding = block_binding_over(order.transport, 7);
-        self.report(Report::Bind(order.tag, Ok(binding)));
+        self.report(Report::Bind(order.binding_id, Ok(binding)));
         assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
-        order.tag
+        order.binding_id
     }
 
     pub(crate) fn free(&mut self, id: LeaseId) -> Ticket {
@@ -257,13 +271,13 @@ impl World {
         self.said.remove(0)
     }
 
-    pub(crate) fn cut_ok(&mut self, tag: Tag) {
-        self.report(Report::Cut(tag, Ok(Proof::default())));
+    pub(crate) fn cut_ok(&mut self, binding_id: BindingId) {
+        self.report(Report::Cut(binding_id, Ok(Proof::default())));
     }
 
     pub(crate) fn released(&mut self) {
-        let (tag, _) = self.release_order();
-        self.report(Report::Release(tag, Ok(())));
+        let (binding_id, _) = self.release_order();
+        self.report(Report::Release(binding_id, Ok(())));
     }
 
     pub(crate) fn available(&self) -> u64 {
@@ -277,9 +291,9 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         capacity,
         align: PAGE,
         transports: vec![Transport::Rdma],
-        outlives: Outlives::Nothing,
+        durability: Durability::Nothing,
         fence_scope: FenceScope::Whole,
-        layout: Layout::Stretches,
+        allocation_mode: AllocationMode::Stretches,
         read_only: false,
     }
 }
@@ -288,13 +302,13 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
 pub(crate) fn block_offer() -> Offer {
     Offer {
         transports: vec![Transport::NvmeTcp, Transport::Udp, Transport::Both],
-        outlives: Outlives::Machine,
+        durability: Durability::Machine,
         fence_scope: FenceScope::Part,
         ..offer(ARENA, 16 * PAGE)
     }
 }
 
-/// A page of blocks over the best road.
+/// A page of blocks over the best transport.
 pub(crate) fn blocks(secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
         grace_secs: grace,
@@ -302,8 +316,8 @@ pub(crate) fn blocks(secs: u32, grace: u32) -> LeaseAllocRequest {
     }
 }
 
-/// `key` stands for whatever key the road has.
-pub(crate) fn block_binding_over(road: Transport, key: u8) -> Binding {
+/// `key` stands for whatever key the transport has.
+pub(crate) fn block_binding_over(transport: Transport, key: u8) -> Binding {
     let name = |text: &str| text.parse::<Nqn>().unwrap();
     let nvmeof = NvmeofBinding {
         addresses: vec![],
@@ -317,9 +331,9 @@ pub(crate) fn block_binding_over(road: Transport, key: u8) -> Binding {
         block_bytes: 512,
     };
     Binding {
-        nvmeof: (road != Transport::Udp).then(|| Box::new(nvmeof)),
+        nvmeof: (transport != Transport::Udp).then(|| Box::new(nvmeof)),
         rdma: None,
-        ..binding_over(road, key)
+        ..binding_over(transport, key)
     }
 }
 
@@ -389,21 +403,21 @@ pub(crate) fn rotated(rkey: u32, previous: u32) -> Binding {
 }
 
 /// A request without queue pairs.
-pub(crate) fn over(road: Transport, secs: u32, grace: u32) -> LeaseAllocRequest {
+pub(crate) fn over(transport: Transport, secs: u32, grace: u32) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        transport: road,
+        transport,
         terms: LeaseTerms::plain(ResourceType::Mem),
         ..request(PAGE, secs, grace)
     }
 }
 
-/// `key` stands for whatever key the road has.
-pub(crate) fn binding_over(road: Transport, key: u8) -> Binding {
-    let rdma = match road {
+/// `key` stands for whatever key the transport has.
+pub(crate) fn binding_over(transport: Transport, key: u8) -> Binding {
+    let rdma = match transport {
         Transport::Rdma | Transport::Both => binding(key.into()).rdma,
         _ => None,
     };
-    let udp = matches!(road, Transport::Udp | Transport::Both);
+    let udp = matches!(transport, Transport::Udp | Transport::Both);
     Binding {
         dp_key: udp.then(|| DpKey([key; 32])),
         rdma,

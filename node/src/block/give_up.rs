@@ -4,7 +4,7 @@
 use std::{sync::Arc, thread};
 
 use anyhow::Context;
-use fabricbios_contract::stray_tag;
+use fabricbios_contract::stray_binding_id;
 use fabricbios_nvmet::Target;
 use fabricbios_wire::ResourceId;
 
@@ -14,7 +14,7 @@ pub(super) fn exports(target: Option<Arc<Target>>) -> anyhow::Result<()> {
     let Some(target) = target else { return Ok(()) };
     let leases = target.leases()?;
     for &lease_id in &leases {
-        let proof = target.cut(stray_tag(ResourceId(0), lease_id));
+        let proof = target.cut(stray_binding_id(ResourceId(0), lease_id));
         let proof = proof.with_context(|| format!("end lease {lease_id}, whose pool is gone"))?;
         tracing::warn!(%lease_id, %proof, "its pool is not on offer any more: cut");
     }

@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use fabricbios_lease::{Layout, StepError};
+use fabricbios_lease::{AllocationMode, StepError};
 use fabricbios_pool::Facts;
 use fabricbios_wire::ResourceId;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ impl PoolRecord {
             capacity: facts.capacity,
             align: facts.align,
             block_bytes: facts.block_bytes,
-            in_stretches: facts.layout == Layout::Stretches,
+            in_stretches: facts.allocation_mode == AllocationMode::Stretches,
             read_only: facts.read_only,
             removable: facts.removable,
             grants,
@@ -69,9 +69,9 @@ impl PoolRecord {
             capacity: self.capacity,
             align: self.align,
             block_bytes: self.block_bytes,
-            layout: match self.in_stretches {
-                true => Layout::Stretches,
-                false => Layout::Amounts,
+            allocation_mode: match self.in_stretches {
+                true => AllocationMode::Stretches,
+                false => AllocationMode::Amounts,
             },
             read_only: self.read_only,
             removable: self.removable,

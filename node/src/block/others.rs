@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fabricbios_contract::stray_tag;
+use fabricbios_contract::stray_binding_id;
 use fabricbios_helper::{Call, Caller, Failure, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
@@ -142,7 +142,7 @@ impl Others<'_> {
         let allowed = format!("subsystems/{subsystem}/allowed_hosts");
         let hosts = tree.list(allowed).unwrap_or_default();
         let target = self.target_of(node_id)?;
-        target.cut(stray_tag(ResourceId(0), lease_id))?;
+        target.cut(stray_binding_id(ResourceId(0), lease_id))?;
         target.remove(lease_id, &|| ())?;
         for host in hosts.iter().filter_map(|name| name.parse().ok()) {
             // One that another subsystem allows stays: the kernel refuses.

@@ -6,7 +6,9 @@ use std::{
 };
 
 use fabricbios_contract::{Part, Store, TellCondition, Volume};
-use fabricbios_lease::{BindError, BindOrder, Custody, Extent, Lookup, Placement, StepError, Tag};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, Custody, Extent, Lookup, Placement, StepError,
+};
 use fabricbios_pool::Pool;
 use fabricbios_wire::{LeaseId, ResourceId};
 
@@ -62,7 +64,7 @@ impl Store for PoolStore {
     }
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
-        let (lease_id, extent) = (order.tag.lease_id, order.extent());
+        let (lease_id, extent) = (order.binding_id.lease_id, order.extent());
         let found = self.custody().find(lease_id);
         let volume = match found {
             Lookup::Released => return Err(BindError::Cancelled),
@@ -77,32 +79,32 @@ impl Store for PoolStore {
         })
     }
 
-    fn confirm(&self, tag: Tag) -> Result<(), StepError> {
-        let number = self.unconfirmed().remove(&tag.lease_id);
+    fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
+        let number = self.unconfirmed().remove(&binding_id.lease_id);
         number.map_or(Ok(()), |number| self.pool.count_grant(number))
     }
 
-    fn forget(&self, tag: Tag, placement: &Placement) -> Result<(), StepError> {
+    fn forget(&self, binding_id: BindingId, placement: &Placement) -> Result<(), StepError> {
         let extent = Some(placement.extent());
-        self.pool.destroy(tag.lease_id, extent, &|| ())?;
-        self.unconfirmed().remove(&tag.lease_id);
-        self.custody().forget(tag.lease_id);
+        self.pool.destroy(binding_id.lease_id, extent, &|| ())?;
+        self.unconfirmed().remove(&binding_id.lease_id);
+        self.custody().forget(binding_id.lease_id);
         Ok(())
     }
 
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        if self.custody().find(tag.lease_id) == Lookup::Released {
+        if self.custody().find(binding_id.lease_id) == Lookup::Released {
             return Ok(());
         }
         let extent = placement.map(Placement::extent);
-        self.pool.destroy(tag.lease_id, extent, progress)?;
-        self.unconfirmed().remove(&tag.lease_id);
-        self.custody().release(tag.lease_id);
+        self.pool.destroy(binding_id.lease_id, extent, progress)?;
+        self.unconfirmed().remove(&binding_id.lease_id);
+        self.custody().release(binding_id.lease_id);
         Ok(())
     }
 
@@ -161,12 +163,12 @@ mod tests {
     }
 
     fn order(lease: u128) -> BindOrder {
-        let tag = Tag {
+        let binding_id = BindingId {
             lease_id: LeaseId(lease),
             generation: Generation(1),
             resource_id: POOL,
         };
-        BindOrder::new(tag, Placement::Amount(1 << 20), Transport::Udp)
+        BindOrder::new(binding_id, Placement::Amount(1 << 20), Transport::Udp)
     }
 
     #[test]
@@ -187,8 +189,8 @@ mod tests {
         // The records of the leases.
         let writer = journal.writer();
         writer.wait(writer.submit(Vec::new())).unwrap();
-        store.confirm(order(2).tag).unwrap();
-        store.confirm(order(1).tag).unwrap();
+        store.confirm(order(2).binding_id).unwrap();
+        store.confirm(order(1).binding_id).unwrap();
         assert_eq!((grants(&store), journal.counts().commits), (2, 1));
         drop((store, journal));
         let (_journal, recovered) = open();
@@ -204,10 +206,14 @@ mod tests {
         let path = place.path().join("journal");
         let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
         let (store, _) = in_directory(directory.path(), POOL, journal.writer());
-        let BindOrder { tag, placement, .. } = order(1);
+        let BindOrder {
+            binding_id,
+            placement,
+            ..
+        } = order(1);
         store.open(&order(1)).unwrap();
-        store.release(tag, Some(&placement), &|| ()).unwrap();
-        store.confirm(tag).unwrap();
+        store.release(binding_id, Some(&placement), &|| ()).unwrap();
+        store.confirm(binding_id).unwrap();
         assert_eq!(store.pool.grants(), Some(0));
     }
 }

@@ -2,7 +2,7 @@
 //! is touched. What its leases hold stays theirs.
 
 use fabricbios_contract::{Part, Store, TellCondition};
-use fabricbios_lease::{BindError, BindOrder, Condition, Placement, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Placement, StepError};
 use fabricbios_wire::LeaseId;
 
 /// See the module.
@@ -28,16 +28,16 @@ impl Store for Withheld {
     fn open(&self, _: &BindOrder) -> Result<Part, BindError> {
         Err(BindError::Failed(self.error()))
     }
-    fn confirm(&self, _: Tag) -> Result<(), StepError> {
+    fn confirm(&self, _: BindingId) -> Result<(), StepError> {
         Err(self.error())
     }
-    fn forget(&self, _: Tag, _: &Placement) -> Result<(), StepError> {
+    fn forget(&self, _: BindingId, _: &Placement) -> Result<(), StepError> {
         Err(self.error())
     }
     /// What is not on record is looked for when the pool is back; what is stays fenced until then.
     fn release(
         &self,
-        _: Tag,
+        _: BindingId,
         placement: Option<&Placement>,
         _: &dyn Fn(),
     ) -> Result<(), StepError> {

@@ -69,7 +69,7 @@ fn settings_that_make_no_sense_together_are_refused() {
                 "--fbmu-listen",
                 "none",
             ],
-            "no road",
+            "no transport",
         ),
     ] {
         let error = settings(args).with_file().unwrap_err().to_string();

@@ -13,7 +13,7 @@ mod world;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use fabricbios_lease::{FenceScope, Layout, Offer, Outlives, Policy};
+use fabricbios_lease::{AllocationMode, Durability, FenceScope, Offer, Policy};
 use fabricbios_wire::{
     Epoch, Generation, LeaseAllocRequest, NodeId, ResourceId, ResourceType, Transport,
 };
@@ -56,9 +56,9 @@ fn table(world: &World) -> LeaseTable {
         capacity: PAGES * PAGE,
         align: PAGE,
         transports: vec![Transport::NvmeTcp],
-        outlives: Outlives::Machine,
+        durability: Durability::Machine,
         fence_scope: FenceScope::Part,
-        layout: Layout::Stretches,
+        allocation_mode: AllocationMode::Stretches,
         read_only: false,
     };
     table.offer(ResourceType::Block, offer);
@@ -77,7 +77,10 @@ fn table(world: &World) -> LeaseTable {
 fn start(world: &Simulated) -> Driver<Simulated> {
     let table = table(&world.world());
     // What is of no lease on record was told to nobody: it is taken away before the driver begins.
-    let known: BTreeSet<LeaseId> = table.holders(POOL).map(|(tag, _)| tag.lease_id).collect();
+    let known: BTreeSet<LeaseId> = table
+        .holders(POOL)
+        .map(|(binding_id, _)| binding_id.lease_id)
+        .collect();
     world.world().access.retain(|id, _| known.contains(id));
     world.world().used.retain(|id, _| known.contains(id));
     let inventory = Inventory::new(NodeId([0; 32]), Epoch(2), Detected::default());

@@ -9,7 +9,7 @@ use std::{
 };
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{Layout, Offer, Outlives, Policy};
+use fabricbios_lease::{AllocationMode, Durability, Offer, Policy};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
     Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType, Transport,
@@ -39,7 +39,7 @@ impl Scene {
     fn that_confirms() -> Self {
         Self::with(FakeMemory::new(ARENA, 1 << 20), |memory, _, _| {
             let offer = Offer {
-                outlives: Outlives::Machine,
+                durability: Durability::Machine,
                 ..memory.offer()
             };
             (ResourceType::Mem, offer, memory.provider())
@@ -58,8 +58,8 @@ impl Scene {
             let provider = provider.with_path("UDP", &[Transport::Udp], memory.clone());
             let offer = Offer {
                 capacity,
-                outlives: Outlives::Machine,
-                layout: Layout::Amounts,
+                durability: Durability::Machine,
+                allocation_mode: AllocationMode::Amounts,
                 ..memory.offer()
             };
             (ResourceType::Block, offer, Arc::new(provider))

@@ -1,4 +1,4 @@
-//! Two roads to one lease: a fake one over RDMA beside the real one.
+//! Two transports to one lease: a fake one over RDMA beside the real one.
 
 use std::{path::Path, sync::Arc, time::SystemTime};
 
@@ -13,7 +13,7 @@ use fabricbios_wire::*;
 
 use crate::world::*;
 
-/// A node with a fake RDMA road beside the real one over UDP.
+/// A node with a fake RDMA transport beside the real one over UDP.
 async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     const ARENA: ResourceId = ResourceId(0xa);
     let settings = settings(directory);
@@ -65,7 +65,7 @@ fn two_peers() -> Vec<RdmaPeer> {
 }
 
 #[tokio::test]
-async fn a_lease_over_both_roads_ends_on_both() {
+async fn a_lease_over_both_transports_ends_on_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
     let info = world.operator.alloc(over_both()).await.expect("granted");
@@ -81,7 +81,7 @@ async fn a_lease_over_both_roads_ends_on_both() {
 }
 
 #[tokio::test]
-async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_road() {
+async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
     let wanted = over_both().with_terms(MemTerms::default());
@@ -106,7 +106,7 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_road() {
 }
 
 #[tokio::test]
-async fn a_cut_that_fails_on_one_road_is_told_on_the_other() {
+async fn a_cut_that_fails_on_one_transport_is_told_on_the_other() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
     let info = world.operator.alloc(over_both()).await.expect("granted");

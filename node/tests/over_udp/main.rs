@@ -29,8 +29,8 @@ async fn memory_is_leased_without_any_rdma_device() {
     else {
         panic!("no inventory")
     };
-    let roads = |extension: &InventoryExtension| matches!(extension, InventoryExtension::Transports(_, roads) if roads == &[Transport::Udp]);
-    assert!(inventory.extensions.iter().any(roads), "{inventory:?}");
+    let transports = |extension: &InventoryExtension| matches!(extension, InventoryExtension::Transports(_, transports) if transports == &[Transport::Udp]);
+    assert!(inventory.extensions.iter().any(transports), "{inventory:?}");
     let info = world.alloc(60).await;
     assert_eq!(info.effective.transport, Some(Transport::Udp));
     assert!(info.binding.rdma.is_none());

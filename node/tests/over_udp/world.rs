@@ -11,7 +11,7 @@ use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
 use fabricbios_helper::{Program, Supervisor};
-use fabricbios_lease::{Extent, Tag};
+use fabricbios_lease::{BindingId, Extent};
 use fabricbios_node::{
     config::Settings,
     memory,
@@ -88,12 +88,12 @@ fn begin(settings: &Settings) -> (Fabric, Past, Opened) {
 pub(crate) fn start_in_vain(settings: &Settings, left: &[Extent]) {
     let (_, past, opened) = begin(settings);
     let offered = opened.offered.expect("memory on offer");
-    let tag = Tag {
+    let binding_id = BindingId {
         lease_id: LeaseId(1),
         generation: Generation(1),
         resource_id: ResourceId(1),
     };
-    let held: Vec<_> = left.iter().map(|&it| (tag, it.into())).collect();
+    let held: Vec<_> = left.iter().map(|&it| (binding_id, it.into())).collect();
     (offered.ready)(&held).expect("scrubbed");
     drop(past);
     (opened.close)();

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use fabricbios_lease::Layout;
+use fabricbios_lease::AllocationMode;
 
 use super::block_device::BlockDevice;
 use super::dm::Control;
@@ -53,7 +53,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
             MIB
         },
         block_bytes,
-        layout: Layout::Stretches,
+        allocation_mode: AllocationMode::Stretches,
         read_only,
         removable: device.removable(),
     };

@@ -40,7 +40,7 @@ use std::{
 use fabricbios_contract::Revoked;
 use fabricbios_helper::{Handler, ReadFirst, Supervisor};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Proof, StepError, Tag};
+use fabricbios_lease::{BindingId, Proof, StepError};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 use zeroize::Zeroizing;
 
@@ -97,7 +97,7 @@ pub struct TargetConfig {
 #[derive(Clone, Debug)]
 pub struct Export {
     /// Which binding of which lease.
-    pub tag: Tag,
+    pub binding_id: BindingId,
     /// Keys of a host NQN belong to one tenant.
     pub tenant: Arc<str>,
     /// What was asked for.
@@ -169,19 +169,21 @@ impl Target {
         subsystems.iter().any(is_left)
     }
 
-    /// Roads that its ports are, also of those whose address does not exist yet.
+    /// Transports that its ports are, also of those whose address does not exist yet.
     #[must_use]
     pub fn transports(&self) -> Vec<Transport> {
         let has = |wanted| {
             let mut ports = self.ports.list.iter();
             ports.any(|port| port.setting.transport == wanted)
         };
-        let roads = [
+        let transports = [
             (NvmeofTransport::Rdma, Transport::NvmeRdma),
             (NvmeofTransport::Tcp, Transport::NvmeTcp),
         ];
-        let roads = roads.into_iter().filter(|(transport, _)| has(*transport));
-        roads.map(|(_, road)| road).collect()
+        let transports = transports
+            .into_iter()
+            .filter(|(transport, _)| has(*transport));
+        transports.map(|(_, transport)| transport).collect()
     }
 
     /// Ends access, by unlinking from every port, and proves nothing yet. Idempotent; also for a lease of an earlier
@@ -190,13 +192,13 @@ impl Target {
     ///
     /// # Errors
     /// The subsystem may still be linked, and a host allowed.
-    pub fn revoke(&self, tag: Tag) -> Result<Revoked, StepError> {
-        let slot = self.slots.of(tag.lease_id);
+    pub fn revoke(&self, binding_id: BindingId) -> Result<Revoked, StepError> {
+        let slot = self.slots.of(binding_id.lease_id);
         let mut gate = slot.gate();
-        match gate.revoke(tag.generation) {
+        match gate.revoke(binding_id.generation) {
             Err(moved_on) => Ok(Revoked::proved(moved_on.into())),
             Ok(()) => {
-                let cut = self.cut_of(tag);
+                let cut = self.cut_of(binding_id);
                 // The watchdog may have been at the same links; nothing is wrong with that.
                 cut.revoke().or_else(|_met_somebody| cut.revoke())
             }
@@ -208,13 +210,17 @@ impl Target {
     ///
     /// # Errors
     /// A port has the subsystem, a host is allowed, or a port answers otherwise than it should.
-    pub fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        let slot = self.slots.of(tag.lease_id);
-        if let Err(moved_on) = slot.gate().check_current(tag.generation) {
+    pub fn verify(
+        &self,
+        binding_id: BindingId,
+        revoked: Option<&Revoked>,
+    ) -> Result<Proof, StepError> {
+        let slot = self.slots.of(binding_id.lease_id);
+        if let Err(moved_on) = slot.gate().check_current(binding_id.generation) {
             return Ok(moved_on.into());
         }
-        let proof = self.cut_of(tag).verify(revoked)?;
-        slot.gate().ended(tag.generation);
+        let proof = self.cut_of(binding_id).verify(revoked)?;
+        slot.gate().ended(binding_id.generation);
         Ok(proof)
     }
 
@@ -222,17 +228,17 @@ impl Target {
     ///
     /// # Errors
     /// See [`Target::revoke`] and [`Target::verify`].
-    pub fn cut(&self, tag: Tag) -> Result<Proof, StepError> {
-        let revoked = self.revoke(tag)?;
-        self.verify(tag, Some(&revoked))
+    pub fn cut(&self, binding_id: BindingId) -> Result<Proof, StepError> {
+        let revoked = self.revoke(binding_id)?;
+        self.verify(binding_id, Some(&revoked))
     }
 
-    fn cut_of(&self, tag: Tag) -> Cut<'_> {
+    fn cut_of(&self, binding_id: BindingId) -> Cut<'_> {
         Cut {
             tree: &self.tree,
             proofs: &self.proofs,
-            lease: tag.lease_id,
-            subsystem: self.names.subsystem(tag.lease_id),
+            lease: binding_id.lease_id,
+            subsystem: self.names.subsystem(binding_id.lease_id),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Farewell, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
 use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, Limits, NvmeofBinding};
 
@@ -15,14 +15,15 @@ pub trait Guard: fmt::Debug + Send + Sync {
     /// Whether somebody is there who ends access when this process cannot.
     fn watches(&self) -> bool;
     /// The lease may be used until then; the newest counts.
-    fn extend(&self, tag: Tag, deadline: BootTime);
+    fn extend(&self, binding_id: BindingId, deadline: BootTime);
     /// The end of the lease is proved.
-    fn over(&self, tag: Tag);
+    fn over(&self, binding_id: BindingId);
     /// Whether this tenant may name the host that it names.
     ///
     /// # Errors
     /// It may not, for this reason.
-    fn admits(&self, tag: Tag, tenant: &str, terms: &BlockTerms) -> Result<(), String>;
+    fn admits(&self, binding_id: BindingId, tenant: &str, terms: &BlockTerms)
+    -> Result<(), String>;
 }
 
 impl Target {
@@ -40,16 +41,16 @@ impl DataPath for Target {
         let (Some(terms), Some(volume)) = (order.terms.block(), &part.volume) else {
             return Err(refused(
                 "publish",
-                format!("{}: it has no blocks", order.tag),
+                format!("{}: it has no blocks", order.binding_id),
             ));
         };
         if let Some(guard) = &self.guard {
             check_watched(guard.watches(), order)?;
-            let admitted = guard.admits(order.tag, &order.tenant, terms);
+            let admitted = guard.admits(order.binding_id, &order.tenant, terms);
             admitted.map_err(|why| refused("host", why))?;
         }
         let nvmeof = self.publish(&Export {
-            tag: order.tag,
+            binding_id: order.binding_id,
             tenant: Arc::clone(&order.tenant),
             terms: terms.clone(),
             volume: volume.path.clone(),
@@ -68,42 +69,46 @@ impl DataPath for Target {
         })
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        if self.slots.of(tag.lease_id).is_over(tag.generation) {
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        if self
+            .slots
+            .of(binding_id.lease_id)
+            .is_over(binding_id.generation)
+        {
             return Err(AlreadyCut);
         }
         if let Some(guard) = &self.guard {
-            guard.extend(tag, deadline);
+            guard.extend(binding_id, deadline);
         }
         Ok(())
     }
 
     /// Whoever still asks is answered by the kernel.
-    fn fenced(&self, _tag: Tag) {}
+    fn fenced(&self, _binding_id: BindingId) {}
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.rekey(tag).map(binding)
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        self.rekey(binding_id).map(binding)
     }
 
     /// The old secret was dead at once.
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.binding_of(tag).map(binding)
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        self.binding_of(binding_id).map(binding)
     }
 
-    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        Self::revoke(self, tag)
+    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
+        Self::revoke(self, binding_id)
     }
 
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        let proof = Self::verify(self, tag, revoked)?;
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        let proof = Self::verify(self, binding_id, revoked)?;
         if let Some(guard) = &self.guard {
-            guard.over(tag);
+            guard.over(binding_id);
         }
         Ok(proof)
     }
 
-    fn remove(&self, tag: Tag, progress: &dyn Fn()) -> Result<(), StepError> {
-        Self::remove(self, tag.lease_id, progress)
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
+        Self::remove(self, binding_id.lease_id, progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -114,13 +119,16 @@ impl DataPath for Target {
 /// The kernel would serve a new lease without anybody who ends that in this process's stead. One that it serves
 /// already goes on.
 fn check_watched(is_watched: bool, order: &BindOrder) -> Result<(), BindError> {
-    let is_new = !order.adopts && order.tag.generation == Generation(1);
+    let is_new = !order.adopts && order.binding_id.generation == Generation(1);
     if is_watched || !is_new {
         return Ok(());
     }
     Err(BindError::Failed(StepError::new(
         "reach the watchdog",
-        format_args!("{}: there is none; it is being started again", order.tag),
+        format_args!(
+            "{}: there is none; it is being started again",
+            order.binding_id
+        ),
     )))
 }
 
@@ -142,7 +150,7 @@ mod tests {
         BindOrder {
             adopts,
             ..BindOrder::new(
-                Tag {
+                BindingId {
                     lease_id: LeaseId(1),
                     generation: Generation(generation),
                     resource_id: ResourceId(7),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use fabricbios_lease::{BindError, StepError, Tag};
+use fabricbios_lease::{BindError, BindingId, StepError};
 use fabricbios_wire::{Endpoint, Nqn, NvmeofAddress, NvmeofBinding, NvmeofTransport, Transport};
 
 use super::{
@@ -52,21 +52,21 @@ impl Target {
     /// it is, also under a connected client. Same names and keys as before for a lease that had some. Never
     /// links to a port after a [`Target::cut`] of the same or a newer generation has begun.
     pub fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
-        let slot = self.slots.of(export.tag.lease_id);
+        let slot = self.slots.of(export.binding_id.lease_id);
         let mut work = slot.work();
         let result = self.publish_in(&slot, export);
         match &result {
             Ok(_) => {
                 *work = Some(export.clone());
-                self.slots.keep(export.tag.lease_id);
+                self.slots.keep(export.binding_id.lease_id);
             }
-            Err(_) => self.slots.forget_later(export.tag.lease_id),
+            Err(_) => self.slots.forget_later(export.binding_id.lease_id),
         }
         result
     }
 
     fn publish_in(&self, slot: &Slot, export: &Export) -> Result<NvmeofBinding, BindError> {
-        if !slot.gate().begin(export.tag.generation) {
+        if !slot.gate().begin(export.binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         let device_path = acceptable(export)?;
@@ -74,8 +74,8 @@ impl Target {
         let taken = self.take_credential(export)?;
         let credential = &taken.credential;
         let mut run = Run::new(self);
-        let subsystem = self.names.subsystem(export.tag.lease_id);
-        let lease = export.tag.lease_id;
+        let subsystem = self.names.subsystem(export.binding_id.lease_id);
+        let lease = export.binding_id.lease_id;
         let volume = export.volume.clone();
         let mark = self.names.mark(&credential.host_nqn);
         let steps = plan::export(lease, &subsystem, volume, device_path, &mark, credential);
@@ -83,28 +83,35 @@ impl Target {
         let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
         faults::passed("write credentials");
         let made = run.take_all(&steps).map_err(Stopped::from);
-        let made = made.and_then(|()| open_all(slot, export.tag, &links, &mut run));
+        let made = made.and_then(|()| open_all(slot, export.binding_id, &links, &mut run));
         match made {
             Ok(()) => self
                 .binding(export, credential, &ports)
                 .map_err(BindError::Failed),
-            Err(stopped) => Err(self.take_back(export.tag, run, &taken, stopped)),
+            Err(stopped) => Err(self.take_back(export.binding_id, run, &taken, stopped)),
         }
     }
 
     /// New keys for the next connection; a live one goes on. Where another lease of the tenant has the same
     /// host NQN, that is refused: it would lose its key.
-    pub fn rekey(&self, tag: Tag) -> Result<NvmeofBinding, BindError> {
-        let slot = self.slots.of(tag.lease_id);
+    pub fn rekey(&self, binding_id: BindingId) -> Result<NvmeofBinding, BindError> {
+        let slot = self.slots.of(binding_id.lease_id);
         let work = slot.work();
-        let nothing = || refused(format_args!("{tag} has no export here to give new keys to"));
+        let nothing = || {
+            refused(format_args!(
+                "{binding_id} has no export here to give new keys to"
+            ))
+        };
         let export = work.as_ref().ok_or_else(nothing)?;
-        if !slot.gate().admits(tag.generation) {
+        if !slot.gate().admits(binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         let mut credentials = self.credentials();
-        let old = credentials.of(tag.lease_id).cloned().ok_or_else(nothing)?;
-        let new = credentials.renewed(tag.lease_id)?;
+        let old = credentials
+            .of(binding_id.lease_id)
+            .cloned()
+            .ok_or_else(nothing)?;
+        let new = credentials.renewed(binding_id.lease_id)?;
         let written = Run::new(self).take_all(&plan::rekey(&new));
         let kept = written
             .map_err(StepError::from)
@@ -116,7 +123,7 @@ impl Target {
         }
         faults::passed("rekey credentials");
         drop(credentials);
-        let ports = self.linked_ports(tag).map_err(BindError::Stranded)?;
+        let ports = self.linked_ports(binding_id).map_err(BindError::Stranded)?;
         self.binding(export, &new, &ports)
             .map_err(BindError::Failed)
     }
@@ -125,13 +132,14 @@ impl Target {
     ///
     /// # Errors
     /// It has none here.
-    pub fn binding_of(&self, tag: Tag) -> Result<NvmeofBinding, StepError> {
-        let slot = self.slots.of(tag.lease_id);
+    pub fn binding_of(&self, binding_id: BindingId) -> Result<NvmeofBinding, StepError> {
+        let slot = self.slots.of(binding_id.lease_id);
         let work = slot.work();
-        let nothing = || StepError::new("look at export", format_args!("{tag} has none here"));
+        let nothing =
+            || StepError::new("look at export", format_args!("{binding_id} has none here"));
         let export = work.as_ref().ok_or_else(nothing)?;
-        let credential = self.credentials().of(tag.lease_id).cloned();
-        let ports = self.linked_ports(tag)?;
+        let credential = self.credentials().of(binding_id.lease_id).cloned();
+        let ports = self.linked_ports(binding_id)?;
         self.binding(export, &credential.ok_or_else(nothing)?, &ports)
     }
 
@@ -159,8 +167,8 @@ impl Target {
     }
 
     /// Those that the lease was given; one that joined later has no link of it.
-    fn linked_ports(&self, tag: Tag) -> Result<Vec<&Port>, StepError> {
-        let subsystem = self.names.subsystem(tag.lease_id);
+    fn linked_ports(&self, binding_id: BindingId) -> Result<Vec<&Port>, StepError> {
+        let subsystem = self.names.subsystem(binding_id.lease_id);
         let linked = |port: &Port| self.tree.exists(link_at(port.number, &subsystem));
         let mut ports = Vec::new();
         for port in &self.ports.list {
@@ -207,14 +215,14 @@ impl Target {
             let mark = subsystem_at(&self.names.mark(host));
             Ok(exists(&host_at(host.as_str()))? && !exists(&mark)?)
         };
-        let lease = export.tag.lease_id;
+        let lease = export.binding_id.lease_id;
         let mut credentials = self.credentials();
         credentials.take(lease, &export.tenant, &export.terms, foreign)
     }
 
     fn take_back(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         run: Run<'_, Target>,
         taken: &Taken,
         stopped: Stopped,
@@ -222,7 +230,7 @@ impl Target {
         let undone = run.undo().and_then(|()| match taken.is_new {
             true => {
                 let mut credentials = self.credentials();
-                credentials.leave(tag.lease_id, |host| self.remove_host(host))
+                credentials.leave(binding_id.lease_id, |host| self.remove_host(host))
             }
             false => Ok(()),
         });
@@ -250,7 +258,7 @@ impl Target {
             transport: port.setting.transport,
             endpoint: Endpoint::from(port.setting.address),
         };
-        let subsystem = self.names.subsystem(export.tag.lease_id).parse();
+        let subsystem = self.names.subsystem(export.binding_id.lease_id).parse();
         let ctrl_loss = export
             .grace
             .saturating_add(CTRL_LOSS_MARGIN)
@@ -296,13 +304,14 @@ fn acceptable(export: &Export) -> Result<&str, BindError> {
 /// A cut waits for one link at most, and none is made behind it.
 fn open_all(
     slot: &Slot,
-    tag: Tag,
+    binding_id: BindingId,
     links: &[plan::Step],
     run: &mut Run<'_, Target>,
 ) -> Result<(), Stopped> {
     for link in links {
         let mut gate = slot.gate();
-        gate.open(tag.generation).map_err(|_shut| Stopped::Cut)?;
+        gate.open(binding_id.generation)
+            .map_err(|_shut| Stopped::Cut)?;
         run.take(link)?;
     }
     Ok(())

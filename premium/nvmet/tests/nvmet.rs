@@ -15,15 +15,15 @@ use std::{
 use fabricbios_contract::{
     DataPath, Part, Volume,
     remote::{RemotePath, serve_path},
-    stray_tag,
+    stray_binding_id,
 };
-use fabricbios_lease::{BindError, BindOrder, Farewell, Placement, Proof};
+use fabricbios_lease::{BindError, BindOrder, Linger, Placement, Proof};
 use fabricbios_nvmet::{Export, STEPS, Shutter, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
-    CONFIGFS, HostFiles, Lab, NODE_ID,
+    CONFIGFS, HostFiles, Lab, NODE_ID, binding_id,
     client::{Busy, WRONG_KEY, connect, connect_with, disconnect},
-    end, export, must, picture, ports, road, run, supervisor, tag, tcp,
+    end, export, must, picture, ports, run, supervisor, tcp, transport,
 };
 
 const CHILD: &str = "FABRICBIOS_LAB_CHILD";
@@ -43,15 +43,19 @@ fn says_what_is_missing() {
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
-fn only_the_right_host_with_the_right_key_connects_on_every_road() {
+fn only_the_right_host_with_the_right_key_connects_on_every_transport() {
     let lab = Lab::open();
     let target = lab.target();
     let volume = lab.volume("v1");
     let binding = target.publish(&export(1, &volume)).unwrap();
-    println!("{} roads: {:?}", binding.addresses.len(), binding.addresses);
+    println!(
+        "{} transports: {:?}",
+        binding.addresses.len(),
+        binding.addresses
+    );
     assert_eq!(binding.addresses.len(), ports().len());
-    for road in 0..binding.addresses.len() {
-        let disk = connect(&binding, road).unwrap();
+    for transport in 0..binding.addresses.len() {
+        let disk = connect(&binding, transport).unwrap();
         must(&format!(
             "dd if={disk} of=/dev/null bs=4k count=4 iflag=direct"
         ));
@@ -61,12 +65,12 @@ fn only_the_right_host_with_the_right_key_connects_on_every_road() {
         let host = binding.host_nqn.as_str();
         let wrong = format!("--dhchap-secret {WRONG_KEY}");
         // Over RDMA a client's kernel takes minutes to understand that its key is wrong.
-        if binding.addresses[road].transport == NvmeofTransport::Tcp {
-            connect_with(&binding, road, host, &wrong).unwrap_err();
+        if binding.addresses[transport].transport == NvmeofTransport::Tcp {
+            connect_with(&binding, transport, host, &wrong).unwrap_err();
         }
-        connect_with(&binding, road, host, "").unwrap_err();
+        connect_with(&binding, transport, host, "").unwrap_err();
         let right = format!("--dhchap-secret {}", binding.dhchap_secret.reveal());
-        connect_with(&binding, road, "nqn.2020-01.org.example:other", &right).unwrap_err();
+        connect_with(&binding, transport, "nqn.2020-01.org.example:other", &right).unwrap_err();
     }
     end(&target, 1);
     connect(&binding, 0).unwrap_err();
@@ -83,11 +87,11 @@ fn both_ends_prove_themselves_where_that_was_asked_for() {
     let mut export = export(1, &volume);
     export.terms.mutual_auth = true;
     let mut binding = target.publish(&export).unwrap();
-    let road = road(&binding, NvmeofTransport::Tcp, false);
-    connect(&binding, road).unwrap();
+    let transport = transport(&binding, NvmeofTransport::Tcp, false);
+    connect(&binding, transport).unwrap();
     disconnect(&binding);
     binding.dhchap_ctrl_secret = fabricbios_wire::DhchapSecret::new(WRONG_KEY);
-    connect(&binding, road).unwrap_err();
+    connect(&binding, transport).unwrap_err();
     end(&target, 1);
     volume.remove();
     lab.close(target);
@@ -95,7 +99,7 @@ fn both_ends_prove_themselves_where_that_was_asked_for() {
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
-fn a_cut_ends_running_io_on_every_road_and_a_neighbour_goes_on() {
+fn a_cut_ends_running_io_on_every_transport_and_a_neighbour_goes_on() {
     let lab = Lab::open();
     let target = lab.target();
     let [first, second] = ["v1", "v2"].map(|name| lab.volume(name));
@@ -105,7 +109,7 @@ fn a_cut_ends_running_io_on_every_road_and_a_neighbour_goes_on() {
         let binding = target.publish(&export(lease, &first)).unwrap();
         let busy = Busy::write(&connect(&binding, port).unwrap());
         let started = Instant::now();
-        let proof = target.cut(tag(lease, 1)).unwrap().to_string();
+        let proof = target.cut(binding_id(lease, 1)).unwrap().to_string();
         println!(
             "{:?}: cut in {:?}: {proof}",
             binding.addresses[port],
@@ -120,7 +124,7 @@ fn a_cut_ends_running_io_on_every_road_and_a_neighbour_goes_on() {
             .count();
         assert_eq!(refused, ports().len(), "{proof}");
         assert!(!proof.contains("cannot be asked"), "{proof}");
-        let again = target.cut(tag(lease, 1)).unwrap().to_string();
+        let again = target.cut(binding_id(lease, 1)).unwrap().to_string();
         assert!(
             again.starts_with("unlink from 0 ports ") && again.contains("Connect refused"),
             "{again}"
@@ -153,7 +157,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
     let path = RemotePath::new(here).unwrap();
     let whole = export(1, &volume);
     let order = BindOrder {
-        tag: tag(1, 1),
+        binding_id: binding_id(1, 1),
         placement: Placement::Amount(16 << 20),
         transport: whole.transport,
         tenant: whole.tenant,
@@ -173,16 +177,19 @@ fn a_lease_lives_and_ends_over_a_socket() {
     let bound = path.bind(&order, &part).unwrap();
     assert_eq!(bound.limits.unwrap().length, (16 << 20) / 512);
     let binding = *bound.nvmeof.unwrap();
-    let road = road(&binding, NvmeofTransport::Tcp, false);
-    let busy = Busy::write(&connect(&binding, road).unwrap());
-    let rekeyed = path.rotate(tag(1, 1)).unwrap().nvmeof.unwrap();
+    let transport = transport(&binding, NvmeofTransport::Tcp, false);
+    let busy = Busy::write(&connect(&binding, transport).unwrap());
+    let rekeyed = path.rotate(binding_id(1, 1)).unwrap().nvmeof.unwrap();
     assert_ne!(rekeyed.dhchap_secret, binding.dhchap_secret);
-    assert_eq!(path.retire_key(tag(1, 1)).unwrap().nvmeof.unwrap(), rekeyed);
+    assert_eq!(
+        path.retire_key(binding_id(1, 1)).unwrap().nvmeof.unwrap(),
+        rekeyed
+    );
     assert_eq!(path.leases().unwrap(), [LeaseId(1)]);
     // By its name alone, by somebody who did not make it, and who has died between the two halves.
-    let its = stray_tag(order.tag.resource_id, LeaseId(1));
+    let its = stray_binding_id(order.binding_id.resource_id, LeaseId(1));
     assert!(path.verify(its, None).is_err(), "it is in use");
-    path.revoke(its, Farewell::None).unwrap();
+    path.revoke(its, Linger::None).unwrap();
     busy.fails();
     let proof = path.verify(its, None).unwrap().to_string();
     assert!(
@@ -204,15 +211,15 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     let target = lab.target();
     let [stuck, other] = ["v1", "v2"].map(|name| lab.volume(name));
     let binding = target.publish(&export(1, &stuck)).unwrap();
-    let road = road(&binding, NvmeofTransport::Tcp, false);
-    let busy = Busy::write(&connect(&binding, road).unwrap());
+    let transport = transport(&binding, NvmeofTransport::Tcp, false);
+    let busy = Busy::write(&connect(&binding, transport).unwrap());
     stuck.suspend();
     // A write has to be under way when it is cut: else nothing is stuck.
     while !run("ps -C dd -o stat=").is_ok_and(|states| states.contains('D')) {
         thread::yield_now();
     }
     let started = Instant::now();
-    let proof = target.cut(tag(1, 1)).unwrap();
+    let proof = target.cut(binding_id(1, 1)).unwrap();
     println!(
         "cut over a stuck device in {:?}: {proof}",
         started.elapsed()
@@ -293,19 +300,19 @@ fn a_new_process_adopts_an_export_under_running_io() {
     let lab = Lab::open();
     let volume = lab.volume("v1");
     let before = lab.target().publish(&export(1, &volume)).unwrap();
-    let road = road(&before, NvmeofTransport::Tcp, true);
-    let mut busy = Busy::write(&connect(&before, road).unwrap());
+    let transport = transport(&before, NvmeofTransport::Tcp, true);
+    let mut busy = Busy::write(&connect(&before, transport).unwrap());
     let made = picture();
     let target = lab.target();
     assert_eq!(target.leases().unwrap(), [LeaseId(1)]);
     let again = target.publish(&Export {
-        tag: tag(1, 2),
+        binding_id: binding_id(1, 2),
         ..export(1, &volume)
     });
     assert_eq!(again.unwrap(), before);
     assert_eq!(picture(), made);
     busy.goes_on();
-    let old = target.cut(tag(1, 1)).unwrap();
+    let old = target.cut(binding_id(1, 1)).unwrap();
     let why = "the lease has moved on to generation 2";
     assert_eq!(old, Proof::nothing_to_cut(why));
     busy.goes_on();
@@ -319,7 +326,7 @@ fn a_new_process_adopts_an_export_under_running_io() {
     drop(target);
     // And one more ends it without having published it.
     let target = lab.target();
-    let proof = target.cut(tag(1, 2)).unwrap().to_string();
+    let proof = target.cut(binding_id(1, 2)).unwrap().to_string();
     assert!(proof.starts_with("unlink from "), "{proof}");
     busy.fails();
     target.remove(LeaseId(1), &|| ()).unwrap();
@@ -334,15 +341,15 @@ fn new_keys_are_for_the_next_connection_and_leave_the_live_one_alone() {
     let target = lab.target();
     let volume = lab.volume("v1");
     let old = target.publish(&export(1, &volume)).unwrap();
-    let road = road(&old, NvmeofTransport::Tcp, false);
-    let mut busy = Busy::write(&connect(&old, road).unwrap());
-    let new = target.rekey(tag(1, 1)).unwrap();
+    let transport = transport(&old, NvmeofTransport::Tcp, false);
+    let mut busy = Busy::write(&connect(&old, transport).unwrap());
+    let new = target.rekey(binding_id(1, 1)).unwrap();
     assert_ne!(new.dhchap_secret, old.dhchap_secret);
     busy.goes_on();
     busy.stop();
     disconnect(&old);
-    connect(&old, road).unwrap_err();
-    connect(&new, road).unwrap();
+    connect(&old, transport).unwrap_err();
+    connect(&new, transport).unwrap();
     end(&target, 1);
     volume.remove();
     lab.close(target);
@@ -376,7 +383,7 @@ fn a_host_of_a_tenant_is_shared_and_one_of_somebody_else_is_refused() {
         Err(BindError::Refused(_))
     ));
     assert!(matches!(
-        target.rekey(tag(1, 1)),
+        target.rekey(binding_id(1, 1)),
         Err(BindError::Refused(_))
     ));
     end(&target, 1);
@@ -483,7 +490,7 @@ fn a_port_that_joins_late_is_for_later_leases() {
     };
     connect(&late, 1).unwrap();
     disconnect(&late);
-    let renewed = target.rekey(tag(1, 1)).unwrap();
+    let renewed = target.rekey(binding_id(1, 1)).unwrap();
     assert_eq!(renewed.addresses, early.addresses);
     connect(&renewed, 0).unwrap();
     end(&target, 2);
@@ -504,14 +511,14 @@ fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
     let bindings: Vec<_> = (1..=16)
         .map(|lease| target.publish(&export(lease, &volume)).unwrap())
         .collect();
-    let road = road(&bindings[0], NvmeofTransport::Tcp, false);
-    let busy = [0, 15].map(|at| Busy::write(&connect(&bindings[at], road).unwrap()));
+    let transport = transport(&bindings[0], NvmeofTransport::Tcp, false);
+    let busy = [0, 15].map(|at| Busy::write(&connect(&bindings[at], transport).unwrap()));
     thread::scope(|scope| {
         let revoking: Vec<_> = (1..=16)
             .map(|lease| {
                 scope.spawn({
                     let target = &target;
-                    move || target.revoke(tag(lease, 1)).unwrap()
+                    move || target.revoke(binding_id(lease, 1)).unwrap()
                 })
             })
             .collect();
@@ -529,7 +536,11 @@ fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
                     let target = &target;
                     // As after a crash in between.
                     let revoked = Some(revoked).filter(|_| lease > 8);
-                    move || target.verify(tag(lease, 1), revoked.as_ref()).unwrap()
+                    move || {
+                        target
+                            .verify(binding_id(lease, 1), revoked.as_ref())
+                            .unwrap()
+                    }
                 })
             })
             .collect();
@@ -556,15 +567,15 @@ fn who_knows_only_names_ends_access_and_the_target_proves_it_later() {
     let volume = lab.volume("v1");
     let binding = target.publish(&export(1, &volume)).unwrap();
     let other = target.publish(&export(2, &volume)).unwrap();
-    let road = road(&binding, NvmeofTransport::Tcp, false);
-    let busy = Busy::write(&connect(&binding, road).unwrap());
+    let transport = transport(&binding, NvmeofTransport::Tcp, false);
+    let busy = Busy::write(&connect(&binding, transport).unwrap());
     let shutter = Shutter::new(Path::new(CONFIGFS), NODE_ID);
     let shut = shutter.shut(LeaseId(1)).unwrap();
     assert_eq!(shut.len(), ports().len());
     assert_eq!(shutter.shut(LeaseId(1)).unwrap(), Vec::<u16>::new());
     busy.fails();
     disconnect(&binding);
-    connect(&binding, road).unwrap_err();
+    connect(&binding, transport).unwrap_err();
     // Also of one that another has shut, of one that there is not, and of one that goes on.
     shutter
         .sweep(&[
@@ -618,7 +629,7 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
         target.remove_unrecorded_hosts().unwrap();
         for lease in target.leases().unwrap() {
             assert_eq!(lease, LeaseId(1), "{step}");
-            target.cut(tag(1, 1)).unwrap();
+            target.cut(binding_id(1, 1)).unwrap();
             target.remove(lease, &|| ()).unwrap();
         }
         target.close().unwrap();
@@ -647,7 +658,7 @@ fn lives_one_life_as_a_child() {
     };
     let target = Target::open(config).unwrap();
     let export = Export {
-        tag: tag(1, 1),
+        binding_id: binding_id(1, 1),
         tenant: "ann".into(),
         terms: BlockTerms {
             mutual_auth: true,
@@ -659,8 +670,8 @@ fn lives_one_life_as_a_child() {
         grace: std::time::Duration::ZERO,
     };
     target.publish(&export).unwrap();
-    target.rekey(tag(1, 1)).unwrap();
-    target.cut(tag(1, 1)).unwrap();
+    target.rekey(binding_id(1, 1)).unwrap();
+    target.cut(binding_id(1, 1)).unwrap();
     target.remove(LeaseId(1), &|| ()).unwrap();
     target.close().unwrap();
 }

@@ -5,7 +5,7 @@
 //! lease stays open meanwhile, and a failure of the new one does not touch it. When the new binding is connected, the
 //! older one is cut, with proof, and only then the new one opens: a lease never has two open bindings.
 
-use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Extent, Linger, StepError};
 use fabricbios_wire::{Binding, Transport};
 
 use super::{
@@ -34,8 +34,8 @@ impl RdmaPath {
     ) -> Result<Binding, BindError> {
         self.check_order(order, extent)
             .map_err(BindError::Refused)?;
-        self.check_guard(order.tag)?;
-        let cell = self.custody().find_or_make(order.tag.lease_id);
+        self.check_guard(order.binding_id)?;
+        let cell = self.custody().find_or_make(order.binding_id.lease_id);
         let cell = cell.ok_or(BindError::Cancelled)?;
         let made = self.queue_pairs_for(&cell, order, extent);
         let result = made.and_then(|(parts, before)| self.establish(&cell, order, parts, before));
@@ -50,10 +50,10 @@ impl RdmaPath {
             order.transport,
             Transport::Rdma | Transport::Both | Transport::Auto
         );
-        if order.tag.resource_id != self.resource_id || !is_ours {
+        if order.binding_id.resource_id != self.resource_id || !is_ours {
             let detail = format!(
                 "{:?} on {} is not ours",
-                order.transport, order.tag.resource_id
+                order.transport, order.binding_id.resource_id
             );
             return Err(StepError::new("check order", detail));
         }
@@ -72,19 +72,19 @@ impl RdmaPath {
         order: &BindOrder,
         extent: Extent,
     ) -> Result<(Parts, Before), BindError> {
-        let tag = order.tag;
+        let binding_id = order.binding_id;
         loop {
-            match cell.begin_bind(tag.generation, !order.peers().is_empty()) {
+            match cell.begin_bind(binding_id.generation, !order.peers().is_empty()) {
                 BindStep::Fresh => return self.fresh(cell, (order, extent), Before::Nothing),
                 BindStep::Beside => return self.fresh(cell, (order, extent), Before::InUse),
                 BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
                 BindStep::Tidy(leftovers) => {
-                    let tidied = self.tidy(cell, leftovers, tag);
+                    let tidied = self.tidy(cell, leftovers, binding_id);
                     tidied.map_err(BindError::Failed)?;
                 }
                 BindStep::Cancelled => return Err(BindError::Cancelled),
                 BindStep::Stranded(error) => return Err(BindError::Stranded(error)),
-                BindStep::Refuse(why) => return Err(self.failed(tag, why)),
+                BindStep::Refuse(why) => return Err(self.failed(binding_id, why)),
                 BindStep::Wait => {}
             }
         }
@@ -97,11 +97,15 @@ impl RdmaPath {
         before: Before,
     ) -> Result<(Parts, Before), BindError> {
         let count = order.peers().len().max(1);
-        match self.hardware.prepare(order.tag, extent, count) {
+        match self.hardware.prepare(order.binding_id, extent, count) {
             Ok(parts) => Ok((parts, before)),
-            Err((parts, error)) => {
-                Err(self.give_up(cell, order.tag, parts, before, BindError::Failed(error)))
-            }
+            Err((parts, error)) => Err(self.give_up(
+                cell,
+                order.binding_id,
+                parts,
+                before,
+                BindError::Failed(error),
+            )),
         }
     }
 
@@ -113,19 +117,19 @@ impl RdmaPath {
         mut parts: Parts,
         before: Before,
     ) -> Result<Binding, BindError> {
-        let tag = order.tag;
+        let binding_id = order.binding_id;
         let connected = match self.connect(cell, order, &mut parts) {
-            Err(_) if cell.is_revoked(tag.generation) => Err(BindError::Cancelled),
+            Err(_) if cell.is_revoked(binding_id.generation) => Err(BindError::Cancelled),
             connected => connected,
         };
-        let ready = connected.and_then(|()| self.end_older(cell, tag, before));
+        let ready = connected.and_then(|()| self.end_older(cell, binding_id, before));
         if let Err(why) = ready {
-            return Err(self.give_up(cell, tag, parts, before, why));
+            return Err(self.give_up(cell, binding_id, parts, before, why));
         }
         let mut state = cell.lock();
-        if let Err(shut) = state.gate.open(tag.generation) {
+        if let Err(shut) = state.gate.open(binding_id.generation) {
             drop(state);
-            return Err(self.give_up(cell, tag, parts, before, shut.into()));
+            return Err(self.give_up(cell, binding_id, parts, before, shut.into()));
         }
         // From here to the end of the bind a cut waits for the lock: microseconds, at most
         // BIND_LIMIT when the device has died.
@@ -141,7 +145,7 @@ impl RdmaPath {
                 state.phase = Phase::Cutting;
                 state.changing = false;
                 drop(state);
-                let why = self.undo(cell, parts, tag, why);
+                let why = self.undo(cell, parts, binding_id, why);
                 Err(match before {
                     Before::Nothing => why,
                     Before::Prepared | Before::InUse => why.lost(),
@@ -154,7 +158,7 @@ impl RdmaPath {
     fn end_older(
         &self,
         cell: &BindingCell<Parts>,
-        tag: Tag,
+        binding_id: BindingId,
         before: Before,
     ) -> Result<(), BindError> {
         if before != Before::InUse {
@@ -163,8 +167,11 @@ impl RdmaPath {
         let Some(generation) = cell.lock().gate.generation() else {
             return Ok(());
         };
-        let older = Tag { generation, ..tag };
-        let proof = self.end(older, Farewell::None);
+        let older = BindingId {
+            generation,
+            ..binding_id
+        };
+        let proof = self.end(older, Linger::None);
         let proof = proof.map_err(BindError::Stranded)?;
         tracing::debug!(lease = %older, %proof, "cut: another binding takes its place");
         Ok(())
@@ -174,20 +181,22 @@ impl RdmaPath {
     fn give_up(
         &self,
         cell: &BindingCell<Parts>,
-        tag: Tag,
+        binding_id: BindingId,
         parts: Parts,
         before: Before,
         why: BindError,
     ) -> BindError {
         match before {
             Before::InUse => {
-                self.tidy(cell, vec![parts], tag).unwrap_or_default();
+                self.tidy(cell, vec![parts], binding_id).unwrap_or_default();
                 why
             }
-            Before::Prepared if why != BindError::Cancelled => self.put_back(cell, tag, parts, why),
+            Before::Prepared if why != BindError::Cancelled => {
+                self.put_back(cell, binding_id, parts, why)
+            }
             Before::Prepared | Before::Nothing => {
                 cell.set(Phase::Cutting);
-                self.undo(cell, parts, tag, why)
+                self.undo(cell, parts, binding_id, why)
             }
         }
     }
@@ -196,14 +205,14 @@ impl RdmaPath {
     fn put_back(
         &self,
         cell: &BindingCell<Parts>,
-        tag: Tag,
+        binding_id: BindingId,
         mut parts: Parts,
         why: BindError,
     ) -> BindError {
         let added = parts.split_off_added();
-        self.tidy(cell, vec![added], tag).unwrap_or_default();
+        self.tidy(cell, vec![added], binding_id).unwrap_or_default();
         let mut state = cell.lock();
-        if parts.is_prepared() && state.gate.admits(tag.generation) {
+        if parts.is_prepared() && state.gate.admits(binding_id.generation) {
             state.phase = Phase::Prepared(parts);
             drop(state);
             cell.wake();
@@ -211,7 +220,7 @@ impl RdmaPath {
         }
         state.phase = Phase::Cutting;
         drop(state);
-        self.undo(cell, parts, tag, why).lost()
+        self.undo(cell, parts, binding_id, why).lost()
     }
 
     /// Connects the queue pairs to their peers, if there are any, and makes their windows.
@@ -221,43 +230,49 @@ impl RdmaPath {
         order: &BindOrder,
         parts: &mut Parts,
     ) -> Result<(), BindError> {
-        let (tag, peers) = (order.tag, order.peers());
+        let (binding_id, peers) = (order.binding_id, order.peers());
         if peers.is_empty() {
             return Ok(());
         }
-        let added = self.hardware.add_pairs(parts, tag, peers.len());
+        let added = self.hardware.add_pairs(parts, binding_id, peers.len());
         added.map_err(BindError::Failed)?;
         let permit = self
             .bring_ups
-            .acquire(|| cell.is_revoked(tag.generation))
+            .acquire(|| cell.is_revoked(binding_id.generation))
             .ok_or(BindError::Cancelled)?;
-        let give_up = || cell.is_revoked(tag.generation);
-        self.hardware.bring_up(parts, tag, peers, give_up)?;
+        let give_up = || cell.is_revoked(binding_id.generation);
+        self.hardware.bring_up(parts, binding_id, peers, give_up)?;
         drop(permit);
-        let windows = self.hardware.new_windows(peers.len(), tag);
+        let windows = self.hardware.new_windows(peers.len(), binding_id);
         let windows = windows.map_err(BindError::Failed)?;
         for (pair, window) in parts.pairs.iter_mut().zip(windows) {
             pair.windows.push(window);
         }
         // Before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
-        self.hardware.announce(parts, tag);
+        self.hardware.announce(parts, binding_id);
         Ok(())
     }
 
     fn open_access(&self, order: &BindOrder, parts: &mut Parts) -> Result<Binding, BindError> {
         if !order.peers().is_empty() {
             self.hardware
-                .open_access(parts, order.tag)
+                .open_access(parts, order.binding_id)
                 .map_err(BindError::Failed)?;
         }
         Ok(self.hardware.binding(parts))
     }
 
     /// Destroys the objects of a failed bind; returns `why`, unless that fails too.
-    fn undo(&self, cell: &BindingCell<Parts>, parts: Parts, tag: Tag, why: BindError) -> BindError {
+    fn undo(
+        &self,
+        cell: &BindingCell<Parts>,
+        parts: Parts,
+        binding_id: BindingId,
+        why: BindError,
+    ) -> BindError {
         match cell.finish_cut(
-            tag.generation,
-            self.hardware.dismantle(parts, tag, Farewell::None),
+            binding_id.generation,
+            self.hardware.dismantle(parts, binding_id, Linger::None),
         ) {
             Ok(_) => why,
             Err(error) => BindError::Stranded(error),
@@ -268,12 +283,12 @@ impl RdmaPath {
     fn forget_if_nothing(&self, cell: &BindingCell<Parts>, order: &BindOrder) {
         if cell.lock().remove_if_nothing() {
             cell.wake();
-            self.custody().forget(order.tag.lease_id);
+            self.custody().forget(order.binding_id.lease_id);
         }
     }
 
-    fn failed(&self, tag: Tag, why: impl std::fmt::Display) -> BindError {
-        BindError::Failed(self.hardware.error("bind", tag, why))
+    fn failed(&self, binding_id: BindingId, why: impl std::fmt::Display) -> BindError {
+        BindError::Failed(self.hardware.error("bind", binding_id, why))
     }
 }
 

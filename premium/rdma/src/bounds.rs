@@ -7,7 +7,7 @@
 //! a region of exactly its own bytes to bind windows to.
 
 use fabricbios_arena::ALIGN;
-use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindError, BindingId, Extent, Linger, StepError};
 
 use super::{
     hardware::Hardware,
@@ -32,11 +32,11 @@ impl Hardware {
     }
 
     /// Tests the device, if leases are windows.
-    pub(super) fn try_bounds(&mut self, tag: Tag) -> Result<(), StepError> {
+    pub(super) fn try_bounds(&mut self, binding_id: BindingId) -> Result<(), StepError> {
         if !self.windows_have_bounds() {
             return Ok(());
         }
-        let answer = self.arena.bytes() >= 2 * ALIGN && self.try_read(tag)?;
+        let answer = self.arena.bytes() >= 2 * ALIGN && self.try_read(binding_id)?;
         if let Shared::Windows { have_bounds, .. } = &mut self.shared {
             *have_bounds = answer;
         }
@@ -45,11 +45,13 @@ impl Hardware {
 
     /// Reads through a window of the first page: inside, which must work for the test to mean anything, and behind its
     /// end.
-    fn try_read(&self, tag: Tag) -> Result<bool, StepError> {
+    fn try_read(&self, binding_id: BindingId) -> Result<bool, StepError> {
         let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
-        let mut parts = self.prepare(tag, INSIDE, 1).map_err(|(_, error)| error)?;
-        let answer = self.ask(&mut parts, &mut client, tag);
-        self.dismantle(parts, tag, Farewell::None)
+        let mut parts = self
+            .prepare(binding_id, INSIDE, 1)
+            .map_err(|(_, error)| error)?;
+        let answer = self.ask(&mut parts, &mut client, binding_id);
+        self.dismantle(parts, binding_id, Linger::None)
             .map_err(|(_, error)| error)?;
         client.close()?;
         Ok(answer.unwrap_or_else(|error| {
@@ -62,17 +64,17 @@ impl Hardware {
         &self,
         parts: &mut Parts,
         client: &mut RdmaRequester,
-        tag: Tag,
+        binding_id: BindingId,
     ) -> Result<bool, StepError> {
-        match self.bring_up(parts, tag, &[client.peer()], || false) {
+        match self.bring_up(parts, binding_id, &[client.peer()], || false) {
             Ok(()) => {}
             Err(BindError::Refused(error) | BindError::Failed(error)) => return Err(error),
             Err(other) => return Err(StepError::new("connect", format_args!("{other:?}"))),
         }
-        for (pair, window) in parts.pairs.iter_mut().zip(self.new_windows(1, tag)?) {
+        for (pair, window) in parts.pairs.iter_mut().zip(self.new_windows(1, binding_id)?) {
             pair.windows.push(window);
         }
-        self.open_access(parts, tag)?;
+        self.open_access(parts, binding_id)?;
         let binding = self.binding(parts).rdma;
         let binding = binding.ok_or_else(|| StepError::new("try window", "no binding"))?;
         let rkey = binding.rkey.unwrap_or_default();

@@ -5,7 +5,7 @@
 
 use std::{net::Ipv6Addr, sync::Arc};
 
-use fabricbios_lease::{BindError, Extent, StepError, Tag};
+use fabricbios_lease::{BindError, BindingId, Extent, StepError};
 use fabricbios_verbs::{
     Access, CompletionQueue, Connection, Local, ProtectionDomain, QueuePair, QueueSizes, Remote,
     Rights,
@@ -34,13 +34,13 @@ impl Hardware {
     /// Makes queue pairs in INIT. After a failure the objects made so far come back with the error.
     pub(super) fn prepare(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         extent: Extent,
         count: usize,
     ) -> Result<Parts, (Parts, StepError)> {
         let mut parts = BindingParts::new(extent, self.device.state.mtu_bytes);
-        let made = self.make_shared_objects(&mut parts, tag);
-        match made.and_then(|()| self.add_pairs(&mut parts, tag, count)) {
+        let made = self.make_shared_objects(&mut parts, binding_id);
+        match made.and_then(|()| self.add_pairs(&mut parts, binding_id, count)) {
             Ok(()) => Ok(parts),
             Err(error) => Err((parts, error)),
         }
@@ -49,7 +49,11 @@ impl Hardware {
     /// Makes the objects that all queue pairs of the binding share. Regions are made before queue pairs, and windows after
     /// them: the kernel destroys the objects of a dead process newest first, and in that order none of them stalls
     /// another one.
-    fn make_shared_objects(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+    fn make_shared_objects(
+        &self,
+        parts: &mut BindingParts,
+        binding_id: BindingId,
+    ) -> Result<(), StepError> {
         match &self.shared {
             Shared::Windows {
                 domain,
@@ -58,19 +62,19 @@ impl Hardware {
             } => {
                 let region =
                     memory::register(domain, &self.arena, parts.extent, Access::UnderWindows);
-                let region = region.map_err(|errno| self.not_registered(tag, errno))?;
+                let region = region.map_err(|errno| self.not_registered(binding_id, errno))?;
                 parts.extent_mr = Some(region);
             }
             Shared::Windows { .. } => {}
             Shared::Regions => {
                 let domain = ProtectionDomain::alloc(&self.device.context)
-                    .map_err(|errno| self.refused("alloc_pd", tag, errno))?;
+                    .map_err(|errno| self.refused("alloc_pd", binding_id, errno))?;
                 let domain = parts.domain.insert(domain);
-                self.register_key(domain, parts.extent, tag, &mut parts.regions)?;
+                self.register_key(domain, parts.extent, binding_id, &mut parts.regions)?;
             }
         }
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)
-            .map_err(|errno| self.refused("create_cq", tag, errno))?;
+            .map_err(|errno| self.refused("create_cq", binding_id, errno))?;
         parts.completions = Some(completions);
         Ok(())
     }
@@ -79,17 +83,17 @@ impl Hardware {
     pub(super) fn add_pairs(
         &self,
         parts: &mut BindingParts,
-        tag: Tag,
+        binding_id: BindingId,
         count: usize,
     ) -> Result<(), StepError> {
         while parts.pairs.len() < count {
-            self.add_pair(parts, tag)?;
+            self.add_pair(parts, binding_id)?;
         }
         Ok(())
     }
 
-    fn add_pair(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
-        let failed = |step: &'static str| move |errno: Errno| self.refused(step, tag, errno);
+    fn add_pair(&self, parts: &mut BindingParts, binding_id: BindingId) -> Result<(), StepError> {
+        let failed = |step: &'static str| move |errno: Errno| self.refused(step, binding_id, errno);
         let psn = random_psn()?;
         let (Some(domain), Some(completions)) = (self.domain_of(parts), &parts.completions) else {
             return Err(failed("create_qp")(Errno::EINVAL));
@@ -158,7 +162,7 @@ impl Hardware {
     pub(super) fn bring_up(
         &self,
         parts: &mut BindingParts,
-        tag: Tag,
+        binding_id: BindingId,
         peers: &[RdmaPeer],
         give_up: impl Fn() -> bool,
     ) -> Result<(), BindError> {
@@ -172,7 +176,7 @@ impl Hardware {
                 return Err(BindError::Cancelled);
             }
             pair.peer = peer.qpn;
-            self.connect_pair(pair, parts.mtu_bytes, tag, peer)?;
+            self.connect_pair(pair, parts.mtu_bytes, binding_id, peer)?;
         }
         Ok(())
     }
@@ -181,18 +185,18 @@ impl Hardware {
         &self,
         pair: &Pair,
         mtu_bytes: u16,
-        tag: Tag,
+        binding_id: BindingId,
         peer: &RdmaPeer,
     ) -> Result<(), BindError> {
         let connection = self.connection(pair, mtu_bytes, peer);
-        let failed = |step, errno| BindError::Failed(self.refused(step, tag, errno));
+        let failed = |step, errno| BindError::Failed(self.refused(step, binding_id, errno));
         let queue_pair = pair
             .queue_pair
             .as_ref()
             .ok_or_else(|| failed("modify_qp RTR", Errno::EINVAL))?;
         let receive = || queue_pair.ready_to_receive(&connection);
         let received = self.faults.or("modify_qp RTR", receive);
-        received.map_err(|errno| self.unreachable(tag, peer, errno))?;
+        received.map_err(|errno| self.unreachable(binding_id, peer, errno))?;
         let send = || queue_pair.ready_to_send(&connection);
         let sent = self.faults.or("modify_qp RTS", send);
         sent.map_err(|errno| failed("modify_qp RTS", errno))
@@ -217,7 +221,7 @@ impl Hardware {
     }
 
     /// The error of a failed RTR: an address that cannot be reached is the client's fault, anything else is not.
-    fn unreachable(&self, tag: Tag, peer: &RdmaPeer, errno: Errno) -> BindError {
+    fn unreachable(&self, binding_id: BindingId, peer: &RdmaPeer, errno: Errno) -> BindError {
         const STEP: &str = "modify_qp RTR";
         match errno {
             Errno::EINVAL | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ETIMEDOUT => {
@@ -226,19 +230,19 @@ impl Hardware {
                 BindError::Refused(StepError::new(
                     STEP,
                     format_args!(
-                        "{tag}: GID {gid} cannot be reached from {from}: is the address right and \
+                        "{binding_id}: GID {gid} cannot be reached from {from}: is the address right and \
                          is there a route? ({errno})"
                     ),
                 ))
             }
-            errno => BindError::Failed(self.refused(STEP, tag, errno)),
+            errno => BindError::Failed(self.refused(STEP, binding_id, errno)),
         }
     }
 
     /// The error of a failed registration, with a hint for the operator.
-    pub(super) fn not_registered(&self, tag: Tag, errno: Errno) -> StepError {
+    pub(super) fn not_registered(&self, binding_id: BindingId, errno: Errno) -> StepError {
         let hint = memory::hint(errno);
-        self.error("reg_mr extent", tag, format_args!("{errno}{hint}"))
+        self.error("reg_mr extent", binding_id, format_args!("{errno}{hint}"))
             .with_errno(errno as i32)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! 1. LOCAL_INV of every window that was bound, if its queue pair still works. The result is only logged.
 //! 2. Dealloc every window, even if 1 failed: destroying a queue pair with a bound window stalls for most of a minute.
-//! 3. For a client that did not ask for the end (`Farewell::Brief`): dereg of the lease's regions, and a short linger in
+//! 3. For a client that did not ask for the end (`Linger::Brief`): dereg of the lease's regions, and a short linger in
 //!    which the next access of the client is answered with a remote access error. The linger is short because a message
 //!    that was in progress when its window died is served to its end until 4.
 //! 4. Queue pairs to ERR, all of them, then destroyed.
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::{Farewell, StepError, Tag};
+use fabricbios_lease::{BindingId, Linger, StepError};
 use fabricbios_verbs::{CompletionQueue, ProtectionDomain, Refused, Window, WorkError};
 use nix::errno::Errno;
 
@@ -44,20 +44,20 @@ impl Hardware {
     pub(super) fn dismantle(
         &self,
         mut parts: Parts,
-        tag: Tag,
-        linger: Farewell,
+        binding_id: BindingId,
+        linger: Linger,
     ) -> CutResult<Parts> {
         let mut steps = Steps::default();
         if let Some(guard) = &self.guard {
             guard.moves();
             // Only for a binding that was open.
-            let done = parts.open.then(|| guard.has_done(tag.lease_id));
+            let done = parts.open.then(|| guard.has_done(binding_id.lease_id));
             done.flatten().inspect(|done| steps.add("before:", done));
         }
-        let taken_down = self.take_down(&mut parts, tag, linger, &mut steps);
+        let taken_down = self.take_down(&mut parts, binding_id, linger, &mut steps);
         if let Some(guard) = &self.guard {
             let numbers = parts.pairs.iter().map(|pair| pair.number);
-            numbers.for_each(|number| guard.ends(tag.lease_id, number));
+            numbers.for_each(|number| guard.ends(binding_id.lease_id, number));
         }
         match taken_down {
             Ok(()) => Ok((
@@ -66,7 +66,7 @@ impl Hardware {
             )),
             Err((step, why)) => {
                 let detail = format!("{why} (steps taken: {steps})");
-                Err((parts, self.error(step, tag, detail)))
+                Err((parts, self.error(step, binding_id, detail)))
             }
         }
     }
@@ -74,12 +74,12 @@ impl Hardware {
     fn take_down(
         &self,
         parts: &mut BindingParts,
-        tag: Tag,
-        linger: Farewell,
+        binding_id: BindingId,
+        linger: Linger,
         steps: &mut Steps,
     ) -> Result<(), Failure> {
-        let windows_ended = self.end_windows(parts, tag, steps);
-        if linger == Farewell::Brief && parts.open {
+        let windows_ended = self.end_windows(parts, binding_id, steps);
+        if linger == Linger::Brief && parts.open {
             // A region that stays is tried again after the queue pairs are gone.
             self.end_regions(parts, steps).unwrap_or_default();
             if parts.has_no_keys() {
@@ -105,7 +105,7 @@ impl Hardware {
     fn end_windows(
         &self,
         parts: &mut BindingParts,
-        tag: Tag,
+        binding_id: BindingId,
         steps: &mut Steps,
     ) -> Result<(), Errno> {
         let mut result = Ok(());
@@ -117,7 +117,7 @@ impl Hardware {
             }
             // These windows are not bound and give no access: those that stay are leftovers.
             if let Err(errno) = self.dealloc_all(&mut pair.unbound_windows, steps) {
-                tracing::warn!(lease = %tag, %errno, "an unbound window stays");
+                tracing::warn!(lease = %binding_id, %errno, "an unbound window stays");
             }
         }
         result
@@ -196,7 +196,7 @@ impl Hardware {
     pub(super) fn retire_oldest(
         &self,
         parts: &mut BindingParts,
-        tag: Tag,
+        binding_id: BindingId,
     ) -> Result<(), StepError> {
         let until = Instant::now() + INVALIDATE_LIMIT;
         let completions = parts.completions.as_ref();
@@ -204,21 +204,21 @@ impl Hardware {
             let oldest = self.invalidate(pair, completions, &pair.windows[0], until);
             if let Err(error) = oldest {
                 // Deallocating the window ends the key as well.
-                tracing::warn!(lease = %tag, %error, "local_inv of a rotated key");
+                tracing::warn!(lease = %binding_id, %error, "local_inv of a rotated key");
             }
             pair.windows
                 .remove(0)
                 .dealloc()
                 .map_err(|(window, errno)| {
                     pair.windows.insert(0, window);
-                    self.refused("dealloc_mw", tag, errno)
+                    self.refused("dealloc_mw", binding_id, errno)
                 })?;
         }
         let old = parts.regions.len().saturating_sub(1);
         let mut retired = parts.regions.drain(..old).collect();
         let ended = self.dereg_all(&mut retired);
         parts.regions.splice(0..0, retired);
-        ended.map_err(|errno| self.refused("dereg_mr", tag, errno))
+        ended.map_err(|errno| self.refused("dereg_mr", binding_id, errno))
     }
 
     fn destroy_queue_pair(&self, pair: &mut Pair, steps: &mut Steps) -> Result<(), Failure> {

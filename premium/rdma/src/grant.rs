@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use fabricbios_lease::{Extent, StepError, Tag};
+use fabricbios_lease::{BindingId, Extent, StepError};
 use fabricbios_verbs::{
     Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Refused, Window, WorkError,
 };
@@ -21,7 +21,11 @@ const REGISTRATIONS: usize = 64;
 impl Hardware {
     /// Makes unbound windows, one for each of `count` queue pairs, which must exist already. None if leases are
     /// regions.
-    pub(super) fn new_windows(&self, count: usize, tag: Tag) -> Result<Vec<Window>, StepError> {
+    pub(super) fn new_windows(
+        &self,
+        count: usize,
+        binding_id: BindingId,
+    ) -> Result<Vec<Window>, StepError> {
         let Shared::Windows { domain, .. } = &self.shared else {
             return Ok(Vec::new());
         };
@@ -31,7 +35,7 @@ impl Hardware {
                 Ok(window) => windows.push(window),
                 Err(errno) => {
                     dealloc_unbound(windows);
-                    return Err(self.refused("alloc_mw", tag, errno));
+                    return Err(self.refused("alloc_mw", binding_id, errno));
                 }
             }
         }
@@ -40,16 +44,20 @@ impl Hardware {
 
     /// Opens access for every queue pair with its newest key. The caller has told the guard, holds the lock of the cell
     /// and has checked that no cut came.
-    pub(super) fn open_access(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
+    pub(super) fn open_access(
+        &self,
+        parts: &mut BindingParts,
+        binding_id: BindingId,
+    ) -> Result<(), StepError> {
         match &self.shared {
-            Shared::Windows { .. } => self.bind_newest(parts, tag)?,
-            Shared::Regions => self.open_pairs(parts, tag)?,
+            Shared::Windows { .. } => self.bind_newest(parts, binding_id)?,
+            Shared::Regions => self.open_pairs(parts, binding_id)?,
         }
         parts.open = true;
         Ok(())
     }
 
-    fn open_pairs(&self, parts: &BindingParts, tag: Tag) -> Result<(), StepError> {
+    fn open_pairs(&self, parts: &BindingParts, binding_id: BindingId) -> Result<(), StepError> {
         let pairs = parts
             .pairs
             .iter()
@@ -57,15 +65,19 @@ impl Hardware {
         for queue_pair in pairs {
             let open = || queue_pair.open_to(self.rights());
             let opened = self.faults.or("modify_qp access", open);
-            opened.map_err(|errno| self.refused("modify_qp access", tag, errno))?;
+            opened.map_err(|errno| self.refused("modify_qp access", binding_id, errno))?;
         }
         Ok(())
     }
 
     /// Binds the newest window of every queue pair to the extent, with a new key, and waits until it works. The caller's
     /// duties are those of [`Hardware::open_access`].
-    pub(super) fn bind_newest(&self, parts: &mut BindingParts, tag: Tag) -> Result<(), StepError> {
-        let failed = |detail: &dyn fmt::Display| self.error("bind_mw", tag, detail);
+    pub(super) fn bind_newest(
+        &self,
+        parts: &mut BindingParts,
+        binding_id: BindingId,
+    ) -> Result<(), StepError> {
+        let failed = |detail: &dyn fmt::Display| self.error("bind_mw", binding_id, detail);
         let Shared::Windows { arena, .. } = &self.shared else {
             return Err(failed(&"leases are regions here"));
         };
@@ -78,7 +90,7 @@ impl Hardware {
             else {
                 return Err(failed(&"a queue pair has no window"));
             };
-            let rkey = self.choose_key(tag.lease_id, parts.extent, window)?;
+            let rkey = self.choose_key(binding_id.lease_id, parts.extent, window)?;
             self.bind_window(
                 queue_pair,
                 completions,
@@ -127,27 +139,31 @@ impl Hardware {
         &self,
         domain: &Arc<ProtectionDomain>,
         extent: Extent,
-        tag: Tag,
+        binding_id: BindingId,
         regions: &mut Vec<MemoryRegion>,
     ) -> Result<(), StepError> {
         let access = Access::Remote(self.rights());
         let mut retired = Vec::new();
         let fresh = loop {
             match memory::register(domain, &self.arena, extent, access) {
-                Ok(region) if self.is_fresh(tag.lease_id, extent, region.rkey()) => {
+                Ok(region) if self.is_fresh(binding_id.lease_id, extent, region.rkey()) => {
                     break Ok(region);
                 }
                 Ok(region) => retired.push(region),
-                Err(errno) => break Err(self.not_registered(tag, errno)),
+                Err(errno) => break Err(self.not_registered(binding_id, errno)),
             }
             if retired.len() == REGISTRATIONS {
-                break Err(self.error("choose rkey", tag, "the kernel gives retired keys only"));
+                break Err(self.error(
+                    "choose rkey",
+                    binding_id,
+                    "the kernel gives retired keys only",
+                ));
             }
         };
         let stuck = self.dereg_all(&mut retired);
         regions.extend(retired);
         regions.push(fresh?);
-        stuck.map_err(|errno| self.refused("dereg_mr", tag, errno))
+        stuck.map_err(|errno| self.refused("dereg_mr", binding_id, errno))
     }
 
     /// Deregisters regions. Those that the kernel refuses stay in the list; `Err` is the last refusal.

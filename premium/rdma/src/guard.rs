@@ -14,7 +14,7 @@ use std::{
 };
 
 use fabricbios_arena::ALIGN;
-use fabricbios_lease::{BindError, BootTime, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindError, BindingId, BootTime, Extent, Linger, StepError};
 use fabricbios_verbs::fail_queue_pair;
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
@@ -108,14 +108,14 @@ impl RdmaPath {
     }
 
     /// Refuses new access while the watchdog is absent; a live lease keeps its access.
-    pub(super) fn check_guard(&self, tag: Tag) -> Result<(), BindError> {
+    pub(super) fn check_guard(&self, binding_id: BindingId) -> Result<(), BindError> {
         let watched = self.hardware.guard.as_ref().is_none_or(|it| it.watches());
-        if watched || self.is_live(tag.lease_id) {
+        if watched || self.is_live(binding_id.lease_id) {
             return Ok(());
         }
         Err(BindError::Failed(self.hardware.error(
             "reach the watchdog",
-            tag,
+            binding_id,
             "there is none; it is being started again",
         )))
     }
@@ -127,7 +127,7 @@ impl RdmaPath {
 }
 
 impl Hardware {
-    pub(super) fn announce(&self, parts: &BindingParts, tag: Tag) {
+    pub(super) fn announce(&self, parts: &BindingParts, binding_id: BindingId) {
         let Some(guard) = &self.guard else { return };
         for pair in &parts.pairs {
             let Some(queue_pair) = &pair.queue_pair else {
@@ -142,23 +142,25 @@ impl Hardware {
                 device_index: self.device.index,
                 port: self.device.port,
             };
-            guard.opens(tag.lease_id, told);
+            guard.opens(binding_id.lease_id, told);
         }
     }
 
     /// Finds the number of the driver by failing a queue pair as the guard would, which also shows that the guard can.
-    pub(super) fn try_from_outside(&mut self, tag: Tag) -> Result<(), StepError> {
+    pub(super) fn try_from_outside(&mut self, binding_id: BindingId) -> Result<(), StepError> {
         let page = Extent {
             offset: 0,
             length: ALIGN,
         };
-        let parts = self.prepare(tag, page, 1).map_err(|(_, error)| error)?;
+        let parts = self
+            .prepare(binding_id, page, 1)
+            .map_err(|(_, error)| error)?;
         let handle = parts.pairs.first().and_then(|it| it.queue_pair.as_ref());
         let handle = handle.map_or(0, fabricbios_verbs::QueuePair::handle);
         let device = &self.device.context;
         let works = |driver: &u32| fail_queue_pair(device.as_fd(), *driver, handle).is_ok();
         let driver = (0..DRIVERS).find(works);
-        self.dismantle(parts, tag, Farewell::None)
+        self.dismantle(parts, binding_id, Linger::None)
             .map_err(|(_, error)| error)?;
         match driver {
             Some(driver) => self.driver = driver,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use fabricbios_arena::Arena;
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{BindingId, StepError};
 use fabricbios_verbs::Rights;
 use fabricbios_wire::{Binding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair};
 use nix::errno::Errno;
@@ -112,16 +112,26 @@ impl Hardware {
     }
 
     /// An error that says on which device and for which lease.
-    pub(super) fn error(&self, step: &'static str, tag: Tag, what: impl fmt::Display) -> StepError {
+    pub(super) fn error(
+        &self,
+        step: &'static str,
+        binding_id: BindingId,
+        what: impl fmt::Display,
+    ) -> StepError {
         StepError::new(
             step,
-            format_args!("{tag} on {}: {what}", self.device.name()),
+            format_args!("{binding_id} on {}: {what}", self.device.name()),
         )
     }
 
     /// The error of a refused system call.
-    pub(super) fn refused(&self, step: &'static str, tag: Tag, errno: Errno) -> StepError {
-        self.error(step, tag, errno).with_errno(errno as i32)
+    pub(super) fn refused(
+        &self,
+        step: &'static str,
+        binding_id: BindingId,
+        errno: Errno,
+    ) -> StepError {
+        self.error(step, binding_id, errno).with_errno(errno as i32)
     }
 
     pub(super) fn numbers(&self) -> MutexGuard<'_, HashSet<u32>> {

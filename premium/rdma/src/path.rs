@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabricbios_arena::Arena;
 use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Custody, Farewell, Lookup, Proof, StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Linger, Lookup, Proof,
+    StepError,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId};
 
@@ -95,10 +96,10 @@ impl RdmaPath {
         let strategy = config.strategy.on(device.limits.has_type_2b);
         let shared = Shared::open(&device, &config.arena, strategy)?;
         let mut hardware = Hardware::new(device, config.arena, shared);
-        let tag = own_tag(config.resource_id);
-        hardware.check_tracker(tag)?;
-        hardware.try_from_outside(tag)?;
-        hardware.try_bounds(tag)?;
+        let binding_id = own_binding_id(config.resource_id);
+        hardware.check_tracker(binding_id)?;
+        hardware.try_from_outside(binding_id)?;
+        hardware.try_bounds(binding_id)?;
         Ok(RdmaOpened::Ready(Box::new(Self {
             hardware,
             resource_id: config.resource_id,
@@ -143,12 +144,12 @@ impl RdmaPath {
             let Some(generation) = cell.lock().gate.generation() else {
                 continue;
             };
-            let tag = Tag {
+            let binding_id = BindingId {
                 lease_id,
                 generation,
                 resource_id: self.resource_id,
             };
-            self.end(tag, Farewell::None)?;
+            self.end(binding_id, Linger::None)?;
         }
         let Hardware { device, shared, .. } = self.hardware;
         shared.close()?;
@@ -164,21 +165,21 @@ impl RdmaPath {
     /// The cell of a lease that is bound here.
     pub(super) fn bound_cell(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         step: &'static str,
     ) -> Result<Arc<BindingCell<Parts>>, StepError> {
-        match self.custody().find(tag.lease_id) {
+        match self.custody().find(binding_id.lease_id) {
             Lookup::Here(cell) => Ok(cell),
             _ => Err(self
                 .hardware
-                .error(step, tag, "the lease is not bound here")),
+                .error(step, binding_id, "the lease is not bound here")),
         }
     }
 }
 
-/// The tag of steps that belong to no lease.
-fn own_tag(resource_id: ResourceId) -> Tag {
-    Tag {
+/// The binding id of steps that belong to no lease.
+fn own_binding_id(resource_id: ResourceId) -> BindingId {
+    BindingId {
         lease_id: LeaseId(0),
         generation: Generation(0),
         resource_id,
@@ -188,20 +189,23 @@ fn own_tag(resource_id: ResourceId) -> Tag {
 impl RdmaPath {
     /// Ends access and proves it. These are one step here, because the regions of a lease stay until its queue pairs are
     /// proved gone.
-    pub(super) fn end(&self, tag: Tag, linger: Farewell) -> Result<Proof, StepError> {
-        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
+    pub(super) fn end(&self, binding_id: BindingId, linger: Linger) -> Result<Proof, StepError> {
+        let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             return Ok(Proof::nothing_to_cut("it was released before"));
         };
-        let step = cell.begin_cut(tag.generation)?;
+        let step = cell.begin_cut(binding_id.generation)?;
         self.bring_ups.wake();
         match step {
-            CutStep::Cut(parts) => {
-                cell.finish_cut(tag.generation, self.hardware.dismantle(parts, tag, linger))
-            }
+            CutStep::Cut(parts) => cell.finish_cut(
+                binding_id.generation,
+                self.hardware.dismantle(parts, binding_id, linger),
+            ),
             CutStep::Unreachable(why) => Ok(why),
-            CutStep::Wait => Err(self
-                .hardware
-                .error("cut", tag, "an earlier cut does not end")),
+            CutStep::Wait => {
+                Err(self
+                    .hardware
+                    .error("cut", binding_id, "an earlier cut does not end"))
+            }
         }
     }
 }
@@ -212,54 +216,54 @@ impl DataPath for RdmaPath {
     }
 
     /// The device knows no deadline; the guard does. A lease over another path is ignored.
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        let found = self.custody().find(tag.lease_id);
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let found = self.custody().find(binding_id.lease_id);
         let cell = match found {
             Lookup::Here(cell) => cell,
             Lookup::Released => return Err(AlreadyCut),
             Lookup::Unknown => return Ok(()),
         };
-        if cell.is_over(tag.generation) {
+        if cell.is_over(binding_id.generation) {
             return Err(AlreadyCut);
         }
         if let Some(guard) = &self.hardware.guard {
-            guard.extend(tag.lease_id, deadline);
+            guard.extend(binding_id.lease_id, deadline);
         }
         Ok(())
     }
 
     /// Nothing to do: the device answers the client itself.
-    fn fenced(&self, _tag: Tag) {}
+    fn fenced(&self, _binding_id: BindingId) {}
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        self.add_key(tag)
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        self.add_key(binding_id)
     }
 
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        self.drop_old_key(tag)
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        self.drop_old_key(binding_id)
     }
 
-    fn revoke(&self, tag: Tag, linger: Farewell) -> Result<Revoked, StepError> {
-        self.end(tag, linger).map(Revoked::proved)
+    fn revoke(&self, binding_id: BindingId, linger: Linger) -> Result<Revoked, StepError> {
+        self.end(binding_id, linger).map(Revoked::proved)
     }
 
     /// Queue pairs end with their process: a lease that this process does not know has none.
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         if let Some(revoked) = revoked {
             return Ok(revoked.steps.clone());
         }
-        let found = self.custody().find(tag.lease_id);
+        let found = self.custody().find(binding_id.lease_id);
         let Some(cell) = found.here() else {
             return Ok(Proof::nothing_to_cut("no queue pair of it is here"));
         };
         let state = cell.lock();
         state
-            .check_ended(tag.generation)
-            .map_err(|why| self.hardware.error("verify", tag, why))
+            .check_ended(binding_id.generation)
+            .map_err(|why| self.hardware.error("verify", binding_id, why))
     }
 
-    fn remove(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
-        self.give_back(tag)
+    fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
+        self.give_back(binding_id)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

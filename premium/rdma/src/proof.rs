@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabricbios_arena::ALIGN;
-use fabricbios_lease::{Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindingId, Extent, Linger, StepError};
 
 use super::{hardware::Hardware, parts::Pair, restrack, steps::Steps};
 
@@ -48,19 +48,21 @@ impl Hardware {
 
     /// Shows once that the tracker sees a queue pair of this process and sees it go. Otherwise its silence would prove
     /// nothing.
-    pub(super) fn check_tracker(&self, tag: Tag) -> Result<(), StepError> {
+    pub(super) fn check_tracker(&self, binding_id: BindingId) -> Result<(), StepError> {
         let page = Extent {
             offset: 0,
             length: ALIGN,
         };
-        let parts = self.prepare(tag, page, 1).map_err(|(_, error)| error)?;
+        let parts = self
+            .prepare(binding_id, page, 1)
+            .map_err(|(_, error)| error)?;
         let number = parts.pairs.first().map_or(0, |pair| pair.number);
         let seen = restrack::queue_pair(self.device.index, self.device.port, number);
-        self.dismantle(parts, tag, Farewell::None)
+        self.dismantle(parts, binding_id, Linger::None)
             .map_err(|(_, error)| error)?;
         match seen? {
             Some(_) => Ok(()),
-            None => Err(self.error("restrack", tag, "does not see a live queue pair")),
+            None => Err(self.error("restrack", binding_id, "does not see a live queue pair")),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The release after a cut: it destroys the leftovers, so that no object holds the bytes of the lease any more.
 
-use fabricbios_lease::{Farewell, StepError, Tag};
+use fabricbios_lease::{BindingId, Linger, StepError};
 
 use super::{
     RdmaPath,
@@ -10,23 +10,23 @@ use super::{
 };
 
 impl RdmaPath {
-    pub(super) fn give_back(&self, tag: Tag) -> Result<(), StepError> {
-        let Some(cell) = self.custody().find_or_make(tag.lease_id) else {
+    pub(super) fn give_back(&self, binding_id: BindingId) -> Result<(), StepError> {
+        let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             return Ok(());
         };
-        let refuse = |why: String| Err(self.hardware.error("release", tag, why));
-        let leftovers = match cell.begin_release(tag.generation) {
+        let refuse = |why: String| Err(self.hardware.error("release", binding_id, why));
+        let leftovers = match cell.begin_release(binding_id.generation) {
             ReleaseStep::Tidy(leftovers) => leftovers,
             ReleaseStep::Done => return Ok(()),
             ReleaseStep::Refuse(why) => return refuse(why),
             ReleaseStep::Wait => return refuse("another order does not end".into()),
         };
-        let tidied = self.tidy(&cell, leftovers, tag);
+        let tidied = self.tidy(&cell, leftovers, binding_id);
         match &tidied {
             Err(error) => cell.set(Phase::Dirty(error.clone())),
             Ok(()) => {
                 cell.remove();
-                self.custody().release(tag.lease_id);
+                self.custody().release(binding_id.lease_id);
             }
         }
         tidied
@@ -37,9 +37,9 @@ impl RdmaPath {
         &self,
         cell: &BindingCell<Parts>,
         leftovers: Vec<Parts>,
-        tag: Tag,
+        binding_id: BindingId,
     ) -> Result<(), StepError> {
-        let tidy = |parts| match self.hardware.dismantle(parts, tag, Farewell::None) {
+        let tidy = |parts| match self.hardware.dismantle(parts, binding_id, Linger::None) {
             Ok((_, leftover)) => leftover,
             Err((parts, error)) => {
                 tracing::warn!(%error, "something was left behind");
@@ -49,9 +49,11 @@ impl RdmaPath {
         let stay: Vec<Parts> = leftovers.into_iter().filter_map(tidy).collect();
         let tidied = match stay.is_empty() {
             true => Ok(()),
-            false => Err(self
-                .hardware
-                .error("tidy up", tag, "verbs objects stay: see the log")),
+            false => {
+                Err(self
+                    .hardware
+                    .error("tidy up", binding_id, "verbs objects stay: see the log"))
+            }
         };
         cell.changed(stay);
         tidied

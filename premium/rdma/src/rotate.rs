@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::{BindError, Extent, StepError, Tag};
+use fabricbios_lease::{BindError, BindingId, Extent, StepError};
 use fabricbios_verbs::{MemoryRegion, ProtectionDomain, QueuePairState, Window};
 use fabricbios_wire::Binding;
 
@@ -32,16 +32,18 @@ struct NewKeys {
 }
 
 impl RdmaPath {
-    pub(super) fn add_key(&self, tag: Tag) -> Result<Binding, BindError> {
-        let cell = self.bound_cell(tag, "rotate").map_err(BindError::Refused)?;
+    pub(super) fn add_key(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        let cell = self
+            .bound_cell(binding_id, "rotate")
+            .map_err(BindError::Refused)?;
         let wanted = cell
-            .begin_change(|state| self.check_rotation(state, tag))
+            .begin_change(|state| self.check_rotation(state, binding_id))
             .map_err(BindError::Refused)?;
         // Without the lock, since the kernel may take long.
-        let new_keys = self.make_keys(wanted, tag);
+        let new_keys = self.make_keys(wanted, binding_id);
         let mut state = cell.lock();
         state.changing = false;
-        let result = self.attach(&mut state, new_keys, tag);
+        let result = self.attach(&mut state, new_keys, binding_id);
         drop(state);
         cell.wake();
         result
@@ -51,10 +53,10 @@ impl RdmaPath {
     fn check_rotation(
         &self,
         state: &mut BindingState<Parts>,
-        tag: Tag,
+        binding_id: BindingId,
     ) -> Result<Wanted, StepError> {
-        let parts = self.live(state, tag, "rotate")?;
-        let refuse = |why: &str| Err(self.hardware.error("rotate", tag, why));
+        let parts = self.live(state, binding_id, "rotate")?;
+        let refuse = |why: &str| Err(self.hardware.error("rotate", binding_id, why));
         if parts.keys() > 1 {
             return refuse("the key before the last rotation is not retired yet");
         }
@@ -64,7 +66,7 @@ impl RdmaPath {
                 Ok(_) => {
                     return refuse("a queue pair has failed: bind the lease again with a new one");
                 }
-                Err(errno) => return Err(self.hardware.refused("query_qp", tag, errno)),
+                Err(errno) => return Err(self.hardware.refused("query_qp", binding_id, errno)),
             }
         }
         Ok(Wanted {
@@ -75,17 +77,17 @@ impl RdmaPath {
     }
 
     /// Makes the keys. After a failure, objects that could not be destroyed come back with the error.
-    fn make_keys(&self, wanted: Wanted, tag: Tag) -> (NewKeys, Result<(), StepError>) {
+    fn make_keys(&self, wanted: Wanted, binding_id: BindingId) -> (NewKeys, Result<(), StepError>) {
         let mut new_keys = NewKeys::default();
         let result = match &wanted.domain {
             Some(domain) => {
                 let regions = &mut new_keys.regions;
                 self.hardware
-                    .register_key(domain, wanted.extent, tag, regions)
+                    .register_key(domain, wanted.extent, binding_id, regions)
             }
             None => self
                 .hardware
-                .new_windows(wanted.pairs, tag)
+                .new_windows(wanted.pairs, binding_id)
                 .map(|windows| new_keys.windows = windows),
         };
         (new_keys, result)
@@ -96,23 +98,25 @@ impl RdmaPath {
         &self,
         state: &mut BindingState<Parts>,
         (new_keys, result): (NewKeys, Result<(), StepError>),
-        tag: Tag,
+        binding_id: BindingId,
     ) -> Result<Binding, BindError> {
-        let cancelled = state.gate.is_revoked(tag.generation);
-        let parts = match self.live(state, tag, "rotate") {
+        let cancelled = state.gate.is_revoked(binding_id.generation);
+        let parts = match self.live(state, binding_id, "rotate") {
             Ok(parts) => parts,
-            Err(error) => return Err(self.discard_after_end(new_keys, tag, cancelled, error)),
+            Err(error) => {
+                return Err(self.discard_after_end(new_keys, binding_id, cancelled, error));
+            }
         };
         if let Err(error) = result {
-            return Err(self.discard(parts, new_keys, tag, error));
+            return Err(self.discard(parts, new_keys, binding_id, error));
         }
         add_newest(parts, new_keys);
-        if let Err(error) = self.hardware.open_access(parts, tag) {
+        if let Err(error) = self.hardware.open_access(parts, binding_id) {
             let new_keys = take_newest(parts);
-            return Err(self.discard(parts, new_keys, tag, error));
+            return Err(self.discard(parts, new_keys, binding_id, error));
         }
         let binding = self.hardware.binding(parts);
-        state.gate.begin(tag.generation);
+        state.gate.begin(binding_id.generation);
         Ok(binding)
     }
 
@@ -121,7 +125,7 @@ impl RdmaPath {
         &self,
         parts: &mut BindingParts,
         mut new_keys: NewKeys,
-        tag: Tag,
+        binding_id: BindingId,
         error: StepError,
     ) -> BindError {
         let windows = dealloc_unbound(new_keys.windows);
@@ -135,38 +139,38 @@ impl RdmaPath {
             pair.unbound_windows.extend(windows);
         }
         parts.regions.splice(0..0, new_keys.regions);
-        BindError::Stranded(self.hardware.error(stuck, tag, error))
+        BindError::Stranded(self.hardware.error(stuck, binding_id, error))
     }
 
     /// Destroys new keys whose lease ended while they were made.
     fn discard_after_end(
         &self,
         mut new_keys: NewKeys,
-        tag: Tag,
+        binding_id: BindingId,
         cancelled: bool,
         error: StepError,
     ) -> BindError {
         let windows = dealloc_unbound(new_keys.windows);
         let regions = self.hardware.dereg_all(&mut new_keys.regions);
         match regions {
-            Err(errno) => BindError::Stranded(self.hardware.refused("dereg_mr", tag, errno)),
+            Err(errno) => BindError::Stranded(self.hardware.refused("dereg_mr", binding_id, errno)),
             Ok(()) if !windows.is_empty() => {
-                BindError::Stranded(self.hardware.error("dealloc_mw", tag, error))
+                BindError::Stranded(self.hardware.error("dealloc_mw", binding_id, error))
             }
             Ok(()) if cancelled => BindError::Cancelled,
             Ok(()) => BindError::Failed(error),
         }
     }
 
-    pub(super) fn drop_old_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        let cell = self.bound_cell(tag, "retire key")?;
+    pub(super) fn drop_old_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        let cell = self.bound_cell(binding_id, "retire key")?;
         let mut state = cell.lock_settled()?;
         if matches!(state.phase, Phase::Cut(_)) {
             // The key ended with its binding; a newer binding is being made.
             return Ok(Binding::default());
         }
-        let parts = self.live(&mut state, tag, "retire key")?;
-        self.hardware.retire_oldest(parts, tag)?;
+        let parts = self.live(&mut state, binding_id, "retire key")?;
+        self.hardware.retire_oldest(parts, binding_id)?;
         Ok(self.hardware.binding(parts))
     }
 
@@ -174,12 +178,14 @@ impl RdmaPath {
     fn live<'a>(
         &self,
         state: &'a mut BindingState<Parts>,
-        tag: Tag,
+        binding_id: BindingId,
         step: &'static str,
     ) -> Result<&'a mut Parts, StepError> {
         match &mut state.phase {
-            Phase::Live(parts) if state.gate.admits(tag.generation) => Ok(parts),
-            _ => Err(self.hardware.error(step, tag, "the lease has no key now")),
+            Phase::Live(parts) if state.gate.admits(binding_id.generation) => Ok(parts),
+            _ => Err(self
+                .hardware
+                .error(step, binding_id, "the lease has no key now")),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::{fs, io::ErrorKind, path::Path, process::Command};
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_rdma::Strategy;
-use lab::{ARENA_BYTES, Lab, PAGE, pages, pattern, tag};
+use lab::{ARENA_BYTES, Lab, PAGE, binding_id, pages, pattern};
 
 pub(crate) const STRATEGY: Strategy = Strategy::Auto;
 
@@ -68,7 +68,7 @@ fn live_across_a_border(arena: Arena, strategy: Strategy) {
     assert!(lab.bytes(extent) == sent, "bytes differ in the arena");
     let outside = client.write(rkey, rdma.remote_addr + extent.length, &[1]);
     assert!(outside.is_err(), "the rest of the huge page is open");
-    lab.cut_and_release(tag(1, 1), extent);
+    lab.cut_and_release(binding_id(1, 1), extent);
     assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
     client.close().unwrap();
     lab.close();

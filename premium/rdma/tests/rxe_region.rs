@@ -13,7 +13,7 @@ mod lives;
 
 use fabricbios_rdma::{RequestError, Strategy};
 use fabricbios_wire::RdmaStrategy;
-use lab::{Lab, kernel_objects, pages, tag};
+use lab::{Lab, binding_id, kernel_objects, pages};
 use lives::faults::fails_then_recovers;
 
 pub(crate) const STRATEGY: Strategy = Strategy::Region;
@@ -48,11 +48,13 @@ fn a_region_that_stays_while_its_queue_pair_works_is_taken_away_after_it() {
     let before = kernel_objects();
     let (client, _) = lab.grant(1, pages(0, 1));
     lab.rdma.fail_next(&["dereg_mr"]);
-    let proof = lab.cut(tag(1, 1));
+    let proof = lab.cut(binding_id(1, 1));
     let (refused, done) = (proof.find("dereg_mr EIO"), proof.find("dereg_mr ok"));
     assert!(refused < proof.find("destroy_qp ok"), "{proof}");
     assert!(done > proof.find("restrack ok"), "{proof}");
-    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), pages(0, 1), &|| ())
+        .unwrap();
     client.close().unwrap();
     assert_eq!(kernel_objects(), before);
     lab.close();
@@ -64,7 +66,7 @@ fn a_retired_key_that_the_kernel_gives_again_is_not_handed_on() {
     let lab = Lab::open();
     let (tenant, _) = lab.grant(1, pages(0, 1));
     let usual = kernel_objects();
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
     tenant.close().unwrap();
     lab.rdma.fail_next(&["fresh_key", "fresh_key"]);
     let (mut tenant, rdma) = lab.grant(2, pages(0, 1));
@@ -72,7 +74,7 @@ fn a_retired_key_that_the_kernel_gives_again_is_not_handed_on() {
     tenant
         .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
         .unwrap();
-    lab.cut_and_release(tag(2, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(2, 1), pages(0, 1));
     tenant.close().unwrap();
     lab.close();
 }
@@ -95,8 +97,8 @@ fn the_key_of_one_lease_is_nothing_to_the_queue_pair_of_another() {
     assert_eq!(stolen, Err(RequestError::RemoteAccess));
     assert!(lab.bytes(pages(1, 1)).iter().all(|byte| *byte == 0));
     assert_ne!(own.rkey, other.rkey);
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
-    lab.cut_and_release(tag(2, 1), pages(1, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(2, 1), pages(1, 1));
     thief.close().unwrap();
     victim.close().unwrap();
     lab.close();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_rdma::Strategy;
 use fabricbios_wire::RdmaStrategy;
-use lab::{Lab, PAGE, kernel_objects, pages, tag};
+use lab::{Lab, PAGE, binding_id, kernel_objects, pages};
 use lives::faults::fails_then_recovers;
 
 pub(crate) const STRATEGY: Strategy = Strategy::Window;
@@ -66,7 +66,7 @@ fn an_invalidated_window_is_proof_enough_and_release_takes_it_away() {
     let before = kernel_objects();
     let (mut tenant, rdma) = lab.grant(1, pages(0, 1));
     lab.rdma.fail_next(&["dealloc_mw"]);
-    let proof = lab.cut(tag(1, 1));
+    let proof = lab.cut(binding_id(1, 1));
     assert!(
         proof.contains("local_inv ok") && proof.contains("dealloc_mw EIO"),
         "{proof}"
@@ -76,7 +76,9 @@ fn an_invalidated_window_is_proof_enough_and_release_takes_it_away() {
             .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
             .is_err()
     );
-    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), pages(0, 1), &|| ())
+        .unwrap();
     tenant.close().unwrap();
     assert_eq!(kernel_objects(), before);
     lab.close();

@@ -11,8 +11,8 @@ use std::{
 
 use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store, TellCondition};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Extent, Farewell, FenceScope, Layout, Offer,
-    Outlives, Placement, Proof, StepError, Tag,
+    AllocationMode, AlreadyCut, BindError, BindOrder, BindingId, BootTime, Durability, Extent,
+    FenceScope, Linger, Offer, Placement, Proof, StepError,
 };
 use fabricbios_wire::{
     Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
@@ -51,7 +51,7 @@ impl Step {
 pub struct FakeMemory {
     resource_id: ResourceId,
     arena_bytes: u64,
-    road: Transport,
+    transport: Transport,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -82,14 +82,14 @@ impl FakeMemory {
         Self::over(Transport::Rdma, resource_id, arena_bytes)
     }
 
-    /// An arena of `arena_bytes`, reached over `road`: RDMA, or UDP with bytes that outlive the
+    /// An arena of `arena_bytes`, reached over `transport`: RDMA, or UDP with bytes that outlive the
     /// process.
     #[must_use]
-    pub fn over(road: Transport, resource_id: ResourceId, arena_bytes: u64) -> Self {
+    pub fn over(transport: Transport, resource_id: ResourceId, arena_bytes: u64) -> Self {
         Self {
             resource_id,
             arena_bytes,
-            road,
+            transport,
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -102,10 +102,10 @@ impl FakeMemory {
             resource_id: self.resource_id,
             capacity: self.arena_bytes,
             align: 4096,
-            transports: vec![self.road],
-            outlives: Outlives::arena(self.road == Transport::Udp),
+            transports: vec![self.transport],
+            durability: Durability::arena(self.transport == Transport::Udp),
             fence_scope: FenceScope::Whole,
-            layout: Layout::Stretches,
+            allocation_mode: AllocationMode::Stretches,
             read_only: false,
         }
     }
@@ -114,7 +114,7 @@ impl FakeMemory {
     #[must_use]
     pub fn provider(self: &Arc<Self>) -> Arc<Provider> {
         let provider = Provider::new().with_store(self.resource_id, self.clone());
-        Arc::new(provider.with_path("fake", &[self.road], self.clone()))
+        Arc::new(provider.with_path("fake", &[self.transport], self.clone()))
     }
 
     /// Makes every call of `step` wait until [`FakeMemory::let_go`].
@@ -186,11 +186,11 @@ impl State {
         self.next_key << 8
     }
 
-    fn binding(&self, lease: LeaseId, road: Transport) -> Binding {
+    fn binding(&self, lease: LeaseId, transport: Transport) -> Binding {
         let Some(bound) = self.bound.get(&lease) else {
             return Binding::default();
         };
-        match road {
+        match transport {
             Transport::Udp => over_udp(bound),
             _ => over_rdma(bound),
         }
@@ -256,7 +256,7 @@ fn limits(bound: &Bound) -> Limits {
 
 impl DataPath for FakeMemory {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        let (lease, generation) = (order.tag.lease_id, order.tag.generation);
+        let (lease, generation) = (order.binding_id.lease_id, order.binding_id.generation);
         let mut state = self.begin(Step::Bind, lease).map_err(BindError::Failed)?;
         if state.cut.get(&lease).is_some_and(|&cut| cut >= generation) {
             return Err(BindError::Cancelled);
@@ -272,7 +272,7 @@ impl DataPath for FakeMemory {
                 "cannot be reached",
             )));
         }
-        let keys = match self.road {
+        let keys = match self.transport {
             Transport::Udp => 1,
             _ => order.peers().len(),
         };
@@ -283,57 +283,61 @@ impl DataPath for FakeMemory {
             previous: None,
         };
         state.bound.insert(lease, bound);
-        Ok(state.binding(lease, self.road))
+        Ok(state.binding(lease, self.transport))
     }
 
     /// A binding that was cut cannot go on.
-    fn extend(&self, tag: Tag, _deadline: BootTime) -> Result<(), AlreadyCut> {
-        let cut = self.lock().cut.get(&tag.lease_id).copied();
+    fn extend(&self, binding_id: BindingId, _deadline: BootTime) -> Result<(), AlreadyCut> {
+        let cut = self.lock().cut.get(&binding_id.lease_id).copied();
         match cut {
-            Some(cut) if cut >= tag.generation => Err(AlreadyCut),
+            Some(cut) if cut >= binding_id.generation => Err(AlreadyCut),
             _ => Ok(()),
         }
     }
 
-    fn fenced(&self, _tag: Tag) {}
+    fn fenced(&self, _binding_id: BindingId) {}
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         let mut state = self.lock();
         let rkey = state.fresh_key();
-        let Some(bound) = state.bound.get_mut(&tag.lease_id) else {
+        let Some(bound) = state.bound.get_mut(&binding_id.lease_id) else {
             return Err(BindError::Cancelled);
         };
         bound.previous = bound
             .keys
             .first_mut()
             .map(|key| std::mem::replace(key, rkey));
-        Ok(state.binding(tag.lease_id, self.road))
+        Ok(state.binding(binding_id.lease_id, self.transport))
     }
 
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         let mut state = self.lock();
-        if let Some(bound) = state.bound.get_mut(&tag.lease_id) {
+        if let Some(bound) = state.bound.get_mut(&binding_id.lease_id) {
             bound.previous = None;
         }
-        Ok(state.binding(tag.lease_id, self.road))
+        Ok(state.binding(binding_id.lease_id, self.transport))
     }
 
-    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        let mut state = self.begin(Step::Cut, tag.lease_id)?;
-        state.bound.remove(&tag.lease_id);
-        state.cut.insert(tag.lease_id, tag.generation);
+    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
+        let mut state = self.begin(Step::Cut, binding_id.lease_id)?;
+        state.bound.remove(&binding_id.lease_id);
+        state.cut.insert(binding_id.lease_id, binding_id.generation);
         Ok(Revoked::proved(Proof::nothing_to_cut("it is a fake")))
     }
 
-    fn verify(&self, tag: Tag, _revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        match self.lock().bound.contains_key(&tag.lease_id) {
+    fn verify(
+        &self,
+        binding_id: BindingId,
+        _revoked: Option<&Revoked>,
+    ) -> Result<Proof, StepError> {
+        match self.lock().bound.contains_key(&binding_id.lease_id) {
             true => Err(StepError::new("verify", "still bound")),
             false => Ok(Proof::nothing_to_cut("it is a fake")),
         }
     }
 
-    fn remove(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
-        match self.lock().bound.contains_key(&tag.lease_id) {
+    fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
+        match self.lock().bound.contains_key(&binding_id.lease_id) {
             true => Err(StepError::new("remove", "still bound")),
             false => Ok(()),
         }
@@ -353,24 +357,24 @@ impl Store for FakeMemory {
         Ok(Part::at(order.placement.clone()))
     }
 
-    fn confirm(&self, tag: Tag) -> Result<(), StepError> {
-        self.begin(Step::Confirm, tag.lease_id).map(drop)
+    fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
+        self.begin(Step::Confirm, binding_id.lease_id).map(drop)
     }
 
-    fn forget(&self, _tag: Tag, _placement: &Placement) -> Result<(), StepError> {
+    fn forget(&self, _binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
         Ok(())
     }
 
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         progress();
-        self.begin(Step::Release, tag.lease_id)?
+        self.begin(Step::Release, binding_id.lease_id)?
             .cut
-            .remove(&tag.lease_id);
+            .remove(&binding_id.lease_id);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fabricbios_lease::{FenceScope, Layout, Offer, Outlives, StepError};
+use fabricbios_lease::{AllocationMode, Durability, FenceScope, Offer, StepError};
 use fabricbios_wire::{LeaseId, ResourceId};
 
 pub use client::Client;
@@ -32,10 +32,10 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
         align: 1,
         transports: Vec::new(),
         // Files and names of sockets stay when the process ends.
-        outlives: Outlives::Boot,
+        durability: Durability::Boot,
         // A unit that cannot be cleaned is nobody else's.
         fence_scope: FenceScope::Part,
-        layout: Layout::Units {
+        allocation_mode: AllocationMode::Units {
             numbers: (0..count).collect(),
             sharers,
         },

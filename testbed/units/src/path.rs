@@ -22,8 +22,8 @@ use fabricbios_contract::{
     remote::{Frame, Kind, encode, write_frame},
 };
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Custody, Farewell, Gate, Lookup, Proof, StepError,
-    Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Linger, Lookup, Proof,
+    StepError,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId};
 use nix::sys::socket::{Shutdown as How, shutdown};
@@ -101,14 +101,14 @@ impl UnitPath {
         &self,
         slot: &Arc<Slot>,
         life: &mut Life,
-        tag: Tag,
+        binding_id: BindingId,
         units: Units,
     ) -> io::Result<()> {
-        let name = of_lease(&self.directory, tag.lease_id);
+        let name = of_lease(&self.directory, binding_id.lease_id);
         let listener = UnixListener::bind(name)?;
         let (here, its) = (listener.try_clone()?, Arc::clone(slot));
         let thread = thread::Builder::new().name("units".into());
-        thread.spawn(move || listen(&here, &its, tag.generation, &Arc::new(units)))?;
+        thread.spawn(move || listen(&here, &its, binding_id.generation, &Arc::new(units)))?;
         life.listener = Some(listener);
         Ok(())
     }
@@ -178,11 +178,11 @@ fn listen(here: &UnixListener, slot: &Arc<Slot>, generation: Generation, units: 
 
 impl DataPath for UnitPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        let tag = order.tag;
+        let binding_id = order.binding_id;
         let units = Units::of(part).map_err(BindError::Failed)?;
-        let slot = self.slot(tag.lease_id).ok_or(BindError::Cancelled)?;
+        let slot = self.slot(binding_id.lease_id).ok_or(BindError::Cancelled)?;
         let mut life = slot.life();
-        if !life.gate.admits(tag.generation) {
+        if !life.gate.admits(binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         // The binding before ends here: its clients connect again.
@@ -190,22 +190,22 @@ impl DataPath for UnitPath {
         let step = |error| {
             failed(
                 "open socket",
-                &of_lease(&self.directory, tag.lease_id),
+                &of_lease(&self.directory, binding_id.lease_id),
                 &error,
             )
         };
         // Also the name that a process of before has left.
-        self.shut(tag.lease_id, &mut life)
+        self.shut(binding_id.lease_id, &mut life)
             .map_err(|error| BindError::Stranded(step(error)))?;
         if let Some(before) = before {
             life.gate.ended(before);
         }
-        life.gate.open(tag.generation)?;
+        life.gate.open(binding_id.generation)?;
         slot.deadline.store(0, Ordering::Release);
-        let opened = self.open_socket(&slot, &mut life, tag, units);
+        let opened = self.open_socket(&slot, &mut life, binding_id, units);
         opened.map_err(|error| {
             let failed = BindError::Failed(step(error));
-            match (self.shut(tag.lease_id, &mut life), before) {
+            match (self.shut(binding_id.lease_id, &mut life), before) {
                 (Err(error), _) => BindError::Stranded(step(error)),
                 (Ok(_), Some(_)) => failed.lost(),
                 (Ok(_), None) => failed,
@@ -214,9 +214,9 @@ impl DataPath for UnitPath {
         Ok(Binding::default())
     }
 
-    fn extend(&self, tag: Tag, deadline: BootTime) -> Result<(), AlreadyCut> {
-        match self.leases().find(tag.lease_id) {
-            Lookup::Here(slot) if !slot.life().gate.is_over(tag.generation) => {
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        match self.leases().find(binding_id.lease_id) {
+            Lookup::Here(slot) if !slot.life().gate.is_over(binding_id.generation) => {
                 slot.deadline.store(deadline.0, Ordering::Release);
                 Ok(())
             }
@@ -227,30 +227,30 @@ impl DataPath for UnitPath {
     }
 
     /// Clients learn nothing but the end of their stream.
-    fn fenced(&self, _tag: Tag) {}
+    fn fenced(&self, _binding_id: BindingId) {}
 
-    fn rotate(&self, tag: Tag) -> Result<Binding, BindError> {
-        Err(BindError::Refused(no_key(tag)))
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        Err(BindError::Refused(no_key(binding_id)))
     }
 
-    fn retire_key(&self, tag: Tag) -> Result<Binding, StepError> {
-        Err(no_key(tag))
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        Err(no_key(binding_id))
     }
 
-    fn revoke(&self, tag: Tag, _farewell: Farewell) -> Result<Revoked, StepError> {
-        let Some(slot) = self.slot(tag.lease_id) else {
+    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
+        let Some(slot) = self.slot(binding_id.lease_id) else {
             let proof = Proof::nothing_to_cut("the lease was removed before");
             return Ok(Revoked::proved(proof));
         };
         let began = Instant::now();
         let mut life = slot.life();
-        if let Err(moved_on) = life.gate.revoke(tag.generation) {
+        if let Err(moved_on) = life.gate.revoke(binding_id.generation) {
             return Ok(Revoked::proved(moved_on.into()));
         }
-        let shut = self.shut(tag.lease_id, &mut life);
-        let name = of_lease(&self.directory, tag.lease_id);
+        let shut = self.shut(binding_id.lease_id, &mut life);
+        let name = of_lease(&self.directory, binding_id.lease_id);
         let clients = shut.map_err(|error| failed("shut", &name, &error))?;
-        life.gate.ended(tag.generation);
+        life.gate.ended(binding_id.generation);
         drop(life);
         // What was begun before is written when this returns.
         drop(slot.writing());
@@ -263,17 +263,17 @@ impl DataPath for UnitPath {
     }
 
     /// Asks as a client would.
-    fn verify(&self, tag: Tag, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        let Some(slot) = self.slot(tag.lease_id) else {
+        let Some(slot) = self.slot(binding_id.lease_id) else {
             return Ok(Proof::nothing_to_cut("the lease was removed before"));
         };
         let life = slot.life();
-        if let Err(moved_on) = life.gate.check_current(tag.generation) {
+        if let Err(moved_on) = life.gate.check_current(binding_id.generation) {
             return Ok(moved_on.into());
         }
         let began = Instant::now();
-        let name = of_lease(&self.directory, tag.lease_id);
+        let name = of_lease(&self.directory, binding_id.lease_id);
         match UnixStream::connect(&name) {
             Err(error) if is_refusal(&error) => proof.add("connect", began.elapsed(), error),
             Err(error) => return Err(failed("connect", &name, &error)),
@@ -285,18 +285,18 @@ impl DataPath for UnitPath {
         Ok(proof)
     }
 
-    fn remove(&self, tag: Tag, _progress: &dyn Fn()) -> Result<(), StepError> {
-        let Some(slot) = self.slot(tag.lease_id) else {
+    fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
+        let Some(slot) = self.slot(binding_id.lease_id) else {
             return Ok(());
         };
         let mut life = slot.life();
         if life.listener.is_some() {
-            let why = format!("{tag}: it was not revoked");
+            let why = format!("{binding_id}: it was not revoked");
             return Err(StepError::new("remove", why));
         }
         life.gate.remove();
         drop(life);
-        self.leases().release(tag.lease_id);
+        self.leases().release(binding_id.lease_id);
         Ok(())
     }
 
@@ -310,6 +310,9 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | ConnectionRefused)
 }
 
-fn no_key(tag: Tag) -> StepError {
-    StepError::new("change key", format_args!("{tag}: units have no key"))
+fn no_key(binding_id: BindingId) -> StepError {
+    StepError::new(
+        "change key",
+        format_args!("{binding_id}: units have no key"),
+    )
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use fabricbios_contract::{Part, Store, TellCondition};
-use fabricbios_lease::{BindError, BindOrder, Custody, Lookup, Placement, StepError, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Custody, Lookup, Placement, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{failed, leases_in, lock, names_in, of_lease, unless_gone};
@@ -131,7 +131,7 @@ impl Store for UnitStore {
     }
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
-        let lease = order.tag.lease_id;
+        let lease = order.binding_id.lease_id;
         let turn = self.turn();
         if turn.find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
@@ -149,25 +149,25 @@ impl Store for UnitStore {
     }
 
     /// After a reboot its leases are over, whatever an older journal says.
-    fn confirm(&self, _tag: Tag) -> Result<(), StepError> {
+    fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }
 
-    fn forget(&self, tag: Tag, _placement: &Placement) -> Result<(), StepError> {
+    fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
         let _turn = self.turn();
-        let directory = self.of(tag.lease_id);
+        let directory = self.of(binding_id.lease_id);
         let gone = unless_gone(fs::remove_dir_all(&directory));
         gone.map_err(|error| failed("forget units", &directory, &error))
     }
 
     fn release(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         let mut turn = self.turn();
-        let directory = self.of(tag.lease_id);
+        let directory = self.of(binding_id.lease_id);
         let units = match names_in(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|error| failed("list units", &directory, &error))?,
@@ -180,7 +180,7 @@ impl Store for UnitStore {
         }
         let gone = unless_gone(fs::remove_dir_all(&directory));
         gone.map_err(|error| failed("give units back", &directory, &error))?;
-        turn.release(tag.lease_id);
+        turn.release(binding_id.lease_id);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use fabricbios_contract::{
     DataPath, Provider, Store,
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
-use fabricbios_lease::{BindError, BindOrder, BootTime, Farewell, Placement, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, Linger, Placement};
 use fabricbios_test_units::{Client, UnitPath, UnitStore};
 use fabricbios_wire::{Generation, LeaseId, ResourceId, Transport};
 use tempfile::TempDir;
@@ -73,19 +73,19 @@ impl World {
     fn bound(&self, lease: u128, numbers: &[u32], shared: bool) -> Client {
         self.provider.bind(&order(lease, numbers, shared)).unwrap();
         self.provider
-            .extend(tag(lease), BootTime(u64::MAX))
+            .extend(binding_id(lease), BootTime(u64::MAX))
             .unwrap();
         self.client(lease).unwrap()
     }
 
     fn release(&self, lease: u128) -> Result<(), fabricbios_lease::StepError> {
         self.provider
-            .release(tag(lease), units(&[0], false), &|| ())
+            .release(binding_id(lease), units(&[0], false), &|| ())
     }
 }
 
-fn tag(lease: u128) -> Tag {
-    Tag {
+fn binding_id(lease: u128) -> BindingId {
+    BindingId {
         lease_id: LeaseId(lease),
         generation: Generation(1),
         resource_id: UNITS,
@@ -100,7 +100,7 @@ fn units(numbers: &[u32], shared: bool) -> Placement {
 }
 
 fn order(lease: u128, numbers: &[u32], shared: bool) -> BindOrder {
-    BindOrder::new(tag(lease), units(numbers, shared), Transport::Auto)
+    BindOrder::new(binding_id(lease), units(numbers, shared), Transport::Auto)
 }
 
 #[test]
@@ -144,16 +144,16 @@ fn a_cut_ends_what_a_client_has_and_the_next_lease_begins_at_0() {
     for world in World::both() {
         let mut client = world.bound(1, &[0], false);
         client.add(0, 5).unwrap();
-        let open = world.path.verify(tag(1), None).unwrap_err();
+        let open = world.path.verify(binding_id(1), None).unwrap_err();
         assert!(open.detail.contains("somebody answers"), "{open}");
-        let early = world.path.remove(tag(1), &|| ());
+        let early = world.path.remove(binding_id(1), &|| ());
         assert!(early.is_err(), "removed under a client");
-        let proof = world.provider.cut(tag(1), Farewell::None).unwrap();
+        let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
         let steps: Vec<&str> = proof.steps().iter().map(|it| &*it.step).collect();
         assert_eq!(steps, ["shut", "connect"]);
         assert!(client.add(0, 1).is_err());
         assert!(world.client(1).is_err());
-        world.path.verify(tag(1), None).unwrap();
+        world.path.verify(binding_id(1), None).unwrap();
         world.release(1).unwrap();
         assert_eq!(world.bound(2, &[0], false).add(0, 0).unwrap(), Some(0));
         // What comes late touches nobody.
@@ -169,7 +169,7 @@ fn nothing_is_written_before_a_deadline_is_told_or_after_it() {
     for world in World::both() {
         world.provider.bind(&order(1, &[0], false)).unwrap();
         assert!(world.client(1).unwrap().add(0, 1).is_err());
-        let extend = |to| world.provider.extend(tag(1), BootTime(to)).unwrap();
+        let extend = |to| world.provider.extend(binding_id(1), BootTime(to)).unwrap();
         extend(u64::MAX);
         let mut client = world.client(1).unwrap();
         assert_eq!(client.add(0, 1).unwrap(), Some(1));
@@ -177,8 +177,8 @@ fn nothing_is_written_before_a_deadline_is_told_or_after_it() {
         assert!(client.add(0, 1).is_err());
         let counter = fs::read(world.at("units/0")).unwrap();
         assert_eq!(counter, 1u64.to_le_bytes());
-        world.path.revoke(tag(1), Farewell::None).unwrap();
-        let over = world.provider.extend(tag(1), BootTime(u64::MAX));
+        world.path.revoke(binding_id(1), Linger::None).unwrap();
+        let over = world.provider.extend(binding_id(1), BootTime(u64::MAX));
         assert!(over.is_err(), "extended after its cut");
     }
 }
@@ -202,7 +202,7 @@ fn what_a_process_of_before_has_left_is_ended_by_its_name() {
 fn a_unit_that_cannot_be_cleaned_is_nobodys_until_it_can() {
     for world in World::both() {
         world.bound(1, &[0], false).add(0, 5).unwrap();
-        world.provider.cut(tag(1), Farewell::None).unwrap();
+        world.provider.cut(binding_id(1), Linger::None).unwrap();
         fs::rename(world.at("units/0"), world.at("aside")).unwrap();
         let failed = world.release(1).unwrap_err();
         assert!(failed.detail.contains("/0"), "{failed}");
@@ -213,7 +213,7 @@ fn a_unit_that_cannot_be_cleaned_is_nobodys_until_it_can() {
         assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
         world.bound(3, &[1], false);
         fs::rename(world.at("aside"), world.at("units/0")).unwrap();
-        let leases = [(tag(1), units(&[0], false))];
+        let leases = [(binding_id(1), units(&[0], false))];
         world.provider.reset(UNITS, &leases).unwrap();
         assert_eq!(world.bound(4, &[0], false).add(0, 0).unwrap(), Some(0));
     }

@@ -491,9 +491,12 @@ fn extension(it: &InventoryExtension) -> String {
         } => {
             format!("classes.{resource_id} = {default:02x}/{}", hex(supported))
         }
-        InventoryExtension::Transports(id, roads) => {
-            let roads: Vec<_> = roads.iter().map(|road| road.name()).collect();
-            format!("transports.{id} = {}", roads.join(","))
+        InventoryExtension::Transports(id, transports) => {
+            let transports: Vec<_> = transports
+                .iter()
+                .map(|transport| transport.name())
+                .collect();
+            format!("transports.{id} = {}", transports.join(","))
         }
     }
 }

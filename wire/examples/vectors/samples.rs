@@ -114,7 +114,7 @@ fn nvmeof_address(transport: NvmeofTransport, addr: [u8; 16], port: u16) -> Nvme
     }
 }
 
-/// `blocks` of storage over this road.
+/// `blocks` of storage over this transport.
 pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -> LeaseInfo {
     let length = nvmeof
         .as_ref()
@@ -134,7 +134,7 @@ pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -
     }
 }
 
-/// A lease of block storage with every part, on two roads.
+/// A lease of block storage with every part, on two transports.
 pub(crate) fn full_block_lease() -> LeaseInfo {
     let mut lease = block_lease(Transport::Both, full_nvmeof());
     lease.effective.read_only = true;

@@ -378,7 +378,7 @@ fn extension() -> impl Strategy<Value = InventoryExtension> {
             resource_id(),
             vec(select(Transport::ALL), 0..=TRANSPORTS_MAX)
         )
-            .prop_map(|(id, roads)| InventoryExtension::Transports(id, roads)),
+            .prop_map(|(id, transports)| InventoryExtension::Transports(id, transports)),
     ]
 }
 

@@ -268,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_road_is_what_the_kernel_says() {
+    fn the_transport_is_what_the_kernel_says() {
         let over = |transport| {
             let attribute = ("class/nvme/nvme3/transport", transport);
             let (_dir, host) = machine(&[&CONTROLLER[..], &[attribute]].concat());

@@ -13,7 +13,7 @@ use std::{
 use fabricbios_client::{BlockClient, ClientError};
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh};
-use fabricbios_lease::{BootTime, Farewell, Tag};
+use fabricbios_lease::{BindingId, BootTime, Linger};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ use super::{
     server::{End, Server},
 };
 
-const TAG: Tag = Tag {
+const TAG: BindingId = BindingId {
     lease_id: LeaseId(7),
     generation: Generation(1),
     resource_id: ResourceId(1),
@@ -208,7 +208,7 @@ fn a_power_cut_of_the_node_fails_one_flush_and_the_device_goes_on() {
 #[test]
 fn everything_is_answered_when_the_lease_ends() {
     let mut kernel = Kernel::start(false);
-    kernel.backend.revoke(TAG, Farewell::None).unwrap();
+    kernel.backend.revoke(TAG, Linger::None).unwrap();
     for cookie in 0..20 {
         kernel.ask(WRITE, cookie, 0, BLOCK, &[1; BLOCK]);
     }

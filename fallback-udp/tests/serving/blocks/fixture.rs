@@ -11,7 +11,7 @@ use std::{
 
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
-use fabricbios_lease::Farewell;
+use fabricbios_lease::Linger;
 use fabricbios_wire::{Binding, LeaseId};
 use nix::{
     sys::eventfd::{EfdFlags, EventFd},
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::{
     client::Client,
-    fixture::{in_a_minute, tag},
+    fixture::{binding_id, in_a_minute},
 };
 
 pub(crate) const UNIT: u32 = 4096;
@@ -88,8 +88,10 @@ impl Disks {
     }
 
     fn lease_of(&self, tenant: &str, number: u128, file: &Volume) -> Binding {
-        let bound = self.backend.serve(tag(number, 1), tenant, file);
-        self.backend.extend(tag(number, 1), in_a_minute()).unwrap();
+        let bound = self.backend.serve(binding_id(number, 1), tenant, file);
+        self.backend
+            .extend(binding_id(number, 1), in_a_minute())
+            .unwrap();
         bound.unwrap()
     }
 
@@ -112,14 +114,14 @@ impl Disks {
 
     pub(crate) fn cut(&self, number: u128) -> String {
         self.backend
-            .revoke(tag(number, 1), Farewell::None)
+            .revoke(binding_id(number, 1), Linger::None)
             .unwrap()
             .steps
             .to_string()
     }
 
     pub(crate) fn retire(&self, number: u128) {
-        self.backend.remove(tag(number, 1), &|| ()).unwrap();
+        self.backend.remove(binding_id(number, 1), &|| ()).unwrap();
     }
 
     /// One block of the file, past FBBU.

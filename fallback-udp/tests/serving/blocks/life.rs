@@ -9,7 +9,7 @@ use fabricbios_lease::BindError;
 use super::fixture::{BLOCKS, Disks, block, config};
 use crate::{
     client::{NO_LEASE, OK},
-    fixture::{in_a_minute, tag},
+    fixture::{binding_id, in_a_minute},
 };
 
 #[test]
@@ -28,7 +28,10 @@ fn a_cut_proves_it_and_a_release_is_remembered() {
     let disks = Disks::new();
     let mut client = disks.leased(1);
     assert_eq!(client.write(0, &block(1)), OK);
-    assert!(disks.backend.remove(tag(1, 1), &|| ()).is_err(), "in use");
+    assert!(
+        disks.backend.remove(binding_id(1, 1), &|| ()).is_err(),
+        "in use"
+    );
     let proof = disks.cut(1);
     assert!(
         proof.contains("FBBU") && proof.contains("NO_LEASE"),
@@ -42,7 +45,7 @@ fn a_cut_proves_it_and_a_release_is_remembered() {
         block(1),
         "the bytes are another's to scrub"
     );
-    let again = disks.backend.serve(tag(1, 2), "ann", &disks.file(1));
+    let again = disks.backend.serve(binding_id(1, 2), "ann", &disks.file(1));
     assert!(matches!(again, Err(BindError::Cancelled)), "{again:?}");
 }
 
@@ -57,12 +60,12 @@ fn a_lease_that_nobody_knows_is_retired() {
 fn nothing_opens_after_a_cut_of_the_same_generation() {
     let disks = Disks::new();
     disks.cut(1);
-    let bound = disks.backend.serve(tag(1, 1), "ann", &disks.file(1));
+    let bound = disks.backend.serve(binding_id(1, 1), "ann", &disks.file(1));
     assert!(matches!(bound, Err(BindError::Cancelled)));
     assert!(
         disks
             .backend
-            .serve(tag(1, 2), "ann", &disks.file(1))
+            .serve(binding_id(1, 2), "ann", &disks.file(1))
             .is_ok()
     );
 }
@@ -74,8 +77,11 @@ fn a_new_binding_has_a_new_key_and_keeps_the_blocks() {
     let mut client = disks.client(1, &disks.lease(1, &file));
     client.hello();
     assert_eq!(client.write(0, &block(1)), OK);
-    let binding = disks.backend.serve(tag(1, 2), "ann", &file).unwrap();
-    disks.backend.extend(tag(1, 2), in_a_minute()).unwrap();
+    let binding = disks.backend.serve(binding_id(1, 2), "ann", &file).unwrap();
+    disks
+        .backend
+        .extend(binding_id(1, 2), in_a_minute())
+        .unwrap();
     client.set_key(&binding);
     client.hello();
     assert_eq!(client.read(0, 1), (OK, block(1)));
@@ -85,11 +91,11 @@ fn a_new_binding_has_a_new_key_and_keeps_the_blocks() {
 fn both_keys_work_between_rotation_and_retirement() {
     let disks = Disks::new();
     let mut client = disks.leased(1);
-    let rotated = disks.backend.rotate(tag(1, 1)).unwrap();
+    let rotated = disks.backend.rotate(binding_id(1, 1)).unwrap();
     assert_eq!(client.write(0, &block(1)), OK);
     client.set_key(&rotated);
     assert_eq!(client.write(0, &block(2)), OK);
-    disks.backend.retire_key(tag(1, 1)).unwrap();
+    disks.backend.retire_key(binding_id(1, 1)).unwrap();
     assert_eq!(client.read(0, 1), (OK, block(2)));
 }
 
@@ -119,7 +125,8 @@ fn a_file_that_cannot_be_served_is_refused_with_its_name() {
         (of(0, 4096), "whole blocks"),
     ];
     for (file, why) in refused {
-        let Err(BindError::Failed(error)) = disks.backend.serve(tag(1, 1), "ann", &file) else {
+        let Err(BindError::Failed(error)) = disks.backend.serve(binding_id(1, 1), "ann", &file)
+        else {
             panic!("{file:?}");
         };
         let told = error.to_string();

@@ -8,7 +8,7 @@ use fabricbios_wire::{DataHeader, DataOp, DataStatus};
 use super::fixture::{BLOCKS, Disks, UNIT, block};
 use crate::{
     client::{NO_LEASE, OK, is_unauthenticated},
-    fixture::{in_a_minute, now, tag},
+    fixture::{binding_id, in_a_minute, now},
 };
 
 const RANGE: u8 = DataStatus::Range as u8;
@@ -127,13 +127,16 @@ fn the_deadline_ends_a_lease_and_a_renewal_prolongs_it() {
     let mut client = disks.leased(1);
     assert_eq!(client.write(0, &block(1)), OK);
     let soon = now() + Duration::from_millis(20);
-    disks.backend.extend(tag(1, 1), soon).unwrap();
+    disks.backend.extend(binding_id(1, 1), soon).unwrap();
     while now() < soon {
         thread::yield_now();
     }
     assert_eq!(client.write(0, &block(2)), NO_LEASE);
     assert_eq!(disks.block(1, 0), block(1));
-    disks.backend.extend(tag(1, 1), in_a_minute()).unwrap();
+    disks
+        .backend
+        .extend(binding_id(1, 1), in_a_minute())
+        .unwrap();
     assert_eq!(client.write(0, &block(3)), OK);
 }
 

@@ -4,13 +4,13 @@ use std::{thread, time::Duration};
 
 use fabricbios_contract::DataPath as _;
 use fabricbios_fallback_udp::Tally;
-use fabricbios_lease::Farewell;
+use fabricbios_lease::Linger;
 use fabricbios_wire::DataStatus;
 
 use super::fixture::{Disks, UNIT, block};
 use crate::{
     client::{Client, Got, NO_LEASE, OK, is_unauthenticated},
-    fixture::{in_a_minute, now, tag},
+    fixture::{binding_id, in_a_minute, now},
 };
 
 const BUSY: u8 = DataStatus::Busy as u8;
@@ -114,7 +114,7 @@ fn nothing_is_answered_once_the_deadline_has_come() {
     let frame = client.read_frame(0, 1);
     disks.begin(&client, &frame);
     let deadline = now() + Duration::from_millis(20);
-    disks.backend.extend(tag(1, 1), deadline).unwrap();
+    disks.backend.extend(binding_id(1, 1), deadline).unwrap();
     while now() < deadline {
         thread::yield_now();
     }
@@ -124,7 +124,10 @@ fn nothing_is_answered_once_the_deadline_has_come() {
         thread::yield_now();
     }
     assert_eq!(nothing_came(&client).status, NO_LEASE);
-    disks.backend.extend(tag(1, 1), in_a_minute()).unwrap();
+    disks
+        .backend
+        .extend(binding_id(1, 1), in_a_minute())
+        .unwrap();
     assert_eq!(client.read(0, 1), (OK, block(0)));
 }
 
@@ -134,8 +137,8 @@ fn what_the_old_key_asked_is_not_answered_once_that_is_retired() {
     let mut client = disks.leased(1);
     let frame = client.read_frame(0, 1);
     disks.begin(&client, &frame);
-    let rotated = disks.backend.rotate(tag(1, 1)).unwrap();
-    disks.backend.retire_key(tag(1, 1)).unwrap();
+    let rotated = disks.backend.rotate(binding_id(1, 1)).unwrap();
+    disks.backend.retire_key(binding_id(1, 1)).unwrap();
     assert!(is_unauthenticated(&client.ping()));
     client.set_key(&rotated);
     disks.let_go();
@@ -149,7 +152,7 @@ fn a_request_under_the_key_before_the_rotation_is_answered_under_it() {
     let mut client = disks.leased(1);
     let frame = client.read_frame(0, 1);
     disks.begin(&client, &frame);
-    disks.backend.rotate(tag(1, 1)).unwrap();
+    disks.backend.rotate(binding_id(1, 1)).unwrap();
     disks.let_go();
     let got = client.receive().unwrap();
     assert_eq!((got.status, got.authentic), (OK, true));
@@ -159,7 +162,7 @@ fn a_request_under_the_key_before_the_rotation_is_answered_under_it() {
 fn a_lease_whose_storage_is_stuck_gets_busy_and_others_go_on() {
     let disks = Disks::held();
     let (mut stuck, mut other) = (disks.leased(1), disks.leased(2));
-    let mut second = disks.client(1, &disks.backend.rotate(tag(1, 1)).unwrap());
+    let mut second = disks.client(1, &disks.backend.rotate(binding_id(1, 1)).unwrap());
     second.hello();
     for at in 0..128 {
         let frame = stuck.write_frame(at, &block(1));
@@ -223,13 +226,16 @@ fn a_new_binding_waits_for_what_the_older_one_has_under_way() {
     let frame = client.write_frame(0, &block(1));
     disks.begin(&client, &frame);
     thread::scope(|threads| {
-        let bound = threads.spawn(|| disks.backend.serve(tag(1, 2), "ann", &file));
+        let bound = threads.spawn(|| disks.backend.serve(binding_id(1, 2), "ann", &file));
         // The older one ends first.
         while client.ping().status == OK {}
         assert!(!bound.is_finished());
         disks.let_go();
         let binding = bound.join().unwrap().unwrap();
-        disks.backend.extend(tag(1, 2), in_a_minute()).unwrap();
+        disks
+            .backend
+            .extend(binding_id(1, 2), in_a_minute())
+            .unwrap();
         client.set_key(&binding);
     });
     (client.session, client.counter) = (0, 0);
@@ -245,9 +251,12 @@ fn a_bind_that_waits_for_the_storage_can_be_cut() {
     let frame = client.write_frame(0, &block(1));
     disks.begin(&client, &frame);
     thread::scope(|threads| {
-        let bound = threads.spawn(|| disks.backend.serve(tag(1, 2), "ann", &file));
+        let bound = threads.spawn(|| disks.backend.serve(binding_id(1, 2), "ann", &file));
         while client.ping().status == OK {}
-        disks.backend.revoke(tag(1, 2), Farewell::None).unwrap();
+        disks
+            .backend
+            .revoke(binding_id(1, 2), Linger::None)
+            .unwrap();
         disks.let_go();
         assert!(bound.join().unwrap().is_err());
     });

@@ -89,8 +89,8 @@ impl Oracle {
                 lease.old = OldKey::Dying {
                     by: now + 10 * CUT_NS,
                 };
-                let tag = self.tag(at);
-                self.orders.push(Order::RetireKey(tag));
+                let binding_id = self.binding_id(at);
+                self.orders.push(Order::RetireKey(binding_id));
             }
         }
     }
@@ -165,12 +165,12 @@ impl Oracle {
         lease.ending = phase;
         lease.since = self.boot;
         lease.cut_moved = None;
-        let tag = self.tag(at);
-        let farewell = match expected || hurried {
-            true => Farewell::None,
-            false => Farewell::Brief,
+        let binding_id = self.binding_id(at);
+        let linger = match expected || hurried {
+            true => Linger::None,
+            false => Linger::Brief,
         };
-        self.orders.push(Order::Cut(tag, farewell));
+        self.orders.push(Order::Cut(binding_id, linger));
     }
 
     pub(super) fn scrub(&mut self, at: usize) {
@@ -185,26 +185,26 @@ impl Oracle {
     }
 
     pub(super) fn order_release(&mut self, at: usize) {
-        let tag = self.tag(at);
+        let binding_id = self.binding_id(at);
         let lease = &mut self.leases[at];
         if lease.on_its_way == OnItsWay::Nothing {
             lease.release_ordered = true;
             let placement = self.placement(at);
-            self.orders.push(Order::Release(tag, placement));
+            self.orders.push(Order::Release(binding_id, placement));
         }
     }
 
     pub(super) fn fence(&mut self, at: usize, only_release: bool) {
-        let (tag, unix_ms) = (self.tag(at), self.unix_ms());
+        let (binding_id, unix_ms) = (self.binding_id(at), self.unix_ms());
         let lease = &mut self.leases[at];
         let works = matches!(
             lease.life,
             Life::Asked | Life::InUse | Life::NewBinding | Life::NewKey
         );
         if works {
-            self.orders.push(Order::Cut(tag, Farewell::None));
+            self.orders.push(Order::Cut(binding_id, Linger::None));
         }
-        self.orders.push(Order::Fenced(tag));
+        self.orders.push(Order::Fenced(binding_id));
         lease.life = Life::Fenced;
         lease.unbind();
         if lease.ended_ms == 0 {

@@ -188,7 +188,7 @@ pub(crate) struct Held {
     generation: u32,
     /// That of the binding that is told.
     bound: Option<u32>,
-    road: Transport,
+    transport: Transport,
     peers: Vec<RdmaPeer>,
     /// Of the binding that goes on while another one is asked for.
     peers_before: Option<Vec<RdmaPeer>>,
@@ -303,7 +303,7 @@ impl Held {
     pub(crate) fn effective(&self) -> Effective {
         let terms = self.terms.clone().unwrap_or_default();
         Effective {
-            transport: Some(self.road),
+            transport: Some(self.transport),
             rotate_on_renew: self.rotate_on_renew,
             read_only: terms.read_only,
             mutual_auth: terms.mutual_auth,
@@ -403,10 +403,10 @@ pub(crate) enum Sort {
 #[derive(Clone, Debug)]
 pub(crate) struct Arena {
     pub(crate) id: ResourceId,
-    pub(crate) roads: Vec<Transport>,
+    pub(crate) transports: Vec<Transport>,
     kind: ResourceType,
-    outlives: Outlives,
-    layout: Layout,
+    durability: Durability,
+    allocation_mode: AllocationMode,
     read_only: bool,
     owner: Vec<Option<LeaseId>>,
     /// Which lease it is told of, and whether only releases failed.
@@ -419,7 +419,7 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn longest(&self) -> u64 {
-        if self.layout == Layout::Amounts {
+        if self.allocation_mode == AllocationMode::Amounts {
             return self.owner.iter().filter(|page| page.is_none()).count() as u64 * PAGE;
         }
         let runs = self.owner.split(Option::is_some);
@@ -441,7 +441,7 @@ impl Arena {
     }
 
     fn outlives_machine(&self) -> bool {
-        self.outlives == Outlives::Machine
+        self.durability == Durability::Machine
     }
 
     /// The lease that its fence names.
@@ -462,7 +462,7 @@ impl Arena {
             usize::try_from(first).unwrap(),
             usize::try_from(end).unwrap(),
         );
-        if self.layout == Layout::Stretches {
+        if self.allocation_mode == AllocationMode::Stretches {
             return (first..end).collect();
         }
         assert_eq!(first, 0, "amounts start at 0");
@@ -491,10 +491,10 @@ impl Oracle {
     pub(crate) fn new(boot: u64, offers: &[Offer], limits: Limits) -> Self {
         let arena = |offer: &Offer| Arena {
             id: offer.resource_id,
-            roads: offer.transports.clone(),
+            transports: offer.transports.clone(),
             kind: kind_of(offer.resource_id),
-            outlives: offer.outlives,
-            layout: offer.layout.clone(),
+            durability: offer.durability,
+            allocation_mode: offer.allocation_mode.clone(),
             read_only: offer.read_only,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
             fence: None,
@@ -534,11 +534,11 @@ impl Oracle {
         self.leases.iter().position(|lease| lease.id == id)
     }
 
-    /// The road of a lease, and the keys that it has.
+    /// The transport of a lease, and the keys that it has.
     pub(crate) fn keys(&self, id: LeaseId) -> (Transport, Keys) {
         let held = self.find(id).map(|at| &self.leases[at]);
         held.map_or((Transport::Rdma, Keys::NONE), |lease| {
-            (lease.road, lease.keys)
+            (lease.transport, lease.keys)
         })
     }
 
@@ -552,15 +552,15 @@ impl Oracle {
 
     fn placement(&self, at: usize) -> Placement {
         let lease = &self.leases[at];
-        match self.arenas[lease.arena].layout {
-            Layout::Amounts => Placement::Amount(lease.extent.length),
+        match self.arenas[lease.arena].allocation_mode {
+            AllocationMode::Amounts => Placement::Amount(lease.extent.length),
             _ => lease.extent.into(),
         }
     }
 
-    fn tag(&self, at: usize) -> Tag {
+    fn binding_id(&self, at: usize) -> BindingId {
         let lease = &self.leases[at];
-        Tag {
+        BindingId {
             lease_id: lease.id,
             generation: lease.generation(),
             resource_id: self.arenas[lease.arena].id,

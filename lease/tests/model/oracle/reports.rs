@@ -6,25 +6,27 @@ use super::*;
 impl Oracle {
     pub(crate) fn report(&mut self, report: &Report) {
         match report {
-            Report::Bind(tag, outcome) => self.returned(*tag, OnItsWay::Bind, outcome),
-            Report::BindProgress(tag) => {
+            Report::Bind(binding_id, outcome) => {
+                self.returned(*binding_id, OnItsWay::Bind, outcome);
+            }
+            Report::BindProgress(binding_id) => {
                 let now = self.boot;
                 let waits = |lease: &&mut Held| {
                     matches!(lease.life, Life::Asked | Life::NewBinding)
                         && lease.on_its_way == OnItsWay::Bind
                 };
-                if let Some(at) = self.at(*tag)
+                if let Some(at) = self.at(*binding_id)
                     && let Some(lease) = Some(&mut self.leases[at]).filter(waits)
                 {
                     lease.since = now;
                 }
             }
-            Report::Extended(tag, deadline, outcome) => {
+            Report::Extended(binding_id, deadline, outcome) => {
                 let awaited = |&at: &usize| {
                     let extending = self.leases[at].extending.as_ref();
                     extending.is_some_and(|(to, _)| *to == deadline.0)
                 };
-                match (self.at(*tag).filter(awaited), outcome) {
+                match (self.at(*binding_id).filter(awaited), outcome) {
                     (Some(at), Ok(())) => self.extended(at),
                     (Some(at), Err(AlreadyCut)) => {
                         let lease = &self.leases[at];
@@ -37,12 +39,14 @@ impl Oracle {
                     (None, _) => {}
                 }
             }
-            Report::Rotate(tag, outcome) => self.returned(*tag, OnItsWay::Rotate, outcome),
-            Report::RetireKey(tag, outcome) => self.retired(*tag, outcome.is_ok()),
-            Report::Cut(tag, outcome) => self.was_cut(*tag, outcome.is_ok()),
-            Report::EndBegan(tag) => {
+            Report::Rotate(binding_id, outcome) => {
+                self.returned(*binding_id, OnItsWay::Rotate, outcome);
+            }
+            Report::RetireKey(binding_id, outcome) => self.retired(*binding_id, outcome.is_ok()),
+            Report::Cut(binding_id, outcome) => self.was_cut(*binding_id, outcome.is_ok()),
+            Report::EndBegan(binding_id) => {
                 let now = self.boot;
-                if let Some(at) = self.at(*tag) {
+                if let Some(at) = self.at(*binding_id) {
                     let lease = &mut self.leases[at];
                     match (lease.life, &mut lease.old) {
                         (Life::BeingCut, _) => lease.cut_moved = Some(now),
@@ -53,18 +57,18 @@ impl Oracle {
                     }
                 }
             }
-            Report::CutMoves(tag) => {
+            Report::CutMoves(binding_id) => {
                 let ends =
                     |&at: &usize| matches!(self.leases[at].life, Life::BeingCut | Life::Fenced);
-                if let Some(at) = self.at(*tag).filter(ends) {
+                if let Some(at) = self.at(*binding_id).filter(ends) {
                     let kind = self.arenas[self.leases[at].arena].kind;
                     self.cut_moved.insert(kind, self.boot);
                 }
             }
-            Report::ReleaseProgress(tag) => {
+            Report::ReleaseProgress(binding_id) => {
                 let now = self.boot;
                 let cleaned = |lease: &&mut Held| lease.life == Life::Scrubbed;
-                if let Some(at) = self.at(*tag)
+                if let Some(at) = self.at(*binding_id)
                     && let Some(lease) = Some(&mut self.leases[at]).filter(cleaned)
                     && lease.release_ordered
                 {
@@ -72,24 +76,25 @@ impl Oracle {
                     lease.release_moves = true;
                 }
             }
-            Report::Release(tag, outcome) => self.released(*tag, outcome.is_ok()),
+            Report::Release(binding_id, outcome) => self.released(*binding_id, outcome.is_ok()),
             Report::Reset(id, outcome) => self.reset_over(*id, outcome.is_ok()),
             Report::Confirmed(..) | Report::Condition(..) => {}
         }
     }
 
-    pub(super) fn at(&self, tag: Tag) -> Option<usize> {
-        self.find(tag.lease_id).filter(|&at| self.tag(at) == tag)
+    pub(super) fn at(&self, binding_id: BindingId) -> Option<usize> {
+        self.find(binding_id.lease_id)
+            .filter(|&at| self.binding_id(at) == binding_id)
     }
 
     pub(super) fn returned(
         &mut self,
-        tag: Tag,
+        binding_id: BindingId,
         what: OnItsWay,
         outcome: &Result<Binding, BindError>,
     ) {
         let Some(at) = self
-            .at(tag)
+            .at(binding_id)
             .filter(|&at| self.leases[at].on_its_way == what)
         else {
             return;
@@ -128,8 +133,8 @@ impl Oracle {
                 lease.old = OldKey::Dying {
                     by: now + 10 * CUT_NS,
                 };
-                let tag = self.tag(at);
-                return self.orders.push(Order::RetireKey(tag));
+                let binding_id = self.binding_id(at);
+                return self.orders.push(Order::RetireKey(binding_id));
             }
             Life::NewKey => {
                 let until = (now + u64::from(lease.overlap_ms) * MS).min(lease.deadline);
@@ -144,7 +149,8 @@ impl Oracle {
 
     /// Paths learn another deadline. What comes next waits until they have agreed.
     pub(super) fn prolong(&mut self, at: usize, to: u64, then: Then) {
-        self.orders.push(Order::Extend(self.tag(at), BootTime(to)));
+        self.orders
+            .push(Order::Extend(self.binding_id(at), BootTime(to)));
         let lease = &mut self.leases[at];
         lease.since = self.boot;
         lease.extending = Some((to, then));
@@ -261,13 +267,13 @@ impl Oracle {
         }
     }
 
-    pub(super) fn retired(&mut self, tag: Tag, fine: bool) {
+    pub(super) fn retired(&mut self, binding_id: BindingId, fine: bool) {
         let dying = |&at: &usize| {
             let lease = &self.leases[at];
             matches!(lease.old, OldKey::Dying { .. } | OldKey::Gone)
                 && matches!(lease.life, Life::InUse | Life::NewBinding | Life::NewKey)
         };
-        let Some(at) = self.at(tag).filter(dying) else {
+        let Some(at) = self.at(binding_id).filter(dying) else {
             return;
         };
         if fine || self.leases[at].old == OldKey::Gone {
@@ -280,9 +286,9 @@ impl Oracle {
         }
     }
 
-    pub(super) fn was_cut(&mut self, tag: Tag, proved: bool) {
+    pub(super) fn was_cut(&mut self, binding_id: BindingId, proved: bool) {
         let being_cut = |&at: &usize| self.leases[at].life == Life::BeingCut;
-        let Some(at) = self.at(tag).filter(being_cut) else {
+        let Some(at) = self.at(binding_id).filter(being_cut) else {
             return;
         };
         if !proved {
@@ -312,8 +318,11 @@ impl Oracle {
         }
     }
 
-    pub(super) fn released(&mut self, tag: Tag, fine: bool) {
-        let Some(at) = self.at(tag).filter(|&at| self.leases[at].release_ordered) else {
+    pub(super) fn released(&mut self, binding_id: BindingId, fine: bool) {
+        let Some(at) = self
+            .at(binding_id)
+            .filter(|&at| self.leases[at].release_ordered)
+        else {
             return;
         };
         let lease = &self.leases[at];

@@ -37,7 +37,7 @@ impl Oracle {
         let arena = &self.arenas[at];
         if arena.fenced() {
             Err(LeaseError::Fenced)
-        } else if self.road(at, wanted).is_none() {
+        } else if self.transport(at, wanted).is_none() {
             Err(LeaseError::InvalidArgs)
         } else if arena.longest() < wanted.capacity {
             Err(LeaseError::CapacityExceeded)
@@ -56,7 +56,7 @@ impl Oracle {
             }
         };
         prefer(&|at| self.arenas[at].usable() >= wanted.capacity);
-        prefer(&|at| self.road(at, wanted).is_some());
+        prefer(&|at| self.transport(at, wanted).is_some());
         prefer(&|at| !self.arenas[at].read_only || block_of(wanted).read_only);
         prefer(&|at| !self.arenas[at].fenced());
         prefer(&|at| self.arenas[at].longest() >= wanted.capacity);
@@ -66,23 +66,23 @@ impl Oracle {
             .unwrap()
     }
 
-    pub(crate) fn road(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
+    pub(crate) fn transport(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
         let arena = &self.arenas[at];
         let block = block_of(wanted);
         let read_only = arena.read_only || block.read_only;
-        let fits = |road: &&Transport| {
-            let nvmeof = match road {
+        let fits = |transport: &&Transport| {
+            let nvmeof = match transport {
                 Transport::NvmeTcp | Transport::NvmeRdma => true,
                 Transport::Both => arena.kind == ResourceType::Block,
                 _ => false,
             };
             let peers = wanted.terms.rdma_peers();
-            let peers = peers.is_empty() || takes_peers(arena.kind, **road);
-            let named = wanted.transport == Transport::Auto || wanted.transport == **road;
+            let peers = peers.is_empty() || takes_peers(arena.kind, **transport);
+            let named = wanted.transport == Transport::Auto || wanted.transport == **transport;
             let host = !block.names_host() || nvmeof;
             named && peers && host && !(read_only && nvmeof)
         };
-        arena.roads.iter().find(fits).copied()
+        arena.transports.iter().find(fits).copied()
     }
 
     /// `extent` is what the table took: any that is free will do.
@@ -116,7 +116,7 @@ impl Oracle {
             life: Life::Asked,
             generation: 1,
             bound: None,
-            road: self.road(arena, wanted).unwrap(),
+            transport: self.transport(arena, wanted).unwrap(),
             peers: wanted.terms.rdma_peers().to_vec(),
             peers_before: None,
             rotate_on_renew: wanted.rotate_on_renew,
@@ -183,12 +183,12 @@ impl Oracle {
     }
 
     pub(super) fn order_bind(&mut self, at: usize) {
-        let tag = self.tag(at);
+        let binding_id = self.binding_id(at);
         let lease = &self.leases[at];
         self.orders.push(Order::Bind(BindOrder {
-            tag,
+            binding_id,
             placement: self.placement(at),
-            transport: lease.road,
+            transport: lease.transport,
             tenant: lease.tenant.as_str().into(),
             terms: match lease.terms.clone() {
                 Some(terms) => terms.into(),
@@ -291,8 +291,8 @@ impl Oracle {
         lease.overlap_ms = overlap_ms;
         lease.on_its_way = OnItsWay::Rotate;
         lease.patience_over = false;
-        let tag = self.tag(at);
-        self.orders.push(Order::Rotate(tag));
+        let binding_id = self.binding_id(at);
+        self.orders.push(Order::Rotate(binding_id));
     }
 
     pub(crate) fn bind(&mut self, ticket: Ticket, asker: Asker, id: LeaseId, peers: &[RdmaPeer]) {
@@ -303,7 +303,7 @@ impl Oracle {
             }
             let ports = peers.iter().all(|&peer| names_one_port(peer));
             let kind = self.arenas[lease.arena].kind;
-            if !takes_peers(kind, lease.road) || !ports {
+            if !takes_peers(kind, lease.transport) || !ports {
                 return Err(LeaseError::InvalidArgs);
             }
             self.turn_to_bind(&lease.tenant)?;
@@ -331,7 +331,7 @@ impl Oracle {
                 Life::Clean => Err(lease.unfit()),
                 _ if overlap_ms > OVERLAP_MS_MAX => Err(LeaseError::InvalidArgs),
                 Life::InUse if lease.old != OldKey::None => Err(LeaseError::ResourceBusy),
-                Life::InUse if lease.keys == Keys::NONE && lease.road == Transport::Rdma => {
+                Life::InUse if lease.keys == Keys::NONE && lease.transport == Transport::Rdma => {
                     Err(LeaseError::InvalidArgs)
                 }
                 Life::InUse if lease.extending.is_some() => Err(LeaseError::ResourceBusy),
@@ -426,7 +426,7 @@ impl Oracle {
         let fenced = self.fenced_on(id);
         let leases = { fenced.iter() }
             .map(|lease| self.find(lease.id).unwrap())
-            .map(|at| (self.tag(at), self.placement(at)))
+            .map(|at| (self.binding_id(at), self.placement(at)))
             .collect();
         self.orders.push(Order::Reset(id, leases));
         let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();
@@ -441,8 +441,8 @@ impl Oracle {
     }
 }
 
-fn takes_peers(kind: ResourceType, road: Transport) -> bool {
-    kind == ResourceType::Mem && matches!(road, Transport::Rdma | Transport::Both)
+fn takes_peers(kind: ResourceType, transport: Transport) -> bool {
+    kind == ResourceType::Mem && matches!(transport, Transport::Rdma | Transport::Both)
 }
 
 /// By the bytes of the GID: a group, nobody, or whoever asks answers to no connection.

@@ -78,8 +78,8 @@ impl Oracle {
     /// Nanoseconds of its term, if it can go on by a clock that is believed.
     fn left(&self, at: usize, run: EarlierRun) -> Option<i128> {
         let (lease, machine) = (&self.leases[at], self.machine(at));
-        let by_datagrams = matches!(lease.road, Transport::Udp | Transport::Both);
-        let lasts = self.arenas[lease.arena].outlives != Outlives::Nothing;
+        let by_datagrams = matches!(lease.transport, Transport::Udp | Transport::Both);
+        let lasts = self.arenas[lease.arena].durability != Durability::Nothing;
         let span = |from: u64, to: u64| i128::from(to) - i128::from(from);
         if lease.revoked_at_a_restart {
             return None;
@@ -104,11 +104,11 @@ impl Oracle {
     }
 
     fn being_cut(&mut self, at: usize) {
-        let tag = self.tag(at);
+        let binding_id = self.binding_id(at);
         let lease = &mut self.leases[at];
         lease.life = Life::BeingCut;
         lease.since = self.boot;
-        self.orders.push(Order::Cut(tag, Farewell::None));
+        self.orders.push(Order::Cut(binding_id, Linger::None));
     }
 
     pub(super) fn end_with_the_process(&mut self, at: usize, phase: LeasePhase) {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BootTime, Extent, LeaseRecord, Now, Order, Proof, Report,
-    StepError, Tag,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Extent, LeaseRecord, Now, Order, Proof,
+    Report, StepError,
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceId};
 
@@ -163,9 +163,9 @@ impl World {
     }
 
     fn ordered(&mut self, owner: Owner, order: Order) -> Option<Report> {
-        if let Order::Confirm(tag) = order {
-            let is_known = self.record(tag.lease_id).is_some();
-            assert!(is_known, "{tag} is confirmed before it is on record");
+        if let Order::Confirm(binding_id) = order {
+            let is_known = self.record(binding_id.lease_id).is_some();
+            assert!(is_known, "{binding_id} is confirmed before it is on record");
         }
         match order {
             // Mostly at once, like the paths of this process.
@@ -178,15 +178,15 @@ impl World {
     }
 
     /// A path that has cut the binding refuses; now and then one cuts on its own.
-    fn extended(&mut self, tag: Tag, until: BootTime) -> Result<(), AlreadyCut> {
-        if self.access.contains_key(&tag.lease_id) && self.fails(3) {
-            self.end_access(tag);
+    fn extended(&mut self, binding_id: BindingId, until: BootTime) -> Result<(), AlreadyCut> {
+        if self.access.contains_key(&binding_id.lease_id) && self.fails(3) {
+            self.end_access(binding_id);
         }
-        let was_cut = self.cut.get(&tag.lease_id);
-        if was_cut.is_some_and(|cut| *cut >= tag.generation) {
+        let was_cut = self.cut.get(&binding_id.lease_id);
+        if was_cut.is_some_and(|cut| *cut >= binding_id.generation) {
             return Err(AlreadyCut);
         }
-        if let Some(access) = self.access.get_mut(&tag.lease_id) {
+        if let Some(access) = self.access.get_mut(&binding_id.lease_id) {
             access.until = until;
         }
         Ok(())
@@ -196,8 +196,8 @@ impl World {
         match event {
             Event::Commit => self.commits(),
             Event::Order(owner, order) => {
-                if let Order::Cut(tag, _) = order {
-                    self.reports(&owner, Report::EndBegan(tag));
+                if let Order::Cut(binding_id, _) = order {
+                    self.reports(&owner, Report::EndBegan(binding_id));
                 }
                 let report = self.carried_out(order);
                 self.reports(&owner, report);
@@ -255,61 +255,66 @@ impl World {
     fn carried_out(&mut self, order: Order) -> Report {
         let failed = |step: &'static str| StepError::new(step, "on purpose");
         match order {
-            Order::Bind(order) => Report::Bind(order.tag, self.bind(&order)),
-            Order::Rotate(tag) => Report::Rotate(
-                tag,
+            Order::Bind(order) => Report::Bind(order.binding_id, self.bind(&order)),
+            Order::Rotate(binding_id) => Report::Rotate(
+                binding_id,
                 match self.fails(10) {
                     true => Err(BindError::Failed(failed("rotate"))),
                     false => Ok(Binding::default()),
                 },
             ),
-            Order::RetireKey(tag) => Report::RetireKey(tag, Ok(Binding::default())),
-            Order::Cut(tag, _) => Report::Cut(
-                tag,
+            Order::RetireKey(binding_id) => Report::RetireKey(binding_id, Ok(Binding::default())),
+            Order::Cut(binding_id, _) => Report::Cut(
+                binding_id,
                 match self.fails(4) {
                     true => Err(failed("cut")),
                     false => {
-                        self.end_access(tag);
+                        self.end_access(binding_id);
                         Ok(Proof::default())
                     }
                 },
             ),
-            Order::Release(tag, placement) => {
+            Order::Release(binding_id, placement) => {
                 let extent = placement.extent();
                 assert!(
-                    !self.access.contains_key(&tag.lease_id),
-                    "{tag} is released and reachable"
+                    !self.access.contains_key(&binding_id.lease_id),
+                    "{binding_id} is released and reachable"
                 );
                 // After a crash the journal must not say that a lease lives whose bytes are clean, if anybody knows of it.
-                let is_told = self.told.contains(&tag.lease_id);
-                let lives = self.record(tag.lease_id) == Some(None);
-                assert!(!is_told || !lives, "{tag} is released and lives on record");
-                let used = self.used.get(&tag.lease_id);
+                let is_told = self.told.contains(&binding_id.lease_id);
+                let lives = self.record(binding_id.lease_id) == Some(None);
+                assert!(
+                    !is_told || !lives,
+                    "{binding_id} is released and lives on record"
+                );
+                let used = self.used.get(&binding_id.lease_id);
                 assert!(
                     used.is_none_or(|it| *it == extent),
-                    "{tag} has {used:?}, not {extent:?}"
+                    "{binding_id} has {used:?}, not {extent:?}"
                 );
                 Report::Release(
-                    tag,
+                    binding_id,
                     match self.fails(4) {
                         true => Err(failed("scrub")),
                         false => {
-                            self.used.remove(&tag.lease_id);
+                            self.used.remove(&binding_id.lease_id);
                             Ok(())
                         }
                     },
                 )
             }
             Order::Reset(resource_id, leases) => {
-                for (tag, _) in leases {
-                    self.end_access(tag);
-                    self.used.remove(&tag.lease_id);
+                for (binding_id, _) in leases {
+                    self.end_access(binding_id);
+                    self.used.remove(&binding_id.lease_id);
                 }
                 Report::Reset(resource_id, Ok(()))
             }
-            Order::Extend(tag, until) => Report::Extended(tag, until, self.extended(tag, until)),
-            Order::Confirm(tag) => Report::Confirmed(
-                tag,
+            Order::Extend(binding_id, until) => {
+                Report::Extended(binding_id, until, self.extended(binding_id, until))
+            }
+            Order::Confirm(binding_id) => Report::Confirmed(
+                binding_id,
                 match self.fails(4) {
                     true => Err(failed("confirm")),
                     false => Ok(()),
@@ -319,39 +324,45 @@ impl World {
         }
     }
 
-    fn end_access(&mut self, tag: Tag) {
-        let newest = self.cut.entry(tag.lease_id).or_insert(tag.generation);
-        *newest = (*newest).max(tag.generation);
-        let found = self.access.get(&tag.lease_id);
-        if found.is_some_and(|access| access.generation <= tag.generation) {
-            self.access.remove(&tag.lease_id);
+    fn end_access(&mut self, binding_id: BindingId) {
+        let newest = self
+            .cut
+            .entry(binding_id.lease_id)
+            .or_insert(binding_id.generation);
+        *newest = (*newest).max(binding_id.generation);
+        let found = self.access.get(&binding_id.lease_id);
+        if found.is_some_and(|access| access.generation <= binding_id.generation) {
+            self.access.remove(&binding_id.lease_id);
         }
     }
 
     fn bind(&mut self, order: &BindOrder) -> Result<Binding, BindError> {
-        let (tag, extent) = (order.tag, order.extent());
-        let was_cut = self.cut.get(&tag.lease_id);
-        if was_cut.is_some_and(|cut| *cut >= tag.generation) {
+        let (binding_id, extent) = (order.binding_id, order.extent());
+        let was_cut = self.cut.get(&binding_id.lease_id);
+        if was_cut.is_some_and(|cut| *cut >= binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         if self.fails(10) {
             return Err(BindError::Failed(StepError::new("bind", "on purpose")));
         }
-        let others = self.used.iter().filter(|(id, _)| **id != tag.lease_id);
+        let others = self
+            .used
+            .iter()
+            .filter(|(id, _)| **id != binding_id.lease_id);
         for (id, theirs) in others {
             let apart = theirs.offset + theirs.length <= extent.offset
                 || extent.offset + extent.length <= theirs.offset;
             assert!(
                 apart,
-                "{tag} is given {extent:?}, of which {id} has {theirs:?}"
+                "{binding_id} is given {extent:?}, of which {id} has {theirs:?}"
             );
         }
-        self.used.insert(tag.lease_id, extent);
+        self.used.insert(binding_id.lease_id, extent);
         let access = Access {
-            generation: tag.generation,
+            generation: binding_id.generation,
             until: BootTime(u64::MAX),
         };
-        self.access.insert(tag.lease_id, access);
+        self.access.insert(binding_id.lease_id, access);
         if self.fails(3) {
             return Err(BindError::Stranded(StepError::new(
                 "bind",

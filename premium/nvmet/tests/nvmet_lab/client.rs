@@ -14,14 +14,14 @@ use super::{must, run};
 /// A key of the right form that nobody has.
 pub(crate) const WRONG_KEY: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
-/// Connects over one road, with these secrets; the disk.
+/// Connects over one transport, with these secrets; the disk.
 pub(crate) fn connect_with(
     binding: &NvmeofBinding,
-    road: usize,
+    transport: usize,
     host: &str,
     secrets: &str,
 ) -> Result<String, String> {
-    let address = binding.addresses[road];
+    let address = binding.addresses[transport];
     let place = SocketAddr::from(address.endpoint);
     let transport = match address.transport {
         NvmeofTransport::Tcp => "tcp",
@@ -40,13 +40,13 @@ pub(crate) fn connect_with(
 }
 
 /// Connects as the binding says; the disk.
-pub(crate) fn connect(binding: &NvmeofBinding, road: usize) -> Result<String, String> {
+pub(crate) fn connect(binding: &NvmeofBinding, transport: usize) -> Result<String, String> {
     let mut secrets = format!("--dhchap-secret {}", binding.dhchap_secret.reveal());
     if let Some(ctrl) = &binding.dhchap_ctrl_secret {
         secrets.push_str(" --dhchap-ctrl-secret ");
         secrets.push_str(ctrl.reveal());
     }
-    connect_with(binding, road, binding.host_nqn.as_str(), &secrets)
+    connect_with(binding, transport, binding.host_nqn.as_str(), &secrets)
 }
 
 pub(crate) fn disconnect(binding: &NvmeofBinding) {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fabricbios_helper::{Program, Supervisor};
-use fabricbios_lease::{StepError, Tag};
+use fabricbios_lease::{BindingId, StepError};
 use fabricbios_nvmet::{Export, HostRecords, PortSetting, Target, TargetConfig};
 use fabricbios_wire::{
     BlockTerms, Generation, LeaseId, NodeId, NvmeofBinding, NvmeofTransport, ResourceId, Transport,
@@ -91,7 +91,7 @@ pub(crate) fn tcp(address: &str) -> PortSetting {
     }
 }
 
-/// Every road that the guest has.
+/// Every transport that the guest has.
 pub(crate) fn ports() -> Vec<PortSetting> {
     let mut ports = vec![tcp("127.0.0.1:4420"), tcp("[::1]:4420")];
     if Path::new("/sys/class/infiniband/rxe0").exists() {
@@ -247,8 +247,8 @@ impl Volume {
     }
 }
 
-pub(crate) fn tag(lease: u128, generation: u32) -> Tag {
-    Tag {
+pub(crate) fn binding_id(lease: u128, generation: u32) -> BindingId {
+    BindingId {
         lease_id: LeaseId(lease),
         generation: Generation(generation),
         resource_id: ResourceId(7),
@@ -257,7 +257,7 @@ pub(crate) fn tag(lease: u128, generation: u32) -> Tag {
 
 pub(crate) fn export(lease: u128, volume: &Volume) -> Export {
     Export {
-        tag: tag(lease, 1),
+        binding_id: binding_id(lease, 1),
         tenant: "ann".into(),
         terms: BlockTerms::default(),
         volume: volume.path.clone(),
@@ -268,14 +268,14 @@ pub(crate) fn export(lease: u128, volume: &Volume) -> Export {
 }
 
 pub(crate) fn end(target: &Target, lease: u128) -> String {
-    let proof = target.cut(tag(lease, 1)).unwrap().to_string();
+    let proof = target.cut(binding_id(lease, 1)).unwrap().to_string();
     println!("lease {lease}: {proof}");
     target.remove(LeaseId(lease), &|| ()).unwrap();
     proof
 }
 
-/// Where a road of the binding leads, by the beginning of its address.
-pub(crate) fn road(binding: &NvmeofBinding, transport: NvmeofTransport, v6: bool) -> usize {
+/// Where a transport of the binding leads, by the beginning of its address.
+pub(crate) fn transport(binding: &NvmeofBinding, transport: NvmeofTransport, v6: bool) -> usize {
     let is_it = |address: &fabricbios_wire::NvmeofAddress| {
         let place = SocketAddr::from(address.endpoint);
         address.transport == transport && place.is_ipv6() == v6

@@ -7,7 +7,7 @@ use std::{
 
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
 
-use super::{Lab, pages, tag};
+use super::{Lab, binding_id, pages};
 
 const MARK: &str = "FABRICBIOS_LAB_CHILD";
 
@@ -62,8 +62,10 @@ pub(crate) fn serve() {
         gid: lab.rdma.inventory().gid,
         path_mtu: 0,
     };
-    let rdma = lab.bind(tag(1, 1), pages(0, 16), Some(peer)).unwrap();
-    lab.backend.rotate(tag(1, 1)).unwrap();
+    let rdma = lab
+        .bind(binding_id(1, 1), pages(0, 16), Some(peer))
+        .unwrap();
+    lab.backend.rotate(binding_id(1, 1)).unwrap();
     println!(
         "bound: {} {} {} {}",
         rdma.rkey.unwrap(),

@@ -8,7 +8,7 @@ use std::{
 
 use fabricbios_arena::{Arena, ArenaStore, Source};
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindError, BindOrder, Extent, Farewell, Tag};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Extent, Linger};
 use fabricbios_rdma::{Guard, RdmaConfig, RdmaOpened, RdmaPath, RdmaRequester, Strategy};
 use fabricbios_wire::{
     Generation, LeaseId, MemTerms, RdmaBinding, RdmaPeer, ResourceId, Transport,
@@ -90,7 +90,7 @@ impl Lab {
     pub(crate) fn grant(&self, lease: u128, extent: Extent) -> (RdmaRequester, RdmaBinding) {
         let client = client();
         let rdma = self
-            .bind(tag(lease, 1), extent, Some(client.peer()))
+            .bind(binding_id(lease, 1), extent, Some(client.peer()))
             .unwrap();
         client.connect(&rdma).unwrap();
         (client, rdma)
@@ -98,7 +98,7 @@ impl Lab {
 
     pub(crate) fn bind(
         &self,
-        tag: Tag,
+        binding_id: BindingId,
         extent: Extent,
         peer: Option<RdmaPeer>,
     ) -> Result<RdmaBinding, BindError> {
@@ -107,20 +107,23 @@ impl Lab {
                 rdma_peers: peer.into_iter().collect(),
             }
             .into(),
-            ..BindOrder::new(tag, extent, Transport::Rdma)
+            ..BindOrder::new(binding_id, extent, Transport::Rdma)
         };
         self.backend
             .bind(&order)
             .map(|binding| binding.rdma.unwrap())
     }
 
-    pub(crate) fn cut(&self, tag: Tag) -> String {
-        self.backend.cut(tag, Farewell::Brief).unwrap().to_string()
+    pub(crate) fn cut(&self, binding_id: BindingId) -> String {
+        self.backend
+            .cut(binding_id, Linger::Brief)
+            .unwrap()
+            .to_string()
     }
 
-    pub(crate) fn cut_and_release(&self, tag: Tag, extent: Extent) {
-        self.cut(tag);
-        self.backend.release(tag, extent, &|| ()).unwrap();
+    pub(crate) fn cut_and_release(&self, binding_id: BindingId, extent: Extent) {
+        self.cut(binding_id);
+        self.backend.release(binding_id, extent, &|| ()).unwrap();
     }
 
     pub(crate) fn bytes(&self, extent: Extent) -> Vec<u8> {
@@ -134,8 +137,8 @@ pub(crate) fn client() -> RdmaRequester {
     RdmaRequester::open(None, 1 << 20).unwrap()
 }
 
-pub(crate) fn tag(lease: u128, generation: u32) -> Tag {
-    Tag {
+pub(crate) fn binding_id(lease: u128, generation: u32) -> BindingId {
+    BindingId {
         lease_id: LeaseId(lease),
         generation: Generation(generation),
         resource_id: RESOURCE,

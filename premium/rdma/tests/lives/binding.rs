@@ -10,7 +10,7 @@ use fabricbios_rdma::{RequestError, Strategy};
 
 use crate::{
     STRATEGY,
-    lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, nobody, pages, tag},
+    lab::{ARENA_BYTES, Lab, PAGE, binding_id, client, kernel_objects, nobody, pages},
 };
 
 #[test]
@@ -25,22 +25,22 @@ fn a_peer_that_cannot_be_reached_is_refused_by_name_and_delays_nobody() {
         let stuck = threads.spawn(|| {
             let starting = starting;
             starting.send(()).unwrap();
-            let result = lab.bind(tag(1, 1), pages(0, 1), Some(nobody()));
+            let result = lab.bind(binding_id(1, 1), pages(0, 1), Some(nobody()));
             finished.store(true, Ordering::SeqCst);
             result
         });
         started.recv().unwrap();
         let mut cuts = 0;
         for lease in 2.. {
-            lab.bind(tag(lease, 1), pages(1, 1), Some(client.peer()))
+            lab.bind(binding_id(lease, 1), pages(1, 1), Some(client.peer()))
                 .unwrap();
-            lab.cut(tag(lease, 1));
+            lab.cut(binding_id(lease, 1));
             if finished.load(Ordering::SeqCst) {
                 break;
             }
             cuts += 1;
             lab.backend
-                .release(tag(lease, 1), pages(1, 1), &|| ())
+                .release(binding_id(lease, 1), pages(1, 1), &|| ())
                 .unwrap();
         }
         match stuck.join().unwrap() {
@@ -74,7 +74,7 @@ fn a_cut_does_not_wait_for_a_bind_that_is_looking_for_its_peer() {
     // end: on a slow machine it may be over first, and that round shows nothing.
     let cancelled = (1..=5).find(|lease| cut_while_connecting(&lab, *lease));
     let lease = cancelled.expect("every bind had ended before its cut");
-    let again = lab.bind(tag(lease, 1), pages(0, 1), Some(nobody()));
+    let again = lab.bind(binding_id(lease, 1), pages(0, 1), Some(nobody()));
     assert_eq!(
         again,
         Err(BindError::Cancelled),
@@ -89,7 +89,7 @@ fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
     let finished = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let stuck = threads.spawn(|| {
-            let result = lab.bind(tag(lease, 1), pages(0, 1), Some(nobody()));
+            let result = lab.bind(binding_id(lease, 1), pages(0, 1), Some(nobody()));
             finished.store(true, Ordering::SeqCst);
             result
         });
@@ -97,10 +97,10 @@ fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
         while kernel_objects() == before && !finished.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        lab.cut(tag(lease, 1));
+        lab.cut(binding_id(lease, 1));
         let cut_first = !finished.load(Ordering::SeqCst);
         lab.backend
-            .release(tag(lease, 1), pages(0, 1), &|| ())
+            .release(binding_id(lease, 1), pages(0, 1), &|| ())
             .unwrap();
         assert_eq!(
             kernel_objects(),
@@ -137,14 +137,14 @@ fn a_binding_that_cannot_be_connected_takes_nothing_from_the_one_in_use() {
     let (mut first, old) = lab.grant(1, pages(0, 1));
     let mut second = client();
     let in_use = kernel_objects();
-    let refused = lab.bind(tag(1, 2), pages(0, 1), Some(nobody()));
+    let refused = lab.bind(binding_id(1, 2), pages(0, 1), Some(nobody()));
     assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
     assert_eq!(kernel_objects(), in_use);
     let mut generation = 2;
     for faults in BEFORE_THE_CUT {
         generation += 1;
         lab.rdma.fail_next(faults);
-        let failed = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
+        let failed = lab.bind(binding_id(1, generation), pages(0, 1), Some(second.peer()));
         let Err(BindError::Failed(error)) = failed else {
             panic!("{faults:?}: {failed:?}");
         };
@@ -153,7 +153,7 @@ fn a_binding_that_cannot_be_connected_takes_nothing_from_the_one_in_use() {
         assert_eq!(written, Ok(()), "{faults:?}");
     }
     generation += 1;
-    let new = lab.bind(tag(1, generation), pages(0, 1), Some(second.peer()));
+    let new = lab.bind(binding_id(1, generation), pages(0, 1), Some(second.peer()));
     let new = new.unwrap();
     second.connect(&new).unwrap();
     assert!(
@@ -165,7 +165,7 @@ fn a_binding_that_cannot_be_connected_takes_nothing_from_the_one_in_use() {
         .write(new.rkey.unwrap(), new.remote_addr, &[5; 8])
         .unwrap();
     assert_eq!(lab.bytes(pages(0, 1))[..8], [5; 8]);
-    lab.cut_and_release(tag(1, generation), pages(0, 1));
+    lab.cut_and_release(binding_id(1, generation), pages(0, 1));
     first.close().unwrap();
     second.close().unwrap();
     assert_eq!(kernel_objects(), before);
@@ -180,16 +180,16 @@ fn a_binding_that_cannot_be_opened_says_that_the_one_before_is_gone() {
     let (mut first, old) = lab.grant(1, pages(0, 1));
     let second = client();
     lab.rdma.fail_next(&[OPENS]);
-    let lost = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    let lost = lab.bind(binding_id(1, 2), pages(0, 1), Some(second.peer()));
     assert!(matches!(lost, Err(BindError::Lost(_))), "{lost:?}");
     assert!(
         first
             .write(old.rkey.unwrap(), old.remote_addr, &[1])
             .is_err()
     );
-    let new = lab.bind(tag(1, 3), pages(0, 1), Some(second.peer()));
+    let new = lab.bind(binding_id(1, 3), pages(0, 1), Some(second.peer()));
     second.connect(&new.unwrap()).unwrap();
-    lab.cut_and_release(tag(1, 3), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 3), pages(0, 1));
     first.close().unwrap();
     second.close().unwrap();
     assert_eq!(kernel_objects(), before);
@@ -213,14 +213,14 @@ fn a_cut_ends_the_binding_in_use_and_waits_for_none_that_is_made_beside_it() {
         let finished = AtomicBool::new(false);
         let cut_first = std::thread::scope(|threads| {
             let stuck = threads.spawn(|| {
-                let result = lab.bind(tag(lease, 2), pages(0, 1), Some(nobody()));
+                let result = lab.bind(binding_id(lease, 2), pages(0, 1), Some(nobody()));
                 finished.store(true, Ordering::SeqCst);
                 result
             });
             while kernel_objects() == in_use && !finished.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            lab.cut(tag(lease, 2));
+            lab.cut(binding_id(lease, 2));
             let cut_first = !finished.load(Ordering::SeqCst);
             let written = first.write(old.rkey.unwrap(), old.remote_addr, &[1]);
             assert!(written.is_err(), "after the cut");
@@ -231,7 +231,9 @@ fn a_cut_ends_the_binding_in_use_and_waits_for_none_that_is_made_beside_it() {
             );
             cut_first
         });
-        let released = lab.backend.release(tag(lease, 2), pages(0, 1), &|| ());
+        let released = lab
+            .backend
+            .release(binding_id(lease, 2), pages(0, 1), &|| ());
         released.unwrap();
         first.close().unwrap();
         cut_first
@@ -245,20 +247,20 @@ fn a_cut_ends_the_binding_in_use_and_waits_for_none_that_is_made_beside_it() {
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_queue_pair_that_was_told_stays_when_its_peer_cannot_be_reached() {
     let lab = Lab::open();
-    let prepared = lab.bind(tag(1, 1), pages(0, 1), None).unwrap();
+    let prepared = lab.bind(binding_id(1, 1), pages(0, 1), None).unwrap();
     let before = kernel_objects();
-    let refused = lab.bind(tag(1, 2), pages(0, 1), Some(nobody()));
+    let refused = lab.bind(binding_id(1, 2), pages(0, 1), Some(nobody()));
     assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
     assert_eq!(kernel_objects(), before);
     let mut client = client();
-    let bound = lab.bind(tag(1, 3), pages(0, 1), Some(client.peer()));
+    let bound = lab.bind(binding_id(1, 3), pages(0, 1), Some(client.peer()));
     let bound = bound.unwrap();
     assert_eq!((bound.qp_num, bound.psn), (prepared.qp_num, prepared.psn));
     client.connect(&bound).unwrap();
     client
         .write(bound.rkey.unwrap(), bound.remote_addr, &[5; 8])
         .unwrap();
-    lab.cut_and_release(tag(1, 3), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 3), pages(0, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -268,17 +270,17 @@ fn a_queue_pair_that_was_told_stays_when_its_peer_cannot_be_reached() {
 fn a_queue_pair_that_was_told_before_its_peer_is_known_is_the_one_connected() {
     let lab = Lab::open();
     let mut client = client();
-    let prepared = lab.bind(tag(1, 1), pages(0, 1), None).unwrap();
+    let prepared = lab.bind(binding_id(1, 1), pages(0, 1), None).unwrap();
     assert_eq!(prepared.rkey, None);
     let bound = lab
-        .bind(tag(1, 2), pages(0, 1), Some(client.peer()))
+        .bind(binding_id(1, 2), pages(0, 1), Some(client.peer()))
         .unwrap();
     assert_eq!((bound.qp_num, bound.psn), (prepared.qp_num, prepared.psn));
     client.connect(&bound).unwrap();
     client
         .write(bound.rkey.unwrap(), bound.remote_addr, &[5; 8])
         .unwrap();
-    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 2), pages(0, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -290,11 +292,11 @@ fn a_client_whose_own_fault_killed_its_connection_binds_again() {
     let (mut failed, first) = lab.grant(1, pages(0, 1));
     let result = failed.write(first.rkey.unwrap(), first.remote_addr + PAGE, &[1]);
     assert_eq!(result, Err(RequestError::RemoteAccess));
-    let refused = lab.backend.rotate(tag(1, 1));
+    let refused = lab.backend.rotate(binding_id(1, 1));
     assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
     let mut client = client();
     let second = lab
-        .bind(tag(1, 2), pages(0, 1), Some(client.peer()))
+        .bind(binding_id(1, 2), pages(0, 1), Some(client.peer()))
         .unwrap();
     assert_ne!(second.rkey, first.rkey);
     client.connect(&second).unwrap();
@@ -302,11 +304,11 @@ fn a_client_whose_own_fault_killed_its_connection_binds_again() {
         .write(second.rkey.unwrap(), second.remote_addr, &[6; 8])
         .unwrap();
     // An order for the binding that is gone does nothing to the one that is there.
-    lab.cut(tag(1, 1));
+    lab.cut(binding_id(1, 1));
     client
         .write(second.rkey.unwrap(), second.remote_addr, &[7; 8])
         .unwrap();
-    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 2), pages(0, 1));
     failed.close().unwrap();
     client.close().unwrap();
     lab.close();
@@ -318,7 +320,7 @@ fn bytes_of_another_lease_and_bytes_that_are_not_there_are_not_bound() {
     let lab = Lab::open();
     let (mut holder, rdma) = lab.grant(1, pages(0, 4));
     let peer = holder.peer();
-    let taken = lab.bind(tag(2, 1), pages(3, 2), Some(peer));
+    let taken = lab.bind(binding_id(2, 1), pages(3, 2), Some(peer));
     assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
     for (offset, length) in [
         (PAGE, 0),
@@ -326,7 +328,7 @@ fn bytes_of_another_lease_and_bytes_that_are_not_there_are_not_bound() {
         (PAGE / 2, PAGE),
         (u64::MAX - 4095, PAGE),
     ] {
-        let wrong = lab.bind(tag(2, 1), Extent { offset, length }, Some(peer));
+        let wrong = lab.bind(binding_id(2, 1), Extent { offset, length }, Some(peer));
         assert!(
             matches!(wrong, Err(BindError::Refused(_))),
             "{offset} {length}: {wrong:?}"
@@ -335,9 +337,9 @@ fn bytes_of_another_lease_and_bytes_that_are_not_there_are_not_bound() {
     holder
         .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
         .unwrap();
-    lab.cut_and_release(tag(1, 1), pages(0, 4));
-    lab.bind(tag(2, 1), pages(3, 2), None).unwrap();
-    lab.cut_and_release(tag(2, 1), pages(3, 2));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 4));
+    lab.bind(binding_id(2, 1), pages(3, 2), None).unwrap();
+    lab.cut_and_release(binding_id(2, 1), pages(3, 2));
     holder.close().unwrap();
     lab.close();
 }

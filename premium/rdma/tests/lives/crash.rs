@@ -7,7 +7,7 @@ use std::{
 
 use fabricbios_rdma::RequestError;
 
-use crate::lab::{self, Lab, client, kernel_objects, pages, tag};
+use crate::lab::{self, Lab, binding_id, client, kernel_objects, pages};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -15,8 +15,8 @@ fn a_server_killed_under_writes_between_two_keys_takes_its_access_along_at_once(
     let lab = Lab::open();
     let before = kernel_objects();
     let (mut client, like) = {
-        let prepared = lab.bind(tag(9, 1), pages(0, 1), None).unwrap();
-        lab.cut_and_release(tag(9, 1), pages(0, 1));
+        let prepared = lab.bind(binding_id(9, 1), pages(0, 1), None).unwrap();
+        lab.cut_and_release(binding_id(9, 1), pages(0, 1));
         (client(), prepared)
     };
     let (mut child, rdma) = lab::child::serve_in_child(client.peer(), &like);

@@ -11,7 +11,7 @@ use std::{
 use fabricbios_lease::Extent;
 use fabricbios_rdma::RequestError;
 
-use crate::lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, pages, pattern, tag};
+use crate::lab::{ARENA_BYTES, Lab, PAGE, binding_id, client, kernel_objects, pages, pattern};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -38,7 +38,7 @@ fn a_cut_ends_continuous_writes_and_nothing_lands_afterwards() {
             }
         });
         running.recv().unwrap();
-        let proof = lab.cut(tag(1, 1));
+        let proof = lab.cut(binding_id(1, 1));
         let after_cut = lab.bytes(extent);
         let ended = writer.join().unwrap();
         // Refused when a write begins after the key has died; a write that was half way is not
@@ -55,7 +55,9 @@ fn a_cut_ends_continuous_writes_and_nothing_lands_afterwards() {
         println!("cut: {proof}; client: {ended}");
     });
     assert!(writes.load(Ordering::SeqCst) > 20);
-    lab.backend.release(tag(1, 1), extent, &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), extent, &|| ())
+        .unwrap();
     client.close().unwrap();
     lab.close();
 }
@@ -66,13 +68,13 @@ fn a_cut_after_a_tenants_fault_does_not_stall() {
     let lab = Lab::open();
     let (client_a, _) = lab.grant(1, pages(0, 1));
     let started = Instant::now();
-    lab.cut(tag(1, 1));
+    lab.cut(binding_id(1, 1));
     let healthy = started.elapsed();
     let (mut client_b, rdma) = lab.grant(2, pages(1, 1));
     let result = client_b.write(rdma.rkey.unwrap(), rdma.remote_addr + PAGE, &[1]);
     assert_eq!(result, Err(RequestError::RemoteAccess));
     let started = Instant::now();
-    let proof = lab.cut(tag(2, 1));
+    let proof = lab.cut(binding_id(2, 1));
     let faulted = started.elapsed();
     println!("healthy {healthy:?}, after a fault {faulted:?}: {proof}");
     // The stall that this guards against is about ten thousand times the healthy cut.
@@ -80,8 +82,12 @@ fn a_cut_after_a_tenants_fault_does_not_stall() {
         faulted < healthy.max(Duration::from_millis(1)) * 500,
         "{faulted:?}: {proof}"
     );
-    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
-    lab.backend.release(tag(2, 1), pages(1, 1), &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), pages(0, 1), &|| ())
+        .unwrap();
+    lab.backend
+        .release(binding_id(2, 1), pages(1, 1), &|| ())
+        .unwrap();
     client_a.close().unwrap();
     client_b.close().unwrap();
     lab.close();
@@ -100,25 +106,31 @@ fn release_leaves_zeros_and_is_idempotent() {
         .write(rdma.rkey.unwrap(), rdma.remote_addr, &pattern(1 << 20))
         .unwrap();
     assert!(
-        lab.backend.release(tag(1, 1), extent, &|| ()).is_err(),
+        lab.backend
+            .release(binding_id(1, 1), extent, &|| ())
+            .is_err(),
         "it is not cut"
     );
     assert!(lab.bytes(pages(0, 1)).iter().all(|byte| *byte != 0));
-    lab.cut(tag(1, 1));
+    lab.cut(binding_id(1, 1));
     let reports = AtomicUsize::new(0);
     let progress = || {
         reports.fetch_add(1, Ordering::SeqCst);
     };
-    lab.backend.release(tag(1, 1), extent, &progress).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), extent, &progress)
+        .unwrap();
     assert!(reports.load(Ordering::SeqCst) > 0);
     assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
     // The next holder's bytes survive a release that comes twice.
     let (mut next, next_rdma) = lab.grant(2, extent);
     next.write(next_rdma.rkey.unwrap(), next_rdma.remote_addr, &[9; 8])
         .unwrap();
-    lab.backend.release(tag(1, 1), extent, &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), extent, &|| ())
+        .unwrap();
     assert_eq!(lab.bytes(pages(0, 1))[..8], [9; 8]);
-    lab.cut_and_release(tag(2, 1), extent);
+    lab.cut_and_release(binding_id(2, 1), extent);
     client.close().unwrap();
     next.close().unwrap();
     lab.close();
@@ -136,7 +148,7 @@ fn leases_bound_and_cut_by_many_threads_do_not_disturb_each_other() {
             threads.spawn(move || {
                 let extent = pages(thread * 2, 2);
                 for round in 0..20_u64 {
-                    let lease = tag(u128::from(thread * 1000 + round + 1), 1);
+                    let lease = binding_id(u128::from(thread * 1000 + round + 1), 1);
                     let rdma = lab.bind(lease, extent, Some(peer)).unwrap();
                     assert!(rdma.rkey.is_some());
                     lab.backend.rotate(lease).unwrap();

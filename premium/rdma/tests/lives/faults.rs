@@ -1,14 +1,17 @@
 //! What follows when a step of a cut fails: the error names it, the bytes stay withheld, and only a
 //! remediation that verifies gives them back.
 
-use fabricbios_lease::{BindError, Extent, Farewell, StepError, Tag};
+use fabricbios_lease::{BindError, BindingId, Extent, Linger, StepError};
 
-use crate::lab::{Lab, PAGE, RESOURCE, client, kernel_objects, pages, pattern, tag};
+use crate::lab::{Lab, PAGE, RESOURCE, binding_id, client, kernel_objects, pages, pattern};
 
 /// Cuts lease 1 with `faults` ahead and returns the step that the error names.
 pub(crate) fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
     lab.rdma.fail_next(faults);
-    let error = lab.backend.cut(tag(1, 1), Farewell::Brief).unwrap_err();
+    let error = lab
+        .backend
+        .cut(binding_id(1, 1), Linger::Brief)
+        .unwrap_err();
     println!("{error}");
     error.step.name().to_owned()
 }
@@ -33,28 +36,30 @@ pub(crate) fn fails_then_recovers(faults: &[&'static str], step: &str) {
             .is_err()
     );
     assert!(
-        lab.backend.release(tag(1, 1), extent, &|| ()).is_err(),
+        lab.backend
+            .release(binding_id(1, 1), extent, &|| ())
+            .is_err(),
         "released without proof"
     );
-    let next = lab.bind(tag(2, 1), extent, None);
+    let next = lab.bind(binding_id(2, 1), extent, None);
     assert!(matches!(next, Err(BindError::Failed(_))), "{next:?}");
     assert!(
         lab.bytes(pages(0, 1)).iter().all(|byte| *byte != 0),
         "scrubbed too early"
     );
 
-    reset(&lab, tag(1, 1), extent).unwrap();
+    reset(&lab, binding_id(1, 1), extent).unwrap();
     assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
     tenant.close().unwrap();
     assert_eq!(kernel_objects(), before);
-    lab.bind(tag(2, 1), extent, None).unwrap();
-    lab.cut_and_release(tag(2, 1), extent);
+    lab.bind(binding_id(2, 1), extent, None).unwrap();
+    lab.cut_and_release(binding_id(2, 1), extent);
     lab.close();
 }
 
 /// The remediation of one lease.
-fn reset(lab: &Lab, tag: Tag, extent: Extent) -> Result<(), StepError> {
-    lab.backend.reset(RESOURCE, &[(tag, extent.into())])
+fn reset(lab: &Lab, binding_id: BindingId, extent: Extent) -> Result<(), StepError> {
+    lab.backend.reset(RESOURCE, &[(binding_id, extent.into())])
 }
 
 #[test]
@@ -79,11 +84,18 @@ fn a_reset_that_fails_leaves_everything_withheld() {
         "destroy_qp"
     );
     assert_eq!(
-        reset(&lab, tag(1, 1), pages(0, 1)).unwrap_err().step.name(),
+        reset(&lab, binding_id(1, 1), pages(0, 1))
+            .unwrap_err()
+            .step
+            .name(),
         "destroy_qp"
     );
-    assert!(lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).is_err());
-    reset(&lab, tag(1, 1), pages(0, 1)).unwrap();
+    assert!(
+        lab.backend
+            .release(binding_id(1, 1), pages(0, 1), &|| ())
+            .is_err()
+    );
+    reset(&lab, binding_id(1, 1), pages(0, 1)).unwrap();
     client.close().unwrap();
     lab.close();
 }
@@ -96,7 +108,7 @@ fn a_new_binding_over_one_that_cannot_be_cut_is_stranded_and_others_go_on() {
     let (mut other, other_rdma) = lab.grant(2, pages(1, 1));
     let second = client();
     lab.rdma.fail_next(&["destroy_qp"]);
-    let stranded = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    let stranded = lab.bind(binding_id(1, 2), pages(0, 1), Some(second.peer()));
     assert!(
         matches!(stranded, Err(BindError::Stranded(_))),
         "{stranded:?}"
@@ -104,11 +116,11 @@ fn a_new_binding_over_one_that_cannot_be_cut_is_stranded_and_others_go_on() {
     other
         .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[1])
         .unwrap();
-    reset(&lab, tag(1, 2), pages(0, 1)).unwrap();
+    reset(&lab, binding_id(1, 2), pages(0, 1)).unwrap();
     other
         .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[2])
         .unwrap();
-    lab.cut_and_release(tag(2, 1), pages(1, 1));
+    lab.cut_and_release(binding_id(2, 1), pages(1, 1));
     for client in [first, second, other] {
         client.close().unwrap();
     }
@@ -121,7 +133,7 @@ fn a_reset_also_takes_down_what_still_works() {
     let lab = Lab::open();
     let before = kernel_objects();
     let (mut tenant, rdma) = lab.grant(1, pages(0, 1));
-    reset(&lab, tag(1, 1), pages(0, 1)).unwrap();
+    reset(&lab, binding_id(1, 1), pages(0, 1)).unwrap();
     let write = tenant.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1]);
     assert!(write.is_err(), "the key outlived the remediation");
     tenant.close().unwrap();
@@ -130,6 +142,6 @@ fn a_reset_also_takes_down_what_still_works() {
     next.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
         .unwrap();
     next.close().unwrap();
-    lab.cut_and_release(tag(2, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(2, 1), pages(0, 1));
     lab.close();
 }

@@ -13,7 +13,7 @@ use fabricbios_rdma::{Guard, GuardedPair};
 use fabricbios_wire::LeaseId;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::lab::{Lab, client, kernel_objects, pages, tag};
+use crate::lab::{Lab, binding_id, client, kernel_objects, pages};
 
 #[derive(Debug, Default)]
 struct Remembers {
@@ -71,14 +71,16 @@ fn shut(pair: GuardedPair) -> Result<bool, StepError> {
 fn every_queue_pair_is_told_before_its_keys_are_and_until_its_cut() {
     let (lab, guard) = guarded();
     let (client, rdma) = lab.grant(1, pages(0, 1));
-    lab.backend.extend(tag(1, 1), BootTime(7)).unwrap();
-    lab.cut(tag(1, 1));
+    lab.backend.extend(binding_id(1, 1), BootTime(7)).unwrap();
+    lab.cut(binding_id(1, 1));
     let number = rdma.qp_num;
     let [opens, ends] = ["opens", "ends"].map(|it| format!("{it} 1 {number}"));
     let expected = [&opens, "extend 1 7", "moves", &ends];
     assert_eq!(*guard.said.lock().unwrap(), expected);
     client.close().unwrap();
-    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), pages(0, 1), &|| ())
+        .unwrap();
     lab.close();
 }
 
@@ -89,11 +91,11 @@ fn a_lease_that_moves_to_another_queue_pair_is_never_without_one_that_is_told() 
     let (first, old) = lab.grant(1, pages(0, 1));
     guard.said.lock().unwrap().clear();
     let second = client();
-    let rdma = lab.bind(tag(1, 2), pages(0, 1), Some(second.peer()));
+    let rdma = lab.bind(binding_id(1, 2), pages(0, 1), Some(second.peer()));
     let opens = format!("opens 1 {}", rdma.unwrap().qp_num);
     let ends = format!("ends 1 {}", old.qp_num);
     assert_eq!(*guard.said.lock().unwrap(), [&opens, "moves", &ends]);
-    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 2), pages(0, 1));
     first.close().unwrap();
     second.close().unwrap();
     lab.close();
@@ -113,17 +115,19 @@ fn a_queue_pair_is_shut_from_outside_alone_and_its_process_cuts_it_as_usual() {
     assert!(written.is_err(), "{written:?}");
     let written = second.write(other.rkey.unwrap(), other.remote_addr, &[2]);
     assert_eq!(written, Ok(()), "its neighbour");
-    let proof = lab.cut(tag(1, 1));
+    let proof = lab.cut(binding_id(1, 1));
     assert!(
         proof.starts_with("before: somebody ended 1 ") && proof.contains("destroy_qp ok"),
         "{proof}"
     );
     assert_eq!(shut(pair), Ok(false), "it is gone");
-    lab.cut(tag(2, 1));
+    lab.cut(binding_id(2, 1));
     first.close().unwrap();
     second.close().unwrap();
     for (lease, page) in [(1, 0), (2, 1)] {
-        let released = lab.backend.release(tag(lease, 1), pages(page, 1), &|| ());
+        let released = lab
+            .backend
+            .release(binding_id(lease, 1), pages(page, 1), &|| ());
         released.unwrap();
     }
     assert_eq!(kernel_objects(), before);
@@ -155,7 +159,7 @@ fn what_is_told_wrongly_shuts_nothing() {
     }
     let written = client.write(rdma.rkey.unwrap(), rdma.remote_addr, &[1]);
     assert_eq!(written, Ok(()));
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -167,14 +171,16 @@ fn unguarded_nobody_gets_access_who_has_none() {
     let (old, _) = lab.grant(1, pages(0, 1));
     guard.watches.store(false, Ordering::SeqCst);
     let new = client();
-    let refused = lab.bind(tag(2, 1), pages(1, 1), Some(new.peer()));
+    let refused = lab.bind(binding_id(2, 1), pages(1, 1), Some(new.peer()));
     let Err(BindError::Failed(error)) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(error.step.name(), "reach the watchdog");
-    let rdma = lab.bind(tag(1, 2), pages(0, 1), Some(new.peer())).unwrap();
+    let rdma = lab
+        .bind(binding_id(1, 2), pages(0, 1), Some(new.peer()))
+        .unwrap();
     new.connect(&rdma).unwrap();
-    lab.cut_and_release(tag(1, 2), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 2), pages(0, 1));
     old.close().unwrap();
     new.close().unwrap();
     lab.close();

@@ -7,7 +7,7 @@ use fabricbios_rdma::{RequestError, Strategy};
 
 use crate::{
     STRATEGY,
-    lab::{ARENA_BYTES, Lab, PAGE, client, kernel_objects, pages, tag},
+    lab::{ARENA_BYTES, Lab, PAGE, binding_id, client, kernel_objects, pages},
 };
 
 #[test]
@@ -16,7 +16,7 @@ fn a_rotated_key_works_until_it_is_retired() {
     let lab = Lab::open();
     let (mut client, rdma) = lab.grant(1, pages(0, 1));
     let old = rdma.rkey.unwrap();
-    let rotated = lab.backend.rotate(tag(1, 1)).unwrap().rdma.unwrap();
+    let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap().rdma.unwrap();
     let new = rotated.rkey.unwrap();
     assert_ne!(new, old);
     assert_eq!(rotated.previous.unwrap().rkey, old);
@@ -27,10 +27,15 @@ fn a_rotated_key_works_until_it_is_retired() {
     client.write(old, rdma.remote_addr, &[1; 8]).unwrap();
     client.write(new, rdma.remote_addr + 8, &[2; 8]).unwrap();
     assert!(matches!(
-        lab.backend.rotate(tag(1, 1)),
+        lab.backend.rotate(binding_id(1, 1)),
         Err(BindError::Refused(_))
     ));
-    let retired = lab.backend.retire_key(tag(1, 1)).unwrap().rdma.unwrap();
+    let retired = lab
+        .backend
+        .retire_key(binding_id(1, 1))
+        .unwrap()
+        .rdma
+        .unwrap();
     assert_eq!((retired.rkey, retired.previous), (Some(new), None));
     client.write(new, rdma.remote_addr, &[3; 8]).unwrap();
     assert_eq!(
@@ -38,7 +43,7 @@ fn a_rotated_key_works_until_it_is_retired() {
         Err(RequestError::RemoteAccess)
     );
     assert_eq!(lab.bytes(pages(0, 1))[..16], [[3; 8], [2; 8]].concat());
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -48,8 +53,8 @@ fn a_rotated_key_works_until_it_is_retired() {
 fn a_cut_ends_both_keys_of_an_unfinished_rotation() {
     let lab = Lab::open();
     let (mut client, rdma) = lab.grant(1, pages(0, 1));
-    lab.backend.rotate(tag(1, 1)).unwrap();
-    let proof = lab.cut(tag(1, 1));
+    lab.backend.rotate(binding_id(1, 1)).unwrap();
+    let proof = lab.cut(binding_id(1, 1));
     let ended = match STRATEGY {
         Strategy::Region => "dereg_mr ok",
         _ => "dealloc_mw ok",
@@ -60,7 +65,9 @@ fn a_cut_ends_both_keys_of_an_unfinished_rotation() {
             .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
             .is_err()
     );
-    lab.backend.release(tag(1, 1), pages(0, 1), &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), pages(0, 1), &|| ())
+        .unwrap();
     client.close().unwrap();
     lab.close();
 }
@@ -79,11 +86,11 @@ fn leases_of_the_same_bytes_never_hand_a_key_on() {
     let mut last = None;
     for lease in 1..=leases {
         let rdma = lab
-            .bind(tag(lease, 1), pages(0, 1), Some(client.peer()))
+            .bind(binding_id(lease, 1), pages(0, 1), Some(client.peer()))
             .unwrap();
         assert_ne!(rdma.rkey, last, "lease {lease}");
         last = rdma.rkey;
-        lab.cut_and_release(tag(lease, 1), pages(0, 1));
+        lab.cut_and_release(binding_id(lease, 1), pages(0, 1));
     }
     assert_eq!(kernel_objects(), before);
     client.close().unwrap();
@@ -99,17 +106,17 @@ fn a_cut_in_the_middle_of_a_rotation_leaves_nothing() {
     // Large enough that a region of it takes a moment to register.
     let extent = pages(0, ARENA_BYTES / PAGE);
     for lease in 1..=40 {
-        lab.bind(tag(lease, 1), extent, Some(client.peer()))
+        lab.bind(binding_id(lease, 1), extent, Some(client.peer()))
             .unwrap();
         std::thread::scope(|threads| {
             let (started, rotating) = mpsc::channel();
             let backend = &lab.backend;
             let rotation = threads.spawn(move || {
                 started.send(()).unwrap();
-                backend.rotate(tag(lease, 1))
+                backend.rotate(binding_id(lease, 1))
             });
             rotating.recv().unwrap();
-            lab.cut_and_release(tag(lease, 1), extent);
+            lab.cut_and_release(binding_id(lease, 1), extent);
             let rotated = rotation.join().unwrap();
             assert!(
                 !matches!(rotated, Err(BindError::Stranded(_))),

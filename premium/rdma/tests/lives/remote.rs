@@ -6,12 +6,12 @@ use fabricbios_arena::ArenaStore;
 use fabricbios_contract::{
     DataPath, Provider, Store,
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
-    stray_tag,
+    stray_binding_id,
 };
-use fabricbios_lease::{BindOrder, Farewell};
+use fabricbios_lease::{BindOrder, Linger};
 use fabricbios_wire::{LeaseId, MemTerms, Transport};
 
-use crate::lab::{Lab, RESOURCE, client, kernel_objects, pages, tag};
+use crate::lab::{Lab, RESOURCE, binding_id, client, kernel_objects, pages};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -34,7 +34,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
             rdma_peers: vec![client.peer()],
         }
         .into(),
-        ..BindOrder::new(tag(1, 1), pages(0, 1), Transport::Rdma)
+        ..BindOrder::new(binding_id(1, 1), pages(0, 1), Transport::Rdma)
     });
     let rdma = bound.unwrap().rdma.unwrap();
     client.connect(&rdma).unwrap();
@@ -42,9 +42,9 @@ fn a_lease_lives_and_ends_over_a_socket() {
     client.write(rkey, rdma.remote_addr, b"here").unwrap();
     assert_eq!(&lab.bytes(pages(0, 1))[..4], b"here");
     // By its name alone, by somebody who did not bind it.
-    let its = stray_tag(RESOURCE, LeaseId(1));
+    let its = stray_binding_id(RESOURCE, LeaseId(1));
     assert!(path.verify(its, None).is_err(), "it is in use");
-    let proof = provider.cut(its, Farewell::Brief).unwrap().to_string();
+    let proof = provider.cut(its, Linger::Brief).unwrap().to_string();
     assert!(proof.contains("restrack"), "{proof}");
     assert_eq!(path.verify(its, None).unwrap().to_string(), proof);
     let refused = client.write(rkey, rdma.remote_addr, b"gone");

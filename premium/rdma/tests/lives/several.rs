@@ -6,7 +6,7 @@ use fabricbios_wire::{MemTerms, RdmaBinding, RdmaPeer, Transport};
 
 use crate::{
     STRATEGY,
-    lab::{Lab, PAGE, client, kernel_objects, nobody, pages, tag},
+    lab::{Lab, PAGE, binding_id, client, kernel_objects, nobody, pages},
 };
 
 const LANES: usize = 3;
@@ -14,7 +14,7 @@ const LANES: usize = 3;
 fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
     BindOrder {
         terms: MemTerms { rdma_peers: peers }.into(),
-        ..BindOrder::new(tag(1, generation), pages(0, 2), Transport::Rdma)
+        ..BindOrder::new(binding_id(1, generation), pages(0, 2), Transport::Rdma)
     }
 }
 
@@ -64,7 +64,7 @@ fn every_queue_pair_reaches_the_same_bytes_and_a_cut_ends_all_of_them() {
         write(client, lane, at as u8 + 1).unwrap();
         assert_eq!(lab.bytes(pages(0, 1))[..8], [at as u8 + 1; 8]);
     }
-    let proof = lab.cut(tag(1, 1));
+    let proof = lab.cut(binding_id(1, 1));
     println!("{proof}");
     for step in ["destroy_qp ok", "restrack ok"] {
         assert_eq!(proof.matches(step).count(), LANES, "{proof}");
@@ -73,7 +73,9 @@ fn every_queue_pair_reaches_the_same_bytes_and_a_cut_ends_all_of_them() {
         assert!(write(client, lane, 9).is_err());
     }
     assert_ne!(lab.bytes(pages(0, 1))[..8], [9; 8]);
-    lab.backend.release(tag(1, 1), pages(0, 2), &|| ()).unwrap();
+    lab.backend
+        .release(binding_id(1, 1), pages(0, 2), &|| ())
+        .unwrap();
     for client in clients {
         client.close().unwrap();
     }
@@ -97,7 +99,7 @@ fn windows_have_a_key_each_and_a_region_has_one_for_all() {
             assert_eq!(stolen, Err(RequestError::RemoteAccess));
         }
     }
-    lab.cut_and_release(tag(1, 1), pages(0, 2));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 2));
     close(lab, clients);
 }
 
@@ -107,7 +109,7 @@ fn a_rotation_gives_every_queue_pair_a_new_key_and_retires_every_old_one() {
     let lab = Lab::open();
     let (mut clients, rdma) = grant(&lab, 1);
     let old = lanes(&rdma);
-    let rotated = lab.backend.rotate(tag(1, 1)).unwrap().rdma.unwrap();
+    let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap().rdma.unwrap();
     let new = lanes(&rotated);
     for (client, (old, new)) in clients.iter_mut().zip(old.iter().zip(&new)) {
         assert_ne!(old.rkey, new.rkey);
@@ -115,13 +117,13 @@ fn a_rotation_gives_every_queue_pair_a_new_key_and_retires_every_old_one() {
         write(client, old, 1).unwrap();
         write(client, new, 2).unwrap();
     }
-    lab.backend.retire_key(tag(1, 1)).unwrap();
+    lab.backend.retire_key(binding_id(1, 1)).unwrap();
     for (client, (old, new)) in clients.iter_mut().zip(old.iter().zip(&new)) {
         write(client, new, 3).unwrap();
         assert_eq!(write(client, old, 4), Err(RequestError::RemoteAccess));
     }
     assert_eq!(lab.bytes(pages(0, 1))[..8], [3; 8]);
-    lab.cut_and_release(tag(1, 1), pages(0, 2));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 2));
     close(lab, clients);
 }
 
@@ -159,7 +161,7 @@ fn one_that_fails_leaves_the_others_until_the_lease_is_bound_again() {
         write(client, &lane, 3).unwrap();
     }
     assert!(write(&mut clients[0], &old[0], 4).is_err());
-    lab.cut_and_release(tag(1, 2), pages(0, 2));
+    lab.cut_and_release(binding_id(1, 2), pages(0, 2));
     clients.extend(again);
     close(lab, clients);
 }
@@ -168,7 +170,7 @@ fn one_that_fails_leaves_the_others_until_the_lease_is_bound_again() {
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_prepared_queue_pair_stays_when_the_peer_of_another_one_cannot_be_reached() {
     let lab = Lab::open();
-    let prepared = lab.bind(tag(1, 1), pages(0, 2), None).unwrap();
+    let prepared = lab.bind(binding_id(1, 1), pages(0, 2), None).unwrap();
     let waiting = client();
     let before = kernel_objects();
     let refused = lab.backend.bind(&order(2, vec![waiting.peer(), nobody()]));
@@ -177,7 +179,7 @@ fn a_prepared_queue_pair_stays_when_the_peer_of_another_one_cannot_be_reached() 
     let (mut clients, rdma) = grant(&lab, 3);
     assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
     write(&mut clients[0], &lanes(&rdma)[0], 1).unwrap();
-    lab.cut_and_release(tag(1, 3), pages(0, 2));
+    lab.cut_and_release(binding_id(1, 3), pages(0, 2));
     clients.push(waiting);
     close(lab, clients);
 }
@@ -186,13 +188,13 @@ fn a_prepared_queue_pair_stays_when_the_peer_of_another_one_cannot_be_reached() 
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_prepared_queue_pair_becomes_the_first_of_several() {
     let lab = Lab::open();
-    let prepared = lab.bind(tag(1, 1), pages(0, 2), None).unwrap();
+    let prepared = lab.bind(binding_id(1, 1), pages(0, 2), None).unwrap();
     assert_eq!(prepared.rkey, None);
     let (mut clients, rdma) = grant(&lab, 2);
     assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
     for (client, lane) in clients.iter_mut().zip(lanes(&rdma)) {
         write(client, &lane, 1).unwrap();
     }
-    lab.cut_and_release(tag(1, 2), pages(0, 2));
+    lab.cut_and_release(binding_id(1, 2), pages(0, 2));
     close(lab, clients);
 }

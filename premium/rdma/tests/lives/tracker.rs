@@ -4,7 +4,7 @@ use std::{process, thread};
 
 use fabricbios_rdma::restrack;
 
-use crate::lab::{Lab, pages, tag};
+use crate::lab::{Lab, binding_id, pages};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -24,7 +24,7 @@ fn a_queue_pair_is_its_processes_whichever_thread_made_it() {
     let made = thread::scope(|threads| threads.spawn(grant).join());
     let (client, number) = made.unwrap();
     assert!(look(number).unwrap().may_be_of(process::id()));
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
     assert_eq!(look(number), None);
     client.close().unwrap();
     lab.close();

@@ -2,7 +2,7 @@
 
 use fabricbios_rdma::RequestError;
 
-use crate::lab::{Lab, PAGE, pages, pattern, tag};
+use crate::lab::{Lab, PAGE, binding_id, pages, pattern};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -18,7 +18,7 @@ fn written_bytes_are_read_back_and_lie_in_the_extent() {
     assert!(read == sent, "bytes differ on the way back");
     assert!(lab.bytes(extent) == sent, "bytes differ in the arena");
     assert!(lab.bytes(pages(0, 3)).iter().all(|byte| *byte == 0));
-    lab.cut_and_release(tag(1, 1), extent);
+    lab.cut_and_release(binding_id(1, 1), extent);
     client.close().unwrap();
     lab.close();
 }
@@ -30,7 +30,7 @@ fn another_key_is_refused() {
     let (mut client, rdma) = lab.grant(1, pages(0, 1));
     let result = client.write(rdma.rkey.unwrap() ^ 1, rdma.remote_addr, &[7; 8]);
     assert_eq!(result, Err(RequestError::RemoteAccess));
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -43,7 +43,7 @@ fn the_arena_itself_has_no_remote_rights() {
     let result = client.write(rdma.rkey.unwrap(), rdma.remote_addr - PAGE, &[7; 8]);
     assert_eq!(result, Err(RequestError::RemoteAccess));
     assert!(lab.bytes(pages(0, 1)).iter().all(|byte| *byte == 0));
-    lab.cut_and_release(tag(1, 1), pages(1, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(1, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -61,7 +61,7 @@ fn the_neighbours_bytes_cannot_be_read() {
         "{:?}",
         lab.rdma.inventory()
     );
-    lab.cut_and_release(tag(1, 1), pages(1, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(1, 1));
     client.close().unwrap();
     lab.close();
 }
@@ -86,8 +86,8 @@ fn a_write_over_the_end_is_refused_and_spares_the_neighbour() {
     other
         .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[1; 8])
         .unwrap();
-    lab.cut_and_release(tag(1, 1), pages(0, 1));
-    lab.cut_and_release(tag(2, 1), pages(1, 1));
+    lab.cut_and_release(binding_id(1, 1), pages(0, 1));
+    lab.cut_and_release(binding_id(2, 1), pages(1, 1));
     client.close().unwrap();
     other.close().unwrap();
     lab.close();

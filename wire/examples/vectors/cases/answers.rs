@@ -76,7 +76,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let about = "a lease of block storage over NVMe-oF";
     let block = samples::block_lease(Transport::NvmeTcp, samples::nvmeof());
     answer(c, "lease_nvmeof", about, M::LeaseAlloc, Reply::Lease(block));
-    let about = "a lease of block storage with every part: three addresses, both secrets, both roads";
+    let about = "a lease of block storage with every part: three addresses, both secrets, both transports";
     answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
     lease_lives(c);
     lease_ends(c);

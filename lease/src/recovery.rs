@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use fabricbios_wire::{LeasePhase, Transport};
 
-use crate::{BootTime, LeaseRecord, LeaseTable, Now, Outlives, Placement, resource::Resource};
+use crate::{BootTime, Durability, LeaseRecord, LeaseTable, Now, Placement, resource::Resource};
 
 /// What is known of the run that wrote the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct EarlierRun {
 
 /// What becomes of a lease of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RecoveryDecision {
     /// It holds nothing.
     Over(LeasePhase),
     /// It may hold its part of the resource.
@@ -42,7 +42,7 @@ pub(crate) enum Held {
     },
 }
 
-impl Fate {
+impl RecoveryDecision {
     /// The end of a lease whose part of the resource is not to be had any more.
     pub(crate) fn displaced(&self) -> LeasePhase {
         match self {
@@ -60,25 +60,32 @@ enum Term {
 }
 
 impl LeaseTable {
-    pub(crate) fn fate(&self, now: Now, record: &LeaseRecord, run: EarlierRun) -> Fate {
+    pub(crate) fn recovery_decision(
+        &self,
+        now: Now,
+        record: &LeaseRecord,
+        run: EarlierRun,
+    ) -> RecoveryDecision {
         let resource = self.resources.get(&record.resource_id);
-        let outlives = resource.map_or(Outlives::Nothing, |resource| resource.outlives);
+        let durability = resource.map_or(Durability::Nothing, |resource| resource.durability);
         // What was made for this lease alone may be there, and goes with a cut and a release of its own.
-        let stays = match outlives {
-            Outlives::Machine => true,
-            Outlives::Boot => run.same_boot,
-            Outlives::Nothing | Outlives::Process => false,
+        let stays = match durability {
+            Durability::Machine => true,
+            Durability::Boot => run.same_boot,
+            Durability::Nothing | Durability::Process => false,
         };
         match (record.ended, record.placement.clone()) {
-            (Some(LeasePhase::Fenced), Some(placement)) => Fate::Holds(Held::Fenced, placement),
-            (Some(phase), Some(placement)) if stays => {
-                Fate::Holds(Held::Ends { phase, told: true }, placement)
+            (Some(LeasePhase::Fenced), Some(placement)) => {
+                RecoveryDecision::Holds(Held::Fenced, placement)
             }
-            (Some(phase), _) => Fate::Over(phase),
-            (None, None) => Fate::Over(LeasePhase::Revoked),
+            (Some(phase), Some(placement)) if stays => {
+                RecoveryDecision::Holds(Held::Ends { phase, told: true }, placement)
+            }
+            (Some(phase), _) => RecoveryDecision::Over(phase),
+            (None, None) => RecoveryDecision::Over(LeasePhase::Revoked),
             (None, Some(placement)) => {
                 let reopens = resource.filter(|it| !record.cannot_go_on && it.can_reopen(record));
-                let term = reopens.and_then(|_| term(now, record, run, outlives));
+                let term = reopens.and_then(|_| term(now, record, run, durability));
                 of_the_living(now, record, stays, term, placement)
             }
         }
@@ -91,27 +98,29 @@ fn of_the_living(
     stays: bool,
     term: Option<Term>,
     placement: Placement,
-) -> Fate {
+) -> RecoveryDecision {
     let phase = match term {
-        Some(Term::Left(left)) => return Fate::Holds(Held::Lives(now.boot + left), placement),
+        Some(Term::Left(left)) => {
+            return RecoveryDecision::Holds(Held::Lives(now.boot + left), placement);
+        }
         Some(Term::OverSince(over)) if over < secs(record.grace_secs) => {
             let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
             let ended_at = BootTime(now.boot.0.saturating_sub(over));
-            return Fate::Holds(Held::Kept(ended_at), placement);
+            return RecoveryDecision::Holds(Held::Kept(ended_at), placement);
         }
         Some(_) => LeasePhase::Expired,
         None => LeasePhase::Revoked,
     };
     match stays {
-        true => Fate::Holds(Held::Ends { phase, told: false }, placement),
-        false => Fate::Over(phase),
+        true => RecoveryDecision::Holds(Held::Ends { phase, told: false }, placement),
+        false => RecoveryDecision::Over(phase),
     }
 }
 
 /// By the clock that can be believed; `None` if none can. A deadline farther away than a whole term was
 /// read from another clock.
-fn term(now: Now, record: &LeaseRecord, run: EarlierRun, outlives: Outlives) -> Option<Term> {
-    let wall_clock_counts = outlives == Outlives::Machine
+fn term(now: Now, record: &LeaseRecord, run: EarlierRun, durability: Durability) -> Option<Term> {
+    let wall_clock_counts = durability == Durability::Machine
         && run.wall_clock_trusted
         && record.granted_at_unix_ms <= now.unix_ms;
     let (left, over) = if run.same_boot {
@@ -135,17 +144,19 @@ impl Resource {
     /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again, and so is
     /// what has no transport.
     fn can_reopen(&self, record: &LeaseRecord) -> bool {
-        let road = record.effective.transport;
-        let reopens = match (self.outlives, road) {
-            (Outlives::Nothing, _) => false,
+        let transport = record.effective.transport;
+        let reopens = match (self.durability, transport) {
+            (Durability::Nothing, _) => false,
             (_, None) => true,
-            (Outlives::Process, Some(road)) => matches!(road, Transport::Udp | Transport::Both),
-            (Outlives::Boot | Outlives::Machine, Some(road)) => {
-                !matches!(road, Transport::Auto | Transport::Rdma)
+            (Durability::Process, Some(transport)) => {
+                matches!(transport, Transport::Udp | Transport::Both)
+            }
+            (Durability::Boot | Durability::Machine, Some(transport)) => {
+                !matches!(transport, Transport::Auto | Transport::Rdma)
             }
         };
-        let offered = match road {
-            Some(road) => self.transports.contains(&road),
+        let offered = match transport {
+            Some(transport) => self.transports.contains(&transport),
             None => self.transports.is_empty(),
         };
         reopens && offered && self.kind == record.resource_type

@@ -1,4 +1,4 @@
-//! Leases over UDP and over both roads: which road is taken, and keys of datagrams.
+//! Leases over UDP and over both transports: which transport is taken, and keys of datagrams.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -9,9 +9,9 @@ fn dp_key(info: &LeaseInfo) -> Option<&DpKey> {
     info.binding.dp_key.as_ref()
 }
 
-fn road_of(wanted: LeaseAllocRequest) -> Result<Transport, LeaseError> {
-    let roads = [Transport::Rdma, Transport::Udp, Transport::Both];
-    let mut world = World::lasting(&roads);
+fn transport_of(wanted: LeaseAllocRequest) -> Result<Transport, LeaseError> {
+    let transports = [Transport::Rdma, Transport::Udp, Transport::Both];
+    let mut world = World::lasting(&transports);
     let ticket = world.ask(Request::LeaseAlloc(wanted));
     match world.answer(ticket) {
         Some(Err(refusal)) => Err(refusal.error),
@@ -20,11 +20,11 @@ fn road_of(wanted: LeaseAllocRequest) -> Result<Transport, LeaseError> {
 }
 
 #[test]
-fn with_every_road_on_offer_each_asker_gets_the_one_he_means() {
-    let without = |road| road_of(over(road, 10, 0));
-    let with = |road| {
-        road_of(LeaseAllocRequest {
-            transport: road,
+fn with_every_transport_on_offer_each_asker_gets_the_one_he_means() {
+    let without = |transport| transport_of(over(transport, 10, 0));
+    let with = |transport| {
+        transport_of(LeaseAllocRequest {
+            transport,
             ..request(PAGE, 10, 0)
         })
     };
@@ -45,9 +45,9 @@ fn every_queue_pair_goes_into_the_order() {
     world.ask(Request::LeaseAlloc(wanted));
     let order = world.bind_order();
     assert_eq!(order.peers(), peers);
-    world.report(Report::Bind(order.tag, Ok(binding(7))));
+    world.report(Report::Bind(order.binding_id, Ok(binding(7))));
     world.ask(Request::LeaseBind {
-        lease_id: order.tag.lease_id,
+        lease_id: order.binding_id.lease_id,
         peers: peers[..2].to_vec(),
     });
     assert_eq!(world.bind_order().peers(), &peers[..2]);
@@ -55,38 +55,44 @@ fn every_queue_pair_goes_into_the_order() {
 
 #[test]
 fn the_key_of_datagrams_rotates_with_and_without_overlap() {
-    for road in [Transport::Udp, Transport::Both] {
-        let mut world = World::lasting(&[road]);
-        let tag = world.granted_over(road, 100, 0);
-        let ticket = world.rotate(tag.lease_id, 500);
-        assert_eq!(world.order(), Order::Rotate(tag));
-        world.report(Report::Rotate(tag, Ok(binding_over(road, 8))));
+    for transport in [Transport::Udp, Transport::Both] {
+        let mut world = World::lasting(&[transport]);
+        let binding_id = world.granted_over(transport, 100, 0);
+        let ticket = world.rotate(binding_id.lease_id, 500);
+        assert_eq!(world.order(), Order::Rotate(binding_id));
+        world.report(Report::Rotate(binding_id, Ok(binding_over(transport, 8))));
         assert_eq!(dp_key(world.lease(ticket)), Some(&DpKey([8; 32])));
-        let both_work = world.rotate(tag.lease_id, 0);
+        let both_work = world.rotate(binding_id.lease_id, 0);
         assert_eq!(world.refusal(both_work).error, LeaseError::ResourceBusy);
         world.pass_ms(500);
-        assert_eq!(world.order(), Order::RetireKey(tag));
-        world.report(Report::RetireKey(tag, Ok(binding_over(road, 8))));
-        let ticket = world.rotate(tag.lease_id, 0);
-        assert_eq!(world.order(), Order::Rotate(tag));
-        world.report(Report::Rotate(tag, Ok(binding_over(road, 9))));
+        assert_eq!(world.order(), Order::RetireKey(binding_id));
+        world.report(Report::RetireKey(
+            binding_id,
+            Ok(binding_over(transport, 8)),
+        ));
+        let ticket = world.rotate(binding_id.lease_id, 0);
+        assert_eq!(world.order(), Order::Rotate(binding_id));
+        world.report(Report::Rotate(binding_id, Ok(binding_over(transport, 9))));
         assert!(world.answer(ticket).is_none(), "the old key still works");
-        assert_eq!(world.order(), Order::RetireKey(tag));
-        world.report(Report::RetireKey(tag, Ok(binding_over(road, 9))));
+        assert_eq!(world.order(), Order::RetireKey(binding_id));
+        world.report(Report::RetireKey(
+            binding_id,
+            Ok(binding_over(transport, 9)),
+        ));
         assert_eq!(dp_key(world.lease(ticket)), Some(&DpKey([9; 32])));
     }
 }
 
 #[test]
-fn a_lease_over_both_roads_rotates_before_it_has_a_queue_pair() {
+fn a_lease_over_both_transports_rotates_before_it_has_a_queue_pair() {
     let mut world = World::lasting(&[Transport::Both]);
     world.ask(Request::LeaseAlloc(over(Transport::Both, 10, 0)));
-    let tag = world.bind_order().tag;
+    let binding_id = world.bind_order().binding_id;
     let mut without = binding_over(Transport::Both, 7);
     without.rdma.as_mut().unwrap().rkey = None;
-    world.report(Report::Bind(tag, Ok(without)));
-    world.rotate(tag.lease_id, 0);
-    assert_eq!(world.order(), Order::Rotate(tag));
+    world.report(Report::Bind(binding_id, Ok(without)));
+    world.rotate(binding_id.lease_id, 0);
+    assert_eq!(world.order(), Order::Rotate(binding_id));
 }
 
 #[test]
@@ -95,27 +101,33 @@ fn renewal_rotates_the_key_of_datagrams() {
     let mut wanted = over(Transport::Udp, 10, 0);
     wanted.rotate_on_renew = true;
     world.ask(Request::LeaseAlloc(wanted));
-    let tag = world.bind_order().tag;
-    world.report(Report::Bind(tag, Ok(binding_over(Transport::Udp, 7))));
+    let binding_id = world.bind_order().binding_id;
+    world.report(Report::Bind(
+        binding_id,
+        Ok(binding_over(Transport::Udp, 7)),
+    ));
     world.pass_ms(9_000);
-    let renewed = world.renew(tag.lease_id);
-    assert_eq!(world.order(), Order::Rotate(tag));
-    world.report(Report::Rotate(tag, Ok(binding_over(Transport::Udp, 8))));
+    let renewed = world.renew(binding_id.lease_id);
+    assert_eq!(world.order(), Order::Rotate(binding_id));
+    world.report(Report::Rotate(
+        binding_id,
+        Ok(binding_over(Transport::Udp, 8)),
+    ));
     let info = world.lease(renewed);
     assert_eq!(
         (info.remaining_ms, dp_key(info)),
         (10_000, Some(&DpKey([8; 32])))
     );
     world.pass_ms(5_000);
-    assert_eq!(world.order(), Order::RetireKey(tag));
+    assert_eq!(world.order(), Order::RetireKey(binding_id));
 }
 
 #[test]
-fn a_new_queue_pair_is_a_new_binding_on_both_roads_and_none_on_udp() {
+fn a_new_queue_pair_is_a_new_binding_on_both_transports_and_none_on_udp() {
     let mut world = World::lasting(&[Transport::Both, Transport::Udp]);
     let both = world.granted_over(Transport::Both, 10, 0);
     let ticket = world.rebind(both.lease_id);
-    let second = world.bind_order().tag;
+    let second = world.bind_order().binding_id;
     assert_eq!(second.generation, both.generation.next());
     let told = world.query(both.lease_id);
     assert_eq!(
@@ -134,31 +146,34 @@ fn a_new_queue_pair_is_a_new_binding_on_both_roads_and_none_on_udp() {
 /// A renewal in grace failed to bind. Whoever does what the message says has a key again.
 #[test]
 fn what_gives_a_key_to_a_lease_without_one_is_told_and_works() {
-    for (road, name) in [
+    for (transport, name) in [
         (Transport::Udp, "LEASE_ROTATE"),
         (Transport::Both, "LEASE_BIND"),
         (Transport::Both, "LEASE_ROTATE"),
     ] {
-        let mut world = World::lasting(&[road]);
-        let tag = world.granted_over(road, 10, 5);
+        let mut world = World::lasting(&[transport]);
+        let binding_id = world.granted_over(transport, 10, 5);
         world.pass_ms(10_000);
         let cut = world.cut_order();
         world.cut_ok(cut);
-        world.renew(tag.lease_id);
-        let bind = world.bind_order().tag;
+        world.renew(binding_id.lease_id);
+        let bind = world.bind_order().binding_id;
         world.report(Report::Bind(bind, Err(BindError::Failed(failed("bind")))));
         let told = world.notes.iter().any(
             |note| matches!(note, Note::Refused { refusal, .. } if refusal.message.contains(name)),
         );
         assert!(told, "{:?}", world.notes);
         let ticket = match name {
-            "LEASE_ROTATE" => world.rotate(tag.lease_id, 0),
-            _ => world.rebind(tag.lease_id),
+            "LEASE_ROTATE" => world.rotate(binding_id.lease_id, 0),
+            _ => world.rebind(binding_id.lease_id),
         };
         let order = world.bind_order();
         assert_eq!(order.peers().is_empty(), name == "LEASE_ROTATE");
-        assert_eq!(order.tag.generation, bind.generation.next());
-        world.report(Report::Bind(order.tag, Ok(binding_over(road, 9))));
+        assert_eq!(order.binding_id.generation, bind.generation.next());
+        world.report(Report::Bind(
+            order.binding_id,
+            Ok(binding_over(transport, 9)),
+        ));
         assert_eq!(dp_key(world.lease(ticket)), Some(&DpKey([9; 32])));
     }
 }

@@ -1,0 +1,85 @@
+//! Over which transport a lease goes: what is asked × what the resource has × what a transport can do.
+
+use alloc::{format, string::String, vec::Vec};
+
+use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, Transport};
+
+use crate::{kinds::rules, resource::Resource};
+
+/// Whether this transport has a key of datagrams.
+pub(crate) fn takes_datagrams(transport: Transport) -> bool {
+    matches!(transport, Transport::Udp | Transport::Both)
+}
+
+impl Resource {
+    /// Whether a lease fits the transports, or asks for none where its resource has none and its kind needs none.
+    pub(crate) fn fits(&self, request: &LeaseAllocRequest) -> bool {
+        match self.transports.is_empty() && !rules(&request.terms).needs_transport() {
+            true => request.transport == Transport::Auto,
+            false => self.transport(request).is_some(),
+        }
+    }
+
+    /// Over which transport a lease would go; `None` if this resource has none that fits.
+    fn transport(&self, request: &LeaseAllocRequest) -> Option<Transport> {
+        let fits = |transport: &Transport| self.misfit(*transport, request).is_none();
+        let named = |transport: &Transport| match request.transport {
+            Transport::Auto => true,
+            named => *transport == named,
+        };
+        let mut transports = self.transports.iter().copied();
+        transports.find(|transport| named(transport) && fits(transport))
+    }
+
+    /// Why a lease cannot go over this transport.
+    fn misfit(&self, transport: Transport, request: &LeaseAllocRequest) -> Option<&'static str> {
+        rules(&request.terms).misfit(transport, self.read_only)
+    }
+
+    fn why_no_transport(&self, request: &LeaseAllocRequest) -> String {
+        let (id, named) = (self.id, request.transport);
+        let has = names(&self.transports);
+        if named != Transport::Auto {
+            // First: a resource that cannot be written has no transport that would need it.
+            return match self.misfit(named, request) {
+                Some(why) => format!("resource {id} over {named}: {why}"),
+                None => {
+                    format!("transport {named} is not offered for resource {id}; it has {has}")
+                }
+            };
+        }
+        let transports = self.transports.iter();
+        let mut whys: Vec<&str> = transports
+            .filter_map(|&r| self.misfit(r, request))
+            .collect();
+        whys.dedup();
+        let whys = whys.join("; ");
+        format!("no transport of resource {id} fits, it has {has}: {whys}")
+    }
+}
+
+fn names(transports: &[Transport]) -> String {
+    let names: Vec<&str> = transports
+        .iter()
+        .map(|transport| transport.name())
+        .collect();
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
+}
+
+/// The transport, `None` where leases of this resource have none, or why none fits and what to do.
+pub(crate) fn check_transport(
+    resource: &Resource,
+    request: &LeaseAllocRequest,
+) -> Result<Option<Transport>, Refusal> {
+    match resource.fits(request) {
+        true => Ok(resource.transport(request)),
+        false => Err(Refusal::new(
+            LeaseError::InvalidArgs,
+            RefusalClass::Permanent,
+            resource.why_no_transport(request),
+        )),
+    }
+}
