@@ -25,6 +25,7 @@ pub mod memory;
 pub mod nvme_host;
 pub mod nvmet_port;
 pub mod past;
+mod program_memory;
 pub mod providers;
 mod ready;
 mod records;

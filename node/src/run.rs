@@ -13,6 +13,7 @@ use crate::{
     config::Settings,
     descriptors, helpers,
     past::Past,
+    program_memory,
     providers::{self, Opening},
     ready,
     service::Service,
@@ -41,6 +42,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         watchdog: &watchdog,
         supervisor: &supervisor,
     })?;
+    program_memory::lock();
     let opened = opened.into_iter().map(|it| (it.offered, it.close));
     let (offered, close): (Vec<_>, Vec<_>) = opened.unzip();
     let offered = offered.into_iter().flatten().collect();

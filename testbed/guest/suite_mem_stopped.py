@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-# lab: one-vm timeout=900 disk=64M
+# lab: one-vm timeout=900 disk=192M
 """A daemon that is stopped ends no lease over RDMA: its watchdog does, lease by lease, each at its own deadline, and lets
-everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why. One whose state disk does
-not answer ends when it is told to."""
+everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why. A daemon whose state disk does
+not answer ends when it is told to, and one whose program is on such a disk cuts."""
 import contextlib
 import ctypes
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -22,9 +23,11 @@ LEASE_BYTES = 65536
 TERM_SECS = length(9, 6)
 # The daemon has the first two seconds after a deadline, the watchdog as many from there on an emulated processor.
 WATCHDOG_MS, LATE_MS = 2000, 5000
-DISK = "fabricbios-state"
+DISK = "fabricbios-disk"
 # include/uapi/linux/ptrace.h, and __WALL of include/uapi/linux/wait.h.
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+# process_madvise(2), and include/uapi/asm-generic/mman-common.h.
+PROCESS_MADVISE, MADV_PAGEOUT = 440, 21
 # Watchdogs that ended soon, after which the next one is not started for 8 s.
 SOON_OVER = 4
 
@@ -139,7 +142,7 @@ def frozen(suite, device):
     del device
     empty = resources()
     ready()
-    with state_disk() as directory, BlockNode(directory_pool(), device="rxe0", fbbu=False, state_dir=directory) as node:
+    with disk() as directory, BlockNode(directory_pool(), device="rxe0", fbbu=False, state_dir=directory / "state") as node:
         # The device alone, under writes that the kernel keeps; and with the file system on it.
         ways = ((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL), (signal.SIGTERM, "", 20, 1))
         for told, how, within_secs, status in ways:
@@ -178,6 +181,42 @@ def frozen(suite, device):
             suite.equal(f"{name}: the next start tells the end", "REVOKED", alice.query(lease)["status"])
             suite.equal(f"{name}: nothing is fenced", [], fences(node))
             suite.check(f"{name}: blocks can be leased again", alice.free(alloc(alice, MIB)), "granted and freed")
+
+
+def program_disk(suite, device):
+    """The disk of the program does not answer, and the system wants the memory of the program back: leases end on time all the same."""
+    del device
+    ready()
+    with disk() as directory:
+        copy = shutil.copy2(program("fabricbiosd"), directory)
+        # What is not on the disk yet cannot leave the memory.
+        os.sync()
+        with BlockNode(directory_pool(), device="rxe0", fbbu=False, within=("sh", "-c", 'shift; exec "$0" "$@"', copy)) as node, Writer() as writer:
+            alice = node.tenant("alice")
+            over_nvmeof = alloc(alice, MIB, secs=TERM_SECS)
+            lease = alice.alloc(LEASE_BYTES, TERM_SECS, writer.peer)
+            suite.check("program's disk: a writer writes", writer.start(lease))
+            with contextlib.ExitStack() as suspended:
+                suspended.callback(sh, f"dmsetup resume {DISK}")
+                sh(f"dmsetup suspend --noflush --nolockfs {DISK}")
+                page_out(node.process.pid, copy)
+                suite.check("program's disk: access ends", writer.report()["status"] in ENDS, sorted(ENDS))
+                for one in (over_nvmeof, lease):
+                    alice.wait_until(one, "expired")
+                proof = node.wait_for_line(lease["lease_id"], "destroy_qp ok")
+                suite.check("program's disk: the daemon itself has cut", proof and "watchdog" not in proof, "no watchdog", proof)
+                suite.equal("program's disk: nothing is fenced", [], fences(node))
+
+
+def page_out(pid, path):
+    """Pages of this file are to leave the memory of the process; the kernel refuses that for locked ones."""
+    libc, pidfd = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
+    for line in pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines():
+        if line.endswith(str(path)):
+            start, end = (int(at, 16) for at in line.split()[0].split("-"))
+            iovec = (ctypes.c_size_t * 2)(start, end - start)
+            libc.syscall(PROCESS_MADVISE, pidfd, iovec, ctypes.c_size_t(1), MADV_PAGEOUT, 0)
+    os.close(pidfd)
 
 
 def refused_start(node):
@@ -257,14 +296,14 @@ def state_of(pid):
 
 
 @contextlib.contextmanager
-def state_disk():
+def disk():
     """A file system on a device that can be suspended."""
     sectors = int(sh("blockdev --getsz /dev/vda"))
     sh(f"echo 0 {sectors} linear /dev/vda 0 | dmsetup create {DISK} && dmsetup mknodes")
-    directory = tempfile.mkdtemp(prefix="state-")
+    directory = tempfile.mkdtemp(prefix="disk-")
     sh(f"mkfs.ext4 -q /dev/mapper/{DISK} && mount /dev/mapper/{DISK} {directory}")
     try:
-        yield pathlib.Path(directory) / "state"
+        yield pathlib.Path(directory)
     finally:
         sh(f"dmsetup resume {DISK}; umount {directory} && dmsetup remove {DISK}")
 
@@ -288,7 +327,7 @@ def main():
     with Suite("mem of a stopped daemon") as suite:
         suite.section(windows, suite, device)
         suite.section(regions, suite, device)
-        for section in (wedged, refused, frozen, replaced):
+        for section in (wedged, refused, frozen, program_disk, replaced):
             suite.section(section, suite, device)
 
 
