@@ -22,15 +22,18 @@ pub trait DataPath: Send + Sync + 'static {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError>;
 
     /// The lease may be used until then, on the boot-time clock. The newest call counts, also where its deadline is the
-    /// earlier one. Never blocks: the driver itself calls it. `Ok`: the deadline is in force here, or there is nothing
+    /// earlier one. `Ok`: the deadline is in force here, or there is nothing
     /// here yet that a deadline could end.
     ///
     /// # Errors
     /// The binding was cut here: the lease cannot go on.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut>;
 
-    /// The end of the lease could not be proved: whoever still asks may be told. Never blocks.
+    /// The end of the lease could not be proved: whoever still asks may be told.
     fn fenced(&self, binding_id: BindingId);
+
+    /// True: [`DataPath::extend`] and [`DataPath::fenced`] never block, so the driver itself may call them.
+    fn extends_at_once(&self) -> bool;
 
     /// Gives the binding a new key beside the old one, which works until [`DataPath::retire_key`]. Over NVMe-oF the old one
     /// is dead for new connections at once; connections that are there go on.

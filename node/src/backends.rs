@@ -124,19 +124,22 @@ impl Backends {
             confirms,
         } = resource;
         let pool = match order {
-            // Neither blocks.
-            Order::Extend(binding_id, deadline) => {
+            Order::Extend(binding_id, deadline)
+                if provider.extends_at_once(binding_id.lease_id) =>
+            {
                 let outcome = provider.extend(binding_id, deadline);
                 return Some(Report::Extended(binding_id, deadline, outcome));
             }
-            Order::Fenced(binding_id) => {
+            Order::Fenced(binding_id) if provider.extends_at_once(binding_id.lease_id) => {
                 provider.fenced(binding_id);
                 return None;
             }
             Order::Confirm(binding_id) if !confirms => {
                 return Some(Report::Confirmed(binding_id, Ok(())));
             }
-            Order::Cut(..) | Order::RetireKey(_) => &of_kind.ending,
+            Order::Extend(..) | Order::Fenced(_) | Order::Cut(..) | Order::RetireKey(_) => {
+                &of_kind.ending
+            }
             // What needs no answer from the network does not wait behind what does.
             Order::Bind(ref order) if order.peers().is_empty() => &preparing,
             Order::Rotate(_) => &preparing,
@@ -189,6 +192,10 @@ fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
                 .and_then(|_granting| provider.bind(&order));
             Report::Bind(order.binding_id, bound)
         }
+        Order::Extend(binding_id, deadline) => {
+            Report::Extended(binding_id, deadline, provider.extend(binding_id, deadline))
+        }
+        Order::Fenced(binding_id) => return provider.fenced(binding_id),
         Order::Confirm(binding_id) => Report::Confirmed(binding_id, provider.confirm(binding_id)),
         Order::Rotate(binding_id) => Report::Rotate(binding_id, provider.rotate(binding_id)),
         Order::RetireKey(binding_id) => {
@@ -199,7 +206,7 @@ fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
             Report::Reset(resource_id, provider.reset(resource_id, &leases))
         }
         // Carried out where they are dispatched.
-        Order::Extend(..) | Order::Fenced(_) | Order::Release(..) | Order::Cut(..) => return,
+        Order::Release(..) | Order::Cut(..) => return,
     });
 }
 
@@ -245,9 +252,14 @@ mod tests {
             Err(BindError::Cancelled)
         }
         fn extend(&self, _: BindingId, _: BootTime) -> Result<(), AlreadyCut> {
+            let let_on = self.let_on.lock();
+            let_on.unwrap_or_else(PoisonError::into_inner).recv().ok();
             Ok(())
         }
         fn fenced(&self, _: BindingId) {}
+        fn extends_at_once(&self) -> bool {
+            false
+        }
         fn rotate(&self, _: BindingId) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
@@ -282,15 +294,15 @@ mod tests {
         }
     }
 
-    #[test]
-    fn no_end_of_access_waits_for_a_proof_however_many_there_are() {
-        let (report, reports) = channel();
-        let (revoked, ends) = channel();
-        let (let_on, wait) = channel();
+    fn with_slow_path(
+        report: Sender<Report>,
+        revoked: Sender<BindingId>,
+        let_on: Receiver<()>,
+    ) -> Backends {
         let mut backends = Backends::new(Arc::new(move |_, it| report.send(it).unwrap()));
         let slow = Slow {
             revoked,
-            let_on: Mutex::new(wait),
+            let_on: Mutex::new(let_on),
         };
         let offer = Offer {
             resource_id: ResourceId(1),
@@ -304,6 +316,29 @@ mod tests {
         };
         let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
         backends.add(ResourceType::Block, &offer, Arc::new(provider));
+        backends
+    }
+
+    /// A path in another process may be stopped.
+    #[test]
+    fn the_driver_does_not_wait_for_a_path_that_does_not_extend_at_once() {
+        let (report, reports) = channel();
+        let (revoked, _ends) = channel();
+        let (let_on, wait) = channel();
+        let backends = with_slow_path(report, revoked, wait);
+        let_on.send(()).unwrap();
+        let told = backends.dispatch(None, Order::Extend(binding_id(1), BootTime(7)));
+        assert!(told.is_none(), "{told:?}");
+        let extended = Report::Extended(binding_id(1), BootTime(7), Ok(()));
+        assert_eq!(reports.recv().unwrap(), extended);
+    }
+
+    #[test]
+    fn no_end_of_access_waits_for_a_proof_however_many_there_are() {
+        let (report, reports) = channel();
+        let (revoked, ends) = channel();
+        let (let_on, wait) = channel();
+        let backends = with_slow_path(report, revoked, wait);
         let all = 1..=300;
         let dispatch = |lease| {
             let owner = Some(format!("{}", lease % 7).into());

@@ -156,7 +156,13 @@ impl Provider {
         self.store(binding_id.resource_id)?.confirm(binding_id)
     }
 
-    /// The lease may be used until then. Never blocks.
+    /// True: [`Provider::extend`] and [`Provider::fenced`] never block for this lease.
+    #[must_use]
+    pub fn extends_at_once(&self, lease_id: LeaseId) -> bool {
+        self.of(lease_id).all(|(_, it)| it.path.extends_at_once())
+    }
+
+    /// The lease may be used until then.
     ///
     /// # Errors
     /// A path has cut the binding: the lease cannot go on over the others either.
@@ -168,7 +174,7 @@ impl Provider {
             .fold(Ok(()), Result::and)
     }
 
-    /// The end of the lease could not be proved. Never blocks.
+    /// The end of the lease could not be proved.
     pub fn fenced(&self, binding_id: BindingId) {
         self.of(binding_id.lease_id)
             .for_each(|(_, it)| it.path.fenced(binding_id));

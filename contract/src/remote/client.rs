@@ -242,6 +242,10 @@ impl DataPath for RemotePath {
         }
     }
 
+    fn extends_at_once(&self) -> bool {
+        false
+    }
+
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.0
             .make(&Call::Rotate(binding_id), None)

@@ -122,6 +122,10 @@ impl DataPath for FbmuPath {
         self.path.fenced(binding_id);
     }
 
+    fn extends_at_once(&self) -> bool {
+        true
+    }
+
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.path.add_key(binding_id)
     }

@@ -86,6 +86,10 @@ impl DataPath for Target {
     /// Whoever still asks is answered by the kernel.
     fn fenced(&self, _binding_id: BindingId) {}
 
+    fn extends_at_once(&self) -> bool {
+        true
+    }
+
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.rekey(binding_id).map(binding)
     }

@@ -229,6 +229,10 @@ impl DataPath for UnitPath {
     /// Clients learn nothing but the end of their stream.
     fn fenced(&self, _binding_id: BindingId) {}
 
+    fn extends_at_once(&self) -> bool {
+        true
+    }
+
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         Err(BindError::Refused(no_key(binding_id)))
     }
