@@ -196,7 +196,7 @@ fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
     let deadline = UNIX_EPOCH + Duration::from_millis(lease.expires_at_unix_ms);
     let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
     // Without the privilege the reader measures how busy the machine is, too.
-    rustix::process::setpriority_process(None, NICENESS).ok();
+    fabricbios_helper::set_niceness(NICENESS).ok();
     thread::sleep((deadline - BEFORE).duration_since(SystemTime::now())?);
     let mut served = None;
     loop {

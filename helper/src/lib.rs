@@ -8,12 +8,14 @@
 
 mod call;
 mod line;
+mod pidfd;
 mod program;
 mod read;
 mod session;
 mod supervisor;
 
 pub use call::{Call, Caller, Failure, Handler};
+pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;
 pub use read::ReadFirst;
 pub use session::{CallError, Session};

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, socketpair,
 };
+
+use crate::pidfd::is_readable_within;
 
 /// Longest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
@@ -116,13 +117,7 @@ impl Line {
 
     /// Whether there is something to receive, an end included, within that time, or some weeks.
     pub(crate) fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
-        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
-        let mut ends = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ends, timeout) {
-            Ok(count) => Ok(count > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        is_readable_within(self.as_fd(), patience)
     }
 }
 

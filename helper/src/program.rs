@@ -8,8 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// Shown by `ps`, and by `/proc/PID/exe` as `/memfd:fabricbiosd`.
 const NAME: &str = "fabricbiosd";
@@ -47,18 +49,20 @@ impl Program {
     /// The file cannot be read, or the system does not let this process have executable memory.
     pub fn copy_of(path: &Path) -> io::Result<Self> {
         let mut original = File::open(path)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let executable = MFdFlags::from_bits_retain(libc::MFD_EXEC);
         // Before Linux 6.3 nobody had to say that it is to be executed.
-        let memory = match memfd_create(NAME, flags | MemfdFlags::EXEC) {
-            Err(Errno::INVAL) => memfd_create(NAME, flags),
+        let memory = match memfd_create(NAME, flags | executable) {
+            Err(Errno::EINVAL) => memfd_create(NAME, flags),
             made => made,
         };
         let mut copy = File::from(memory?);
         io::copy(&mut original, &mut copy)?;
-        fcntl_add_seals(
-            &copy,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
-        )?;
+        let seals = SealFlag::F_SEAL_SHRINK
+            | SealFlag::F_SEAL_GROW
+            | SealFlag::F_SEAL_WRITE
+            | SealFlag::F_SEAL_SEAL;
+        fcntl(&copy, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self(Arc::new(copy)))
     }
 

@@ -1,14 +1,14 @@
 //! The caller's side: one process, and what is asked of it.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
+use nix::sys::signal::Signal;
 use nix::sys::socket::MsgFlags;
-use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::call::{Call, Failure, Report};
 use crate::line::Line;
+use crate::pidfd::Pidfd;
 
 /// A process that makes calls, one after the other. Dropped, it is killed; one that waits in the kernel stays until
 /// the kernel lets it go, and holds nothing of the caller's.
@@ -17,7 +17,7 @@ pub struct Session {
     pub(crate) line: Line,
     pub(crate) pid: u32,
     /// None where a thread stands in for the process.
-    pub(crate) process: Option<OwnedFd>,
+    pub(crate) process: Option<Pidfd>,
 }
 
 /// Why there is no answer to a call.
@@ -137,7 +137,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
             // Fails only for one that has ended, which is as well.
-            pidfd_send_signal(process, Signal::KILL).ok();
+            process.signal(Signal::SIGKILL).ok();
         }
     }
 }

@@ -14,11 +14,11 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::MsgFlags;
 use nix::unistd::{ForkResult, Pid, close, fork, getpid, getppid};
-use rustix::process::{PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Caller, Handler};
 use crate::line::Line;
+use crate::pidfd::Pidfd;
 use crate::{CallError, Program, Session};
 
 /// The supervisor forks within milliseconds: one that takes so long does not run.
@@ -176,7 +176,7 @@ impl Inner {
             Began::Process(pid) => Ok(Session {
                 line: ours,
                 pid,
-                process: message.descriptor,
+                process: message.descriptor.map(Pidfd::from),
             }),
             Began::Refused(errno) => Err(NotBegun::Refused(io::Error::from_raw_os_error(errno))),
         }
@@ -277,12 +277,11 @@ fn make_calls(supervisor: Pid, line: Line, lock: File, handlers: &[Handler]) -> 
         return Err(Errno::ESRCH.into());
     }
     reap_by(SigHandler::SigDfl)?;
-    let own = rustix::process::getpid();
-    began(&line, Some(pidfd_open(own, PidfdFlags::empty())?))?;
+    began(&line, Some(Pidfd::open(getpid())?))?;
     Caller::new(line, Some(lock)).serve(handlers)
 }
 
-fn began(line: &Line, process: Option<OwnedFd>) -> io::Result<()> {
+fn began(line: &Line, process: Option<Pidfd>) -> io::Result<()> {
     let began = Began::Process(std::process::id());
     let bytes = postcard::to_allocvec(&began).map_err(io::Error::other)?;
     let process = process.as_ref().map(AsFd::as_fd);

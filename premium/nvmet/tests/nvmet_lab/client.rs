@@ -2,12 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
     net::SocketAddr,
+    os::fd::AsRawFd,
     process::{Child, ChildStdout, Command, Stdio},
 };
 
 use fabricbios_wire::{NvmeofBinding, NvmeofTransport};
+use nix::libc;
 
 use super::{must, run};
 
@@ -114,7 +116,10 @@ impl Busy {
     }
 
     fn pending(&mut self) -> usize {
-        let waiting = rustix::io::ioctl_fionread(self.lines.get_ref()).unwrap();
+        let (pipe, mut waiting) = (self.lines.get_ref().as_raw_fd(), 0);
+        // SAFETY: FIONREAD of ioctl_tty(2) writes one integer.
+        let told = unsafe { libc::ioctl(pipe, libc::FIONREAD, &mut waiting) };
+        assert_eq!(told, 0, "{}", io::Error::last_os_error());
         (self.lines.buffer().len() + usize::try_from(waiting).unwrap()) / "round\n".len()
     }
 

@@ -8,10 +8,11 @@ use std::{
     },
 };
 
+use fabricbios_helper::Pidfd;
 use fabricbios_lease::{BindError, BootTime, StepError};
 use fabricbios_rdma::{Guard, GuardedPair};
 use fabricbios_wire::LeaseId;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use nix::unistd::getpid;
 
 use crate::lab::{Lab, binding_id, client, kernel_objects, pages};
 
@@ -59,9 +60,7 @@ fn guarded() -> (Lab, Arc<Remembers>) {
 
 fn shut(pair: GuardedPair) -> Result<bool, StepError> {
     pair.shut(process::id(), || {
-        let this = pidfd_open(getpid(), PidfdFlags::empty());
-        let duplicate =
-            this.and_then(|this| pidfd_getfd(this, pair.descriptor, PidfdGetfdFlags::empty()));
+        let duplicate = Pidfd::open(getpid()).and_then(|this| this.descriptor(pair.descriptor));
         duplicate.map_err(|errno| StepError::new("pidfd_getfd", errno))
     })
 }

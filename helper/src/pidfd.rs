@@ -1,0 +1,112 @@
+//! Descriptors of processes: pidfd_open(2) and what belongs to it, and setpriority(2). nix has neither.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+/// Stands for one process, also when its number has become another one's.
+#[derive(Debug)]
+pub struct Pidfd(OwnedFd);
+
+impl From<OwnedFd> for Pidfd {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsFd for Pidfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Pidfd {
+    /// Of the process of this number.
+    ///
+    /// # Errors
+    /// `ESRCH`: there is none.
+    pub fn open(pid: Pid) -> nix::Result<Self> {
+        Self::open_with(pid, 0)
+    }
+
+    /// Of the thread of this number (`PIDFD_THREAD`, since Linux 6.9).
+    ///
+    /// # Errors
+    /// `ESRCH`: there is none. `EINVAL`: the kernel is older.
+    pub fn open_thread(thread: Pid) -> nix::Result<Self> {
+        Self::open_with(thread, libc::O_EXCL)
+    }
+
+    fn open_with(pid: Pid, flags: i32) -> nix::Result<Self> {
+        // SAFETY: pidfd_open(2) takes two integers.
+        let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), flags) };
+        owned(opened).map(Self)
+    }
+
+    /// Sends the process a signal.
+    ///
+    /// # Errors
+    /// `ESRCH`: the process has ended. `EPERM`: it is another user's.
+    pub fn signal(&self, signal: Signal) -> nix::Result<()> {
+        let (number, info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+        // SAFETY: pidfd_send_signal(2) takes no information about the signal if that is null.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, number, signal as i32, info, 0) };
+        Errno::result(sent).map(drop)
+    }
+
+    /// A duplicate of the process's descriptor of this number.
+    ///
+    /// # Errors
+    /// `ESRCH`, `EBADF`: the process, or its descriptor, is gone. `EPERM`: this process may not trace it.
+    pub fn descriptor(&self, number: RawFd) -> nix::Result<OwnedFd> {
+        let process = self.0.as_raw_fd();
+        // SAFETY: pidfd_getfd(2) takes three integers.
+        owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) })
+    }
+
+    /// Waits until the process, with all of its threads, has ended. False: it has not, after so long.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn ends_within(&self, patience: Duration) -> io::Result<bool> {
+        is_readable_within(self.as_fd(), patience)
+    }
+}
+
+fn owned(made: libc::c_long) -> nix::Result<OwnedFd> {
+    let number = RawFd::try_from(Errno::result(made)?).map_err(|_overflow| Errno::EBADF)?;
+    // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// An interrupted wait starts anew.
+pub(crate) fn is_readable_within(
+    descriptor: BorrowedFd<'_>,
+    patience: Duration,
+) -> io::Result<bool> {
+    let milliseconds = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    let mut waited_for = [PollFd::new(descriptor, PollFlags::POLLIN)];
+    loop {
+        match poll(&mut waited_for, milliseconds) {
+            Err(Errno::EINTR) => {}
+            polled => return Ok(polled? > 0),
+        }
+    }
+}
+
+/// Sets the niceness of the calling thread, from -20 (first) to 19.
+///
+/// # Errors
+/// `EACCES`: it takes `CAP_SYS_NICE` to come before others.
+pub fn set_niceness(niceness: i32) -> nix::Result<()> {
+    // SAFETY: setpriority(2) takes three integers; 0 is the calling thread.
+    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+    Errno::result(set).map(drop)
+}
