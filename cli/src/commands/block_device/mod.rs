@@ -22,7 +22,7 @@ use std::{
 use fabricbios_client::{BlockClient, BlockLease};
 
 use self::{
-    device::{Device, NoDevice},
+    device::Device,
     server::{End, Server},
 };
 use super::block::wait_for;
@@ -99,10 +99,10 @@ fn serve(
     stop: impl AsFd,
 ) -> Result<End, Failure> {
     let (ours, kernels) = pair()?;
-    let device = Device::open(&kernels, client.geometry()).map_err(no_device)?;
+    let device = Device::open(&kernels, client.geometry())?;
     drop(kernels);
     let served = run(&device, client, ours, on_ready, stop);
-    served.map_err(|error| Failure::local(&format!("serve {}", device.path().display()), &error))
+    served.map_err(|error| Failure::local(&format!("serve {}", device.path.display()), &error))
 }
 
 fn run(
@@ -117,7 +117,7 @@ fn run(
     let look = || Ok::<_, io::Error>((device.is_ready() || driver.is_finished()).then_some(()));
     wait_for(APPEARS_WITHIN, look)?;
     let end = if device.is_ready() {
-        on_ready(device.path());
+        on_ready(&device.path);
         Server::new(client, ours).and_then(|server| server.run(stop))
     } else {
         drop(ours);
@@ -140,20 +140,4 @@ fn pair() -> Result<(UnixStream, UnixStream), Failure> {
 fn joined(thread: JoinHandle<Result<End, Failure>>) -> Result<End, Failure> {
     let panicked = |_| Err(Failure::local("serve a device", &"its thread panicked"));
     thread.join().unwrap_or_else(panicked)
-}
-
-fn no_device(why: NoDevice) -> Failure {
-    match why {
-        NoDevice::NoDriver => Failure::local(
-            "make a device",
-            &"the kernel's nbd driver is not there; run modprobe nbd",
-        ),
-        NoDevice::AllInUse(count) => Failure::local(
-            "make a device",
-            &format!("all {count} devices /dev/nbd* are in use; load nbd with a larger nbds_max"),
-        ),
-        NoDevice::Failed(path, error) => {
-            Failure::local(&format!("set {} up", path.display()), &error)
-        }
-    }
 }
