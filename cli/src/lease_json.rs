@@ -61,9 +61,9 @@ struct EffectiveJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     transport: Option<&'static str>,
     rotate_on_renew: bool,
-    #[serde(skip_serializing_if = "is_not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     read_only: bool,
-    #[serde(skip_serializing_if = "is_not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     mutual_auth: bool,
 }
 
@@ -124,11 +124,6 @@ struct PreviousJson {
 // serde calls it with a reference.
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-// serde calls it with a reference.
-fn is_not(flag: &bool) -> bool {
-    !*flag
 }
 
 /// The specification's words for LEASE_QUERY.

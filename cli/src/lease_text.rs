@@ -68,7 +68,7 @@ fn proof(steps: &[ProofStep]) -> String {
     if steps.is_empty() {
         return String::new();
     }
-    let headings = ["STEP OF THE CUT", "MS", "FOUND"].map(str::to_owned);
+    let headings = ["STEP OF THE CUT", "MS", "FOUND"];
     let step = |it: &ProofStep| {
         vec![
             one_line(&it.step),
@@ -80,8 +80,7 @@ fn proof(steps: &[ProofStep]) -> String {
             },
         ]
     };
-    let rows = std::iter::once(headings.to_vec()).chain(steps.iter().map(step));
-    "\n".to_owned() + &output::table(&rows.collect::<Vec<_>>())
+    "\n".to_owned() + &output::headed_table(headings, steps.iter().map(step))
 }
 
 /// As [`full`], and what its keys of before are still good for.

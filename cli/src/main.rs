@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage::report(&error),
     };
-    let output = Output::new(args.json);
+    let output = Output { json: args.json };
     match commands::run(args, output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(output),

@@ -17,10 +17,6 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(json: bool) -> Self {
-        Self { json }
-    }
-
     /// Prints the one or the other. Whoever reads one line at a time gets it at once.
     pub(crate) fn print(
         self,
@@ -46,6 +42,15 @@ impl Output {
 /// A node's words as one line; they cannot write anywhere on the terminal.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
+}
+
+/// [`table`] under headings.
+pub(crate) fn headed_table<const N: usize>(
+    headings: [&str; N],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
+    let headings = headings.map(str::to_owned).to_vec();
+    table(&std::iter::once(headings).chain(rows).collect::<Vec<_>>())
 }
 
 /// Columns, left-aligned, two spaces between them.

@@ -1,11 +1,16 @@
 //! Times for people.
 
-/// `2026-11-20T23:09:07Z`.
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// `2026-11-20T23:09:07Z`, and the last second of the year 9999 for all later times.
 pub(crate) fn utc(unix_ms: u64) -> String {
-    let secs = unix_ms / 1_000;
-    let (year, month, day) = date(secs / 86_400);
-    let (hour, minute, second) = (secs / 3_600 % 24, secs / 60 % 60, secs % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    const LAST_SECOND: i64 = 253_402_300_799;
+    let secs = i64::try_from(unix_ms / 1_000).unwrap_or(LAST_SECOND);
+    let at = OffsetDateTime::from_unix_timestamp(secs.min(LAST_SECOND));
+    // A time up to then has this form.
+    at.ok()
+        .and_then(|at| at.format(&Rfc3339).ok())
+        .unwrap_or_default()
 }
 
 /// `59 s`, `2 min 5 s`, `3 h 0 min`.
@@ -17,24 +22,6 @@ pub(crate) fn span(ms: u64) -> String {
         120..7_200 => format!("{} min {} s", secs / 60, secs % 60),
         _ => format!("{} h {} min", secs / 3_600, secs / 60 % 60),
     }
-}
-
-/// Gregorian date of a day counted from 1970-01-01: the year begins in March, so that the leap day
-/// is its last.
-fn date(day: u64) -> (u64, u64, u64) {
-    let day = day + 719_468;
-    let (era, day_of_era) = (day / 146_097, day % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
                 .collect();
             let json = given.iter().any(|arg| arg == "--json");
             let line = one_line(&error.to_string(), &meant(&given));
-            Failure::usage(line).report(Output::new(json))
+            Failure::usage(line).report(Output { json })
         }
     }
 }

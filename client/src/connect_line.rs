@@ -1,6 +1,6 @@
-//! The command that connects a lease's namespace with a stock `nvme`.
+//! The options that connect a lease's namespace, and the command that does so with a stock `nvme`.
 
-use std::net::SocketAddr;
+use std::{borrow::Cow, net::SocketAddr};
 
 use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use zeroize::Zeroizing;
@@ -10,28 +10,54 @@ const RECONNECT_DELAY_SECS: u32 = 2;
 /// Seconds of silence after which the kernel looks whether the node is still there.
 const KEEP_ALIVE_SECS: u32 = 5;
 
-/// The `nvme connect` line for the first address of a lease (`nvme` of nvme-cli 2.3 or later), ready for
-/// a shell. It carries the host's secret: whoever shows it shows that. `None`: there is no address.
+/// The options of a connection to `address` with their values, by the names that the kernel has for them
+/// (`drivers/nvme/host/fabrics.c`). The secrets are among them.
 ///
 /// The kernel gives up after `ctrl_loss_secs`, so a namespace whose lease is over does not hang for the
 /// ten minutes that are usual.
 #[must_use]
-pub fn connect_line(binding: &NvmeofBinding) -> Option<Zeroizing<String>> {
-    let address = binding.addresses.first()?;
-    let mut line = Line(Zeroizing::new("nvme connect".to_owned()));
-    line.place(address);
-    line.option("nqn", binding.subsystem.as_str());
-    line.option("hostnqn", binding.host_nqn.as_str());
-    line.option("hostid", &binding.host_id.to_string());
-    line.option("dhchap-secret", binding.dhchap_secret.reveal());
-    if let Some(secret) = &binding.dhchap_ctrl_secret {
-        line.option("dhchap-ctrl-secret", secret.reveal());
-    }
+pub fn connect_options<'a>(
+    binding: &'a NvmeofBinding,
+    address: &NvmeofAddress,
+) -> Vec<(&'static str, Cow<'a, str>)> {
+    let at = SocketAddr::from(address.endpoint);
     let loss = binding.ctrl_loss_secs;
-    line.option("ctrl-loss-tmo", &loss.to_string());
-    line.option("reconnect-delay", &reconnect_delay(loss).to_string());
-    line.option("keep-alive-tmo", &KEEP_ALIVE_SECS.to_string());
-    Some(line.0)
+    let mut options: Vec<(_, Cow<'a, str>)> = vec![
+        ("transport", address.transport.name().into()),
+        ("traddr", at.ip().to_string().into()),
+        ("trsvcid", at.port().to_string().into()),
+        ("nqn", binding.subsystem.as_str().into()),
+        ("hostnqn", binding.host_nqn.as_str().into()),
+        ("hostid", binding.host_id.to_string().into()),
+        ("dhchap_secret", binding.dhchap_secret.reveal().into()),
+    ];
+    if let Some(secret) = &binding.dhchap_ctrl_secret {
+        options.push(("dhchap_ctrl_secret", secret.reveal().into()));
+    }
+    options.extend([
+        ("ctrl_loss_tmo", loss.to_string().into()),
+        ("reconnect_delay", reconnect_delay(loss).to_string().into()),
+        ("keep_alive_tmo", KEEP_ALIVE_SECS.to_string().into()),
+    ]);
+    options
+}
+
+/// The `nvme connect` line for the first address of a lease (`nvme` of nvme-cli 2.3 or later), ready for
+/// a shell. It carries the host's secret: whoever shows it shows that. `None`: there is no address.
+#[must_use]
+pub fn connect_line(binding: &NvmeofBinding) -> Option<Zeroizing<String>> {
+    let mut parts: Vec<Cow<'_, str>> = vec!["nvme connect".into()];
+    for (name, value) in connect_options(binding, binding.addresses.first()?) {
+        // Names, keys and addresses are single words of a shell by their types: nothing has to be quoted.
+        parts.extend([
+            " --".into(),
+            name.replace('_', "-").into(),
+            " ".into(),
+            value,
+        ]);
+    }
+    // In one allocation, so that no shorter copy with a secret in it is left behind.
+    Some(Zeroizing::new(parts.concat()))
 }
 
 /// The kernel takes no 0, and one that is as long as the whole patience would leave one attempt.
@@ -39,27 +65,6 @@ fn reconnect_delay(ctrl_loss_secs: u32) -> u32 {
     ctrl_loss_secs
         .saturating_sub(1)
         .clamp(1, RECONNECT_DELAY_SECS)
-}
-
-struct Line(Zeroizing<String>);
-
-impl Line {
-    fn place(&mut self, address: &NvmeofAddress) {
-        let at = SocketAddr::from(address.endpoint);
-        self.option("transport", address.transport.name());
-        self.option("traddr", &at.ip().to_string());
-        self.option("trsvcid", &at.port().to_string());
-    }
-
-    /// Names, keys and addresses are single words of a shell by their types: nothing has to be quoted.
-    fn option(&mut self, name: &str, value: &str) {
-        // Room at once, so that no shorter copy with a secret in it is left behind.
-        let mut longer = String::with_capacity(self.0.len() + name.len() + value.len() + 4);
-        for part in [self.0.as_str(), " --", name, " ", value] {
-            longer.push_str(part);
-        }
-        self.0 = Zeroizing::new(longer);
-    }
 }
 
 #[cfg(test)]

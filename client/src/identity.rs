@@ -74,11 +74,6 @@ impl Identity {
         &self.0.path
     }
 
-    /// The caller's certificate, DER: public.
-    pub fn certificate_der(&self) -> &[u8] {
-        self.0.chain.first().map_or(&[], |leaf| leaf.as_ref())
-    }
-
     /// TLS 1.3, this CA only, no resumption.
     pub(crate) fn client_config(&self) -> Result<QuicClientConfig, String> {
         let mut roots = RootCertStore::empty();

@@ -63,7 +63,7 @@ mod shared;
 mod transfer;
 
 pub use builder::{BlockBuilder, Builder, MemBuilder};
-pub use connect_line::connect_line;
+pub use connect_line::{connect_line, connect_options};
 pub use error::Error;
 pub use fabricbios_fallback_udp::{
     BlockClient, ClientError, Completion, Geometry, transfer::Operation,

@@ -111,6 +111,11 @@ impl Node {
         }
     }
 
+    /// Asks for a lease's state or a change of it, blocking; see [`Node::lease`].
+    pub fn lease_blocking(&self, request: Request) -> Result<LeaseInfo, Error> {
+        wait(self.lease(request))
+    }
+
     /// Asks for a lease and fails closed: one that enforces less than was asked for is given back.
     pub async fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         let info = self.lease(Request::LeaseAlloc(request.clone())).await?;

@@ -35,7 +35,10 @@ fn aside(path: &Path) -> PathBuf {
 
 fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
     // A file with this name is from a dead process with the same id.
-    fs::remove_file(path).or_else(absent_is_fine)?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -43,14 +46,6 @@ fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
         .open(path)?;
     file.write_all(contents)?;
     file.sync_all()
-}
-
-fn absent_is_fine(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound {
-        Ok(())
-    } else {
-        Err(error)
-    }
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

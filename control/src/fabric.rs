@@ -287,5 +287,4 @@ fn making<E: ToString>(path: &Path) -> impl Fn(E) -> IdentityError {
 }
 
 #[cfg(test)]
-#[path = "fabric_tests.rs"]
 mod tests;

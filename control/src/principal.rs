@@ -1,9 +1,6 @@
 //! The principal of a peer, from its verified certificate; a certificate with unexpected content is refused.
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use fabricbios_wire::{Role, is_tenant_name};
 use rustls::pki_types::CertificateDer;
@@ -28,16 +25,9 @@ pub struct Peer {
 }
 
 /// A certificate of the fabric CA that names no principal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("certificate names no tenant: {0}")]
 pub struct NotAPrincipal(String);
-
-impl fmt::Display for NotAPrincipal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "certificate names no tenant: {}", self.0)
-    }
-}
-
-impl std::error::Error for NotAPrincipal {}
 
 impl Peer {
     /// Reads a certificate whose chain, dates and use are verified already.

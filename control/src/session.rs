@@ -103,5 +103,4 @@ fn answer(to: Option<&Header>, answer: Answer) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 mod tests;

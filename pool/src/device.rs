@@ -32,8 +32,9 @@ use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
 use crate::steps::passed;
-use crate::wipe::{Identity, Wiper, range_is_busy};
+use crate::wipe::{Identity, Verb, range_is_busy, run};
 use fabricbios_contract::Volume;
+use fabricbios_helper::Supervisor;
 
 use crate::{Facts, PoolConfig};
 use block_device::BlockDevice;
@@ -55,24 +56,15 @@ pub(crate) struct Device {
     /// The open device, which holds the lock.
     file: File,
     control: Control,
-    wiper: Wiper,
+    supervisor: Supervisor,
     identity: Identity,
     block_bytes: u32,
-    /// Whether the pool was taken over from another node.
-    is_taken_over: bool,
+    /// See [`crate::Pool::is_taken_over`].
+    pub(crate) is_taken_over: bool,
     /// `None` for a read-only device.
     record: Option<Record>,
     /// The extents that have, or may have, the data of a lease, until they are wiped.
     held: Mutex<Custody<()>>,
-}
-
-/// The bytes of a new volume.
-#[derive(Clone, Copy, Debug)]
-enum Contents {
-    /// Zeros, for a new lease.
-    New,
-    /// The bytes of the lease.
-    Its,
 }
 
 impl Device {
@@ -91,21 +83,26 @@ impl Device {
     }
 
     pub(crate) fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
-        self.open_volume(lease, extent, Contents::New)
+        self.open_volume(lease, extent, || self.make_clean(extent, &|| ()))
     }
 
     pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
-        self.open_volume(lease, extent, Contents::Its)
+        // The extent has the data of the lease, even if the record does not say any more that it was given out.
+        self.open_volume(lease, extent, || match &self.record {
+            Some(record) => record.touch(&self.put(), extent),
+            None => Ok(()),
+        })
     }
 
+    /// Finds the volume, or makes it after `prepare`.
     fn open_volume(
         &self,
         lease: LeaseId,
         extent: Extent,
-        contents: Contents,
+        prepare: impl FnOnce() -> Result<(), String>,
     ) -> Result<Volume, String> {
         let is_new = self.hold(lease, extent)?;
-        let made = self.find_or_make(lease, extent, contents);
+        let made = self.find_or_make(lease, extent, prepare);
         // A device that could not be removed stays on the list, for `destroy`.
         if made.is_err() && is_new && matches!(self.control.find(&self.uuid(lease)), Ok(None)) {
             self.held().forget(lease);
@@ -122,7 +119,7 @@ impl Device {
         &self,
         lease: LeaseId,
         extent: Extent,
-        contents: Contents,
+        prepare: impl FnOnce() -> Result<(), String>,
     ) -> Result<PathBuf, String> {
         let uuid = self.uuid(lease);
         match self.control.find(&uuid)? {
@@ -134,19 +131,15 @@ impl Device {
             Some(_unfinished) => self.control.remove_patiently(&uuid)?,
             None => {}
         }
-        match contents {
-            Contents::New => self.make_clean(extent, &|| ())?,
-            Contents::Its => self.keep(extent)?,
-        }
-        let name = format!("{NAME_START}{lease}");
-        let target = self.target(extent);
+        prepare()?;
+        let offset = self.data_from() + extent.offset;
         let slice = Slice {
-            name,
+            name: format!("{NAME_START}{lease}"),
             uuid: uuid.clone(),
-            target,
+            target: Target::linear(self.device.number, offset, extent.length),
             read_only: self.record.is_none(),
         };
-        self.wiper.map(&slice)?;
+        run(&self.supervisor, &Verb::Map(slice), &|| ())?;
         let made = self.control.find(&uuid)?;
         let made = made.ok_or_else(|| self.said("the device that was made is not there"))?;
         node_of(made.number).inspect_err(|_| {
@@ -154,12 +147,6 @@ impl Device {
                 tracing::warn!(%error, "a device that nobody can open cannot be removed");
             }
         })
-    }
-
-    /// The extent of an existing lease has its data, even if the record does not say any more that it was given out.
-    fn keep(&self, extent: Extent) -> Result<(), String> {
-        let noted = self.record.as_ref().map(|it| it.touch(&self.put(), extent));
-        noted.unwrap_or(Ok(()))
     }
 
     /// Zeroes the parts of the extent that hold data from before the pool.
@@ -204,7 +191,7 @@ impl Device {
         for extent in [found, given].into_iter().flatten() {
             self.hold(lease, extent)?;
         }
-        self.wiper.unmap(&uuid, progress)?;
+        run(&self.supervisor, &Verb::Unmap { uuid }, progress)?;
         passed("unmap volume");
         if let (Some(extent), Some(_)) = (found.or(given), &self.record) {
             self.zero(extent, progress)?;
@@ -216,11 +203,6 @@ impl Device {
     /// See [`crate::Pool::grants`].
     pub(crate) fn grants(&self) -> Option<u64> {
         self.record.as_ref().map(Record::grants)
-    }
-
-    /// See [`crate::Pool::is_taken_over`].
-    pub(crate) fn is_taken_over(&self) -> bool {
-        self.is_taken_over
     }
 
     /// See [`crate::Pool::count_grant`].
@@ -262,24 +244,26 @@ impl Device {
             if busy.map_err(|error| self.said(error))? {
                 return Err(self.said("a process that was given up still writes the header"));
             }
-            self.wiper.record(&self.device.path, header)
+            let verb = Verb::Record {
+                device: (&self.device.path).into(),
+                header: header.clone(),
+            };
+            run(&self.supervisor, &verb, &|| ())
         }
     }
 
     fn zero(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
-        let at = DATA_FROM + extent.offset;
-        let (device, identity) = (&self.device.path, self.identity);
-        self.wiper
-            .zero(device, identity, at, extent.length, progress)
+        let verb = Verb::Zero {
+            device: (&self.device.path).into(),
+            identity: self.identity,
+            offset: DATA_FROM + extent.offset,
+            length: extent.length,
+        };
+        run(&self.supervisor, &verb, progress)
     }
 
     fn data_from(&self) -> u64 {
         self.record.as_ref().map_or(0, |_| DATA_FROM)
-    }
-
-    fn target(&self, extent: Extent) -> Target {
-        let offset = self.data_from() + extent.offset;
-        Target::linear(self.device.number, offset, extent.length)
     }
 
     fn extent_of(&self, table: &[Target]) -> Result<Extent, String> {

@@ -20,8 +20,9 @@ use fabricbios_lease::AllocationMode;
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
-use crate::wipe::Wiper;
+use crate::wipe::{Verb, run};
 use fabricbios_contract::Volume;
+use fabricbios_helper::Supervisor;
 
 use crate::{Facts, PoolConfig};
 use marker::Marker;
@@ -42,7 +43,7 @@ pub(crate) struct Directory {
     path: PathBuf,
     identity: Inode,
     block_bytes: u32,
-    wiper: Wiper,
+    supervisor: Supervisor,
     /// The known volumes; reading the directory could block.
     known: Arc<Mutex<BTreeSet<LeaseId>>>,
     capacity: u64,
@@ -83,7 +84,7 @@ impl Directory {
         let pool = Self {
             identity,
             block_bytes,
-            wiper: Wiper(config.supervisor.clone()),
+            supervisor: config.supervisor.clone(),
             known: Arc::new(Mutex::new(known)),
             capacity: facts.capacity,
             marker,
@@ -118,7 +119,13 @@ impl Directory {
     }
 
     pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
-        self.wiper.make(&self.path, self.identity, lease, bytes)?;
+        let verb = Verb::Make {
+            directory: (&self.path).into(),
+            identity: self.identity,
+            lease,
+            bytes,
+        };
+        run(&self.supervisor, &verb, &|| ())?;
         self.known().insert(lease);
         Ok(Volume {
             path: self.path.join(volume::name(lease)),
@@ -135,13 +142,12 @@ impl Directory {
 
     /// See [`crate::Pool::is_taken_over`].
     pub(crate) fn is_taken_over(&self) -> bool {
-        self.marker.is_taken_over()
+        self.marker.is_taken_over
     }
 
     /// See [`crate::Pool::count_grant`].
     pub(crate) fn count_grant(&self, number: u64) -> Result<(), String> {
-        let put = |marker: &Path, text: &str| self.wiper.mark(marker, text);
-        self.marker.count(number, &put)
+        self.marker.count(number, &self.supervisor)
     }
 
     pub(crate) fn leases(&self) -> Vec<LeaseId> {
@@ -151,8 +157,12 @@ impl Directory {
     /// Unlinks the names without following links.
     pub(crate) fn destroy(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), String> {
         is_same(&self.path, self.identity)?;
-        let names = [volume::name(lease), volume::unfinished_name(lease)].map(OsString::from);
-        self.wiper.remove(&self.path, names, progress)?;
+        let names = [volume::name(lease), volume::unfinished_name(lease)];
+        let verb = Verb::Remove {
+            directory: (&self.path).into(),
+            names: names.map(OsString::from).into(),
+        };
+        run(&self.supervisor, &verb, progress)?;
         self.known().remove(&lease);
         Ok(())
     }

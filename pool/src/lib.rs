@@ -104,24 +104,26 @@ impl Pool {
         if kind.is_dir() {
             let (pool, facts) = Directory::open(&config, path).map_err(failed)?;
             let health = Health::watch(pool.check());
-            return Ok(Self::new(Kind::Directory(pool), facts, health));
+            let kind = Kind::Directory(pool);
+            return Ok(Self {
+                kind,
+                facts,
+                health,
+            });
         }
         if kind.is_block_device() {
             let (pool, facts) = Device::open(&config, path).map_err(failed)?;
             let health = Health::watch(pool.check());
-            return Ok(Self::new(Kind::Device(Box::new(pool)), facts, health));
+            let kind = Kind::Device(Box::new(pool));
+            return Ok(Self {
+                kind,
+                facts,
+                health,
+            });
         }
         Err(failed(format!(
             "{shown}: neither a directory nor a block device; of a file, `losetup --find --show` makes a device"
         )))
-    }
-
-    fn new(kind: Kind, facts: Facts, health: Health) -> Self {
-        Self {
-            kind,
-            facts,
-            health,
-        }
     }
 
     /// Properties of the pool.
@@ -229,7 +231,7 @@ impl Pool {
     pub fn is_taken_over(&self) -> bool {
         match &self.kind {
             Kind::Directory(pool) => pool.is_taken_over(),
-            Kind::Device(pool) => pool.is_taken_over(),
+            Kind::Device(pool) => pool.is_taken_over,
         }
     }
 

@@ -8,7 +8,7 @@ use super::resource;
 use crate::{
     args,
     failure::Failure,
-    output::{Output, one_line, table},
+    output::{Output, headed_table, one_line},
     time_text,
 };
 
@@ -54,8 +54,7 @@ fn list(node: &Node, output: Output) -> Result<(), Failure> {
             return "nothing is fenced".to_owned();
         }
         let headings = ["RESOURCE", "TYPE", "SINCE", "LEFT BY LEASE", "REASON"];
-        let rows = std::iter::once(headings.map(str::to_owned).to_vec());
-        table(&rows.chain(fences.iter().map(columns)).collect::<Vec<_>>())
+        headed_table(headings, fences.iter().map(columns))
     })
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     failure::Failure,
-    output::{Output, one_line, table},
+    output::{Output, headed_table, one_line},
 };
 
 #[derive(Serialize)]
@@ -236,12 +236,8 @@ fn text(inventory: &InventoryJson) -> String {
         "TRANSPORTS",
         "NOTES",
     ];
-    let rows = std::iter::once(headings.map(str::to_owned).to_vec());
-    let rows: Vec<_> = rows.chain(resources.iter().map(columns)).collect();
-    format!(
-        "node {node_id}, start {epoch}, health {health}\n{}",
-        table(&rows)
-    )
+    let table = headed_table(headings, resources.iter().map(columns));
+    format!("node {node_id}, start {epoch}, health {health}\n{table}")
 }
 
 /// An amount of a resource; a port whose link is down was found without a speed.

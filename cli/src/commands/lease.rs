@@ -1,6 +1,6 @@
 //! `lease …`: everything that is done with a lease after it was granted.
 
-use fabricbios_client::{Error, Node};
+use fabricbios_client::Node;
 use fabricbios_wire::{
     LeaseId, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, RevokeOutcome,
 };
@@ -57,19 +57,7 @@ fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Re
 /// Asks what is answered with a lease; a failure names the lease.
 pub(super) fn ask(node: &Node, lease_id: LeaseId, request: Request) -> Result<LeaseInfo, Failure> {
     let named = |error| Failure::from(error).at(&format!("lease {lease_id}"));
-    ask_node(node, request).map_err(named)
-}
-
-/// How a lease is.
-pub(super) fn query(node: &Node, lease_id: LeaseId) -> Result<LeaseInfo, Error> {
-    ask_node(node, Request::LeaseQuery(lease_id))
-}
-
-fn ask_node(node: &Node, request: Request) -> Result<LeaseInfo, Error> {
-    match node.call_blocking(request)? {
-        Reply::Lease(info) => Ok(info),
-        other => Err(node.unexpected("a lease", &other)),
-    }
+    node.lease_blocking(request).map_err(named)
 }
 
 fn free(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {

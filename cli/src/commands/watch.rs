@@ -3,9 +3,9 @@
 use std::{thread, time::Duration};
 
 use fabricbios_client::{Error, Node};
-use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase};
+use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
 
-use super::{alloc, lease::query};
+use super::alloc;
 use crate::{failure::Failure, output::Output};
 
 /// Just after a deadline there is something to see; just before there is not.
@@ -20,7 +20,7 @@ pub(super) fn run(
     let poll = Duration::from_millis(poll_ms.into());
     let mut shown: Option<LeaseInfo> = None;
     loop {
-        let info = match query(node, lease_id) {
+        let info = match node.lease_blocking(Request::LeaseQuery(lease_id)) {
             Ok(info) => info,
             // The record of an ended lease is not kept for ever.
             Err(error) if shown.is_some() && is_gone(&error) => return Ok(()),

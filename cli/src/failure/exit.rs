@@ -1,38 +1,19 @@
 //! The exit status of a command that failed.
 
 use fabricbios_wire::LeaseError;
+use serde::{Deserialize, Serialize};
 
-/// Exit statuses; `fabricctl --help` says what leads to which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Exit statuses, in JSON by their names; `fabricctl --help` says what leads to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Exit {
+    #[serde(rename = "failed")]
     Other = 1,
     Usage = 2,
     Refused = 3,
     NotFound = 4,
     Fenced = 5,
     Unreachable = 6,
-}
-
-impl Exit {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Other,
-        Self::Usage,
-        Self::Refused,
-        Self::NotFound,
-        Self::Fenced,
-        Self::Unreachable,
-    ];
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Other => "failed",
-            Self::Usage => "usage",
-            Self::Refused => "refused",
-            Self::NotFound => "not_found",
-            Self::Fenced => "fenced",
-            Self::Unreachable => "unreachable",
-        }
-    }
 }
 
 impl From<LeaseError> for Exit {

@@ -1,6 +1,7 @@
 //! How a failure is told: one line for people, one JSON object for programs.
 
 use std::{
+    borrow::Cow,
     io::{self, Write},
     process::ExitCode,
 };
@@ -11,32 +12,20 @@ use serde::{Deserialize, Serialize};
 use super::{Exit, Failure};
 use crate::output::{Output, one_line};
 
-#[derive(Serialize)]
+/// The JSON of a failure.
+#[derive(Serialize, Deserialize)]
 struct Json<'a> {
-    error: &'a str,
+    error: Exit,
     reason: Reason<'a>,
-    message: &'a str,
+    message: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     renewable_at_unix_ms: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Reason<'a> {
-    class: &'a str,
-    code: &'a str,
-}
-
-/// [`Json`], read back.
-#[derive(Deserialize)]
-struct Said {
-    reason: SaidReason,
-    message: String,
-}
-
-#[derive(Deserialize)]
-struct SaidReason {
-    class: String,
-    code: String,
+    class: Cow<'a, str>,
+    code: Cow<'a, str>,
 }
 
 impl Failure {
@@ -69,26 +58,23 @@ impl Failure {
         }
     }
 
-    /// What another process of this program said with [`Failure::json`], and its exit status.
-    pub(crate) fn from_json(text: &str, status: Option<i32>) -> Option<Self> {
-        let said: Said = serde_json::from_str(text).ok()?;
-        let exit = Exit::ALL
-            .into_iter()
-            .find(|exit| Some(*exit as i32) == status);
-        let class = said.reason.class.parse().unwrap_or(RefusalClass::Permanent);
-        let exit = exit.unwrap_or(Exit::Other);
-        Some(Self::new(exit, class, &said.reason.code, said.message))
+    /// What another process of this program said with [`Failure::json`].
+    pub(crate) fn from_json(text: &str) -> Option<Self> {
+        let said: Json<'_> = serde_json::from_str(text).ok()?;
+        let Reason { class, code } = &said.reason;
+        let class = class.parse().unwrap_or(RefusalClass::Permanent);
+        Some(Self::new(said.error, class, code, said.message))
     }
 
     /// One object, as `--json` has it.
     pub(crate) fn json(&self) -> String {
         let json = Json {
-            error: self.exit.word(),
+            error: self.exit,
             reason: Reason {
-                class: self.class.name(),
-                code: &self.code,
+                class: self.class.name().into(),
+                code: (&self.code).into(),
             },
-            message: &self.message,
+            message: (&self.message).into(),
             renewable_at_unix_ms: self.renewable_at_unix_ms,
         };
         serde_json::to_string(&json).unwrap_or_else(|_| r#"{"error":"failed"}"#.to_owned())

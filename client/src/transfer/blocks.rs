@@ -2,22 +2,15 @@
 
 use std::sync::{Arc, PoisonError};
 
-use fabricbios_fallback_udp::{BlockClient, ClientError, ClientOptions, Geometry};
+use fabricbios_fallback_udp::{BlockClient, ClientError, Geometry};
 use fabricbios_wire::NvmeofBinding;
 use zeroize::Zeroizing;
 
-use super::udp::{Over, asker, explain, known_or_new, options, valid};
+use super::udp::{self, options};
 use crate::{BlockLease, Error, connect_line, runtime, shared::Shared};
 
-/// A connection to a lease's blocks, kept between calls.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    client: BlockClient,
-    over: Over,
-    options: ClientOptions,
-    /// The last call did not end well.
-    failed: bool,
-}
+/// A connection to a lease's blocks.
+pub(crate) type Connection = udp::Connection<BlockClient>;
 
 impl BlockLease {
     /// What the node said about the blocks.
@@ -72,7 +65,7 @@ impl BlockLease {
     /// this lease is there.
     pub fn open_blocks(&self) -> Result<BlockClient, Error> {
         self.shared.check_not_lost()?;
-        Connection::open(&self.shared).map(|connection| connection.client)
+        open(&self.shared).map(Connection::into_client)
     }
 
     /// Where it is had over NVMe-oF, as of the last answer.
@@ -96,52 +89,23 @@ impl Shared {
         let mut channel = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = options(self.transfers());
         if let Some(open) = channel.as_mut().filter(|open| open.options != wanted) {
-            open.settle(self)?;
+            // Any answer to this client says that nothing of an earlier write is done later. No other client could find out
+            // that a write was lost.
+            if open.is_unsettled() || !open.client().is_flushed() {
+                open.call(self, true, BlockClient::flush)?;
+            }
             *channel = None;
         }
         let open = match &mut *channel {
             Some(open) => open,
-            none => none.insert(Connection::open(self)?),
+            none => none.insert(open(self)?),
         };
-        open.carry_out(self, call)
+        // Any call counts as a change.
+        open.call(self, true, call)
     }
 }
 
-impl Connection {
-    fn open(shared: &Shared) -> Result<Self, Error> {
-        let options = options(shared.transfers());
-        let (over, asker) = asker(shared);
-        let coordinates = known_or_new(shared)?;
-        match BlockClient::connect_with_refresh(coordinates, options, asker) {
-            Ok(client) => Ok(Self {
-                client,
-                over,
-                options,
-                failed: false,
-            }),
-            Err(error) => Err(explain(shared, &over, error, false)),
-        }
-    }
-
-    fn carry_out<R>(
-        &mut self,
-        shared: &Shared,
-        call: impl FnOnce(&mut BlockClient) -> Result<R, ClientError>,
-    ) -> Result<R, Error> {
-        if let Some(valid) = valid(shared, self.failed)? {
-            self.client.set_coordinates(valid);
-        }
-        let done = call(&mut self.client);
-        self.failed = done.is_err();
-        done.map_err(|error| explain(shared, &self.over, error, true))
-    }
-
-    /// Gets the node's answer that nothing of an earlier write is done later any more, which any answer to
-    /// this client says, and that none is lost, which no other client could find out.
-    fn settle(&mut self, shared: &Shared) -> Result<(), Error> {
-        if !self.failed && self.client.is_flushed() {
-            return Ok(());
-        }
-        self.carry_out(shared, BlockClient::flush)
-    }
+fn open(shared: &Shared) -> Result<Connection, Error> {
+    let connect = BlockClient::connect_with_refresh;
+    Connection::with(shared, connect, BlockClient::set_coordinates)
 }

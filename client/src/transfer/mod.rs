@@ -14,6 +14,7 @@ mod udp;
 
 use std::sync::{Arc, PoisonError};
 
+use fabricbios_fallback_udp::MemoryClient;
 use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, Request};
 
 pub(crate) use blocks::Connection as BlockChannel;
@@ -34,7 +35,7 @@ pub(crate) enum Job<'a> {
 #[derive(Debug)]
 pub(crate) enum Channel {
     Rdma(rdma::Connection),
-    Udp(Box<udp::Connection>),
+    Udp(Box<udp::Connection<MemoryClient>>),
 }
 
 /// Why a job failed.
@@ -168,7 +169,7 @@ impl Shared {
             return Ok(());
         };
         if let Channel::Udp(connection) = open {
-            connection.settle(self).map_err(Failed::error)?;
+            connection.settle(self)?;
         }
         *channel = None;
         Ok(())
@@ -183,7 +184,10 @@ impl Shared {
         self.set_transport(open.transport());
         match open {
             Channel::Rdma(connection) => connection.carry_out(self, job, progress),
-            Channel::Udp(connection) => connection.carry_out(self, job, progress),
+            Channel::Udp(connection) => {
+                let done = connection.carry_out(self, job, progress);
+                done.map_err(Failed::For)
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
 use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
 
-use super::{Failed, Job, Transfers, over};
+use super::{Job, Transfers, over};
 use crate::{Error, runtime::wait, shared::Shared};
 
 /// How long a lease without a key is waited for while somebody gives it one. A node takes
@@ -17,14 +17,15 @@ use crate::{Error, runtime::wait, shared::Shared};
 const BEING_BOUND: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// A client of the data plane, kept between calls.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    client: MemoryClient,
+pub(crate) struct Connection<C> {
+    client: C,
+    set_coordinates: fn(&mut C, Coordinates),
     over: Over,
     pub(super) options: ClientOptions,
-    /// Of a write that did not end well something may still be on its way. Only `client` knows what, and
-    /// closes it before it does anything else.
+    /// The last change did not end well: something of it may still be on its way. Only `client` knows what, and closes it
+    /// before it does anything else.
     unsettled: bool,
 }
 
@@ -39,17 +40,27 @@ pub(super) fn options(transfers: Transfers) -> ClientOptions {
 }
 
 /// How the lease ended, if the node said so while somebody waited for datagrams.
-pub(super) type Over = Arc<Mutex<Option<Error>>>;
+type Over = Arc<Mutex<Option<Error>>>;
 
-impl Connection {
-    pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
+/// Connects a client.
+type Connect<C> = fn(Coordinates, ClientOptions, Box<dyn Refresh>) -> Result<C, ClientError>;
+
+impl<C> Connection<C> {
+    pub(super) fn with(
+        shared: &Shared,
+        connect: Connect<C>,
+        set_coordinates: fn(&mut C, Coordinates),
+    ) -> Result<Self, Error> {
         let options = options(shared.transfers());
-        let (over, asker) = asker(shared);
-        let coordinates = known_or_new(shared)?;
-        let connected = MemoryClient::connect_with_refresh(coordinates, options, asker);
-        match connected {
+        let over = Over::default();
+        let asker = Asker {
+            shared: shared.me.clone(),
+            over: Arc::clone(&over),
+        };
+        match connect(known_or_new(shared)?, options, Box::new(asker)) {
             Ok(client) => Ok(Self {
                 client,
+                set_coordinates,
                 over,
                 options,
                 unsettled: false,
@@ -58,61 +69,68 @@ impl Connection {
         }
     }
 
+    /// One call, which may change bytes or not.
+    pub(super) fn call<R>(
+        &mut self,
+        shared: &Shared,
+        changes: bool,
+        call: impl FnOnce(&mut C) -> Result<R, ClientError>,
+    ) -> Result<R, Error> {
+        // After a failure somebody may have to give the lease a key first, as for a new connection.
+        let valid = match self.unsettled {
+            true => Some(known_or_new(shared)?),
+            false => coordinates(shared.lease_id, &shared.info().binding),
+        };
+        if let Some(valid) = valid {
+            (self.set_coordinates)(&mut self.client, valid);
+        }
+        // Before it begins: the progress of a call may panic.
+        self.unsettled |= changes;
+        let done = call(&mut self.client);
+        self.unsettled &= done.is_err();
+        done.map_err(|error| explain(shared, &self.over, error, changes))
+    }
+
+    pub(super) fn client(&self) -> &C {
+        &self.client
+    }
+
+    pub(super) fn into_client(self) -> C {
+        self.client
+    }
+
+    /// Whether something may still be done of a change that did not end well.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+}
+
+impl Connection<MemoryClient> {
+    pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
+        let connect = MemoryClient::connect_with_refresh;
+        Self::with(shared, connect, MemoryClient::set_coordinates)
+    }
+
     pub(super) fn carry_out(
         &mut self,
         shared: &Shared,
         job: &mut Job<'_>,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(), Failed> {
-        if let Some(valid) = self.valid(shared).map_err(Failed::For)? {
-            self.client.set_coordinates(valid);
-        }
-        // Before it begins: `progress` may panic.
-        self.unsettled |= job.changes();
-        let done = match job {
-            Job::Read(offset, into) => self.client.read(*offset, into, progress),
-            Job::Write(offset, from) => self.client.write(*offset, from, progress),
-        };
-        self.unsettled &= done.is_err();
-        done.map_err(|error| Failed::For(explain(shared, &self.over, error, job.changes())))
-    }
-
-    /// After a failure somebody may have to give the lease a key first, as for a new connection.
-    fn valid(&self, shared: &Shared) -> Result<Option<Coordinates>, Error> {
-        valid(shared, self.unsettled)
-    }
-
-    /// Whether something may still be done of a write that did not end well.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.unsettled
+    ) -> Result<(), Error> {
+        self.call(shared, job.changes(), |client| match job {
+            Job::Read(offset, into) => client.read(*offset, into, progress),
+            Job::Write(offset, from) => client.write(*offset, from, progress),
+        })
     }
 
     /// Gets the node's answer that nothing of an earlier write is done later any more: any answer to
     /// this client says so.
-    pub(super) fn settle(&mut self, shared: &Shared) -> Result<(), Failed> {
+    pub(super) fn settle(&mut self, shared: &Shared) -> Result<(), Error> {
         if !self.unsettled {
             return Ok(());
         }
         self.carry_out(shared, &mut Job::Read(0, &mut [0]), &mut |_| ())
     }
-}
-
-/// What a client that is open goes by from now on; after a failure as a new one.
-pub(super) fn valid(shared: &Shared, after_failure: bool) -> Result<Option<Coordinates>, Error> {
-    match after_failure {
-        true => known_or_new(shared).map(Some),
-        false => Ok(coordinates(shared.lease_id, &shared.info().binding)),
-    }
-}
-
-/// Whom a client asks for fresh coordinates, and where that leaves the end of the lease.
-pub(super) fn asker(shared: &Shared) -> (Over, Box<dyn Refresh>) {
-    let over = Over::default();
-    let asker = Asker {
-        shared: shared.me.clone(),
-        over: Arc::clone(&over),
-    };
-    (over, Box::new(asker))
 }
 
 /// Asks LEASE_QUERY on behalf of the client.
@@ -143,7 +161,7 @@ impl Refresh for Asker {
 
 /// What was told last; what is valid now if that was nothing; a new key if there is none. Somebody
 /// else may be giving it one, such as a node that was started again: that is waited for.
-pub(super) fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
+fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
     if let Some(known) = coordinates(shared.lease_id, &shared.info().binding) {
         return Ok(known);
     }
@@ -203,7 +221,7 @@ fn ended(error: Error) -> Option<Error> {
 
 /// The data plane's error in the SDK's words. What became of a lease that is over is asked of the
 /// node.
-pub(super) fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> Error {
+fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> Error {
     let lease_id = shared.lease_id;
     if let Some(error) = known.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return error;

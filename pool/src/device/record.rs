@@ -45,14 +45,7 @@ impl Record {
         if number <= header.grants {
             return Ok(());
         }
-        replace(
-            put,
-            header,
-            Header {
-                grants: number,
-                ..header.clone()
-            },
-        )
+        change(put, header, |next| next.grants = number)
     }
 
     /// Marks all bytes as unwritten.
@@ -72,19 +65,18 @@ fn write(put: Put<'_>, header: &mut Header, unwritten: &Unwritten) -> Result<(),
     if header.unwritten_from == unwritten.from() {
         return Ok(());
     }
-    let next = Header {
-        unwritten_from: unwritten.from(),
-        ..header.clone()
-    };
-    replace(put, header, next)
+    change(put, header, |next| next.unwritten_from = unwritten.from())
 }
 
 /// After a failure the next header is written to the same place, so that the valid copy stays whole.
-fn replace(put: Put<'_>, header: &mut Header, next: Header) -> Result<(), String> {
-    let next = Header {
-        sequence: header.sequence.wrapping_add(1),
-        ..next
-    };
+fn change(
+    put: Put<'_>,
+    header: &mut Header,
+    change: impl FnOnce(&mut Header),
+) -> Result<(), String> {
+    let mut next = header.clone();
+    next.sequence = header.sequence.wrapping_add(1);
+    change(&mut next);
     put(&next)?;
     *header = next;
     Ok(())

@@ -14,7 +14,7 @@ use super::record::Record;
 use super::settling::{found_header, read_header, settle};
 use super::{DATA_FROM, Device, MIB, TAIL_BYTES, devices_of, uuid_start};
 use crate::lock::lock;
-use crate::wipe::{Identity, Wiper};
+use crate::wipe::Identity;
 use crate::{Facts, PoolConfig};
 
 /// Block sizes that NVMe clients and the samples of a wipe support.
@@ -61,7 +61,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
         device,
         file,
         control,
-        wiper: Wiper(config.supervisor.clone()),
+        supervisor: config.supervisor.clone(),
         identity,
         block_bytes,
         is_taken_over,

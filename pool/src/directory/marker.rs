@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base16ct::{lower::encode_string, mixed::decode_vec};
+use fabricbios_helper::Supervisor;
 use fabricbios_wire::NodeId;
 
 use super::volume::file_flaw;
 use crate::PoolConfig;
 use crate::lock::lock;
+use crate::wipe::{Verb, run};
 
 const NAME: &str = ".fabricbios-pool";
 const FIRST_LINE: &str = "fabricbios-pool 2";
@@ -23,7 +25,7 @@ const BYTES_MAX: u64 = 4096;
 pub(super) struct Marker {
     path: PathBuf,
     /// Whether the pool was taken over from another node.
-    is_taken_over: bool,
+    pub(super) is_taken_over: bool,
     text: Mutex<Text>,
     /// The open file, which holds the lock.
     _file: File,
@@ -59,15 +61,14 @@ impl Marker {
         if let Some(flaw) = file_flaw(&metadata) {
             return Err(format!("{shown}: {flaw}"));
         }
-        let found = read(&mut file).map_err(|error| format!("{shown}: {error}"))?;
-        if found.is_empty() && !may_begin {
+        let stored = read(&mut file).map_err(|error| format!("{shown}: {error}"))?;
+        if stored.is_empty() && !may_begin {
             return Err(format!("{shown}: empty; {}", nobody(has_volumes)));
         }
-        let text = Text::settle(&found, node, force).map_err(|why| format!("{shown}: {why}"))?;
-        let was_empty = found.is_empty();
-        let found = Text::parse(&found);
+        let text = Text::settle(&stored, node, force).map_err(|why| format!("{shown}: {why}"))?;
+        let found = Text::parse(&stored);
         let is_ours = found.as_ref().is_some_and(|found| found.node == text.node);
-        if !was_empty && !is_ours {
+        if !stored.is_empty() && !is_ours {
             let of = found.as_ref().map_or_else(
                 || "nobody knows whom".to_owned(),
                 |found| found.node.to_string(),
@@ -90,16 +91,12 @@ impl Marker {
         self.text().identity
     }
 
-    pub(super) fn is_taken_over(&self) -> bool {
-        self.is_taken_over
-    }
-
     pub(super) fn grants(&self) -> u64 {
         self.text().grants
     }
 
     /// Records grant `number`. Never counts backwards.
-    pub(super) fn count(&self, number: u64, put: Put<'_>) -> Result<(), String> {
+    pub(super) fn count(&self, number: u64, supervisor: &Supervisor) -> Result<(), String> {
         let mut text = self.text();
         if number <= text.grants {
             return Ok(());
@@ -108,7 +105,11 @@ impl Marker {
             grants: number,
             ..text.clone()
         };
-        put(&self.path, &next.to_text())?;
+        let verb = Verb::Mark {
+            file: (&self.path).into(),
+            text: next.to_text(),
+        };
+        run(supervisor, &verb, &|| ())?;
         *text = next;
         Ok(())
     }
@@ -117,9 +118,6 @@ impl Marker {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Writes a text to the marker; it is on disk when this returns.
-pub(super) type Put<'a> = &'a dyn Fn(&Path, &str) -> Result<(), String>;
 
 /// Writes the marker in a helper process. It replaces only an older marker of the same pool and node, since another directory
 /// may be at the path by now.
@@ -187,8 +185,7 @@ fn read(file: &mut File) -> io::Result<String> {
 impl Text {
     /// The new content, from the present one.
     fn settle(text: &str, node: &NodeId, force: bool) -> Result<Self, String> {
-        let found = Self::parse(text);
-        match found {
+        match Self::parse(text) {
             Some(found) if found.node == *node => Ok(found),
             // Each node counts its own grants.
             Some(found) if force => Ok(Self {
@@ -200,23 +197,22 @@ impl Text {
                 "the pool of node {}: let that one give it up and remove this file, or take it with --force",
                 found.node
             )),
-            None if text.is_empty() || force => Self::new(*node),
+            None if text.is_empty() || force => {
+                let mut identity = [0; 16];
+                getrandom::fill(&mut identity)
+                    .map_err(|error| format!("no random number: {error}"))?;
+                Ok(Self {
+                    identity,
+                    node: *node,
+                    grants: 0,
+                })
+            }
             None => Err(
                 "no marker of a pool that this version knows: remove it, or take the \
                  directory with --force"
                     .to_owned(),
             ),
         }
-    }
-
-    fn new(node: NodeId) -> Result<Self, String> {
-        let mut identity = [0; 16];
-        getrandom::fill(&mut identity).map_err(|error| format!("no random number: {error}"))?;
-        Ok(Self {
-            identity,
-            node,
-            grants: 0,
-        })
     }
 
     fn parse(text: &str) -> Option<Self> {

@@ -20,46 +20,57 @@ pub(super) type Say<'a> = &'a dyn Fn() -> Result<(), String>;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Verb {
+    /// Unlinks names in a directory, if they exist.
     Remove {
         directory: OsString,
         names: Vec<OsString>,
     },
-    Unmap {
-        uuid: String,
-    },
+    /// Removes a device-mapper device, if it exists.
+    Unmap { uuid: String },
+    /// Zeroes a part of a raw device, if it is still the device of the pool.
     Zero {
         device: OsString,
         identity: Identity,
         offset: u64,
         length: u64,
     },
-    Record {
-        device: OsString,
-        header: Header,
-    },
+    /// Writes the header of a pool to its place on the device.
+    Record { device: OsString, header: Header },
+    /// Makes a device-mapper device.
     Map(Slice),
+    /// Makes a volume in a directory, unless it exists.
     Make {
         directory: OsString,
         identity: Inode,
         lease: LeaseId,
         bytes: u64,
     },
-    Mark {
-        file: OsString,
-        text: String,
-    },
+    /// Overwrites the beginning of a file.
+    Mark { file: OsString, text: String },
 }
 
+/// Where, and what.
 impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Remove { .. } => f.write_str("removing files"),
-            Self::Unmap { .. } => f.write_str("removing the device"),
-            Self::Record { .. } => f.write_str("writing the header"),
-            Self::Map(_) => f.write_str("making the device"),
-            Self::Make { .. } => f.write_str("making a file"),
-            Self::Mark { .. } => f.write_str("writing the marker"),
-            Self::Zero { offset, length, .. } => write!(f, "zeroing {length} bytes at {offset}"),
+            Self::Remove { directory, .. } => write!(f, "{}: removing files", directory.display()),
+            Self::Unmap { uuid } => write!(f, "device-mapper device {uuid}: removing the device"),
+            Self::Record { device, .. } => write!(f, "{}: writing the header", device.display()),
+            Self::Map(Slice { uuid, .. }) => {
+                write!(f, "device-mapper device {uuid}: making the device")
+            }
+            Self::Make { directory, .. } => write!(f, "{}: making a file", directory.display()),
+            Self::Mark { file, .. } => write!(f, "{}: writing the marker", file.display()),
+            Self::Zero {
+                device,
+                offset,
+                length,
+                ..
+            } => write!(
+                f,
+                "{}: zeroing {length} bytes at {offset}",
+                device.display()
+            ),
         }
     }
 }

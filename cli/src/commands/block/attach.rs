@@ -32,9 +32,10 @@ struct Attached {
     log: PathBuf,
 }
 
-#[derive(Deserialize)]
-struct Ready {
-    device: String,
+/// The line that the daemon prints when the device is attached.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Ready {
+    pub(super) device: String,
 }
 
 pub(super) fn run(
@@ -150,8 +151,8 @@ fn start(
 
 /// The failure of the daemon, in its own words if it reported one.
 fn why(mut daemon: Child, line: &str, place: &AttachPlace, files: &Files) -> Failure {
-    let status = daemon.wait().ok().and_then(|status| status.code());
-    Failure::from_json(line, status).unwrap_or_else(|| {
+    daemon.wait().ok();
+    Failure::from_json(line).unwrap_or_else(|| {
         let (log, lease_id) = (files.log(), place.kept.id);
         let what = format!(
             "its process ended; see {}. `fabricctl block attach {lease_id}` tries again, `fabricctl block \

@@ -3,18 +3,15 @@
 
 use std::{
     io::{self, Write},
-    sync::mpsc,
-    thread,
     time::Duration,
 };
 
-use fabricbios_client::{Error, Node};
-use fabricbios_wire::{LeaseId, LeaseInfo};
+use fabricbios_client::Node;
+use fabricbios_wire::{LeaseId, Request};
 use nix::unistd::setsid;
-use serde::Serialize;
 
 use super::{
-    super::lease::query,
+    attach::Ready,
     attachment::{Attachment, now},
     control_socket::{ControlCommand, ControlRequest},
     events::Event,
@@ -22,17 +19,12 @@ use super::{
     log::{log, log_failure},
     record::{Files, Lock},
     watch::Next,
+    within,
 };
 use crate::{args::AttachPlace, failure::Failure, hint::Topic};
 
 /// Longest time for writing a file system back.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(30);
-
-/// The line that the parent process reads when the device is attached.
-#[derive(Serialize)]
-struct Ready<'a> {
-    device: &'a str,
-}
 
 struct BlockDaemon {
     lease_id: LeaseId,
@@ -54,7 +46,7 @@ pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
     };
     let device = daemon.attachment.path.display().to_string();
     log(&format!("{device} is attached"));
-    let ready = serde_json::to_string(&Ready { device: &device });
+    let ready = serde_json::to_string(&Ready { device });
     let told = ready.map_err(io::Error::other).and_then(|line| say(&line));
     if let Err(error) = told {
         log(&format!("nobody waits for the device any more: {error}"));
@@ -157,11 +149,10 @@ impl BlockDaemon {
     /// its end.
     fn goes_on(&mut self, node: &Node) -> bool {
         let started = now();
-        let answer = ask_within(
-            self.attachment.watch.answer_timeout(started),
-            node,
-            self.lease_id,
-        );
+        let answer_timeout = self.attachment.watch.answer_timeout(started);
+        let (node, query) = (node.clone(), Request::LeaseQuery(self.lease_id));
+        // A node that is stopped or cannot be reached may not answer for long.
+        let answer = within(answer_timeout, move || node.lease_blocking(query));
         let Some(answer) = answer else {
             log("the node does not answer");
             self.attachment.watch.no_answer(now());
@@ -211,19 +202,6 @@ impl BlockDaemon {
         self.lock.remove();
         Ok(())
     }
-}
-
-/// Queries the lease on another thread, since a node that is stopped or cannot be reached may not answer for long.
-fn ask_within(
-    answer_timeout: Duration,
-    node: &Node,
-    lease_id: LeaseId,
-) -> Option<Result<LeaseInfo, Error>> {
-    let (tell, told) = mpsc::channel();
-    let node = node.clone();
-    // A late answer is dropped.
-    thread::spawn(move || tell.send(query(&node, lease_id)).ok());
-    told.recv_timeout(answer_timeout).ok()
 }
 
 fn say(line: &str) -> io::Result<()> {

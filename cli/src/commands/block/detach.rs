@@ -43,7 +43,12 @@ fn detach(files: &Files) -> Result<String, Failure> {
     let path = files.socket();
     match control_socket::ask(&path, ControlCommand::Detach) {
         Ok(Some(Ok(device))) => Ok(device),
-        Ok(Some(Err(why))) => Err(failed("NotDetached", &why)),
+        Ok(Some(Err(why))) => Err(Failure::new(
+            Exit::Other,
+            RefusalClass::Transient,
+            "NotDetached",
+            why,
+        )),
         Ok(None) => without_daemon(files),
         Err(error) => Err(Failure::local(
             &format!(
@@ -94,8 +99,4 @@ fn not_attached(files: &Files) -> Failure {
     );
     let class = RefusalClass::Permanent;
     Failure::new(Exit::NotFound, class, "NotAttached", message)
-}
-
-fn failed(code: &str, why: &str) -> Failure {
-    Failure::new(Exit::Other, RefusalClass::Transient, code, why)
 }

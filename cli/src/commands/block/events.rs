@@ -56,7 +56,7 @@ impl EventSource {
 
     /// Waits for the next event; `None`: none came in time.
     pub(super) fn wait(&self, at_most: Duration) -> Option<Event> {
-        poll_for([self.socket.as_fd(), self.signals.as_fd()], at_most);
+        poll_for(&[self.socket.as_fd(), self.signals.as_fd()], at_most);
         match self.signal() {
             Some(signal) => Some(Event::Signal(signal)),
             None => self.socket.next().map(Event::Request),
@@ -69,9 +69,12 @@ impl EventSource {
     }
 }
 
-/// Waits until one of the descriptors is readable.
-fn poll_for<const N: usize>(sources: [BorrowedFd<'_>; N], at_most: Duration) {
-    let mut sources = sources.map(|source| PollFd::new(source, PollFlags::POLLIN));
+/// Waits until one of the descriptors is readable, or a signal came.
+pub(super) fn poll_for(sources: &[BorrowedFd<'_>], at_most: Duration) {
+    let mut sources: Vec<_> = sources
+        .iter()
+        .map(|source| PollFd::new(*source, PollFlags::POLLIN))
+        .collect();
     let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
     poll(&mut sources, timeout).ok();
 }

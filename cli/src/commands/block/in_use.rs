@@ -5,8 +5,6 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::mpsc,
-    thread,
     time::Duration,
 };
 
@@ -14,6 +12,7 @@ use fabricbios_kernfs::{Mount, mounts};
 use fabricbios_wire::RefusalClass;
 use nix::unistd::syncfs;
 
+use super::within;
 use crate::failure::{Exit, Failure};
 
 /// How long the kernel may take to say whether a device is in use.
@@ -54,10 +53,10 @@ impl User {
     }
 
     /// Writes the file system back, within this time.
-    pub(super) fn write_back(&self, within: Duration) -> io::Result<()> {
+    pub(super) fn write_back(&self, limit: Duration) -> io::Result<()> {
         match self {
-            Self::Mount(_) if within.is_zero() => Err(io::Error::other("it takes no more writes")),
-            Self::Mount(place) => write_back(place, within),
+            Self::Mount(_) if limit.is_zero() => Err(io::Error::other("it takes no more writes")),
+            Self::Mount(place) => write_back(place, limit),
             _ => Err(io::Error::other("only who uses it knows what that is")),
         }
     }
@@ -95,13 +94,12 @@ fn holder(device: &Path) -> Option<String> {
 /// reading the partitions of a device that does not answer.
 fn is_claimed(device: &Path) -> bool {
     let device = device.to_owned();
-    let (told, done) = mpsc::channel();
-    thread::spawn(move || {
+    let is_busy = move || {
         let mut options = fs::OpenOptions::new();
         let opened = options.read(true).custom_flags(libc::O_EXCL).open(device);
-        told.send(opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy))
-    });
-    done.recv_timeout(LOOK).unwrap_or(false)
+        opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+    };
+    within(LOOK, is_busy).unwrap_or(false)
 }
 
 /// The mount point of the device or of a partition.
@@ -118,13 +116,11 @@ fn mounted_at(mounts: Vec<Mount>, device: &Path) -> Option<PathBuf> {
 }
 
 /// On another thread, since syncfs(2) hangs while the node does not answer.
-fn write_back(place: &Path, within: Duration) -> io::Result<()> {
+fn write_back(place: &Path, limit: Duration) -> io::Result<()> {
     let place = fs::File::open(place)?;
-    let (told, done) = mpsc::channel();
-    thread::spawn(move || told.send(syncfs(&place)));
-    match done.recv_timeout(within) {
-        Ok(written) => written.map_err(io::Error::from),
-        Err(_late) => Err(ErrorKind::TimedOut.into()),
+    match within(limit, move || syncfs(&place)) {
+        Some(written) => written.map_err(io::Error::from),
+        None => Err(ErrorKind::TimedOut.into()),
     }
 }
 

@@ -24,7 +24,7 @@ mod transfer;
 mod uevents;
 mod watch;
 
-use std::path::Path;
+use std::{path::Path, sync::mpsc, thread, time::Duration};
 
 use fabricbios_client::Node;
 use fabricbios_wire::RefusalClass;
@@ -53,6 +53,16 @@ pub(super) fn run(
         Block::Keep(place) => daemon::run(node, &place),
         Block::Detach(place) => detach(&place, output),
     }
+}
+
+/// The result of `work` on another thread, which may hang; `None`: it is not there in time.
+fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(work()));
+    told.recv_timeout(limit).ok()
 }
 
 fn need_root() -> Result<(), Failure> {

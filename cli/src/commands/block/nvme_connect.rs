@@ -2,12 +2,13 @@
 //! comma-separated options, one answer. No command line ever carries the secret.
 
 use std::{
+    borrow::Cow,
     fs::OpenOptions,
     io::{self, Read, Write},
-    net::SocketAddr,
     path::Path,
 };
 
+use fabricbios_client::connect_options;
 use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use nix::libc;
 use zeroize::Zeroizing;
@@ -16,11 +17,6 @@ use super::{
     modules::{load_module, no_driver},
     nvme_host::NvmeHost,
 };
-
-/// Seconds between two attempts to connect again, and of silence before a keep-alive; the same as in the connect line of a
-/// lease.
-const RECONNECT_DELAY_SECS: u32 = 2;
-const KEEP_ALIVE_SECS: u32 = 5;
 
 /// Why connecting failed.
 #[derive(Debug)]
@@ -92,40 +88,22 @@ fn submit(path: &Path, options: &str) -> io::Result<()> {
     }
 }
 
+/// The line for the driver; with `duplicate_connect` it connects a second time.
 fn options(
     binding: &NvmeofBinding,
     address: &NvmeofAddress,
     others: OtherConnections,
 ) -> Zeroizing<String> {
-    let at = SocketAddr::from(address.endpoint);
-    let loss = binding.ctrl_loss_secs;
-    let delay = loss.saturating_sub(1).clamp(1, RECONNECT_DELAY_SECS);
-    let public = format!(
-        "nqn={},transport={},traddr={},trsvcid={},hostnqn={},hostid={},ctrl_loss_tmo={loss},\
-         reconnect_delay={delay},keep_alive_tmo={KEEP_ALIVE_SECS}{}",
-        binding.subsystem,
-        address.transport,
-        at.ip(),
-        at.port(),
-        binding.host_nqn,
-        binding.host_id,
-        match others {
-            OtherConnections::Refused => "",
-            OtherConnections::Allowed => ",duplicate_connect",
-        }
-    );
-    let mut secrets = vec![("dhchap_secret", &binding.dhchap_secret)];
-    let ctrl = binding.dhchap_ctrl_secret.as_ref();
-    secrets.extend(ctrl.map(|secret| ("dhchap_ctrl_secret", secret)));
-    // Enough capacity from the start: a string that grows leaves copies of the secret behind.
-    let mut line = Zeroizing::new(String::with_capacity(public.len() + 512));
-    line.push_str(&public);
-    for (name, secret) in secrets {
-        for part in [",", name, "=", secret.reveal()] {
-            line.push_str(part);
-        }
+    let mut parts: Vec<Cow<'_, str>> = match others {
+        OtherConnections::Refused => Vec::new(),
+        OtherConnections::Allowed => vec!["duplicate_connect".into()],
+    };
+    for (name, value) in connect_options(binding, address) {
+        let separator = if parts.is_empty() { "" } else { "," };
+        parts.extend([separator.into(), name.into(), "=".into(), value]);
     }
-    line
+    // In one allocation, so that no shorter copy with a secret in it is left behind.
+    Zeroizing::new(parts.concat())
 }
 
 /// A hint about an error of the kernel.
@@ -150,6 +128,8 @@ fn hint(error: &io::Error) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use fabricbios_wire::{DhchapSecret, HostId, NvmeofTransport};
 
     use super::*;
@@ -176,13 +156,13 @@ mod tests {
     fn the_kernel_is_told_all_of_it_in_its_own_words() {
         let binding = binding(Some("DHHC-1:01:BBEC:"));
         let line = options(&binding, &binding.addresses[0], OtherConnections::Refused);
-        let expected = "nqn=nqn.2025-01.io.example:lease,transport=tcp,traddr=2001:db8::7,trsvcid=4420,\
+        let expected = "transport=tcp,traddr=2001:db8::7,trsvcid=4420,nqn=nqn.2025-01.io.example:lease,\
             hostnqn=nqn.2025-01.io.example:host,hostid=07070707-0707-0707-0707-070707070707,\
-            ctrl_loss_tmo=5,reconnect_delay=2,keep_alive_tmo=5,dhchap_secret=DHHC-1:00:AAEC=:,\
-            dhchap_ctrl_secret=DHHC-1:01:BBEC:";
+            dhchap_secret=DHHC-1:00:AAEC=:,dhchap_ctrl_secret=DHHC-1:01:BBEC:,ctrl_loss_tmo=5,\
+            reconnect_delay=2,keep_alive_tmo=5";
         assert_eq!(*line, expected);
         let line = options(&binding, &binding.addresses[0], OtherConnections::Allowed);
-        assert!(line.contains("tmo=5,duplicate_connect,dhchap"), "{}", *line);
+        assert_eq!(*line, format!("duplicate_connect,{expected}"));
     }
 
     #[test]

@@ -40,7 +40,12 @@ pub(super) fn attach(
         Ok(Some(path)) => Ok(path),
         outcome => {
             let undone = disconnect(host, &target);
-            let failure = outcome.err().unwrap_or_else(no_device);
+            let failure = outcome.err().unwrap_or_else(|| {
+                local(format!(
+                    "connected, but no block device came in {} s; see the kernel's log",
+                    APPEARS_WITHIN.as_secs()
+                ))
+            });
             Err(NotAttached::Failed(match undone {
                 Ok(()) => failure,
                 Err(why) => failure.loudly(&format!("still connected: {}", why.message())),
@@ -100,11 +105,4 @@ pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure
 /// The answer of `nvme_sysfs_delete` (drivers/nvme/host/sysfs.c) until the controller was live once.
 fn is_busy(error: &Error) -> bool {
     error.errno() == Some(nix::libc::EBUSY)
-}
-
-fn no_device() -> Failure {
-    local(format!(
-        "connected, but no block device came in {} s; see the kernel's log",
-        APPEARS_WITHIN.as_secs()
-    ))
 }

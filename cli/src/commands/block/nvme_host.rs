@@ -76,7 +76,7 @@ impl NvmeHost {
                 .map(|name| format!("{CONTROLLERS}/{name}")),
         );
         for place in places {
-            if let Some(name) = self.namespace(&place, target.nsid)? {
+            if let Some(name) = self.namespace(&place, target.nsid, is_disk)? {
                 let path = self.dev.join(name);
                 return Ok(path.exists().then_some(path));
             }
@@ -86,7 +86,7 @@ impl NvmeHost {
 
     /// Whether a connection has a namespace as a disk of its own: without multipath.
     pub(super) fn has_own_disk(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
-        let own = self.namespace(&format!("{CONTROLLERS}/{controller}"), nsid)?;
+        let own = self.namespace(&format!("{CONTROLLERS}/{controller}"), nsid, is_disk)?;
         Ok(own.is_some())
     }
 
@@ -97,13 +97,8 @@ impl NvmeHost {
 
     /// Whether a connection is a path to a namespace, with multipath.
     pub(super) fn has_path(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
-        let place = format!("{CONTROLLERS}/{controller}");
-        for name in self.list(&place)?.into_iter().filter(|name| is_path(name)) {
-            if self.is(&format!("{place}/{name}/nsid"), &nsid.to_string())? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let path = self.namespace(&format!("{CONTROLLERS}/{controller}"), nsid, is_path)?;
+        Ok(path.is_some())
     }
 
     /// The transport of the connection to a target; `None`: there is no connection.
@@ -120,8 +115,14 @@ impl NvmeHost {
         Ok(None)
     }
 
-    fn namespace(&self, place: &str, nsid: u32) -> Result<Option<String>, Error> {
-        for name in self.list(place)?.into_iter().filter(|name| is_disk(name)) {
+    /// The namespace in a directory, in the form that `has_form` accepts.
+    fn namespace(
+        &self,
+        place: &str,
+        nsid: u32,
+        has_form: fn(&str) -> bool,
+    ) -> Result<Option<String>, Error> {
+        for name in self.list(place)?.into_iter().filter(|name| has_form(name)) {
             if self.is(&format!("{place}/{name}/nsid"), &nsid.to_string())? {
                 return Ok(Some(name));
             }

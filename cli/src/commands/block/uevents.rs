@@ -5,12 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{
-        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
-    },
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
+
+use super::events::poll_for;
 
 /// The messages of the kernel itself, not those that udev sends on (linux/netlink.h, `lib/kobject_uevent.c`).
 const KERNEL_GROUP: u32 = 1;
@@ -51,13 +50,8 @@ fn listen() -> nix::Result<OwnedFd> {
 
 /// Waits for any message; the caller then looks itself.
 fn wait(messages: Option<&OwnedFd>, at_most: Duration) {
-    let mut sources: Vec<PollFd<'_>> = messages
-        .iter()
-        .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
-        .collect();
-    let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
-    // After a signal the caller looks, too.
-    poll(&mut sources, timeout).ok();
+    let sources: Vec<_> = messages.iter().map(|fd| fd.as_fd()).collect();
+    poll_for(&sources, at_most);
     let mut message = [0; 8_192];
     while let Some(fd) = messages {
         if recv(fd.as_raw_fd(), &mut message, MsgFlags::empty()).is_err() {

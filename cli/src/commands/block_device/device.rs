@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "ioctls have no safe form")]
 
 use std::{
+    fmt,
     fs::{self, File, OpenOptions},
     io,
     os::{
@@ -12,6 +13,8 @@ use std::{
 };
 
 use fabricbios_client::Geometry;
+
+use crate::failure::Failure;
 
 /// `_IO(0xab, n)`
 const fn call(number: u8) -> libc::c_ulong {
@@ -34,30 +37,22 @@ const SEND_FLUSH: u64 = 1 << 2;
 #[derive(Debug)]
 pub(super) struct Device {
     file: File,
-    path: PathBuf,
-}
-
-/// No device could be had.
-#[derive(Debug)]
-pub(super) enum NoDevice {
-    /// The driver is not there.
-    NoDriver,
-    /// All are in use: so many.
-    AllInUse(usize),
-    /// The kernel refused.
-    Failed(PathBuf, io::Error),
+    pub(super) path: PathBuf,
 }
 
 impl Device {
     /// A free one, that speaks through `socket` and is not running yet.
-    pub(super) fn open(socket: &UnixStream, geometry: Geometry) -> Result<Self, NoDevice> {
-        let names = names().map_err(|_no_directory| NoDevice::NoDriver)?;
+    pub(super) fn open(socket: &UnixStream, geometry: Geometry) -> Result<Self, Failure> {
+        let none = |why: &dyn fmt::Display| Err(Failure::local("make a device", why));
+        // Without the directory there is no driver.
+        let names = names().unwrap_or_default();
         if names.is_empty() {
-            return Err(NoDevice::NoDriver);
+            return none(&"the kernel's nbd driver is not there; run modprobe nbd");
         }
         for name in &names {
             let path = Path::new("/dev").join(name);
-            let failed = |error| NoDevice::Failed(path.clone(), error);
+            let failed =
+                |error: io::Error| Failure::local(&format!("set {} up", path.display()), &error);
             if Path::new("/sys/block").join(name).join("pid").exists() {
                 continue;
             }
@@ -76,11 +71,10 @@ impl Device {
                 Ok(()) => return Ok(device),
             }
         }
-        Err(NoDevice::AllInUse(names.len()))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+        let count = names.len();
+        none(&format!(
+            "all {count} devices /dev/nbd* are in use; load nbd with a larger nbds_max"
+        ))
     }
 
     /// The same, for the thread that runs it.

@@ -11,7 +11,7 @@ mod server;
 mod tests;
 
 use std::{
-    fmt, io,
+    io,
     os::{fd::AsFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     sync::mpsc,
@@ -20,14 +20,13 @@ use std::{
 };
 
 use fabricbios_client::{BlockClient, BlockLease};
-use fabricbios_wire::RefusalClass;
 
 use self::{
-    device::{Device, NoDevice},
+    device::Device,
     server::{End, Server},
 };
 use super::block::wait_for;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 
 /// The kernel sets a device up at once.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
@@ -57,7 +56,9 @@ impl NbdDevice {
         match ready.recv() {
             Ok(path) => Ok(Self { path, stop, thread }),
             // It ended without having had a device.
-            Err(_gone) => Err(joined(thread).err().unwrap_or_else(no_size)),
+            Err(_gone) => Err(joined(thread)
+                .err()
+                .unwrap_or_else(|| Failure::local("make a device", &"it was gone at once"))),
         }
     }
 
@@ -83,7 +84,7 @@ impl NbdDevice {
         match joined(self.thread)? {
             End::Stopped(Ok(())) | End::Disconnected => Ok(()),
             End::Stopped(Err(error)) | End::Lost(error) => {
-                Err(local("make durable what was written", &error))
+                Err(Failure::local("make durable what was written", &error))
             }
         }
     }
@@ -98,10 +99,10 @@ fn serve(
     stop: impl AsFd,
 ) -> Result<End, Failure> {
     let (ours, kernels) = pair()?;
-    let device = Device::open(&kernels, client.geometry()).map_err(no_device)?;
+    let device = Device::open(&kernels, client.geometry())?;
     drop(kernels);
     let served = run(&device, client, ours, on_ready, stop);
-    served.map_err(|error| local(&format!("serve {}", device.path().display()), &error))
+    served.map_err(|error| Failure::local(&format!("serve {}", device.path.display()), &error))
 }
 
 fn run(
@@ -116,7 +117,7 @@ fn run(
     let look = || Ok::<_, io::Error>((device.is_ready() || driver.is_finished()).then_some(()));
     wait_for(APPEARS_WITHIN, look)?;
     let end = if device.is_ready() {
-        on_ready(device.path());
+        on_ready(&device.path);
         Server::new(client, ours).and_then(|server| server.run(stop))
     } else {
         drop(ours);
@@ -133,33 +134,10 @@ fn run(
 }
 
 fn pair() -> Result<(UnixStream, UnixStream), Failure> {
-    UnixStream::pair().map_err(|error| local("make a socket", &error))
+    UnixStream::pair().map_err(|error| Failure::local("make a socket", &error))
 }
 
 fn joined(thread: JoinHandle<Result<End, Failure>>) -> Result<End, Failure> {
-    let panicked = |_| Err(local("serve a device", &"its thread panicked"));
+    let panicked = |_| Err(Failure::local("serve a device", &"its thread panicked"));
     thread.join().unwrap_or_else(panicked)
-}
-
-fn no_device(why: NoDevice) -> Failure {
-    match why {
-        NoDevice::NoDriver => local(
-            "make a device",
-            &"the kernel's nbd driver is not there; run modprobe nbd",
-        ),
-        NoDevice::AllInUse(count) => local(
-            "make a device",
-            &format!("all {count} devices /dev/nbd* are in use; load nbd with a larger nbds_max"),
-        ),
-        NoDevice::Failed(path, error) => local(&format!("set {} up", path.display()), &error),
-    }
-}
-
-fn no_size() -> Failure {
-    local("make a device", &"it was gone at once")
-}
-
-fn local(what: &str, why: &dyn fmt::Display) -> Failure {
-    let message = format!("cannot {what}: {why}");
-    Failure::new(Exit::Other, RefusalClass::Permanent, "Local", message)
 }

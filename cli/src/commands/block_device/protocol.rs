@@ -42,13 +42,6 @@ pub(super) struct Decoder {
     taken: usize,
 }
 
-struct Header {
-    kind: u16,
-    cookie: u64,
-    offset: u64,
-    length: u32,
-}
-
 impl Decoder {
     /// What came.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
@@ -63,46 +56,31 @@ impl Decoder {
         let Some((header, payload)) = rest.split_first_chunk() else {
             return Ok(None);
         };
-        let header = Header::read(header)?;
-        let length = match header.kind {
-            1 => header.length as usize,
-            _ => 0,
-        };
-        let Some(payload) = payload.get(..length) else {
-            return Ok(None);
-        };
-        let request = header.with(payload);
-        self.taken += HEADER_BYTES + length;
-        Ok(Some(request))
-    }
-}
-
-impl Header {
-    fn read(bytes: &[u8; HEADER_BYTES]) -> Result<Self, NotNbd> {
-        let word = |at: usize| u32::from_be_bytes(part(bytes, at));
-        let header = Self {
-            kind: u16::from_be_bytes(part(bytes, 6)),
-            cookie: u64::from_be_bytes(part(bytes, 8)),
-            offset: u64::from_be_bytes(part(bytes, 16)),
-            length: word(24),
-        };
-        let fits = word(0) == REQUEST_MAGIC && header.length <= LENGTH_MAX;
-        fits.then_some(header).ok_or(NotNbd)
-    }
-
-    fn with(&self, payload: &[u8]) -> Request {
-        let what = match self.kind {
-            0 => What::Read(self.length),
-            1 => What::Write(payload.to_vec()),
+        let length = u32::from_be_bytes(part(header, 24));
+        if u32::from_be_bytes(part(header, 0)) != REQUEST_MAGIC || length > LENGTH_MAX {
+            return Err(NotNbd);
+        }
+        let mut taken = HEADER_BYTES;
+        let what = match u16::from_be_bytes(part(header, 6)) {
+            0 => What::Read(length),
+            1 => {
+                let Some(payload) = payload.get(..length as usize) else {
+                    return Ok(None);
+                };
+                taken += payload.len();
+                What::Write(payload.to_vec())
+            }
             2 => What::Disconnect,
             3 => What::Flush,
             _ => What::Other,
         };
-        Request {
-            cookie: self.cookie,
-            offset: self.offset,
+        let request = Request {
+            cookie: u64::from_be_bytes(part(header, 8)),
+            offset: u64::from_be_bytes(part(header, 16)),
             what,
-        }
+        };
+        self.taken += taken;
+        Ok(Some(request))
     }
 }
 

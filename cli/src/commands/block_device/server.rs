@@ -39,12 +39,6 @@ pub(super) struct Server {
     end: Option<End>,
 }
 
-/// What there is to be done.
-struct Ready {
-    stop: bool,
-    socket: bool,
-}
-
 impl Server {
     pub(super) fn new(client: BlockClient, socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
@@ -63,11 +57,11 @@ impl Server {
     /// was answered.
     pub(super) fn run(mut self, stop: impl AsFd) -> io::Result<End> {
         loop {
-            let ready = self.wait(&stop)?;
-            if ready.stop {
+            let (stops, has_requests) = self.wait(&stop)?;
+            if stops {
                 return self.stop();
             }
-            if ready.socket && self.has_room() {
+            if has_requests && self.has_room() {
                 self.take()?;
             }
             self.exchange()?;
@@ -82,7 +76,8 @@ impl Server {
         self.waiting.len() < OUTSTANDING_MAX && self.replies.is_empty()
     }
 
-    fn wait(&self, stop: &impl AsFd) -> io::Result<Ready> {
+    /// Waits for something to do; returns whether `stop` and the socket are ready.
+    fn wait(&self, stop: &impl AsFd) -> io::Result<(bool, bool)> {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::POLLIN, self.has_room());
         wanted.set(PollFlags::POLLOUT, !self.replies.is_empty());
@@ -96,7 +91,7 @@ impl Server {
             Err(error) => return Err(error.into()),
         }
         let [stop, socket, _] = sources.map(|source| source.any().unwrap_or(false));
-        Ok(Ready { stop, socket })
+        Ok((stop, socket))
     }
 
     /// What the kernel asks.
