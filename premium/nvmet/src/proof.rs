@@ -28,7 +28,7 @@ const CASES_MAX: usize = 2;
 /// What all cuts of a target share.
 #[derive(Debug)]
 pub(super) struct Proofs {
-    tree: Tree,
+    pub(super) tree: Tree,
     anchor: String,
     asker: Asker,
     pub(super) turns: Turns,

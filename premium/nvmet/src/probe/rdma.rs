@@ -109,7 +109,7 @@ impl Asker {
 
     /// A port that is silent about one is not asked on.
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
-        let mut session = self.0.take_ready();
+        let mut session = self.0.ready().take();
         let mut answers: Vec<Answer> = Vec::with_capacity(questions.len());
         for question in questions {
             answers.push(match answers.last() {
@@ -173,10 +173,6 @@ impl Inner {
 
     fn ready(&self) -> MutexGuard<'_, Option<Session>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take_ready(&self) -> Option<Session> {
-        self.ready().take()
     }
 
     /// One is enough: another ends.
