@@ -13,6 +13,8 @@ mod store;
 
 use std::{fs::File, io};
 
+use fabricbios_lease::{Extent, StepError};
+
 pub use map::Mapping;
 pub use mark::Mark;
 pub use source::{Backing, Source};
@@ -27,7 +29,8 @@ const SCRUB_CHUNK_BYTES: u64 = 1 << 20;
 /// The mapped bytes.
 #[derive(Debug)]
 pub struct Arena {
-    file: File,
+    /// Keeps the lock.
+    _file: File,
     mapping: Mapping,
     backing: Backing,
     /// The first page of a file.
@@ -105,11 +108,6 @@ impl Arena {
         &self.mapping
     }
 
-    /// The file, for another process.
-    pub fn file(&self) -> io::Result<File> {
-        self.file.try_clone()
-    }
-
     /// Copies bytes out.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfRange> {
         let at = self.check(offset, into.len() as u64)?;
@@ -138,6 +136,23 @@ impl Arena {
             progress();
         }
         Ok(())
+    }
+
+    /// Checks that an extent of a lease is whole pages of the arena.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_extent(&self, extent: Extent) -> Result<(), StepError> {
+        let Extent { offset, length } = extent;
+        let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
+        if length > 0 && whole && self.check(offset, length).is_ok() {
+            return Ok(());
+        }
+        let arena = self.bytes();
+        let detail = format!(
+            "{length} bytes at {offset} must be a positive multiple of {ALIGN} within the arena of {arena} bytes"
+        );
+        Err(StepError::new("check extent", detail))
     }
 
     /// The start as an index of the mapping, if the whole range is inside.

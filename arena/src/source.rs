@@ -76,7 +76,7 @@ impl Source {
             allocate(&file, page_bytes + bytes).map_err(about)?;
         }
         Ok(Arena {
-            file,
+            _file: file,
             mapping,
             backing,
             header: Some(header),
@@ -90,7 +90,7 @@ impl Source {
             allocate(&file, bytes)?;
         }
         Ok(Arena {
-            file,
+            _file: file,
             mapping,
             backing,
             header: None,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    AllocationMode, BindError, BindOrder, BindingId, Custody, Durability, Extent, FenceScope,
-    Lookup, NotFree, Offer, Placement, StepError,
+    AllocationMode, BindError, BindOrder, BindingId, Custody, Durability, FenceScope, Lookup,
+    NotFree, Offer, Placement, StepError,
 };
 use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
@@ -46,20 +46,6 @@ impl ArenaStore {
     fn custody(&self) -> MutexGuard<'_, Custody<()>> {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn check(&self, extent: Extent) -> Result<(), StepError> {
-        let Extent { offset, length } = extent;
-        let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
-        let end = offset.checked_add(length);
-        if length > 0 && whole && end.is_some_and(|end| end <= self.arena.bytes()) {
-            return Ok(());
-        }
-        let arena = self.arena.bytes();
-        let detail = format!(
-            "{length} bytes at {offset} must be a positive multiple of {ALIGN} within the arena of {arena} bytes"
-        );
-        Err(StepError::new("check extent", detail))
-    }
 }
 
 impl Store for ArenaStore {
@@ -70,7 +56,9 @@ impl Store for ArenaStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let extent = order.extent();
-        self.check(extent).map_err(BindError::Refused)?;
+        self.arena
+            .check_extent(extent)
+            .map_err(BindError::Refused)?;
         let claimed = self.custody().claim(order.binding_id.lease_id, extent);
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
@@ -107,7 +95,7 @@ impl Store for ArenaStore {
         let Some(extent) = placement.map(Placement::extent) else {
             return Ok(());
         };
-        self.check(extent)?;
+        self.arena.check_extent(extent)?;
         if self.custody().find(binding_id.lease_id) == Lookup::Released {
             return Ok(());
         }
@@ -138,6 +126,7 @@ impl Store for ArenaStore {
 
 #[cfg(test)]
 mod tests {
+    use fabricbios_lease::Extent;
     use fabricbios_wire::{Generation, Transport};
 
     use super::*;

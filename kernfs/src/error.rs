@@ -1,11 +1,11 @@
 //! The error of a call: operation, path, value, and the cause.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{fmt, io};
 
 /// The cause of an error.
 #[derive(Debug)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// The system refused.
     Os(io::Error),
     /// The path is absolute or has a `..`: a mistake of the caller.
@@ -21,8 +21,6 @@ pub enum Cause {
         /// The start of the text.
         got: String,
     },
-    /// The write worked, but this value was read back.
-    ReadBack(String),
 }
 
 impl From<io::Error> for Cause {
@@ -55,18 +53,6 @@ impl Error {
             value: Some(shown),
             ..self
         }
-    }
-
-    /// The path, with the root.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The cause.
-    #[must_use]
-    pub fn cause(&self) -> &Cause {
-        &self.cause
     }
 
     /// The errno, if the system refused.
@@ -104,7 +90,6 @@ impl fmt::Display for Cause {
             Self::TooLong(limit) => write!(f, "longer than {limit} bytes"),
             Self::NotText => write!(f, "not UTF-8 text"),
             Self::Malformed { wanted, got } => write!(f, "expected {wanted}, got `{got}`"),
-            Self::ReadBack(got) => write!(f, "accepted, but reads back `{got}`"),
         }
     }
 }

@@ -18,7 +18,8 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 pub use death::step_passed;
-pub use error::{Cause, Error};
+use error::Cause;
+pub use error::Error;
 pub use list::parse_list;
 pub use mounts::{Mount, mounts, parse_mounts};
 use zeroize::Zeroizing;
@@ -174,20 +175,6 @@ impl Tree {
             }
         })?;
         Ok(held[..length].trim_ascii() == value.as_bytes().trim_ascii())
-    }
-
-    /// Writes a value and reads it back, since some attributes accept a value and ignore it.
-    ///
-    /// # Errors
-    /// The system refuses, or another value is read back.
-    pub fn write_verified(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
-        self.write(path.as_ref(), value)?;
-        let got = self.read(path.as_ref())?;
-        if got == value.trim() {
-            return Ok(());
-        }
-        let at = self.root.join(path.as_ref());
-        Err(Error::new("write", at, Cause::ReadBack(got)).with_value(format!("`{value}`")))
     }
 
     /// Sets the mode, as chmod(2).

@@ -69,19 +69,6 @@ fn a_secret_is_compared_and_not_shown() {
 }
 
 #[test]
-fn a_write_is_read_back_where_asked() {
-    let (_dir, tree) = tree();
-    tree.write_verified("d/mtu", "9").unwrap();
-    assert_eq!(tree.read("d/mtu").unwrap(), "9");
-    // The null device takes everything and keeps nothing, like an attribute that ignores a write.
-    let failed = said(Tree::new("/dev").write_verified("null", "1"));
-    assert_eq!(
-        failed,
-        "write `1` to /dev/null: accepted, but reads back ``"
-    );
-}
-
-#[test]
 fn objects_and_links_are_made_and_removed() {
     let (dir, tree) = tree();
     tree.mkdir("o").unwrap();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     faults,
-    names::{allowed_at, subsystem_at},
+    names::{Names, allowed_at, subsystem_at},
     objects::failed,
     plan, ports,
     proof::{Case, Proofs},
@@ -20,10 +20,10 @@ use super::{
 /// One cut.
 #[derive(Debug)]
 pub(super) struct Cut<'a> {
-    pub(super) tree: &'a Tree,
-    pub(super) proofs: &'a Proofs,
-    pub(super) lease: LeaseId,
-    pub(super) subsystem: String,
+    tree: &'a Tree,
+    proofs: &'a Proofs,
+    lease: LeaseId,
+    subsystem: String,
 }
 
 /// What was unlinked, for the proof.
@@ -35,7 +35,16 @@ pub(super) struct Unlinked {
     host: Option<String>,
 }
 
-impl Cut<'_> {
+impl<'a> Cut<'a> {
+    pub(super) fn of(lease: LeaseId, names: &Names, proofs: &'a Proofs) -> Self {
+        Self {
+            tree: &proofs.tree,
+            proofs,
+            lease,
+            subsystem: names.subsystem(lease),
+        }
+    }
+
     /// Ends access: new connections stop with the host, old ones with the link. Waits for nothing but other
     /// cuts that do the same, and looks at nothing that it need not know.
     pub(super) fn revoke(&self) -> Result<Revoked, StepError> {

@@ -30,9 +30,8 @@ pub trait HostRecords: fmt::Debug + Send + Sync {
 pub(super) fn key_of(name: &Nqn) -> u128 {
     let digest: [u8; 32] = Sha256::digest(name.as_str().as_bytes()).into();
     digest
-        .iter()
-        .take(16)
-        .fold(0, |key, byte| key << 8 | u128::from(*byte))
+        .first_chunk()
+        .map_or(0, |key| u128::from_be_bytes(*key))
 }
 
 /// Grows like a vector, and leaves no copy behind when it does.

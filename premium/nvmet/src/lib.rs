@@ -172,18 +172,13 @@ impl Target {
     /// Transports that its ports are, also of those whose address does not exist yet.
     #[must_use]
     pub fn transports(&self) -> Vec<Transport> {
-        let has = |wanted| {
-            let mut ports = self.ports.list.iter();
-            ports.any(|port| port.setting.transport == wanted)
-        };
-        let transports = [
+        let mut transports = vec![
             (NvmeofTransport::Rdma, Transport::NvmeRdma),
             (NvmeofTransport::Tcp, Transport::NvmeTcp),
         ];
-        let transports = transports
-            .into_iter()
-            .filter(|(transport, _)| has(*transport));
-        transports.map(|(_, transport)| transport).collect()
+        let ports = &self.ports.list;
+        transports.retain(|(wanted, _)| ports.iter().any(|it| it.setting.transport == *wanted));
+        transports.into_iter().map(|(_, it)| it).collect()
     }
 
     /// Ends access, by unlinking from every port, and proves nothing yet. Idempotent; also for a lease of an earlier
@@ -234,12 +229,7 @@ impl Target {
     }
 
     fn cut_of(&self, binding_id: BindingId) -> Cut<'_> {
-        Cut {
-            tree: &self.tree,
-            proofs: &self.proofs,
-            lease: binding_id.lease_id,
-            subsystem: self.names.subsystem(binding_id.lease_id),
-        }
+        Cut::of(binding_id.lease_id, &self.names, &self.proofs)
     }
 
     /// Every lease of this node of which there is something, whole or half made.

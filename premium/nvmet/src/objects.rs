@@ -69,52 +69,13 @@ impl fmt::Display for Trouble {
 
 /// Objects, attributes and links by their path in configfs.
 pub(super) trait Objects {
-    fn exists(&self, path: &str) -> Result<bool, Trouble>;
-    fn read(&self, path: &str) -> Result<String, Trouble>;
-    fn write(&self, path: &str, value: &str) -> Result<(), Trouble>;
-    /// Nobody but root may open it from now on.
-    fn make_private(&self, path: &str) -> Result<(), Trouble>;
-    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble>;
-    /// The value appears in no error.
-    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble>;
-    fn mkdir(&self, path: &str) -> Result<(), Trouble>;
-    fn rmdir(&self, path: &str) -> Result<(), Trouble>;
-    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble>;
-    fn unlink(&self, path: &str) -> Result<(), Trouble>;
-    /// Removes a namespace, which waits for its device: gives up when that takes too long.
-    fn remove_namespace(&self, path: &str) -> Result<(), Trouble>;
-    /// Reads the beginning of a device or file, not from a cache; gives up when that takes too long.
-    fn read_once(&self, volume: &Path) -> Result<(), Trouble>;
-}
-
-/// Whoever has configfs.
-pub(super) trait Configfs {
     fn tree(&self) -> &Tree;
+
     /// Who makes calls there that may hang. Links need nobody.
-    fn supervisor(&self) -> Option<&Supervisor>;
-}
-
-impl Configfs for Tree {
-    fn tree(&self) -> &Tree {
-        self
-    }
-
     fn supervisor(&self) -> Option<&Supervisor> {
         None
     }
-}
 
-impl Configfs for Target {
-    fn tree(&self) -> &Tree {
-        &self.tree
-    }
-
-    fn supervisor(&self) -> Option<&Supervisor> {
-        Some(&self.supervisor)
-    }
-}
-
-impl<T: Configfs> Objects for T {
     fn exists(&self, path: &str) -> Result<bool, Trouble> {
         Ok(self.tree().exists(path)?)
     }
@@ -127,6 +88,7 @@ impl<T: Configfs> Objects for T {
         Ok(self.tree().write(path, value)?)
     }
 
+    /// Nobody but root may open it from now on.
     fn make_private(&self, path: &str) -> Result<(), Trouble> {
         Ok(self.tree().set_mode(path, 0o600)?)
     }
@@ -135,6 +97,7 @@ impl<T: Configfs> Objects for T {
         Ok(self.tree().holds_secret(path, value)?)
     }
 
+    /// The value appears in no error.
     fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
         Ok(self.tree().write_secret(path, value)?)
     }
@@ -155,15 +118,33 @@ impl<T: Configfs> Objects for T {
         Ok(self.tree().unlink(path)?)
     }
 
+    /// Removes a namespace, which waits for its device: gives up when that takes too long.
     fn remove_namespace(&self, path: &str) -> Result<(), Trouble> {
         let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
         namespace::remove(self.tree(), supervisor, path, None)
     }
 
+    /// Reads the beginning of a device or file, not from a cache; gives up when that takes too long.
     fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
         let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
         let read = supervisor.call(&ReadFirst::of(volume), SILENCE_MAX, &|_what| ());
         Ok(read?)
+    }
+}
+
+impl Objects for Tree {
+    fn tree(&self) -> &Tree {
+        self
+    }
+}
+
+impl Objects for Target {
+    fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn supervisor(&self) -> Option<&Supervisor> {
+        Some(&self.supervisor)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Proves that subsystems cannot be reached, many at once: the ports are looked at and asked in rounds that
 //! all cuts share.
 
-use std::{collections::BTreeSet, thread, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
@@ -28,9 +28,9 @@ const CASES_MAX: usize = 2;
 /// What all cuts of a target share.
 #[derive(Debug)]
 pub(super) struct Proofs {
-    tree: Tree,
+    pub(super) tree: Tree,
     anchor: String,
-    asker: Asker,
+    asker: Arc<Asker>,
     pub(super) turns: Turns,
     settling: Rounds<(), Result<BTreeSet<u16>, StepError>>,
     proving: Rounds<Case, Result<Proven, StepError>>,
@@ -58,7 +58,7 @@ pub(super) struct Proven {
 
 impl Proofs {
     /// `asker` is what asks ports for RDMA.
-    pub(super) fn new(tree: Tree, anchor: String, asker: Asker) -> Self {
+    pub(super) fn new(tree: Tree, anchor: String, asker: Arc<Asker>) -> Self {
         Self {
             tree,
             anchor,

@@ -11,7 +11,6 @@ use super::{cut::Cut, names::Names, probe::Asker, proof::Proofs};
 /// Knows nothing of leases but their names.
 #[derive(Debug)]
 pub struct Shutter {
-    tree: Tree,
     names: Names,
     proofs: Proofs,
 }
@@ -20,14 +19,9 @@ impl Shutter {
     /// For the leases of that node, in the target below `configfs`.
     #[must_use]
     pub fn new(configfs: &Path, node_id: NodeId) -> Self {
-        let tree = Tree::new(configfs);
         let names = Names::new(node_id);
-        let proofs = Proofs::new(tree.clone(), names.anchor(), Asker::new(None));
-        Self {
-            tree,
-            names,
-            proofs,
-        }
+        let proofs = Proofs::new(Tree::new(configfs), names.anchor(), Asker::new(None));
+        Self { names, proofs }
     }
 
     /// What [`super::Target::revoke`] does; the numbers of the ports from which it was unlinked.
@@ -48,11 +42,6 @@ impl Shutter {
     }
 
     fn cut(&self, lease: LeaseId) -> Cut<'_> {
-        Cut {
-            tree: &self.tree,
-            proofs: &self.proofs,
-            lease,
-            subsystem: self.names.subsystem(lease),
-        }
+        Cut::of(lease, &self.names, &self.proofs)
     }
 }

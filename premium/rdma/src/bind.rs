@@ -12,7 +12,6 @@ use super::{
     RdmaPath,
     binding_cell::BindingCell,
     binding_state::{BindStep, BindingState, Phase},
-    memory,
     parts::Parts,
 };
 
@@ -61,7 +60,7 @@ impl RdmaPath {
             .peers()
             .iter()
             .try_for_each(|peer| self.hardware.check_peer(peer))?;
-        memory::check(&self.hardware.arena, extent)
+        self.hardware.arena.check_extent(extent)
     }
 
     /// Gets queue pairs in INIT for this thread: those of the cell, whose phase is Connecting then, or new ones beside
@@ -84,8 +83,10 @@ impl RdmaPath {
                 }
                 BindStep::Cancelled => return Err(BindError::Cancelled),
                 BindStep::Stranded(error) => return Err(BindError::Stranded(error)),
-                BindStep::Refuse(why) => return Err(self.failed(binding_id, why)),
-                BindStep::Wait => {}
+                BindStep::Refuse(why) => {
+                    let error = self.hardware.error("bind", binding_id, why);
+                    return Err(BindError::Failed(error));
+                }
             }
         }
     }
@@ -285,10 +286,6 @@ impl RdmaPath {
             cell.wake();
             self.custody().forget(order.binding_id.lease_id);
         }
-    }
-
-    fn failed(&self, binding_id: BindingId, why: impl std::fmt::Display) -> BindError {
-        BindError::Failed(self.hardware.error("bind", binding_id, why))
     }
 }
 

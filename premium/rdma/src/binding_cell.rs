@@ -57,30 +57,20 @@ impl<P> BindingCell<P> {
     }
 
     pub(crate) fn begin_bind(&self, generation: Generation, has_peer: bool) -> BindStep<P> {
-        let step = self.repeat(
-            |state| state.begin_bind(generation, has_peer),
-            |step| matches!(step, BindStep::Wait),
-        );
+        let step = self.repeat(|state| state.begin_bind(generation, has_peer));
         step.unwrap_or_else(|| BindStep::Refuse("another order for the lease does not end".into()))
     }
 
     /// `Err`: the cut by another thread did not end in time.
     pub(crate) fn begin_cut(&self, generation: Generation) -> Result<CutStep<P>, StepError> {
-        self.repeat(
-            |state| state.begin_cut(generation),
-            |step| matches!(step, CutStep::Wait),
-        )
-        .ok_or_else(|| StepError::new("cut", "an earlier cut of the lease does not end"))
+        let step = self.repeat(|state| state.begin_cut(generation));
+        step.ok_or_else(|| StepError::new("cut", "an earlier cut of the lease does not end"))
     }
 
     pub(crate) fn begin_release(&self, generation: Generation) -> ReleaseStep<P> {
-        let step = self.repeat(
-            |state| state.begin_release(generation),
-            |step| matches!(step, ReleaseStep::Wait),
-        );
-        step.unwrap_or_else(|| {
-            ReleaseStep::Refuse("another order for the lease does not end".into())
-        })
+        let step = self.repeat(|state| state.begin_release(generation));
+        let stuck = || ReleaseStep::Refuse("another order for the lease does not end".into());
+        step.unwrap_or_else(stuck)
     }
 
     /// Begins a change that leaves the phase as it is, once no other such change is in progress. `check` decides whether
@@ -94,7 +84,7 @@ impl<P> BindingCell<P> {
             state.changing = checked.is_ok();
             Some(checked)
         };
-        let begun = self.repeat(attempt, Option::is_none).flatten();
+        let begun = self.repeat(attempt);
         begun.unwrap_or_else(|| Err(StepError::new("change", "an earlier one does not end")))
     }
 
@@ -166,16 +156,12 @@ impl<P> BindingCell<P> {
         state.is_ok_and(|state| state.gate.is_over(generation))
     }
 
-    fn repeat<S>(
-        &self,
-        mut attempt: impl FnMut(&mut BindingState<P>) -> S,
-        is_wait: impl Fn(&S) -> bool,
-    ) -> Option<S> {
+    /// Repeats `attempt` after each change until it returns a step; `None`: it returned none in time.
+    fn repeat<S>(&self, mut attempt: impl FnMut(&mut BindingState<P>) -> Option<S>) -> Option<S> {
         let until = Instant::now() + WAIT_LIMIT;
         let mut state = self.lock();
         loop {
-            let step = attempt(&mut state);
-            if !is_wait(&step) {
+            if let Some(step) = attempt(&mut state) {
                 self.changed.notify_all();
                 return Some(step);
             }
@@ -230,7 +216,7 @@ mod tests {
         assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);
         assert!(matches!(cell.lock().phase, Phase::Live("parts")));
         assert_eq!(cell.lock().gate.generation(), Some(G1));
-        assert_eq!(cell.lock().begin_bind(Generation(3), true), BindStep::Wait);
+        assert_eq!(cell.lock().begin_bind(Generation(3), true), None);
         cell.changed(Vec::new());
         assert_eq!(cell.begin_bind(Generation(3), true), BindStep::Beside);
     }
@@ -243,7 +229,7 @@ mod tests {
         assert_eq!(cell.begin_cut(G2), Ok(CutStep::Cut("parts")));
         cell.finish_cut(G2, Ok((Proof::default(), None))).unwrap();
         assert!(cell.is_revoked(G2), "it must not open any more");
-        assert_eq!(cell.lock().begin_release(G2), ReleaseStep::Wait);
+        assert_eq!(cell.lock().begin_release(G2), None);
         cell.changed(vec!["rest"]);
         assert_eq!(cell.begin_release(G2), ReleaseStep::Tidy(vec!["rest"]));
     }
@@ -325,7 +311,7 @@ mod tests {
     fn a_newer_bind_cancels_an_older_one_that_is_connecting() {
         let cell = TestCell::default();
         assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
-        assert_eq!(cell.lock().begin_bind(G2, true), BindStep::Wait);
+        assert_eq!(cell.lock().begin_bind(G2, true), None);
         assert!(cell.is_revoked(G1));
     }
 
@@ -333,7 +319,7 @@ mod tests {
     fn a_failed_cut_is_tried_again_by_the_next_and_blocks_release() {
         let cell = live();
         assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        assert_eq!(cell.lock().begin_cut(G1), CutStep::Wait);
+        assert_eq!(cell.lock().begin_cut(G1), None);
         assert!(cell.finish_cut(G1, Err(("parts", error()))).is_err());
         assert!(matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)));
         assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
@@ -361,8 +347,8 @@ mod tests {
         cell.begin_change(|_| Ok(())).unwrap();
         assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
         cell.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
-        assert_eq!(cell.lock().begin_release(G1), ReleaseStep::Wait);
-        assert_eq!(cell.lock().begin_bind(G2, true), BindStep::Wait);
+        assert_eq!(cell.lock().begin_release(G1), None);
+        assert_eq!(cell.lock().begin_bind(G2, true), None);
         cell.changed(Vec::new());
         assert_eq!(cell.begin_release(G1), ReleaseStep::Tidy(Vec::new()));
     }

@@ -73,8 +73,6 @@ pub(crate) enum BindStep<P> {
     Refuse(String),
     /// An older binding could not be cut.
     Stranded(StepError),
-    /// Wait for a change and ask again.
-    Wait,
 }
 
 /// The next step of a cut.
@@ -84,8 +82,6 @@ pub(crate) enum CutStep<P> {
     Cut(P),
     /// There is no access, for this reason.
     Unreachable(Proof),
-    /// Wait for a change and ask again.
-    Wait,
 }
 
 /// The next step of a release.
@@ -97,54 +93,60 @@ pub(crate) enum ReleaseStep<P> {
     Done,
     /// It is not cut.
     Refuse(String),
-    /// Wait for a change and ask again.
-    Wait,
 }
 
 /// The result of a cut: proof and leftover, or remaining objects and error.
 pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
 
+/// Each `begin_` returns `None` where the caller must wait for a change and ask again.
 impl<P> BindingState<P> {
-    pub(super) fn begin_bind(&mut self, generation: Generation, has_peer: bool) -> BindStep<P> {
+    pub(super) fn begin_bind(
+        &mut self,
+        generation: Generation,
+        has_peer: bool,
+    ) -> Option<BindStep<P>> {
         if !self.gate.admits(generation) {
-            return BindStep::Cancelled;
+            return Some(BindStep::Cancelled);
         }
         if self.changing {
-            return BindStep::Wait;
+            return None;
         }
         if !self.leftovers.is_empty() {
             self.changing = true;
-            return BindStep::Tidy(std::mem::take(&mut self.leftovers));
+            return Some(BindStep::Tidy(std::mem::take(&mut self.leftovers)));
         }
         match std::mem::replace(&mut self.phase, Phase::Cutting) {
             Phase::Empty | Phase::Cut(_) => {
                 self.start(generation);
-                BindStep::Fresh
+                Some(BindStep::Fresh)
             }
             Phase::Prepared(parts) if has_peer => {
                 self.start(generation);
-                BindStep::Connect(parts)
+                Some(BindStep::Connect(parts))
             }
             other => self.beside(other, generation),
         }
     }
 
     /// A bind in a phase that it does not change.
-    fn beside(&mut self, phase: Phase<P>, generation: Generation) -> BindStep<P> {
+    fn beside(&mut self, phase: Phase<P>, generation: Generation) -> Option<BindStep<P>> {
         let older = self.gate.generation().filter(|it| *it < generation);
         let step = match (&phase, older) {
             (Phase::Prepared(_) | Phase::Live(_), Some(_)) => {
                 self.changing = true;
-                BindStep::Beside
+                Some(BindStep::Beside)
             }
             (Phase::Connecting, Some(older)) => {
                 self.gate.revoke(older).ok();
-                BindStep::Wait
+                None
             }
-            (Phase::Cutting | Phase::Releasing, _) => BindStep::Wait,
-            (Phase::Failed { error, .. }, _) => BindStep::Stranded(error.clone()),
-            (Phase::Dirty(error), _) => BindStep::Refuse(format!("not clean: {error}")),
-            _ => BindStep::Refuse(format!("generation {} is bound already", generation.0)),
+            (Phase::Cutting | Phase::Releasing, _) => None,
+            (Phase::Failed { error, .. }, _) => Some(BindStep::Stranded(error.clone())),
+            (Phase::Dirty(error), _) => Some(BindStep::Refuse(format!("not clean: {error}"))),
+            _ => {
+                let why = format!("generation {} is bound already", generation.0);
+                Some(BindStep::Refuse(why))
+            }
         };
         self.phase = phase;
         step
@@ -155,19 +157,19 @@ impl<P> BindingState<P> {
         self.phase = Phase::Connecting;
     }
 
-    pub(super) fn begin_cut(&mut self, generation: Generation) -> CutStep<P> {
+    pub(super) fn begin_cut(&mut self, generation: Generation) -> Option<CutStep<P>> {
         if let Err(moved_on) = self.gate.revoke(generation) {
-            return CutStep::Unreachable(moved_on.into());
+            return Some(CutStep::Unreachable(moved_on.into()));
         }
         match std::mem::replace(&mut self.phase, Phase::Cutting) {
             Phase::Prepared(parts) | Phase::Live(parts) | Phase::Failed { remains: parts, .. } => {
-                CutStep::Cut(parts)
+                Some(CutStep::Cut(parts))
             }
-            Phase::Cutting => CutStep::Wait,
+            Phase::Cutting => None,
             other => {
                 let why = why_unreachable(&other);
                 self.phase = other;
-                CutStep::Unreachable(why)
+                Some(CutStep::Unreachable(why))
             }
         }
     }
@@ -187,30 +189,30 @@ impl<P> BindingState<P> {
         }
     }
 
-    pub(super) fn begin_release(&mut self, generation: Generation) -> ReleaseStep<P> {
+    pub(super) fn begin_release(&mut self, generation: Generation) -> Option<ReleaseStep<P>> {
+        let refuse = |why: String| Some(ReleaseStep::Refuse(why));
         if let Err(moved_on) = self.gate.check_current(generation) {
-            return ReleaseStep::Refuse(moved_on.to_string());
+            return refuse(moved_on.to_string());
         }
         if self.gate.is_removed() {
-            return ReleaseStep::Done;
+            return Some(ReleaseStep::Done);
         }
         if self.changing {
-            return ReleaseStep::Wait;
+            return None;
         }
-        let refuse = |why: &str| ReleaseStep::Refuse(why.into());
         let bound = self.gate.generation();
         match std::mem::replace(&mut self.phase, Phase::Releasing) {
             Phase::Cut(_) | Phase::Dirty(_) | Phase::Empty => {
-                ReleaseStep::Tidy(std::mem::take(&mut self.leftovers))
+                Some(ReleaseStep::Tidy(std::mem::take(&mut self.leftovers)))
             }
             other => {
                 let step = match &other {
                     Phase::Connecting if bound.is_some_and(|it| self.gate.admits(it)) => {
-                        refuse("it is being bound")
+                        refuse("it is being bound".into())
                     }
-                    Phase::Connecting | Phase::Cutting | Phase::Releasing => ReleaseStep::Wait,
-                    Phase::Failed { error, .. } => refuse(&format!("its cut failed: {error}")),
-                    _ => refuse("it is not cut"),
+                    Phase::Connecting | Phase::Cutting | Phase::Releasing => None,
+                    Phase::Failed { error, .. } => refuse(format!("its cut failed: {error}")),
+                    _ => refuse("it is not cut".into()),
                 };
                 self.phase = other;
                 step

@@ -7,19 +7,14 @@
 //! a region of exactly its own bytes to bind windows to.
 
 use fabricbios_arena::ALIGN;
-use fabricbios_lease::{BindError, BindingId, Extent, Linger, StepError};
+use fabricbios_lease::{BindError, BindingId, StepError};
 
 use super::{
+    connect::FIRST_PAGE,
     hardware::Hardware,
     parts::Parts,
     request::{RdmaRequester, RequestError},
     strategy::Shared,
-};
-
-/// The extent of the window in the test.
-const INSIDE: Extent = Extent {
-    offset: 0,
-    length: ALIGN,
 };
 
 /// Length of the reads in the test; any device can do this.
@@ -47,12 +42,8 @@ impl Hardware {
     /// end.
     fn try_read(&self, binding_id: BindingId) -> Result<bool, StepError> {
         let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
-        let mut parts = self
-            .prepare(binding_id, INSIDE, 1)
-            .map_err(|(_, error)| error)?;
-        let answer = self.ask(&mut parts, &mut client, binding_id);
-        self.dismantle(parts, binding_id, Linger::None)
-            .map_err(|(_, error)| error)?;
+        let answer =
+            self.test_pair(binding_id, |parts| self.ask(parts, &mut client, binding_id))?;
         client.close()?;
         Ok(answer.unwrap_or_else(|error| {
             tracing::warn!(device = self.device.name(), %error, "window bounds could not be tried");
@@ -83,7 +74,7 @@ impl Hardware {
         client
             .read(rkey, binding.remote_addr, &mut bytes)
             .map_err(|error| StepError::new("read in window", error))?;
-        let outside = client.read(rkey, binding.remote_addr + INSIDE.length, &mut bytes);
+        let outside = client.read(rkey, binding.remote_addr + FIRST_PAGE.length, &mut bytes);
         Ok(outside == Err(RequestError::RemoteAccess))
     }
 }

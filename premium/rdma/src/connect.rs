@@ -5,7 +5,8 @@
 
 use std::{net::Ipv6Addr, sync::Arc};
 
-use fabricbios_lease::{BindError, BindingId, Extent, StepError};
+use fabricbios_arena::ALIGN;
+use fabricbios_lease::{BindError, BindingId, Extent, Linger, StepError};
 use fabricbios_verbs::{
     Access, CompletionQueue, Connection, Local, ProtectionDomain, QueuePair, QueueSizes, Remote,
     Rights,
@@ -14,7 +15,6 @@ use fabricbios_wire::RdmaPeer;
 use nix::errno::Errno;
 
 use super::{
-    device::gid_text,
     hardware::Hardware,
     keys::random_psn,
     memory,
@@ -30,6 +30,12 @@ const SIZES: QueueSizes = QueueSizes {
 /// For all queue pairs of a lease; only one of them has work outstanding.
 const COMPLETIONS: u8 = 32;
 
+/// The extent of a test at the start.
+pub(super) const FIRST_PAGE: Extent = Extent {
+    offset: 0,
+    length: ALIGN,
+};
+
 impl Hardware {
     /// Makes queue pairs in INIT. After a failure the objects made so far come back with the error.
     pub(super) fn prepare(
@@ -44,6 +50,20 @@ impl Hardware {
             Ok(()) => Ok(parts),
             Err(error) => Err((parts, error)),
         }
+    }
+
+    /// Makes a queue pair for the first page, runs a test of the device on it, and destroys it.
+    pub(super) fn test_pair<T>(
+        &self,
+        binding_id: BindingId,
+        test: impl FnOnce(&mut Parts) -> T,
+    ) -> Result<T, StepError> {
+        let prepared = self.prepare(binding_id, FIRST_PAGE, 1);
+        let mut parts = prepared.map_err(|(_, error)| error)?;
+        let result = test(&mut parts);
+        let ended = self.dismantle(parts, binding_id, Linger::None);
+        ended.map_err(|(_, error)| error)?;
+        Ok(result)
     }
 
     /// Makes the objects that all queue pairs of the binding share. Regions are made before queue pairs, and windows after
@@ -225,7 +245,7 @@ impl Hardware {
         const STEP: &str = "modify_qp RTR";
         match errno {
             Errno::EINVAL | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ETIMEDOUT => {
-                let gid = gid_text(peer.gid);
+                let gid = Ipv6Addr::from(peer.gid);
                 let from = self.device.describe();
                 BindError::Refused(StepError::new(
                     STEP,

@@ -164,32 +164,20 @@ impl Hardware {
         completions.wait(id, until.saturating_duration_since(Instant::now()))
     }
 
-    /// Deallocates windows. Those that the kernel refuses stay in the list; `Err` is the last refusal.
     fn dealloc_all(&self, windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno> {
-        let mut result = Ok(());
-        for window in std::mem::take(windows) {
-            let step = || match self.faults.strike("dealloc_mw") {
-                true => Err((window, Errno::EIO)),
-                false => window.dealloc(),
-            };
-            if let Err((window, errno)) = steps.run("dealloc_mw", step, refusal) {
-                windows.push(window);
-                result = Err(errno);
-            }
-        }
-        result
+        let dealloc = |window: Window| match self.faults.strike("dealloc_mw") {
+            true => Err((window, Errno::EIO)),
+            false => window.dealloc(),
+        };
+        end_all(windows, |window| {
+            steps.run("dealloc_mw", || dealloc(window), refusal)
+        })
     }
 
     fn end_regions(&self, parts: &mut BindingParts, steps: &mut Steps) -> Result<(), Errno> {
-        let mut result = Ok(());
-        for region in std::mem::take(&mut parts.regions) {
-            let step = || self.dereg(region);
-            if let Err((region, errno)) = steps.run("dereg_mr", step, refusal) {
-                parts.regions.push(region);
-                result = Err(errno);
-            }
-        }
-        result
+        end_all(&mut parts.regions, |region| {
+            steps.run("dereg_mr", || self.dereg(region), refusal)
+        })
     }
 
     /// Ends the previous keys; the current ones stay.
@@ -216,7 +204,7 @@ impl Hardware {
         }
         let old = parts.regions.len().saturating_sub(1);
         let mut retired = parts.regions.drain(..old).collect();
-        let ended = self.dereg_all(&mut retired);
+        let ended = end_all(&mut retired, |region| self.dereg(region));
         parts.regions.splice(0..0, retired);
         ended.map_err(|errno| self.refused("dereg_mr", binding_id, errno))
     }
@@ -285,13 +273,26 @@ fn destroy_rest(parts: &mut BindingParts, steps: &mut Steps) {
     }
 }
 
+/// Ends every object. Those that the kernel refuses stay in the list; `Err` is the last refusal.
+pub(super) fn end_all<T>(
+    objects: &mut Vec<T>,
+    mut end: impl FnMut(T) -> Result<(), Refused<T>>,
+) -> Result<(), Errno> {
+    let mut result = Ok(());
+    for object in std::mem::take(objects) {
+        if let Err((object, errno)) = end(object) {
+            objects.push(object);
+            result = Err(errno);
+        }
+    }
+    result
+}
+
 /// `EBUSY` as from the kernel: something in the domain is still being made.
 fn dealloc(domain: Arc<ProtectionDomain>) -> Result<(), Refused<Arc<ProtectionDomain>>> {
     let domain = Arc::try_unwrap(domain).map_err(|domain| (domain, Errno::EBUSY))?;
     let dealloc = domain.dealloc();
-    dealloc
-        .map(drop)
-        .map_err(|(domain, errno)| (Arc::new(domain), errno))
+    dealloc.map_err(|(domain, errno)| (Arc::new(domain), errno))
 }
 
 fn refusal<T>((_, errno): &Refused<T>) -> String {

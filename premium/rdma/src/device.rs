@@ -60,7 +60,7 @@ impl Device {
 
     /// Device and address, for errors.
     pub(crate) fn describe(&self) -> String {
-        format!("{} ({})", self.name(), gid_text(self.gid.bytes))
+        format!("{} ({})", self.name(), Ipv6Addr::from(self.gid.bytes))
     }
 }
 
@@ -218,11 +218,6 @@ fn choose_gid(table: &[Gid]) -> Option<Gid> {
         .filter(|gid| gid.bytes != [0; 16])
         .min_by_key(rank)
         .copied()
-}
-
-/// A GID as people write it.
-pub(crate) fn gid_text(gid: [u8; 16]) -> String {
-    Ipv6Addr::from(gid).to_string()
 }
 
 #[cfg(test)]

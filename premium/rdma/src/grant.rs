@@ -9,7 +9,10 @@ use fabricbios_verbs::{
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
 
-use super::{hardware::Hardware, keys::random_byte, memory, parts::BindingParts, strategy::Shared};
+use super::{
+    cut::end_all, hardware::Hardware, keys::random_byte, memory, parts::BindingParts,
+    strategy::Shared,
+};
 
 /// Limit of a bind. The local device does it alone, in microseconds; an emulated one takes milliseconds.
 const BIND_LIMIT: Duration = Duration::from_secs(2);
@@ -160,22 +163,10 @@ impl Hardware {
                 ));
             }
         };
-        let stuck = self.dereg_all(&mut retired);
+        let stuck = end_all(&mut retired, |region| self.dereg(region));
         regions.extend(retired);
         regions.push(fresh?);
         stuck.map_err(|errno| self.refused("dereg_mr", binding_id, errno))
-    }
-
-    /// Deregisters regions. Those that the kernel refuses stay in the list; `Err` is the last refusal.
-    pub(super) fn dereg_all(&self, regions: &mut Vec<MemoryRegion>) -> Result<(), Errno> {
-        let mut result = Ok(());
-        for region in std::mem::take(regions) {
-            if let Err((region, errno)) = self.dereg(region) {
-                regions.push(region);
-                result = Err(errno);
-            }
-        }
-        result
     }
 
     pub(super) fn dereg(&self, region: MemoryRegion) -> Result<(), Refused<MemoryRegion>> {
@@ -191,7 +182,7 @@ impl Hardware {
 }
 
 /// Deallocates unbound windows and returns those that the kernel refuses.
-pub(super) fn dealloc_unbound(windows: Vec<Window>) -> Vec<Window> {
-    let dealloc = |window: Window| window.dealloc().err().map(|(window, _)| window);
-    windows.into_iter().filter_map(dealloc).collect()
+pub(super) fn dealloc_unbound(mut windows: Vec<Window>) -> Vec<Window> {
+    end_all(&mut windows, Window::dealloc).unwrap_or_default();
+    windows
 }

@@ -13,8 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use fabricbios_arena::ALIGN;
-use fabricbios_lease::{BindError, BindingId, BootTime, Extent, Linger, StepError};
+use fabricbios_lease::{BindError, BindingId, BootTime, StepError};
 use fabricbios_verbs::fail_queue_pair;
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
@@ -148,20 +147,13 @@ impl Hardware {
 
     /// Finds the number of the driver by failing a queue pair as the guard would, which also shows that the guard can.
     pub(super) fn try_from_outside(&mut self, binding_id: BindingId) -> Result<(), StepError> {
-        let page = Extent {
-            offset: 0,
-            length: ALIGN,
-        };
-        let parts = self
-            .prepare(binding_id, page, 1)
-            .map_err(|(_, error)| error)?;
-        let handle = parts.pairs.first().and_then(|it| it.queue_pair.as_ref());
-        let handle = handle.map_or(0, fabricbios_verbs::QueuePair::handle);
         let device = &self.device.context;
-        let works = |driver: &u32| fail_queue_pair(device.as_fd(), *driver, handle).is_ok();
-        let driver = (0..DRIVERS).find(works);
-        self.dismantle(parts, binding_id, Linger::None)
-            .map_err(|(_, error)| error)?;
+        let driver = self.test_pair(binding_id, |parts| {
+            let handle = parts.pairs.first().and_then(|it| it.queue_pair.as_ref());
+            let handle = handle.map_or(0, fabricbios_verbs::QueuePair::handle);
+            let works = |driver: &u32| fail_queue_pair(device.as_fd(), *driver, handle).is_ok();
+            (0..DRIVERS).find(works)
+        })?;
         match driver {
             Some(driver) => self.driver = driver,
             None => tracing::warn!(

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_arena::{ALIGN, Arena};
+use fabricbios_arena::Arena;
 use fabricbios_lease::{Extent, StepError};
 use nix::errno::Errno;
 
@@ -43,24 +43,6 @@ pub(crate) fn register(
 /// The address of an extent for remote peers.
 pub(crate) fn address(arena: &Arena, extent: Extent) -> u64 {
     arena.mapping().address() + extent.offset
-}
-
-/// Checks that an extent is whole pages of the arena.
-pub(crate) fn check(arena: &Arena, extent: Extent) -> Result<(), StepError> {
-    let Extent { offset, length } = extent;
-    let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
-    let end = offset.checked_add(length);
-    if length > 0 && whole && end.is_some_and(|end| end <= arena.bytes()) {
-        return Ok(());
-    }
-    Err(StepError::new(
-        "check extent",
-        format_args!(
-            "{length} bytes at {offset} must be a positive multiple of {ALIGN} within the arena of \
-             {} bytes",
-            arena.bytes()
-        ),
-    ))
 }
 
 /// A hint for the operator about a failed registration.

@@ -60,8 +60,6 @@ pub struct RdmaInventory {
     pub mtu_bytes: u16,
     /// Largest message in bytes.
     pub message_bytes: u32,
-    /// Whether windows of type 2B exist.
-    pub has_type_2b: bool,
     /// Whether leases are windows or regions.
     pub strategy: RdmaStrategy,
     /// Whether keys allow atomics.
@@ -118,7 +116,6 @@ impl RdmaPath {
             gid_index: device.gid.index,
             mtu_bytes: device.state.mtu_bytes,
             message_bytes: device.state.message_bytes,
-            has_type_2b: device.limits.has_type_2b,
             strategy: self.hardware.shared.strategy(),
             atomics: device.limits.atomics,
             windows_have_bounds: self.hardware.windows_have_bounds(),
@@ -201,11 +198,6 @@ impl RdmaPath {
                 self.hardware.dismantle(parts, binding_id, linger),
             ),
             CutStep::Unreachable(why) => Ok(why),
-            CutStep::Wait => {
-                Err(self
-                    .hardware
-                    .error("cut", binding_id, "an earlier cut does not end"))
-            }
         }
     }
 }

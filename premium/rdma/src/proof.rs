@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use fabricbios_arena::ALIGN;
-use fabricbios_lease::{BindingId, Extent, Linger, StepError};
+use fabricbios_lease::{BindingId, StepError};
 
 use super::{hardware::Hardware, parts::Pair, restrack, steps::Steps};
 
@@ -49,17 +48,10 @@ impl Hardware {
     /// Shows once that the tracker sees a queue pair of this process and sees it go. Otherwise its silence would prove
     /// nothing.
     pub(super) fn check_tracker(&self, binding_id: BindingId) -> Result<(), StepError> {
-        let page = Extent {
-            offset: 0,
-            length: ALIGN,
-        };
-        let parts = self
-            .prepare(binding_id, page, 1)
-            .map_err(|(_, error)| error)?;
-        let number = parts.pairs.first().map_or(0, |pair| pair.number);
-        let seen = restrack::queue_pair(self.device.index, self.device.port, number);
-        self.dismantle(parts, binding_id, Linger::None)
-            .map_err(|(_, error)| error)?;
+        let seen = self.test_pair(binding_id, |parts| {
+            let number = parts.pairs.first().map_or(0, |pair| pair.number);
+            restrack::queue_pair(self.device.index, self.device.port, number)
+        })?;
         match seen? {
             Some(_) => Ok(()),
             None => Err(self.error("restrack", binding_id, "does not see a live queue pair")),

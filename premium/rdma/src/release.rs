@@ -19,7 +19,6 @@ impl RdmaPath {
             ReleaseStep::Tidy(leftovers) => leftovers,
             ReleaseStep::Done => return Ok(()),
             ReleaseStep::Refuse(why) => return refuse(why),
-            ReleaseStep::Wait => return refuse("another order does not end".into()),
         };
         let tidied = self.tidy(&cell, leftovers, binding_id);
         match &tidied {

@@ -9,7 +9,7 @@ use fabricbios_arena::{ALIGN, Arena, Source};
 use fabricbios_lease::StepError;
 use fabricbios_verbs::{
     Access, Completion, CompletionQueue, Connection, Local, MemoryRegion, ProtectionDomain,
-    QueuePair, QueueSizes, Remote, Rights, WorkError,
+    QueuePair, QueueSizes, Refused, Remote, Rights, WorkError,
 };
 use fabricbios_wire::{RdmaBinding, RdmaPeer};
 use nix::errno::Errno;
@@ -64,16 +64,15 @@ impl RdmaRequester {
             Found::Device(device) => *device,
             Found::Nothing(reason) => return Err(StepError::new("open RDMA device", reason)),
         };
-        let failed = |step: &'static str| move |errno| refused(step, errno);
-        let domain = ProtectionDomain::alloc(&device.context).map_err(failed("alloc_pd"))?;
+        let domain = ProtectionDomain::alloc(&device.context).map_err(refused("alloc_pd"))?;
         let (buffer, region) = buffer(&domain, buffer_bytes)?;
         let completions =
-            CompletionQueue::create(&device.context, COMPLETIONS).map_err(failed("create_cq"))?;
+            CompletionQueue::create(&device.context, COMPLETIONS).map_err(refused("create_cq"))?;
         let queue_pair =
-            QueuePair::create(&domain, &completions, SIZES).map_err(failed("create_qp"))?;
+            QueuePair::create(&domain, &completions, SIZES).map_err(refused("create_qp"))?;
         queue_pair
             .init(device.port, Rights::Nothing)
-            .map_err(failed("modify_qp INIT"))?;
+            .map_err(refused("modify_qp INIT"))?;
         let psn = random_psn()?;
         Ok(Self {
             device,
@@ -117,13 +116,12 @@ impl RdmaRequester {
             responder_reads: 1,
             initiator_reads: to.max_rd_atomic.clamp(1, 16),
         };
-        let failed = |step: &'static str| move |errno| refused(step, errno);
         self.queue_pair
             .ready_to_receive(&connection)
-            .map_err(failed("modify_qp RTR"))?;
+            .map_err(refused("modify_qp RTR"))?;
         self.queue_pair
             .ready_to_send(&connection)
-            .map_err(failed("modify_qp RTS"))
+            .map_err(refused("modify_qp RTS"))
     }
 
     /// Writes `bytes` at `address` of the node under `rkey`.
@@ -159,7 +157,6 @@ impl RdmaRequester {
     /// # Errors
     /// The kernel refuses to destroy one.
     pub fn close(self) -> Result<(), StepError> {
-        let failed = refused;
         let Self {
             device,
             domain,
@@ -168,19 +165,11 @@ impl RdmaRequester {
             queue_pair,
             ..
         } = self;
-        queue_pair
-            .destroy()
-            .map_err(|(_, errno)| failed("destroy_qp", errno))?;
-        completions
-            .destroy()
-            .map_err(|(_, errno)| failed("destroy_cq", errno))?;
-        region
-            .dereg()
-            .map_err(|(_, errno)| failed("dereg_mr", errno))?;
+        queue_pair.destroy().map_err(not_destroyed("destroy_qp"))?;
+        completions.destroy().map_err(not_destroyed("destroy_cq"))?;
+        region.dereg().map_err(not_destroyed("dereg_mr"))?;
         if let Some(domain) = Arc::into_inner(domain) {
-            domain
-                .dealloc()
-                .map_err(|(_, errno)| failed("dealloc_pd", errno))?;
+            domain.dealloc().map_err(not_destroyed("dealloc_pd"))?;
         }
         close(device.context)
     }
@@ -244,6 +233,10 @@ fn buffer(
     Ok((arena, region))
 }
 
-fn refused(step: &'static str, errno: Errno) -> StepError {
-    StepError::new(step, errno).with_errno(errno as i32)
+fn refused(step: &'static str) -> impl Fn(Errno) -> StepError {
+    move |errno| StepError::new(step, errno).with_errno(errno as i32)
+}
+
+fn not_destroyed<T>(step: &'static str) -> impl Fn(Refused<T>) -> StepError {
+    move |(_, errno)| refused(step)(errno)
 }

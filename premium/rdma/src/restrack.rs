@@ -75,8 +75,7 @@ pub fn device_index(name: &str) -> Result<u32, StepError> {
     let failed = |errno: Errno| {
         StepError::new("restrack", format_args!("device {name}: {errno}")).with_errno(errno as i32)
     };
-    let socket = open().map_err(failed)?;
-    send(&socket, &request(GET_DEVICES, NLM_F_DUMP, &[])).map_err(failed)?;
+    let socket = ask(&request(GET_DEVICES, NLM_F_DUMP, &[])).map_err(failed)?;
     loop {
         let answer = receive(&socket).map_err(failed)?;
         for message in messages(&answer) {
@@ -101,13 +100,19 @@ pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Option<Tra
         (ATTR_PORT_INDEX, port.into()),
         (ATTR_RES_LQPN, number),
     ];
-    let socket = open().map_err(failed)?;
-    send(&socket, &request(GET_QUEUE_PAIR, 0, &attributes)).map_err(failed)?;
-    let answer = receive(&socket).map_err(failed)?;
-    parse(&answer).map_err(failed)
+    let answer = ask(&request(GET_QUEUE_PAIR, 0, &attributes)).and_then(|it| receive(&it));
+    answer.and_then(|it| parse(&it)).map_err(failed)
 }
 
-fn send(socket: &OwnedFd, request: &[u8]) -> Result<(), Errno> {
+/// The socket on which the kernel answers.
+fn ask(request: &[u8]) -> Result<OwnedFd, Errno> {
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRDMA,
+    )?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECS, 0))?;
     let kernel = NetlinkAddr::new(0, 0);
     let pieces = [IoSlice::new(request)];
     sendmsg(
@@ -117,7 +122,7 @@ fn send(socket: &OwnedFd, request: &[u8]) -> Result<(), Errno> {
         MsgFlags::empty(),
         Some(&kernel),
     )?;
-    Ok(())
+    Ok(socket)
 }
 
 fn receive(socket: &OwnedFd) -> Result<Vec<u8>, Errno> {
@@ -127,17 +132,6 @@ fn receive(socket: &OwnedFd) -> Result<Vec<u8>, Errno> {
         recvmsg::<NetlinkAddr>(socket.as_raw_fd(), &mut pieces, None, MsgFlags::empty())?.bytes;
     answer.truncate(received);
     Ok(answer)
-}
-
-fn open() -> Result<OwnedFd, Errno> {
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkRDMA,
-    )?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECS, 0))?;
-    Ok(socket)
 }
 
 fn request(kind: u16, flags: u16, attributes: &[(u16, u32)]) -> Vec<u8> {

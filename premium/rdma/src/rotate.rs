@@ -12,6 +12,7 @@ use fabricbios_wire::Binding;
 use super::{
     RdmaPath,
     binding_state::{BindingState, Phase},
+    cut::end_all,
     grant::dealloc_unbound,
     parts::{BindingParts, Pair, Parts},
 };
@@ -129,7 +130,7 @@ impl RdmaPath {
         error: StepError,
     ) -> BindError {
         let windows = dealloc_unbound(new_keys.windows);
-        let regions = self.hardware.dereg_all(&mut new_keys.regions);
+        let regions = end_all(&mut new_keys.regions, |region| self.hardware.dereg(region));
         let stuck = match (windows.is_empty(), regions) {
             (false, _) => "dealloc_mw",
             (true, Err(_)) => "dereg_mr",
@@ -151,7 +152,7 @@ impl RdmaPath {
         error: StepError,
     ) -> BindError {
         let windows = dealloc_unbound(new_keys.windows);
-        let regions = self.hardware.dereg_all(&mut new_keys.regions);
+        let regions = end_all(&mut new_keys.regions, |region| self.hardware.dereg(region));
         match regions {
             Err(errno) => BindError::Stranded(self.hardware.refused("dereg_mr", binding_id, errno)),
             Ok(()) if !windows.is_empty() => {

@@ -6,6 +6,7 @@
 //! libibverbs is loaded when first called, so a host without it is an ordinary host.
 
 mod foreign;
+mod handle;
 pub mod managed;
 mod memory;
 mod pair;
@@ -23,6 +24,8 @@ use std::{
 
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
+
+use self::handle::Handle;
 
 pub use foreign::fail_queue_pair;
 pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window};
@@ -43,12 +46,6 @@ pub struct DeviceLimits {
     pub atomics: bool,
     /// Largest number of reads and atomics answered at once by one queue pair.
     pub responder_reads: u8,
-    /// Most queue pairs.
-    pub queue_pairs: u32,
-    /// Most memory windows.
-    pub windows: u32,
-    /// Largest region.
-    pub region_bytes: u64,
 }
 
 /// What a port says about itself.
@@ -69,16 +66,8 @@ pub struct DeviceList {
 }
 
 /// An opened device. Its calls may be made from several threads at once.
-pub struct Context {
-    raw: Option<NonNull<ffi::ibv_context>>,
-    name: String,
-}
-
-// SAFETY: libibverbs documents its objects as usable from any thread, and both types only hand
-// out copies of what the library's structures hold.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
+#[derive(Debug)]
+pub struct Context(Handle<ffi::ibv_context>);
 
 /// libibverbs keeps its list of devices in unguarded statics while it scans for them.
 static SCAN: Mutex<()> = Mutex::new(());
@@ -113,13 +102,9 @@ impl DeviceList {
             .find(|at| self.name(*at) == name)
             .ok_or(Errno::ENODEV)?;
         let device = self.device(position);
-        Errno::clear();
         // SAFETY: `device` belongs to this list, which lives until after the call.
-        let raw = NonNull::new(unsafe { ffi::ibv_open_device(device) }).ok_or_else(last_errno)?;
-        Ok(Arc::new(Context {
-            raw: Some(raw),
-            name: name.to_owned(),
-        }))
+        let opened = Handle::make("device", name, || unsafe { ffi::ibv_open_device(device) })?;
+        Ok(Arc::new(Context(opened)))
     }
 
     fn device(&self, position: usize) -> *mut ffi::ibv_device {
@@ -146,7 +131,7 @@ impl Drop for DeviceList {
 impl Context {
     /// The device's name.
     pub fn name(&self) -> &str {
-        &self.name
+        self.0.name()
     }
 
     /// Asks the device what it can do.
@@ -175,11 +160,10 @@ impl Context {
     /// Closes the device.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the context is open and nobody else holds it, since it was moved in here.
-        match check(unsafe { ffi::ibv_close_device(self.as_ptr()) }) {
-            Ok(()) => self.raw = None,
-            Err(errno) => return Err((self, errno)),
-        }
-        Ok(())
+        let closed = self
+            .0
+            .take_down(|raw| unsafe { ffi::ibv_close_device(raw) });
+        closed.map_err(|errno| (self, errno))
     }
 
     /// Number of the descriptor that orders go through.
@@ -189,21 +173,17 @@ impl Context {
     }
 
     fn as_ptr(&self) -> *mut ffi::ibv_context {
-        pointer(self.raw)
+        self.0.as_ptr()
     }
 }
 
 fn device_limits(attr: &ffi::ibv_device_attr) -> DeviceLimits {
     let type_2b = ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
-    let count = |value: i32| u32::try_from(value).unwrap_or(0);
     DeviceLimits {
         ports: attr.phys_port_cnt,
         has_type_2b: attr.device_cap_flags & type_2b != 0,
         atomics: attr.atomic_cap != ffi::ibv_atomic_cap::IBV_ATOMIC_NONE,
         responder_reads: u8::try_from(attr.max_qp_rd_atom.max(0)).unwrap_or(u8::MAX),
-        queue_pairs: count(attr.max_qp),
-        windows: count(attr.max_mw),
-        region_bytes: attr.max_mr_size,
     }
 }
 
@@ -217,31 +197,6 @@ impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the library closes the descriptor with the context, which is borrowed for as long.
         unsafe { BorrowedFd::borrow_raw(self.descriptor()) }
-    }
-}
-
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Context({})", self.name)
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        forgotten("device", &self.name, self.raw.is_some());
-    }
-}
-
-/// The pointer of an object that is still there; every taking-down method consumes its object, so
-/// an absent one cannot be reached.
-fn pointer<T>(raw: Option<NonNull<T>>) -> *mut T {
-    raw.expect("only a consumed object has no pointer").as_ptr()
-}
-
-/// Says that an object was dropped and not taken down; the kernel keeps it until the process ends.
-fn forgotten(kind: &str, name: &dyn fmt::Display, still_there: bool) {
-    if still_there {
-        tracing::warn!(kind, %name, "verbs object was dropped and not destroyed");
     }
 }
 

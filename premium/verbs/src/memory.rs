@@ -1,12 +1,12 @@
 //! Memory that a device may touch: protection domains, regions and windows.
 
-use std::{fmt, ptr::NonNull, sync::Arc};
+use std::sync::Arc;
 
 use fabricbios_arena::Arena;
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-use super::{Context, Refused, check, forgotten, last_errno, pointer};
+use super::{Context, Refused, handle::Handle};
 
 /// What may be done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,49 +31,37 @@ pub enum Rights {
 }
 
 /// Keeps the objects of one user of a device apart from those of others.
+#[derive(Debug)]
 pub struct ProtectionDomain {
-    raw: Option<NonNull<ffi::ibv_pd>>,
+    raw: Handle<ffi::ibv_pd>,
     context: Arc<Context>,
 }
 
 /// Memory registered with a device: pinned, and reachable as its access says.
+#[derive(Debug)]
 pub struct MemoryRegion {
-    raw: Option<NonNull<ffi::ibv_mr>>,
+    raw: Handle<ffi::ibv_mr>,
     arena: Arc<Arena>,
-    domain: Arc<ProtectionDomain>,
+    _domain: Arc<ProtectionDomain>,
 }
 
 /// A memory window of type 2: a key to part of a region that only one queue pair can use.
+#[derive(Debug)]
 pub struct Window {
-    raw: Option<NonNull<ffi::ibv_mw>>,
+    raw: Handle<ffi::ibv_mw>,
     /// The key as the kernel knows it.
     rkey: u32,
     was_bound: bool,
-    domain: Arc<ProtectionDomain>,
+    _domain: Arc<ProtectionDomain>,
 }
-
-// SAFETY: libibverbs documents its objects as usable from any thread.
-unsafe impl Send for ProtectionDomain {}
-// SAFETY: as above.
-unsafe impl Sync for ProtectionDomain {}
-// SAFETY: as above.
-unsafe impl Send for MemoryRegion {}
-// SAFETY: as above.
-unsafe impl Sync for MemoryRegion {}
-// SAFETY: as above.
-unsafe impl Send for Window {}
-// SAFETY: as above; the library's copy of the key is written only under `&mut self`.
-unsafe impl Sync for Window {}
 
 impl ProtectionDomain {
     /// A new one.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Errno> {
-        Errno::clear();
         // SAFETY: the context is open.
-        let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
-        let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
+        let make = || unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
         Ok(Arc::new(Self {
-            raw,
+            raw: Handle::make("protection domain", context.name(), make)?,
             context: Arc::clone(context),
         }))
     }
@@ -84,17 +72,16 @@ impl ProtectionDomain {
     }
 
     /// Takes it away.
-    pub fn dealloc(mut self) -> Result<Arc<Context>, Refused<Self>> {
+    pub fn dealloc(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the domain exists; the kernel refuses while anything uses it.
-        match check(unsafe { ffi::ibv_dealloc_pd(self.as_ptr()) }) {
-            Ok(()) => self.raw = None,
-            Err(errno) => return Err((self, errno)),
-        }
-        Ok(Arc::clone(&self.context))
+        let taken = self
+            .raw
+            .take_down(|raw| unsafe { ffi::ibv_dealloc_pd(raw) });
+        taken.map_err(|errno| (self, errno))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
-        pointer(self.raw)
+        self.raw.as_ptr()
     }
 }
 
@@ -113,15 +100,13 @@ impl MemoryRegion {
         let index = |bytes: u64| usize::try_from(bytes).or(Err(Errno::EINVAL));
         let start = arena.mapping().pointer(index(offset)?);
         let bytes = index(bytes)?;
-        Errno::clear();
         // SAFETY: the range is within the mapping, checked above, and stays mapped, because the
         // region holds the arena.
-        let raw = unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start, bytes, access.flags()) };
-        let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
+        let make = || unsafe { ffi::ibv_reg_mr(domain.as_ptr(), start, bytes, access.flags()) };
         Ok(Self {
-            raw,
+            raw: Handle::make("memory region", domain.context().name(), make)?,
             arena: Arc::clone(arena),
-            domain: Arc::clone(domain),
+            _domain: Arc::clone(domain),
         })
     }
 
@@ -146,15 +131,12 @@ impl MemoryRegion {
     /// revoke, and never a probe.
     pub fn dereg(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the region exists; the kernel refuses while windows are bound to it.
-        match check(unsafe { ffi::ibv_dereg_mr(self.as_ptr()) }) {
-            Ok(()) => self.raw = None,
-            Err(errno) => return Err((self, errno)),
-        }
-        Ok(())
+        let taken = self.raw.take_down(|raw| unsafe { ffi::ibv_dereg_mr(raw) });
+        taken.map_err(|errno| (self, errno))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mr {
-        pointer(self.raw)
+        self.raw.as_ptr()
     }
 }
 
@@ -162,18 +144,17 @@ impl Window {
     /// A new unbound window. Allocate it after the queue pair it is for: a process that dies has
     /// its objects taken newest first, and a window that outlives its queue pair stalls that.
     pub fn alloc(domain: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
-        Errno::clear();
         let kind = ffi::ibv_mw_type::IBV_MW_TYPE_2;
         // SAFETY: the domain exists.
-        let raw = unsafe { ffi::ibv_alloc_mw(domain.as_ptr(), kind) };
-        let raw = NonNull::new(raw).ok_or_else(last_errno)?;
+        let make = || unsafe { ffi::ibv_alloc_mw(domain.as_ptr(), kind) };
+        let raw = Handle::make("window of", domain.context().name(), make)?;
         // SAFETY: the library filled the structure.
-        let rkey = unsafe { raw.as_ref().rkey };
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
         Ok(Self {
-            raw: Some(raw),
+            raw,
             rkey,
             was_bound: false,
-            domain: Arc::clone(domain),
+            _domain: Arc::clone(domain),
         })
     }
 
@@ -198,15 +179,14 @@ impl Window {
     /// Takes it away, bound or not. Nothing can be reached through it afterwards.
     pub fn dealloc(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the window exists.
-        match check(unsafe { ffi::ibv_dealloc_mw(self.as_ptr()) }) {
-            Ok(()) => self.raw = None,
-            Err(errno) => return Err((self, errno)),
-        }
-        Ok(())
+        let taken = self
+            .raw
+            .take_down(|raw| unsafe { ffi::ibv_dealloc_mw(raw) });
+        taken.map_err(|errno| (self, errno))
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_mw {
-        pointer(self.raw)
+        self.raw.as_ptr()
     }
 }
 
@@ -239,53 +219,5 @@ impl Rights {
             Self::ReadWrite => read_write.0,
             Self::ReadWriteAtomic => (read_write | access::IBV_ACCESS_REMOTE_ATOMIC).0,
         }
-    }
-}
-
-impl Drop for ProtectionDomain {
-    fn drop(&mut self) {
-        forgotten(
-            "protection domain",
-            &self.context.name(),
-            self.raw.is_some(),
-        );
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        forgotten(
-            "memory region",
-            &self.domain.context().name(),
-            self.raw.is_some(),
-        );
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        forgotten(
-            "window of",
-            &self.domain.context().name(),
-            self.raw.is_some(),
-        );
-    }
-}
-
-impl fmt::Debug for ProtectionDomain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProtectionDomain({})", self.context.name())
-    }
-}
-
-impl fmt::Debug for MemoryRegion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryRegion(lkey {:#010x})", self.lkey())
-    }
-}
-
-impl fmt::Debug for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Window(rkey {:#010x})", self.rkey())
     }
 }

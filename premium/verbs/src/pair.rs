@@ -1,29 +1,18 @@
 //! Queue pairs of the reliable connected kind, and their states.
 
-use std::{
-    fmt,
-    mem::MaybeUninit,
-    ptr::{NonNull, null_mut},
-    sync::Arc,
-};
+use std::{mem::MaybeUninit, ptr::null_mut, sync::Arc};
 
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-use super::{
-    CompletionQueue, ProtectionDomain, Refused, Rights, check, forgotten, last_errno, pointer,
-};
-
-// SAFETY: libibverbs documents its objects as usable from any thread.
-unsafe impl Send for QueuePair {}
-// SAFETY: as above.
-unsafe impl Sync for QueuePair {}
+use super::{CompletionQueue, ProtectionDomain, Refused, Rights, check, handle::Handle};
 
 /// A reliable connected queue pair.
+#[derive(Debug)]
 pub struct QueuePair {
-    raw: Option<NonNull<ffi::ibv_qp>>,
+    raw: Handle<ffi::ibv_qp>,
     number: u32,
-    domain: Arc<ProtectionDomain>,
+    _domain: Arc<ProtectionDomain>,
 }
 
 /// Depths of a queue pair.
@@ -93,16 +82,17 @@ impl QueuePair {
         sizes: QueueSizes,
     ) -> Result<Self, Errno> {
         let mut attr = init_attributes(queue, sizes);
-        Errno::clear();
+        let device = domain.context().name();
         // SAFETY: domain and queue exist and `attr` is valid for the call.
-        let raw = unsafe { ffi::ibv_create_qp(domain.as_ptr(), &raw mut attr) };
-        let raw = NonNull::new(raw).ok_or_else(last_errno)?;
+        let make = || unsafe { ffi::ibv_create_qp(domain.as_ptr(), &raw mut attr) };
+        let mut raw = Handle::make("queue pair", device, make)?;
         // SAFETY: the library filled the structure.
-        let number = unsafe { raw.as_ref().qp_num };
+        let number = unsafe { (*raw.as_ptr()).qp_num };
+        raw.rename(format!("{number} of {device}"));
         Ok(Self {
-            raw: Some(raw),
+            raw,
             number,
-            domain: Arc::clone(domain),
+            _domain: Arc::clone(domain),
         })
     }
 
@@ -220,11 +210,10 @@ impl QueuePair {
     /// Takes it away.
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the queue pair exists.
-        match check(unsafe { ffi::ibv_destroy_qp(self.as_ptr()) }) {
-            Ok(()) => self.raw = None,
-            Err(errno) => return Err((self, errno)),
-        }
-        Ok(())
+        let taken = self
+            .raw
+            .take_down(|raw| unsafe { ffi::ibv_destroy_qp(raw) });
+        taken.map_err(|errno| (self, errno))
     }
 
     fn modify(
@@ -237,7 +226,7 @@ impl QueuePair {
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {
-        pointer(self.raw)
+        self.raw.as_ptr()
     }
 }
 
@@ -274,21 +263,4 @@ fn init_attributes(queue: &CompletionQueue, sizes: QueueSizes) -> ffi::ibv_qp_in
 fn blank() -> ffi::ibv_qp_attr {
     // SAFETY: plain integers, for which zero is a value.
     unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        let device = self.domain.context().name();
-        forgotten(
-            "queue pair",
-            &format_args!("{} of {device}", self.number),
-            self.raw.is_some(),
-        );
-    }
-}
-
-impl fmt::Debug for QueuePair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QueuePair({})", self.number)
-    }
 }

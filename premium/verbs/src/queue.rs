@@ -4,7 +4,7 @@ use std::{
     ffi::CStr,
     fmt,
     mem::MaybeUninit,
-    ptr::{NonNull, null_mut},
+    ptr::null_mut,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,17 +12,13 @@ use std::{
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-use super::{Context, Refused, check, forgotten, last_errno, pointer};
-
-// SAFETY: libibverbs documents its objects as usable from any thread.
-unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
-unsafe impl Sync for CompletionQueue {}
+use super::{Context, Refused, handle::Handle};
 
 /// Where completions arrive. One user polls it at a time.
+#[derive(Debug)]
 pub struct CompletionQueue {
-    raw: Option<NonNull<ffi::ibv_cq>>,
-    context: Arc<Context>,
+    raw: Handle<ffi::ibv_cq>,
+    _context: Arc<Context>,
 }
 
 /// The end of one piece of work.
@@ -48,28 +44,26 @@ pub enum WorkError {
 
 impl CompletionQueue {
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_cq {
-        pointer(self.raw)
+        self.raw.as_ptr()
     }
 
     /// A new one.
     pub fn create(context: &Arc<Context>, entries: u8) -> Result<Self, Errno> {
-        Errno::clear();
+        let entries = entries.into();
         // SAFETY: the context is open; no channel and no user pointer are given.
-        let raw = unsafe {
-            ffi::ibv_create_cq(context.as_ptr(), entries.into(), null_mut(), null_mut(), 0)
-        };
-        let raw = Some(NonNull::new(raw).ok_or_else(last_errno)?);
+        let make =
+            || unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, null_mut(), null_mut(), 0) };
         Ok(Self {
-            raw,
-            context: Arc::clone(context),
+            raw: Handle::make("completion queue", context.name(), make)?,
+            _context: Arc::clone(context),
         })
     }
 
     /// The next completion, if there is one.
-    pub fn poll(&self) -> Result<Option<Completion>, Errno> {
+    fn poll(&self) -> Result<Option<Completion>, Errno> {
         let mut entry = MaybeUninit::<ffi::ibv_wc>::zeroed();
         // SAFETY: the queue exists and `entry` has room for the one that is asked for.
-        match unsafe { ffi::ibv_poll_cq(pointer(self.raw), 1, entry.as_mut_ptr()) } {
+        match unsafe { ffi::ibv_poll_cq(self.as_ptr(), 1, entry.as_mut_ptr()) } {
             0 => Ok(None),
             count if count < 0 => Err(Errno::EIO),
             _ => {
@@ -88,7 +82,12 @@ impl CompletionQueue {
         let started = Instant::now();
         loop {
             match self.poll().map_err(WorkError::Poll)? {
-                Some(done) if done.id == id => return done.result(),
+                Some(done) if done.id == id => {
+                    return match done.status {
+                        ffi::ibv_wc_status::IBV_WC_SUCCESS => Ok(()),
+                        _ => Err(WorkError::Failed(done)),
+                    };
+                }
                 Some(_) => {}
                 None if started.elapsed() >= limit => return Err(WorkError::Silent(limit)),
                 None => std::thread::yield_now(),
@@ -99,23 +98,14 @@ impl CompletionQueue {
     /// Takes it away; refused while a queue pair uses it.
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the queue exists.
-        match check(unsafe { ffi::ibv_destroy_cq(pointer(self.raw)) }) {
-            Ok(()) => self.raw = None,
-            Err(errno) => return Err((self, errno)),
-        }
-        Ok(())
+        let taken = self
+            .raw
+            .take_down(|raw| unsafe { ffi::ibv_destroy_cq(raw) });
+        taken.map_err(|errno| (self, errno))
     }
 }
 
 impl Completion {
-    /// Success, or itself.
-    pub fn result(self) -> Result<(), WorkError> {
-        match self.status {
-            ffi::ibv_wc_status::IBV_WC_SUCCESS => Ok(()),
-            _ => Err(WorkError::Failed(self)),
-        }
-    }
-
     /// Whether the other side refused the key, the address or the kind of access.
     pub fn is_remote_access_error(self) -> bool {
         self.status == ffi::ibv_wc_status::IBV_WC_REM_ACCESS_ERR
@@ -150,17 +140,5 @@ impl fmt::Display for WorkError {
             Self::Failed(completion) => write!(f, "completed with {completion}"),
             Self::Silent(limit) => write!(f, "no completion within {} ms", limit.as_millis()),
         }
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        forgotten("completion queue", &self.context.name(), self.raw.is_some());
-    }
-}
-
-impl fmt::Debug for CompletionQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CompletionQueue({})", self.context.name())
     }
 }

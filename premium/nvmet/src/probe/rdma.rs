@@ -25,11 +25,8 @@ const TRIES: u32 = 2;
 type Port = (u16, SocketAddr);
 
 /// Whoever makes the call [`AskRdma`], and which ports it can ask.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Asker(Arc<Inner>);
-
 #[derive(Debug)]
-struct Inner {
+pub(in super::super) struct Asker {
     supervisor: Option<Supervisor>,
     ports: Mutex<BTreeMap<Port, Standing>>,
     /// One that waits for questions, so that a cut need not wait until librdmacm is loaded, from a disk that may be stuck.
@@ -50,16 +47,16 @@ enum Standing {
 
 impl Asker {
     /// Without a supervisor nothing is asked.
-    pub(in super::super) fn new(supervisor: Option<Supervisor>) -> Self {
-        Self(Arc::new(Inner {
+    pub(in super::super) fn new(supervisor: Option<Supervisor>) -> Arc<Self> {
+        Arc::new(Self {
             supervisor,
             ports: Mutex::default(),
             ready: Mutex::default(),
-        }))
+        })
     }
 
     pub(in super::super) fn is_there(&self) -> bool {
-        self.0.supervisor.is_some()
+        self.supervisor.is_some()
     }
 
     /// Tries a port with a question about a subsystem that it has and that lets nobody in. `Err`: why it
@@ -75,20 +72,20 @@ impl Asker {
         let standing = greeted
             .clone()
             .map_or_else(Standing::Unable, |()| Standing::Able);
-        self.0.ports().insert(port, standing);
-        self.0.put_back(session);
+        self.ports().insert(port, standing);
+        self.put_back(session);
         greeted
     }
 
     /// Asks the port all of it; the answers in the same order. `Err`: why it cannot be asked. Then it is
     /// greeted again, by somebody for whom nobody waits.
     pub(in super::super) fn ask(
-        &self,
+        self: &Arc<Self>,
         port: Port,
         greeting: &Question,
         questions: &[Question],
     ) -> Result<Vec<Answer>, String> {
-        let mut ports = self.0.ports();
+        let mut ports = self.ports();
         let unknown = || Standing::Unable("it has not been tried".to_owned());
         let standing = ports.entry(port).or_insert_with(unknown);
         match mem::replace(standing, Standing::Trying) {
@@ -100,7 +97,7 @@ impl Asker {
             Standing::Trying => Err("it is being tried".to_owned()),
             Standing::Unable(why) => {
                 drop(ports);
-                let (asker, greeting) = (self.clone(), greeting.clone());
+                let (asker, greeting) = (Arc::clone(self), greeting.clone());
                 thread::spawn(move || asker.greet(port, &greeting));
                 Err(why)
             }
@@ -109,7 +106,7 @@ impl Asker {
 
     /// A port that is silent about one is not asked on.
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
-        let mut session = self.0.take_ready();
+        let mut session = self.ready().take();
         let mut answers: Vec<Answer> = Vec::with_capacity(questions.len());
         for question in questions {
             answers.push(match answers.last() {
@@ -117,7 +114,7 @@ impl Asker {
                 _ => self.answer(&mut session, address, question),
             });
         }
-        self.0.put_back(session);
+        self.put_back(session);
         answers
     }
 
@@ -149,7 +146,7 @@ impl Asker {
         let session = match session {
             Some(session) => session,
             none => {
-                let supervisor = self.0.supervisor.as_ref();
+                let supervisor = self.supervisor.as_ref();
                 let supervisor = supervisor.ok_or("nobody is there to ask it")?;
                 none.insert(supervisor.session().map_err(|error| error.to_string())?)
             }
@@ -164,19 +161,13 @@ impl Asker {
             Err(error) => Err(error.to_string()),
         }
     }
-}
 
-impl Inner {
     fn ports(&self) -> MutexGuard<'_, BTreeMap<Port, Standing>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ready(&self) -> MutexGuard<'_, Option<Session>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take_ready(&self) -> Option<Session> {
-        self.ready().take()
     }
 
     /// One is enough: another ends.
@@ -216,7 +207,7 @@ mod tests {
     type Says = fn() -> Reply;
 
     /// Answers so.
-    fn says(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Asker {
+    fn says(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Arc<Asker> {
         let handler = Handler::by(move |call: AskRdma, _| reply(&call.question));
         Asker::new(Some(Supervisor::of_threads(vec![handler])))
     }
@@ -229,13 +220,13 @@ mod tests {
         Ok(Answer::Silence(why.to_owned()))
     }
 
-    fn ask(asker: &Asker, count: u8) -> Result<Vec<Answer>, String> {
+    fn ask(asker: &Arc<Asker>, count: u8) -> Result<Vec<Answer>, String> {
         let questions: Vec<_> = (1..=count).map(question).collect();
         asker.ask(port(), &question(0), &questions)
     }
 
     /// Answers a greeting, and then so.
-    fn able(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Asker {
+    fn able(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Arc<Asker> {
         let asker = says(move |question| match &*question.subsystem {
             "nqn.s0" => status(0x4184),
             _ => reply(question),

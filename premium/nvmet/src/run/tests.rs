@@ -94,20 +94,8 @@ fn gather(place: &Path, found: &mut Vec<String>) {
 }
 
 impl Objects for Fake {
-    fn exists(&self, path: &str) -> Result<bool, Trouble> {
-        Objects::exists(&self.tree, path)
-    }
-
-    fn read(&self, path: &str) -> Result<String, Trouble> {
-        Objects::read(&self.tree, path)
-    }
-
-    fn make_private(&self, path: &str) -> Result<(), Trouble> {
-        Objects::make_private(&self.tree, path)
-    }
-
-    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {
-        Objects::holds_secret(&self.tree, path, value)
+    fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
