@@ -27,7 +27,7 @@ use crate::{
     endpoint,
     fair::{FairQueue, Owner},
     inventory::{Inventory, Standing},
-    journal::{Change, CommitError, Seq},
+    journal::{Change, CommitError, Key, Seq},
     log_note,
     mailbox::Mailbox,
     records,
@@ -556,18 +556,15 @@ fn unconfirmed(error: &StepError) -> Refusal {
 /// The journal's form of a change. Records are plain data: encoding them cannot fail, and if it
 /// did, an unwritten record is better than a dead node.
 fn encode(change: TableChange) -> Option<Change> {
-    let encoded = match change {
-        TableChange::PutLease(record) => {
-            records::encode(&record).map(|bytes| Change::PutLease(record.lease_id, bytes))
-        }
-        TableChange::RemoveLease(id) => Ok(Change::RemoveLease(id)),
-        TableChange::PutFence(record) => {
-            records::encode(&record).map(|bytes| Change::PutFence(record.resource_id, bytes))
-        }
-        TableChange::RemoveFence(id) => Ok(Change::RemoveFence(id)),
+    let (key, encoded) = match change {
+        TableChange::PutLease(record) => (Key::Lease(record.lease_id), records::encode(&record)),
+        TableChange::PutFence(record) => (Key::Fence(record.resource_id), records::encode(&record)),
+        TableChange::RemoveLease(id) => return Some(Change::remove(Key::Lease(id))),
+        TableChange::RemoveFence(id) => return Some(Change::remove(Key::Fence(id))),
     };
     encoded
         .inspect_err(|error| tracing::error!(%error, "a record cannot be encoded"))
+        .map(|bytes| Change::put(key, bytes))
         .ok()
 }
 

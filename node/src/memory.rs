@@ -16,7 +16,7 @@ use crate::{
     config::{RdmaStrategy, Settings},
     detect::{self, resource_id},
     inventory::OfferedArena,
-    journal::Change,
+    journal::{Change, Key},
     past::Past,
     providers::{Continuity, Offered, Opened, Opening},
     watchdog::Watchdog,
@@ -149,9 +149,10 @@ fn claim(
     resource_id: ResourceId,
 ) -> anyhow::Result<(bool, Option<Change>)> {
     let recovered = &past.recovered;
-    let found = { recovered.marks.iter() }.find(|(id, _)| *id == resource_id);
+    let key = Key::Mark(resource_id);
+    let found = recovered.records.get(&key);
     let ours = match found {
-        Some((_, mark)) => Some(mark.clone()),
+        Some(mark) => Some(mark.to_vec()),
         None => earlier_mark(state_dir)?,
     };
     let same_mark = arena.mark().filter(|it| ours.as_deref() == Some(it));
@@ -178,7 +179,7 @@ fn claim(
     past.journal
         .count_beside(move |number| counted.set_commits(number));
     let is_news = known.is_none() || found.is_none();
-    let change = is_news.then(|| Change::PutMark(resource_id, mark.to_vec()));
+    let change = is_news.then(|| Change::put(key, mark.to_vec()));
     Ok((known.is_some(), change))
 }
 
@@ -392,7 +393,7 @@ mod tests {
 
         let upgraded = past(at, &boot);
         let (is_known, change) = claim(&arena(at), at, &upgraded, RESOURCE).unwrap();
-        let expected = Change::PutMark(RESOURCE, vec![9; 16]);
+        let expected = Change::put(Key::Mark(RESOURCE), vec![9; 16]);
         assert_eq!((is_known, change.as_ref()), (true, Some(&expected)));
         write(&upgraded, expected);
         drop(upgraded);
@@ -409,7 +410,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
         let before = past(at, "another boot");
-        write(&before, Change::PutMark(RESOURCE, vec![9; 16]));
+        write(&before, Change::put(Key::Mark(RESOURCE), vec![9; 16]));
         arena(at).set_mark(&[9; 16]);
         drop(before);
         for _ in 0..2 {

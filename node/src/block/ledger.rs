@@ -16,7 +16,7 @@ use fabricbios_wire::ResourceId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    journal::{Change, Writer},
+    journal::{Change, Key, Writer},
     records::{self, Record},
 };
 
@@ -79,7 +79,10 @@ impl PoolRecord {
     }
 
     pub(super) fn put(&self) -> anyhow::Result<Change> {
-        Ok(Change::PutPool(self.identity, records::encode(self)?))
+        Ok(Change::put(
+            Key::Pool(self.identity),
+            records::encode(self)?,
+        ))
     }
 }
 

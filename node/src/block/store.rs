@@ -194,8 +194,10 @@ mod tests {
         assert_eq!((grants(&store), journal.counts().commits), (2, 1));
         drop((store, journal));
         let (_journal, recovered) = open();
-        let [(_, bytes)] = recovered.pools.try_into().unwrap();
-        let record: PoolRecord = crate::records::decode(&bytes).unwrap();
+        let [bytes] = Vec::from_iter(recovered.records.values())
+            .try_into()
+            .unwrap();
+        let record: PoolRecord = crate::records::decode(bytes).unwrap();
         assert_eq!(record.grants, 2);
     }
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use fabricbios_wire::Epoch;
 
 use super::ledger::PoolRecord;
-use crate::{past::Past, records};
+use crate::{journal::Key, past::Past, records};
 
 /// What the journal makes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +28,17 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn read(past: &Past) -> anyhow::Result<Self> {
         let recovered = &past.recovered;
-        let decoded = recovered.pools.iter().map(|(identity, bytes)| {
-            let record = records::decode::<PoolRecord>(bytes);
-            record
-                .map(|record| (*identity, record))
-                .with_context(|| format!("pool {identity:032x}"))
-        });
+        let mut pools = HashMap::new();
+        for (key, bytes) in &recovered.records {
+            let Key::Pool(identity) = *key else { continue };
+            let record = records::decode(bytes);
+            pools.insert(
+                identity,
+                record.with_context(|| format!("pool {identity:032x}"))?,
+            );
+        }
         Ok(Self {
-            records: decoded.collect::<anyhow::Result<_>>()?,
+            records: pools,
             is_first_run: recovered.epoch == Epoch(1),
         })
     }
@@ -191,11 +194,9 @@ mod tests {
     #[test]
     fn a_record_outlives_its_writing() {
         let before = record(5, true);
-        let Change::PutPool(identity, bytes) = before.put().unwrap() else {
-            panic!("no record of a pool");
-        };
-        let after: PoolRecord = records::decode(&bytes).unwrap();
-        assert_eq!((identity, &after), (IDENTITY, &before));
+        let Change { key, value } = before.put().unwrap();
+        let after: PoolRecord = records::decode(&value.unwrap()).unwrap();
+        assert_eq!((key, &after), (Key::Pool(IDENTITY), &before));
         assert_eq!(after.facts().name, "/pool");
     }
 }
