@@ -29,7 +29,6 @@ use crate::{
     watchdog::Watchdog,
 };
 
-use ledger::JournalLedger;
 pub(crate) use others::ListExports;
 use pools::OpenPool;
 use store::PoolStore;
@@ -107,8 +106,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen"
         );
     }
-    let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
-    let ledger = Arc::new(JournalLedger::new(past.writer(), records.collect()));
     let mut provider = paths.provider();
     let mut resources = Vec::new();
     for pool in pools {
@@ -116,8 +113,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             resource_id,
             facts,
             pool,
+            record,
             continuity,
-            ..
         } = pool;
         let transports = paths.transports(facts.read_only);
         let offer = Offer {
@@ -140,7 +137,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             continuity,
         });
         let store: Arc<dyn Store> = match pool {
-            Ok(pool) => Arc::new(PoolStore::new(resource_id, pool, Arc::clone(&ledger))),
+            Ok(pool) => Arc::new(PoolStore::new(pool, record, past.journal.writer())),
             Err(why) => Arc::new(Withheld::new(why)),
         };
         provider = provider.with_store(resource_id, store);
@@ -195,7 +192,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
         configfs: configfs.into(),
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
         hosts: hosts::known(past, &settings.state_dir().join(hosts::EARLIER))?,
-        host_records: Arc::new(past.writer()),
+        host_records: Arc::new(past.journal.writer()),
         node_id,
         supervisor: supervisor.clone(),
     };

@@ -41,16 +41,12 @@ pub use environment::{Environment, Machine};
 pub enum Input {
     /// A peer asks.
     Asked {
-        /// From its certificate.
-        tenant: Arc<str>,
+        /// Who.
+        asker: Asker,
         /// From its certificate.
         role: Role,
-        /// What endpoints say where the node listens on a wildcard.
-        reached: Option<IpAddr>,
         /// What.
         request: Request,
-        /// Where the answer goes.
-        reply: oneshot::Sender<Answer>,
     },
     /// A backend reports.
     Report {
@@ -88,10 +84,13 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Who waits for an answer.
 #[derive(Debug)]
-struct Asker {
-    tenant: Arc<str>,
-    reached: Option<IpAddr>,
-    reply: oneshot::Sender<Answer>,
+pub struct Asker {
+    /// From its certificate.
+    pub tenant: Arc<str>,
+    /// What endpoints say where the node listens on a wildcard.
+    pub reached: Option<IpAddr>,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<Answer>,
 }
 
 /// What waits until all that was decided before it is durable.
@@ -312,19 +311,10 @@ impl<E: Environment> Driver<E> {
     fn apply(&mut self, input: Input) {
         match input {
             Input::Asked {
-                tenant,
+                asker,
                 role,
-                reached,
                 request,
-                reply,
-            } => {
-                let asker = Asker {
-                    tenant: Arc::clone(&tenant),
-                    reached,
-                    reply,
-                };
-                self.asked(tenant, role, request, asker);
-            }
+            } => self.asked(asker, role, request),
             Input::Report { at, report } => self.reported(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;
@@ -359,8 +349,9 @@ impl<E: Environment> Driver<E> {
         self.table.on_report(self.environment.now(), at, report);
     }
 
-    fn asked(&mut self, tenant: Arc<str>, role: Role, request: Request, asker: Asker) {
+    fn asked(&mut self, asker: Asker, role: Role, request: Request) {
         let now = self.environment.now();
+        let tenant = Arc::clone(&asker.tenant);
         let may_ask = self.table.check_rate(now, &tenant, role);
         if let Err(refusal) = may_ask.and_then(|()| self.check_open(&request)) {
             return asker.tell(Err(refusal));

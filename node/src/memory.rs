@@ -370,7 +370,7 @@ mod tests {
     }
 
     fn write(past: &Past, change: Change) {
-        let writer = past.writer();
+        let writer = past.journal.writer();
         writer.wait(writer.submit(vec![change])).unwrap();
     }
 

@@ -26,7 +26,7 @@ pub(super) fn known(past: &Past, directory: &Path) -> anyhow::Result<Vec<Zeroizi
     let records = past.recovered.records.iter();
     let hosts = records.filter(|(key, _)| matches!(key, Key::Host(_)));
     let mut known: Vec<_> = hosts.map(|(_, record)| record.clone()).collect();
-    let earlier = take_over(&past.writer(), directory);
+    let earlier = take_over(&past.journal.writer(), directory);
     known.extend(earlier.with_context(|| format!("names and keys in {}", directory.display()))?);
     Ok(known)
 }

@@ -15,7 +15,7 @@ use super::{
     CONFIGFS, answers,
     ledger::PoolRecord,
     others::Others,
-    verdict::{Known, Pledge, Verdict, forgotten},
+    verdict::{Known, Verdict, forgotten},
 };
 use crate::{
     config::Settings,
@@ -57,7 +57,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
             "the last run offered it and this one does not (--block-pool): its leases are over"
         );
     }
-    let writer = past.writer();
+    let writer = past.journal.writer();
     let seq = writer.submit(changes(&known, &pools)?);
     writer
         .wait(seq)
@@ -114,7 +114,8 @@ impl Taker<'_> {
         }
         for (path, record, why) in missing {
             if !pools.iter().any(|it| it.record.identity == record.identity) {
-                pools.push(self.absent(path, record, &why));
+                let why = format!("{why:#}");
+                pools.push(self.withheld(path, record, Continuity::Absent, why));
             }
         }
         Ok(pools)
@@ -150,11 +151,8 @@ impl Taker<'_> {
         let facts = pool.facts();
         let identity = u128::from_be_bytes(facts.identity);
         let (of_pool, of_journal) = (pool.grants().unwrap_or(0), self.known.grants(identity));
-        let pledge = Pledge {
-            grants: of_pool,
-            is_taken_over: pool.is_taken_over(),
-        };
-        let verdict = self.known.judge(identity, pledge, self.settings.force);
+        let force = self.settings.force;
+        let verdict = { self.known }.judge(identity, of_pool, pool.is_taken_over(), force);
         if verdict == Verdict::Ahead {
             let record = PoolRecord::of(facts, path, of_journal);
             let why = forgotten(of_pool, of_journal);
@@ -183,10 +181,6 @@ impl Taker<'_> {
         };
         let facts = facts.clone();
         Ok(self.pool(record, facts, Ok(pool), continuity))
-    }
-
-    fn absent(&self, path: &Path, record: &PoolRecord, why: &anyhow::Error) -> OpenPool {
-        self.withheld(path, record, Continuity::Absent, format!("{why:#}"))
     }
 
     fn withheld(

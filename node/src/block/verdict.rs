@@ -58,27 +58,26 @@ impl Known {
         self.records.get(&identity).map_or(0, |it| it.grants)
     }
 
-    pub(super) fn judge(&self, identity: u128, pool: Pledge, force: bool) -> Verdict {
+    /// `of_pool`: the grants that the pool knows of. `is_taken_over`: it was another node's.
+    pub(super) fn judge(
+        &self,
+        identity: u128,
+        of_pool: u64,
+        is_taken_over: bool,
+        force: bool,
+    ) -> Verdict {
         let record = self.records.get(&identity);
-        let is_ahead = pool.grants > self.grants(identity) && !self.is_first_run;
+        let is_ahead = of_pool > self.grants(identity) && !self.is_first_run;
         // It has been another node's since; or this node ended before it had told anybody of a grant of the pool.
-        let has_lost_its_number = pool.grants == 0 && self.grants(identity) > 0;
+        let has_lost_its_number = of_pool == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
-            _ if pool.is_taken_over || has_lost_its_number => Verdict::Anew,
+            _ if is_taken_over || has_lost_its_number => Verdict::Anew,
             (true, true) => Verdict::Anew,
             (true, false) => Verdict::Ahead,
             (false, _) if record.is_some_and(|it| it.was_offered) => Verdict::Trusted,
             (false, _) => Verdict::Distrusted,
         }
     }
-}
-
-/// What a pool says of itself.
-#[derive(Clone, Copy)]
-pub(super) struct Pledge {
-    pub(super) grants: u64,
-    /// It was another node's.
-    pub(super) is_taken_over: bool,
 }
 
 /// Why a pool that is ahead of the journal is not given out.
@@ -113,11 +112,7 @@ mod tests {
     }
 
     fn verdict(known: &Known, grants: u64, force: bool) -> Verdict {
-        let pledge = Pledge {
-            grants,
-            is_taken_over: false,
-        };
-        known.judge(IDENTITY, pledge, force)
+        known.judge(IDENTITY, grants, false, force)
     }
 
     #[test]
@@ -152,12 +147,8 @@ mod tests {
 
     #[test]
     fn a_pool_that_another_node_had_in_between_has_none_of_our_leases() {
-        let pledge = Pledge {
-            grants: 0,
-            is_taken_over: true,
-        };
         let known = known(Some(record(5, true)));
-        assert_eq!(known.judge(IDENTITY, pledge, true), Verdict::Anew);
+        assert_eq!(known.judge(IDENTITY, 0, true, true), Verdict::Anew);
     }
 
     #[test]

@@ -116,11 +116,13 @@ impl Run {
     fn ask(&mut self, who: &'static str, role: Role, about: Option<LeaseId>, request: Request) {
         let (reply, answer) = oneshot::channel();
         let asked = Input::Asked {
-            tenant: who.into(),
+            asker: Asker {
+                tenant: who.into(),
+                reached: None,
+                reply,
+            },
             role,
-            reached: None,
             request,
-            reply,
         };
         let driver = self.world.world().driver.clone().unwrap();
         assert!(driver.ask(Some(who.into()), asked));
