@@ -25,7 +25,7 @@ use crate::{
     config::Settings,
     inventory::OfferedPool,
     nvme_host::{NvmeHost, refuse_taken},
-    providers::{Offered, OfferedResource, Opened, Opening},
+    providers::{Offered, OfferedResource, Opened, Opening, close},
     watchdog::Watchdog,
 };
 
@@ -271,15 +271,11 @@ impl Paths {
 
     /// Gives ports and socket back, when the node has stopped and nobody else uses them.
     fn close(self) {
-        if let Some(datagrams) = self.datagrams.and_then(Arc::into_inner) {
+        close(self.datagrams, "UDP socket of blocks", |datagrams| {
             datagrams.close();
-        }
-        let Some(target) = self.target else { return };
-        match Arc::into_inner(target).map(Target::close) {
-            Some(Ok(())) => {}
-            Some(Err(error)) => tracing::warn!(%error, "the NVMe target's ports stay"),
-            None => tracing::warn!("the NVMe target is still in use; its ports stay"),
-        }
+            Ok(())
+        });
+        close(self.target, "NVMe target", Target::close);
     }
 }
 

@@ -33,7 +33,7 @@ pub use error::{CommitError, JournalError};
 pub use meter::JournalCounts;
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;
-use queue::{Shared, Stop, Worker};
+use queue::{Shared, Stop, write_all};
 use remote::{Remote, Scribe};
 use serde::{Deserialize, Serialize};
 pub(crate) use talk::WORD_BYTES_MAX;
@@ -181,16 +181,12 @@ impl Journal {
         let shared = Arc::<Shared>::default();
         let opened = Remote::open(scribe, path.to_owned(), boot_id, Arc::clone(&shared));
         let (remote, recovered) = opened?;
-        let worker = Worker {
-            remote,
-            shared: Arc::clone(&shared),
-            on_commit,
-        };
         let (tell, ended) = channel();
+        let queue = Arc::clone(&shared);
         thread::Builder::new()
             .name("journal".to_owned())
             // Nobody waits for its end where the process is ending.
-            .spawn(move || drop(tell.send(worker.run())))
+            .spawn(move || drop(tell.send(write_all(remote, &queue, &on_commit))))
             .map_err(|e| JournalError::io(path, "start the journal's thread", e))?;
         let path = path.to_owned();
         let ended = Some(ended);

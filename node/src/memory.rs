@@ -7,7 +7,7 @@ use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
 use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Extent, Offer, StepError};
+use fabricbios_lease::{Extent, Offer};
 use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, ResourceId, ResourceType, Transport};
 
@@ -18,7 +18,7 @@ use crate::{
     inventory::OfferedArena,
     journal::{Change, Key},
     past::Past,
-    providers::{Continuity, Offered, Opened, Opening},
+    providers::{Continuity, Offered, Opened, Opening, close},
     watchdog::Watchdog,
 };
 
@@ -323,26 +323,11 @@ impl Paths {
 
     /// Gives socket and device back, when the node has stopped and nobody else uses them.
     fn close(self) {
-        if let Some(udp) = self.udp {
-            close(udp, "UDP socket", |udp| {
-                udp.close();
-                Ok(())
-            });
-        }
-        if let Some(rdma) = self.rdma {
-            close(rdma, "RDMA device", RdmaPath::close);
-        }
-    }
-}
-
-fn close<B>(backend: Arc<B>, what: &str, close: impl FnOnce(B) -> Result<(), StepError>) {
-    let Some(backend) = Arc::into_inner(backend) else {
-        // A call that is stuck in the kernel still holds it; the end of the process takes it.
-        tracing::warn!("the {what} is still in use; it is left to the end of the process");
-        return;
-    };
-    if let Err(error) = close(backend) {
-        tracing::warn!(%error, "the {what} could not be given back");
+        close(self.udp, "UDP socket", |udp| {
+            udp.close();
+            Ok(())
+        });
+        close(self.rdma, "RDMA device", RdmaPath::close);
     }
 }
 

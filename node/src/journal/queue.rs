@@ -143,33 +143,30 @@ impl Writer {
     }
 }
 
-pub(super) struct Worker {
-    pub(super) remote: Remote,
-    pub(super) shared: Arc<Shared>,
-    pub(super) on_commit: OnCommit,
-}
-
-impl Worker {
-    pub(super) fn run(mut self) -> Result<(), CommitError> {
-        while let Some((group, seq)) = self.shared.next_group() {
-            match self.remote.commit(&group) {
-                Ok(number) => {
-                    // Before anybody is told what the commit has in it.
-                    if let Some(count) = self.shared.beside.get() {
-                        count(number);
-                    }
-                    self.shared.note_durable(seq);
-                    (self.on_commit)(Ok(seq));
+/// Writes what is handed in until it is told to stop.
+pub(super) fn write_all(
+    mut remote: Remote,
+    shared: &Shared,
+    on_commit: &OnCommit,
+) -> Result<(), CommitError> {
+    while let Some((group, seq)) = shared.next_group() {
+        match remote.commit(&group) {
+            Ok(number) => {
+                // Before anybody is told what the commit has in it.
+                if let Some(count) = shared.beside.get() {
+                    count(number);
                 }
-                Err(e) => {
-                    self.shared.put_back(group);
-                    (self.on_commit)(Err(e.clone()));
-                    if !self.shared.pause() {
-                        return Err(e);
-                    }
+                shared.note_durable(seq);
+                on_commit(Ok(seq));
+            }
+            Err(e) => {
+                shared.put_back(group);
+                on_commit(Err(e.clone()));
+                if !shared.pause() {
+                    return Err(e);
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
 }
