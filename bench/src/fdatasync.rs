@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fabricbios_helper::Program;
-use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Seq};
+use fabricbios_node::journal::{Change, CommitError, Journal, JournalCounts, Key, Seq};
 use fabricbios_wire::LeaseId;
 
 use crate::{bare_file::Bare, pairs::interleaved_pairs, place::place_in};
@@ -89,7 +89,7 @@ impl Subject {
         // Lease ids are random; an odd multiplier spreads these over the tree in the same way.
         let spread = |id: u128| LeaseId(id.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
         let changes = ids
-            .map(|id| Change::PutLease(spread(id), self.record.clone()))
+            .map(|id| Change::put(Key::Lease(spread(id)), self.record.clone()))
             .collect();
         let start = Instant::now();
         let seq = self.journal.submit(changes);

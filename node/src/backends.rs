@@ -11,7 +11,7 @@ use fabricbios_wire::{ResourceId, ResourceType};
 use crate::{
     descriptors,
     fair::Owner,
-    healing::{self, Healing, Unfinished},
+    healing::{self, Healing},
     workers::{Urgency, WorkerPool},
 };
 
@@ -78,6 +78,7 @@ impl Backends {
 
     /// `provider` has the store of what is offered, which is of this kind.
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
+        let healing = Healing::start(provider.clone(), self.on_report.clone(), healing::PAUSE);
         let resource = Resource {
             provider,
             releases_later: offer.durability.leases_stay(),
@@ -85,7 +86,7 @@ impl Backends {
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
-            healing: Healing::start(self.on_report.clone(), healing::PAUSE),
+            healing,
         };
         self.resources.insert(offer.resource_id, resource);
     }
@@ -93,11 +94,7 @@ impl Backends {
     /// A release that failed in an earlier run is tried again until it is done.
     pub fn release_later(&self, binding_id: BindingId, placement: Placement) {
         if let Some(resource) = self.resources.get(&binding_id.resource_id) {
-            resource.healing.try_later(Unfinished {
-                provider: resource.provider.clone(),
-                binding_id,
-                placement,
-            });
+            resource.healing.try_later(binding_id, placement);
         }
     }
 
@@ -114,115 +111,96 @@ impl Backends {
             tracing::error!(?order, "no backend owns this resource");
             return None;
         };
-        let Resource {
-            provider,
-            of_kind,
-            preparing,
-            cleaning,
-            healing,
-            releases_later,
-            confirms,
-        } = resource;
         let pool = match order {
             Order::Extend(binding_id, deadline)
-                if provider.extends_at_once(binding_id.lease_id) =>
+                if resource.provider.extends_at_once(binding_id.lease_id) =>
             {
-                let outcome = provider.extend(binding_id, deadline);
+                let outcome = resource.provider.extend(binding_id, deadline);
                 return Some(Report::Extended(binding_id, deadline, outcome));
             }
-            Order::Fenced(binding_id) if provider.extends_at_once(binding_id.lease_id) => {
-                provider.fenced(binding_id);
+            Order::Fenced(binding_id) if resource.provider.extends_at_once(binding_id.lease_id) => {
+                resource.provider.fenced(binding_id);
                 return None;
             }
-            Order::Confirm(binding_id) if !confirms => {
+            Order::Confirm(binding_id) if !resource.confirms => {
                 return Some(Report::Confirmed(binding_id, Ok(())));
             }
             Order::Extend(..) | Order::Fenced(_) | Order::Cut(..) | Order::RetireKey(_) => {
-                &of_kind.ending
+                &resource.of_kind.ending
             }
             // What needs no answer from the network does not wait behind what does.
-            Order::Bind(ref order) if order.peers().is_empty() => &preparing,
-            Order::Rotate(_) => &preparing,
+            Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
+            Order::Rotate(_) => &resource.preparing,
             // One write, which never waits behind the cleaning of many bytes.
-            Order::Confirm(_) | Order::Bind(_) => &of_kind.opening,
-            Order::Release(..) | Order::Reset(..) => &cleaning,
+            Order::Confirm(_) | Order::Bind(_) => &resource.of_kind.opening,
+            Order::Release(..) | Order::Reset(..) => &resource.cleaning,
         };
-        let (whose, reports) = (owner.clone(), self.on_report.clone());
-        let on_report = move |report| reports(whose.clone(), report);
-        let (again, proving) = (owner.clone(), of_kind.proving.clone());
-        pool.run(owner, move || match order {
-            Order::Release(binding_id, placement) => {
-                let released = release(&provider, binding_id, placement.clone(), &on_report);
-                if !released && releases_later {
-                    healing.try_later(Unfinished {
-                        provider,
-                        binding_id,
-                        placement,
-                    });
-                }
-            }
-            Order::Cut(binding_id, linger) => {
-                on_report(Report::EndBegan(binding_id));
-                let cut = provider.revoke(binding_id, linger);
-                if cut.is_proved() {
-                    return on_report(Report::Cut(binding_id, provider.verify(cut)));
-                }
-                on_report(Report::CutMoves(binding_id));
-                proving.run(again, move || {
-                    let outcome = provider.verify(cut);
-                    // Who waits behind it learns that it is done.
-                    on_report(Report::CutMoves(binding_id));
-                    on_report(Report::Cut(binding_id, outcome));
-                });
-            }
-            order => carry_out(&provider, order, &on_report),
+        let (pool, reports) = (pool.clone(), self.on_report.clone());
+        pool.run(owner.clone(), move || {
+            let whose = owner.clone();
+            let on_report = move |report| reports(whose.clone(), report);
+            resource.carry_out(owner, order, on_report);
         });
         None
     }
 }
 
-fn carry_out(provider: &Provider, order: Order, on_report: &dyn Fn(Report)) {
-    on_report(match order {
-        Order::Bind(order) => {
-            let progress = || on_report(Report::BindProgress(order.binding_id));
-            progress();
-            let bound = descriptors::for_a_grant()
-                .and_then(|granting| provider.prepare(&order, &progress).map(|()| granting))
-                .map_err(BindError::Failed)
-                .and_then(|_granting| provider.bind(&order));
-            Report::Bind(order.binding_id, bound)
+impl Resource {
+    fn carry_out(self, owner: Owner, order: Order, on_report: impl Fn(Report) + Send + 'static) {
+        let provider = self.provider;
+        match order {
+            Order::Bind(order) => {
+                let progress = || on_report(Report::BindProgress(order.binding_id));
+                progress();
+                let bound = descriptors::for_a_grant()
+                    .and_then(|granting| provider.prepare(&order, &progress).map(|()| granting))
+                    .map_err(BindError::Failed)
+                    .and_then(|_granting| provider.bind(&order));
+                on_report(Report::Bind(order.binding_id, bound));
+            }
+            Order::Confirm(id) => on_report(Report::Confirmed(id, provider.confirm(id))),
+            Order::Rotate(id) => on_report(Report::Rotate(id, provider.rotate(id))),
+            Order::RetireKey(id) => {
+                on_report(Report::EndBegan(id));
+                on_report(Report::RetireKey(id, provider.retire_key(id)));
+            }
+            Order::Cut(id, linger) => {
+                on_report(Report::EndBegan(id));
+                let cut = provider.revoke(id, linger);
+                if cut.is_proved() {
+                    return on_report(Report::Cut(id, provider.verify(cut)));
+                }
+                on_report(Report::CutMoves(id));
+                self.of_kind.proving.run(owner, move || {
+                    let outcome = provider.verify(cut);
+                    // Who waits behind it learns that it is done.
+                    on_report(Report::CutMoves(id));
+                    on_report(Report::Cut(id, outcome));
+                });
+            }
+            Order::Release(id, placement) => {
+                let progress = || on_report(Report::ReleaseProgress(id));
+                progress();
+                let outcome = provider.release(id, placement.clone(), &progress);
+                let failed = outcome.is_err();
+                on_report(Report::Release(id, outcome));
+                if failed && self.releases_later {
+                    self.healing.try_later(id, placement);
+                }
+            }
+            Order::Reset(id, leases) => {
+                on_report(Report::Reset(id, provider.reset(id, &leases)));
+            }
+            Order::Extend(id, deadline) => {
+                on_report(Report::Extended(
+                    id,
+                    deadline,
+                    provider.extend(id, deadline),
+                ));
+            }
+            Order::Fenced(id) => provider.fenced(id),
         }
-        Order::Extend(binding_id, deadline) => {
-            Report::Extended(binding_id, deadline, provider.extend(binding_id, deadline))
-        }
-        Order::Fenced(binding_id) => return provider.fenced(binding_id),
-        Order::Confirm(binding_id) => Report::Confirmed(binding_id, provider.confirm(binding_id)),
-        Order::Rotate(binding_id) => Report::Rotate(binding_id, provider.rotate(binding_id)),
-        Order::RetireKey(binding_id) => {
-            on_report(Report::EndBegan(binding_id));
-            Report::RetireKey(binding_id, provider.retire_key(binding_id))
-        }
-        Order::Reset(resource_id, leases) => {
-            Report::Reset(resource_id, provider.reset(resource_id, &leases))
-        }
-        // Carried out where they are dispatched.
-        Order::Release(..) | Order::Cut(..) => return,
-    });
-}
-
-/// Whether it is done.
-fn release(
-    provider: &Provider,
-    binding_id: BindingId,
-    placement: Placement,
-    on_report: &dyn Fn(Report),
-) -> bool {
-    let progress = || on_report(Report::ReleaseProgress(binding_id));
-    progress();
-    let outcome = provider.release(binding_id, placement, &progress);
-    let is_done = outcome.is_ok();
-    on_report(Report::Release(binding_id, outcome));
-    is_done
+    }
 }
 
 #[cfg(test)]

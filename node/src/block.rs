@@ -25,11 +25,10 @@ use crate::{
     config::Settings,
     inventory::OfferedPool,
     nvme_host::{NvmeHost, refuse_taken},
-    providers::{Offered, OfferedResource, Opened, Opening},
+    providers::{Offered, OfferedResource, Opened, Opening, close},
     watchdog::Watchdog,
 };
 
-use ledger::JournalLedger;
 pub(crate) use others::ListExports;
 use pools::OpenPool;
 use store::PoolStore;
@@ -107,8 +106,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen"
         );
     }
-    let records = pools.iter().map(|it| (it.resource_id, it.record.clone()));
-    let ledger = Arc::new(JournalLedger::new(past.writer(), records.collect()));
     let mut provider = paths.provider();
     let mut resources = Vec::new();
     for pool in pools {
@@ -116,8 +113,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             resource_id,
             facts,
             pool,
+            record,
             continuity,
-            ..
         } = pool;
         let transports = paths.transports(facts.read_only);
         let offer = Offer {
@@ -140,7 +137,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             continuity,
         });
         let store: Arc<dyn Store> = match pool {
-            Ok(pool) => Arc::new(PoolStore::new(resource_id, pool, Arc::clone(&ledger))),
+            Ok(pool) => Arc::new(PoolStore::new(pool, record, past.journal.writer())),
             Err(why) => Arc::new(Withheld::new(why)),
         };
         provider = provider.with_store(resource_id, store);
@@ -195,7 +192,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
         configfs: configfs.into(),
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
         hosts: hosts::known(past, &settings.state_dir().join(hosts::EARLIER))?,
-        host_records: Arc::new(past.writer()),
+        host_records: Arc::new(past.journal.writer()),
         node_id,
         supervisor: supervisor.clone(),
     };
@@ -274,15 +271,11 @@ impl Paths {
 
     /// Gives ports and socket back, when the node has stopped and nobody else uses them.
     fn close(self) {
-        if let Some(datagrams) = self.datagrams.and_then(Arc::into_inner) {
+        close(self.datagrams, "UDP socket of blocks", |datagrams| {
             datagrams.close();
-        }
-        let Some(target) = self.target else { return };
-        match Arc::into_inner(target).map(Target::close) {
-            Some(Ok(())) => {}
-            Some(Err(error)) => tracing::warn!(%error, "the NVMe target's ports stay"),
-            None => tracing::warn!("the NVMe target is still in use; its ports stay"),
-        }
+            Ok(())
+        });
+        close(self.target, "NVMe target", Target::close);
     }
 }
 

@@ -329,20 +329,20 @@ impl Settings {
     /// Where the data plane over UDP listens; `None` for not at all.
     #[must_use]
     pub fn fbmu_listen(&self) -> Option<SocketAddr> {
-        match self.fbmu_listen {
-            Some(UdpListen::Off) => None,
-            Some(UdpListen::At(address)) => Some(address),
-            None => Some(SocketAddr::new(self.listen().ip(), FBMU_PORT)),
-        }
+        self.udp_listen(self.fbmu_listen, FBMU_PORT)
     }
 
     /// Where the data plane of blocks over UDP listens; `None` for not at all.
     #[must_use]
     pub fn fbbu_listen(&self) -> Option<SocketAddr> {
-        match self.fbbu_listen {
+        self.udp_listen(self.fbbu_listen, FBBU_PORT)
+    }
+
+    fn udp_listen(&self, set: Option<UdpListen>, port: u16) -> Option<SocketAddr> {
+        match set {
             Some(UdpListen::Off) => None,
             Some(UdpListen::At(address)) => Some(address),
-            None => Some(SocketAddr::new(self.listen().ip(), FBBU_PORT)),
+            None => Some(SocketAddr::new(self.listen().ip(), port)),
         }
     }
 

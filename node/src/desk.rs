@@ -9,12 +9,16 @@ use std::{
 
 use fabricbios_control::{Ca, PeerRequest, Principal};
 use fabricbios_wire::{
-    Answer, Endpoint, Epoch, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass, Reply,
-    Request, Role,
+    Answer, Endpoint, Epoch, IssueRequest, LeaseError, NodeId, NodeIdentity, Refusal, RefusalClass,
+    Reply, Request, Role,
 };
 use tokio::sync::mpsc;
 
-use crate::{driver::Input, mailbox::Sender, refusals};
+use crate::{
+    driver::{Asker, Input},
+    mailbox::Sender,
+    refusals,
+};
 
 /// What the node says of itself, and who may be given an identity.
 #[derive(Debug)]
@@ -52,11 +56,13 @@ impl Desk {
         driver.ask(
             Some(tenant.clone()),
             Input::Asked {
-                tenant,
+                asker: Asker {
+                    tenant,
+                    reached: self.advertise.or(asked.local_ip),
+                    reply: asked.reply,
+                },
                 role: asked.principal.role,
-                reached: self.advertise.or(asked.local_ip),
                 request: asked.request,
-                reply: asked.reply,
             },
         )
     }
@@ -67,12 +73,7 @@ impl Desk {
             Request::IdentityIssue(request) => {
                 let issued = may_issue(&asked.principal)
                     .and_then(|()| self.ca.issue(request, SystemTime::now()));
-                log_issue(
-                    &asked.principal,
-                    request.tenant.as_str(),
-                    request.role,
-                    &issued,
-                );
+                log_issue(&asked.principal, request, &issued);
                 Some(issued)
             }
             _ => None,
@@ -117,7 +118,8 @@ fn may_issue(principal: &Principal) -> Result<(), Refusal> {
     ))
 }
 
-fn log_issue(principal: &Principal, tenant: &str, role: Role, issued: &Answer) {
+fn log_issue(principal: &Principal, request: &IssueRequest, issued: &Answer) {
+    let (tenant, role) = (request.tenant.as_str(), request.role);
     match issued {
         Ok(_) => tracing::info!(by = %principal.tenant, %tenant, ?role, "identity issued"),
         Err(refusal) if refusals::gets_line(&principal.tenant) => {

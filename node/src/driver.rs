@@ -27,7 +27,7 @@ use crate::{
     endpoint,
     fair::{FairQueue, Owner},
     inventory::{Inventory, Standing},
-    journal::{Change, CommitError, Seq},
+    journal::{Change, CommitError, Key, Seq},
     log_note,
     mailbox::Mailbox,
     records,
@@ -41,16 +41,12 @@ pub use environment::{Environment, Machine};
 pub enum Input {
     /// A peer asks.
     Asked {
-        /// From its certificate.
-        tenant: Arc<str>,
+        /// Who.
+        asker: Asker,
         /// From its certificate.
         role: Role,
-        /// What endpoints say where the node listens on a wildcard.
-        reached: Option<IpAddr>,
         /// What.
         request: Request,
-        /// Where the answer goes.
-        reply: oneshot::Sender<Answer>,
     },
     /// A backend reports.
     Report {
@@ -88,10 +84,13 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Who waits for an answer.
 #[derive(Debug)]
-struct Asker {
-    tenant: Arc<str>,
-    reached: Option<IpAddr>,
-    reply: oneshot::Sender<Answer>,
+pub struct Asker {
+    /// From its certificate.
+    pub tenant: Arc<str>,
+    /// What endpoints say where the node listens on a wildcard.
+    pub reached: Option<IpAddr>,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<Answer>,
 }
 
 /// What waits until all that was decided before it is durable.
@@ -312,19 +311,10 @@ impl<E: Environment> Driver<E> {
     fn apply(&mut self, input: Input) {
         match input {
             Input::Asked {
-                tenant,
+                asker,
                 role,
-                reached,
                 request,
-                reply,
-            } => {
-                let asker = Asker {
-                    tenant: Arc::clone(&tenant),
-                    reached,
-                    reply,
-                };
-                self.asked(tenant, role, request, asker);
-            }
+            } => self.asked(asker, role, request),
             Input::Report { at, report } => self.reported(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;
@@ -359,8 +349,9 @@ impl<E: Environment> Driver<E> {
         self.table.on_report(self.environment.now(), at, report);
     }
 
-    fn asked(&mut self, tenant: Arc<str>, role: Role, request: Request, asker: Asker) {
+    fn asked(&mut self, asker: Asker, role: Role, request: Request) {
         let now = self.environment.now();
+        let tenant = Arc::clone(&asker.tenant);
         let may_ask = self.table.check_rate(now, &tenant, role);
         if let Err(refusal) = may_ask.and_then(|()| self.check_open(&request)) {
             return asker.tell(Err(refusal));
@@ -556,18 +547,15 @@ fn unconfirmed(error: &StepError) -> Refusal {
 /// The journal's form of a change. Records are plain data: encoding them cannot fail, and if it
 /// did, an unwritten record is better than a dead node.
 fn encode(change: TableChange) -> Option<Change> {
-    let encoded = match change {
-        TableChange::PutLease(record) => {
-            records::encode(&record).map(|bytes| Change::PutLease(record.lease_id, bytes))
-        }
-        TableChange::RemoveLease(id) => Ok(Change::RemoveLease(id)),
-        TableChange::PutFence(record) => {
-            records::encode(&record).map(|bytes| Change::PutFence(record.resource_id, bytes))
-        }
-        TableChange::RemoveFence(id) => Ok(Change::RemoveFence(id)),
+    let (key, encoded) = match change {
+        TableChange::PutLease(record) => (Key::Lease(record.lease_id), records::encode(&record)),
+        TableChange::PutFence(record) => (Key::Fence(record.resource_id), records::encode(&record)),
+        TableChange::RemoveLease(id) => return Some(Change::remove(Key::Lease(id))),
+        TableChange::RemoveFence(id) => return Some(Change::remove(Key::Fence(id))),
     };
     encoded
         .inspect_err(|error| tracing::error!(%error, "a record cannot be encoded"))
+        .map(|bytes| Change::put(key, bytes))
         .ok()
 }
 

@@ -19,11 +19,7 @@ use crate::backends::OnReport;
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 /// A release that failed.
-pub(crate) struct Unfinished {
-    pub(crate) provider: Arc<Provider>,
-    pub(crate) binding_id: BindingId,
-    pub(crate) placement: Placement,
-}
+type Unfinished = (BindingId, Placement);
 
 /// Where to hand them in. One thread tries them all, one after the other: nobody waits for them.
 #[derive(Clone)]
@@ -31,11 +27,11 @@ pub(crate) struct Healing(Sender<Unfinished>);
 
 impl Healing {
     /// Starts the thread; it ends when the last of these is gone.
-    pub(crate) fn start(on_report: OnReport, pause: Duration) -> Self {
+    pub(crate) fn start(provider: Arc<Provider>, on_report: OnReport, pause: Duration) -> Self {
         let (hand_in, unfinished) = mpsc::channel();
         let started = thread::Builder::new()
             .name("healing".into())
-            .spawn(move || work(&unfinished, &on_report, pause));
+            .spawn(move || work(&unfinished, &provider, &on_report, pause));
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread: fences of releases stay until cleared");
         }
@@ -43,45 +39,40 @@ impl Healing {
     }
 
     /// Takes one in.
-    pub(crate) fn try_later(&self, unfinished: Unfinished) {
+    pub(crate) fn try_later(&self, binding_id: BindingId, placement: Placement) {
         // Without the thread an operator has to clear the fence.
-        self.0.send(unfinished).ok();
+        self.0.send((binding_id, placement)).ok();
     }
 }
 
-fn work(handed_in: &Receiver<Unfinished>, on_report: &OnReport, pause: Duration) {
+fn work(
+    handed_in: &Receiver<Unfinished>,
+    provider: &Provider,
+    on_report: &OnReport,
+    pause: Duration,
+) {
+    let is_done = |(binding_id, placement): &Unfinished| {
+        let released = provider.release(*binding_id, placement.clone(), &|| ());
+        if released.is_ok() {
+            // The node's own affair by now: nobody waits for it.
+            on_report(None, Report::Release(*binding_id, Ok(())));
+        }
+        released.is_ok()
+    };
     let mut list = Vec::new();
     loop {
-        match next(handed_in, list.is_empty(), pause) {
+        // As long as it takes, where there is nothing to try.
+        let pause = if list.is_empty() {
+            Duration::MAX
+        } else {
+            pause
+        };
+        match handed_in.recv_timeout(pause) {
             Ok(unfinished) => list.push(unfinished),
-            Err(RecvTimeoutError::Timeout) => list.retain(|it| !is_done(it, on_report)),
+            Err(RecvTimeoutError::Timeout) => list.retain(|it| !is_done(it)),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-fn next(
-    handed_in: &Receiver<Unfinished>,
-    is_idle: bool,
-    pause: Duration,
-) -> Result<Unfinished, RecvTimeoutError> {
-    match is_idle {
-        true => handed_in
-            .recv()
-            .map_err(|_gone| RecvTimeoutError::Disconnected),
-        false => handed_in.recv_timeout(pause),
-    }
-}
-
-fn is_done(it: &Unfinished, on_report: &OnReport) -> bool {
-    let released = it
-        .provider
-        .release(it.binding_id, it.placement.clone(), &|| ());
-    if released.is_ok() {
-        // The node's own affair by now: nobody waits for it.
-        on_report(None, Report::Release(it.binding_id, Ok(())));
-    }
-    released.is_ok()
 }
 
 #[cfg(test)]
@@ -98,6 +89,7 @@ mod tests {
         memory.fail(Step::Release, true);
         let (tell, told) = mpsc::channel();
         let healing = Healing::start(
+            memory.provider(),
             Arc::new(move |_, report| tell.send(report).unwrap()),
             Duration::from_millis(1),
         );
@@ -110,11 +102,7 @@ mod tests {
             offset: 0,
             length: 4096,
         });
-        healing.try_later(Unfinished {
-            provider: memory.provider(),
-            binding_id,
-            placement,
-        });
+        healing.try_later(binding_id, placement);
         memory.wait_for(Step::Release, 1);
         memory.fail(Step::Release, false);
         assert_eq!(told.recv().unwrap(), Report::Release(binding_id, Ok(())));

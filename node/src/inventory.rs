@@ -76,31 +76,25 @@ pub struct Standing {
 }
 
 impl Standing {
-    fn is_degraded(&self) -> bool {
-        self.degraded || self.available.partly_fenced
+    /// Also as flags of a flat entry.
+    fn state(&self) -> (u32, u16) {
+        let degraded = self.degraded || self.available.partly_fenced;
+        match (self.available.fenced, degraded) {
+            (true, _) => (health::FENCED, resource_flags::FENCED),
+            (false, true) => (health::DEGRADED, resource_flags::DEGRADED),
+            (false, false) => (health::OK, 0),
+        }
     }
 
     fn health(&self) -> u32 {
-        match (self.available.fenced, self.is_degraded()) {
-            (true, _) => health::FENCED,
-            (false, true) => health::DEGRADED,
-            (false, false) => health::OK,
-        }
-    }
-
-    fn flags(&self) -> u16 {
-        match (self.available.fenced, self.is_degraded()) {
-            (true, _) => resource_flags::FENCED,
-            (false, true) => resource_flags::DEGRADED,
-            (false, false) => 0,
-        }
+        self.state().0
     }
 
     fn flat_entry(&self) -> FlatEntry {
         FlatEntry {
             resource_id: self.available.resource_id,
             resource_type: self.available.resource_type,
-            flags: self.flags(),
+            flags: self.state().1,
             capacity: self.available.capacity,
             available: self.available.available,
         }

@@ -20,7 +20,6 @@ mod talk;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -34,7 +33,7 @@ pub use error::{CommitError, JournalError};
 pub use meter::JournalCounts;
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;
-use queue::{Shared, Stop, Worker};
+use queue::{Shared, Stop, write_all};
 use remote::{Remote, Scribe};
 use serde::{Deserialize, Serialize};
 pub(crate) use talk::WORD_BYTES_MAX;
@@ -53,48 +52,57 @@ const CLOSES_WITHIN: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// One thing to remember or to forget.
+/// The record as bytes. Some are secret.
+pub type Value = Zeroizing<Vec<u8>>;
+
+/// What a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Key {
+    /// A lease.
+    Lease(LeaseId),
+    /// A fence.
+    Fence(ResourceId),
+    /// A pool of block storage, by its identity.
+    Pool(u128),
+    /// Which bytes leases of a memory are cut from.
+    Mark(ResourceId),
+    /// A host of block storage, with its keys.
+    Host(u128),
+}
+
+/// One thing to remember, in place of what was known of it, or to forget; what is not there is forgotten already.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Remember a lease, in place of what was known of it.
-    PutLease(LeaseId, Vec<u8>),
-    /// Forget a lease; one that is not there is forgotten already.
-    RemoveLease(LeaseId),
-    /// Remember a fence.
-    PutFence(ResourceId, Vec<u8>),
-    /// Forget a fence.
-    RemoveFence(ResourceId),
-    /// Remember a pool of block storage, by its identity.
-    PutPool(u128, Vec<u8>),
-    /// Forget a pool.
-    RemovePool(u128),
-    /// Remember which bytes leases of a memory are cut from.
-    PutMark(ResourceId, Vec<u8>),
-    /// Remember a host of block storage, with its keys.
-    PutHost(u128, Zeroizing<Vec<u8>>),
-    /// Forget a host.
-    RemoveHost(u128),
+pub struct Change {
+    /// Which record.
+    pub key: Key,
+    /// Its new value; none: it goes.
+    pub value: Option<Value>,
+}
+
+impl Change {
+    /// Remember this.
+    pub fn put(key: Key, value: impl Into<Value>) -> Self {
+        let value = Some(value.into());
+        Self { key, value }
+    }
+
+    /// Forget it.
+    #[must_use]
+    pub fn remove(key: Key) -> Self {
+        Self { key, value: None }
+    }
 }
 
 impl fmt::Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Values may hold secrets: only their length shows.
-        match self {
-            Self::PutLease(id, value) => write!(f, "PutLease({id}, {} bytes)", value.len()),
-            Self::RemoveLease(id) => write!(f, "RemoveLease({id})"),
-            Self::PutFence(id, value) => write!(f, "PutFence({id}, {} bytes)", value.len()),
-            Self::RemoveFence(id) => write!(f, "RemoveFence({id})"),
-            Self::PutPool(id, value) => write!(f, "PutPool({id:032x}, {} bytes)", value.len()),
-            Self::RemovePool(id) => write!(f, "RemovePool({id:032x})"),
-            Self::PutMark(id, value) => write!(f, "PutMark({id}, {} bytes)", value.len()),
-            Self::PutHost(id, value) => write!(f, "PutHost({id:032x}, {} bytes)", value.len()),
-            Self::RemoveHost(id) => write!(f, "RemoveHost({id:032x})"),
-        }
+        let bytes = self.value.as_ref().map(|value| value.len());
+        write!(f, "{:?}: {bytes:?} bytes", self.key)
     }
 }
 
 /// What the last run left.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Recovered {
     /// Of this run: one more than the last, and durable.
     pub epoch: Epoch,
@@ -104,28 +112,9 @@ pub struct Recovered {
     pub last_boot_id: Option<String>,
     /// When something was last written, by the wall clock of then; 0 at the first start.
     pub written_unix_ms: u64,
-    /// In order of id.
-    pub leases: Vec<(LeaseId, Vec<u8>)>,
-    /// In order of id.
-    pub fences: Vec<(ResourceId, Vec<u8>)>,
-    /// In order of identity.
-    pub pools: Vec<(u128, Vec<u8>)>,
-    /// In order of id. None in a journal of an earlier version.
-    pub marks: Vec<(ResourceId, Vec<u8>)>,
-    /// Hosts of block storage with their keys, in order of id. None in a journal of an earlier version.
-    pub hosts: Vec<(u128, Zeroizing<Vec<u8>>)>,
-}
-
-impl Recovered {
-    fn add(&mut self, key: Key, mut value: Zeroizing<Vec<u8>>) {
-        match key {
-            Key::Lease(id) => self.leases.push((LeaseId(id), mem::take(&mut value))),
-            Key::Fence(id) => self.fences.push((ResourceId(id), mem::take(&mut value))),
-            Key::Pool(id) => self.pools.push((id, mem::take(&mut value))),
-            Key::Mark(id) => self.marks.push((ResourceId(id), mem::take(&mut value))),
-            Key::Host(id) => self.hosts.push((id, value)),
-        }
-    }
+    /// A journal of an earlier version has no marks and no hosts.
+    #[serde(skip)]
+    pub records: BTreeMap<Key, Value>,
 }
 
 impl fmt::Debug for Recovered {
@@ -133,9 +122,7 @@ impl fmt::Debug for Recovered {
         f.debug_struct("Recovered")
             .field("epoch", &self.epoch)
             .field("last_boot_id", &self.last_boot_id)
-            .field("leases", &self.leases.len())
-            .field("fences", &self.fences.len())
-            .field("pools", &self.pools.len())
+            .field("records", &self.records.len())
             .finish()
     }
 }
@@ -194,16 +181,12 @@ impl Journal {
         let shared = Arc::<Shared>::default();
         let opened = Remote::open(scribe, path.to_owned(), boot_id, Arc::clone(&shared));
         let (remote, recovered) = opened?;
-        let worker = Worker {
-            remote,
-            shared: Arc::clone(&shared),
-            on_commit,
-        };
         let (tell, ended) = channel();
+        let queue = Arc::clone(&shared);
         thread::Builder::new()
             .name("journal".to_owned())
             // Nobody waits for its end where the process is ending.
-            .spawn(move || drop(tell.send(worker.run())))
+            .spawn(move || drop(tell.send(write_all(remote, &queue, &on_commit))))
             .map_err(|e| JournalError::io(path, "start the journal's thread", e))?;
         let path = path.to_owned();
         let ended = Some(ended);
@@ -238,13 +221,13 @@ impl Journal {
     /// Whether to take on new leases. Changes of existing ones are always taken.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.shared.waiting() < WAITING_MAX
+        self.shared.lock().waiting.len() < WAITING_MAX
     }
 
     /// What was done to the disk so far.
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
-        self.shared.counts()
+        self.shared.lock().counts
     }
 
     /// Makes everything durable, then closes, within some seconds. An error: changes since the last report may be lost.
@@ -263,7 +246,7 @@ impl Journal {
                     "process {} has not written and closed {} within {} s, the state disk does not answer, it seems: it \
                      still holds the file, and ends by itself when it has written what it was given; until then no \
                      daemon starts on it",
-                    self.shared.process(),
+                    self.shared.lock().process,
                     self.path.display(),
                     CLOSES_WITHIN.as_secs()
                 )),
@@ -280,43 +263,8 @@ impl Drop for Journal {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Key {
-    Lease(u128),
-    Fence(u128),
-    Pool(u128),
-    Mark(u128),
-    Host(u128),
-}
-
-impl Key {
-    fn id(self) -> u128 {
-        match self {
-            Self::Lease(id)
-            | Self::Fence(id)
-            | Self::Pool(id)
-            | Self::Mark(id)
-            | Self::Host(id) => id,
-        }
-    }
-}
-
-/// The newest value of each record that changed; none where it was removed. Some are secret.
-type Group = BTreeMap<Key, Option<Zeroizing<Vec<u8>>>>;
-
-fn split(change: Change) -> (Key, Option<Zeroizing<Vec<u8>>>) {
-    match change {
-        Change::PutLease(id, value) => (Key::Lease(id.0), Some(value.into())),
-        Change::RemoveLease(id) => (Key::Lease(id.0), None),
-        Change::PutFence(id, value) => (Key::Fence(id.0), Some(value.into())),
-        Change::RemoveFence(id) => (Key::Fence(id.0), None),
-        Change::PutPool(id, value) => (Key::Pool(id), Some(value.into())),
-        Change::RemovePool(id) => (Key::Pool(id), None),
-        Change::PutMark(id, value) => (Key::Mark(id.0), Some(value.into())),
-        Change::PutHost(id, value) => (Key::Host(id), Some(value)),
-        Change::RemoveHost(id) => (Key::Host(id), None),
-    }
-}
+/// The newest value of each record that changed; none where it was removed.
+type Group = BTreeMap<Key, Option<Value>>;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
 use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Extent, Offer, StepError};
+use fabricbios_lease::{Extent, Offer};
 use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, ResourceId, ResourceType, Transport};
 
@@ -16,9 +16,9 @@ use crate::{
     config::{RdmaStrategy, Settings},
     detect::{self, resource_id},
     inventory::OfferedArena,
-    journal::Change,
+    journal::{Change, Key},
     past::Past,
-    providers::{Continuity, Offered, Opened, Opening},
+    providers::{Continuity, Offered, Opened, Opening, close},
     watchdog::Watchdog,
 };
 
@@ -149,9 +149,10 @@ fn claim(
     resource_id: ResourceId,
 ) -> anyhow::Result<(bool, Option<Change>)> {
     let recovered = &past.recovered;
-    let found = { recovered.marks.iter() }.find(|(id, _)| *id == resource_id);
+    let key = Key::Mark(resource_id);
+    let found = recovered.records.get(&key);
     let ours = match found {
-        Some((_, mark)) => Some(mark.clone()),
+        Some(mark) => Some(mark.to_vec()),
         None => earlier_mark(state_dir)?,
     };
     let same_mark = arena.mark().filter(|it| ours.as_deref() == Some(it));
@@ -178,7 +179,7 @@ fn claim(
     past.journal
         .count_beside(move |number| counted.set_commits(number));
     let is_news = known.is_none() || found.is_none();
-    let change = is_news.then(|| Change::PutMark(resource_id, mark.to_vec()));
+    let change = is_news.then(|| Change::put(key, mark.to_vec()));
     Ok((known.is_some(), change))
 }
 
@@ -322,26 +323,11 @@ impl Paths {
 
     /// Gives socket and device back, when the node has stopped and nobody else uses them.
     fn close(self) {
-        if let Some(udp) = self.udp {
-            close(udp, "UDP socket", |udp| {
-                udp.close();
-                Ok(())
-            });
-        }
-        if let Some(rdma) = self.rdma {
-            close(rdma, "RDMA device", RdmaPath::close);
-        }
-    }
-}
-
-fn close<B>(backend: Arc<B>, what: &str, close: impl FnOnce(B) -> Result<(), StepError>) {
-    let Some(backend) = Arc::into_inner(backend) else {
-        // A call that is stuck in the kernel still holds it; the end of the process takes it.
-        tracing::warn!("the {what} is still in use; it is left to the end of the process");
-        return;
-    };
-    if let Err(error) = close(backend) {
-        tracing::warn!(%error, "the {what} could not be given back");
+        close(self.udp, "UDP socket", |udp| {
+            udp.close();
+            Ok(())
+        });
+        close(self.rdma, "RDMA device", RdmaPath::close);
     }
 }
 
@@ -369,7 +355,7 @@ mod tests {
     }
 
     fn write(past: &Past, change: Change) {
-        let writer = past.writer();
+        let writer = past.journal.writer();
         writer.wait(writer.submit(vec![change])).unwrap();
     }
 
@@ -392,7 +378,7 @@ mod tests {
 
         let upgraded = past(at, &boot);
         let (is_known, change) = claim(&arena(at), at, &upgraded, RESOURCE).unwrap();
-        let expected = Change::PutMark(RESOURCE, vec![9; 16]);
+        let expected = Change::put(Key::Mark(RESOURCE), vec![9; 16]);
         assert_eq!((is_known, change.as_ref()), (true, Some(&expected)));
         write(&upgraded, expected);
         drop(upgraded);
@@ -409,7 +395,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
         let before = past(at, "another boot");
-        write(&before, Change::PutMark(RESOURCE, vec![9; 16]));
+        write(&before, Change::put(Key::Mark(RESOURCE), vec![9; 16]));
         arena(at).set_mark(&[9; 16]);
         drop(before);
         for _ in 0..2 {

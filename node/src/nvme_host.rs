@@ -3,7 +3,7 @@
 //! Names of hosts are nobody's by themselves: who names one first has it. The operator, who knows the machines,
 //! can say whose they are.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use fabricbios_wire::{BlockTerms, Nqn};
 
@@ -15,20 +15,9 @@ pub struct NvmeHost {
 }
 
 /// Text that is none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not HOSTNQN=TENANT, such as nqn.2014-08.org.example:host1=blue")]
 pub struct BadHost(String);
-
-impl fmt::Display for BadHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is not HOSTNQN=TENANT, such as nqn.2014-08.org.example:host1=blue",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for BadHost {}
 
 impl NvmeHost {
     /// Whether somebody who is not its tenant names this host, by its NQN or by the id in that.

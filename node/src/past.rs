@@ -1,7 +1,5 @@
 //! What the node remembers of its earlier runs, opened before anything that it judges.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
 use fabricbios_helper::Program;
 
@@ -9,7 +7,7 @@ use crate::{
     clock,
     config::Settings,
     driver::Input,
-    journal::{self, Journal, Recovered, Writer},
+    journal::{self, Journal, Recovered},
     mailbox::{Mailbox, Sender},
 };
 
@@ -27,7 +25,7 @@ impl Past {
     /// this start. `program` is `fabricbiosd`.
     pub fn open(program: &Program, settings: &Settings) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
-        let path: PathBuf = settings.state_dir().join(journal::FILE);
+        let path = settings.state_dir().join(journal::FILE);
         let told = driver.clone();
         let on_commit = Box::new(move |outcome| {
             told.done(Input::Durable(outcome));
@@ -39,9 +37,5 @@ impl Past {
             journal,
             recovered,
         })
-    }
-
-    pub(crate) fn writer(&self) -> Writer {
-        self.journal.writer()
     }
 }

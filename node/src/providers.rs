@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 use anyhow::Context;
 use fabricbios_contract::Provider;
 use fabricbios_helper::Supervisor;
-use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement};
+use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement, StepError};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 
 use crate::{
@@ -81,6 +81,21 @@ impl fmt::Debug for Opened {
         f.debug_struct("Opened")
             .field("offered", &self.offered)
             .finish_non_exhaustive()
+    }
+}
+
+/// Gives back what was opened, if there is something and nobody else uses it.
+pub(crate) fn close<T>(
+    opened: Option<Arc<T>>,
+    what: &str,
+    close: impl FnOnce(T) -> Result<(), StepError>,
+) {
+    let Some(opened) = opened else { return };
+    match Arc::into_inner(opened).map(close) {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::warn!(%error, "the {what} could not be given back"),
+        // A call that is stuck in the kernel still holds it; the end of the process takes it.
+        None => tracing::warn!("the {what} is still in use; it is left to the end of the process"),
     }
 }
 
@@ -184,11 +199,14 @@ impl Offered {
     /// Has the table know what it may give out: what has leases before those on record are taken up, the rest afterwards,
     /// so that leases of before are over by that.
     pub(crate) fn offer(&self, table: &mut LeaseTable, has_leases: bool) {
-        for resource in &self.resources {
-            let OfferedResource {
-                offer, continuity, ..
-            } = resource;
-            if self.is_offered_first(resource) != has_leases {
+        for OfferedResource {
+            offer, continuity, ..
+        } in &self.resources
+        {
+            // What was made for each lease and is not known is nobody's; bytes that are not known are offered all the same,
+            // and their leases are over by [`Offered::knows`].
+            let is_first = continuity.has_leases() || !offer.durability.leases_stay();
+            if is_first != has_leases {
                 continue;
             }
             table.offer(self.kind, offer.clone());
@@ -196,12 +214,6 @@ impl Offered {
                 table.withhold(offer.resource_id);
             }
         }
-    }
-
-    /// What was made for each lease and is not known is nobody's; bytes that are not known are offered all the same, and
-    /// their leases are over by [`Offered::knows`].
-    fn is_offered_first(&self, resource: &OfferedResource) -> bool {
-        resource.continuity.has_leases() || !resource.offer.durability.leases_stay()
     }
 
     /// Whether a resource is that of the last run.

@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        journal::{self, Journal, Recovered},
+        journal::{self, Journal, Key, Recovered},
         service,
     };
 
@@ -191,15 +191,17 @@ mod tests {
         let path = directory.path().join(journal::FILE);
         fs::write(&path, unpacked.stdout).unwrap();
         let (_journal, recovered) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
-        let records = recovered.leases.iter().map(|(_, bytes)| bytes);
-        let pools = recovered.pools.iter().map(|(_, bytes)| bytes);
-        assert!(records.chain(pools).all(|bytes| bytes[0] == version));
+        let versioned = |key: &Key| matches!(key, Key::Lease(_) | Key::Pool(_));
+        let mut records = recovered.records.iter().filter(|(key, _)| versioned(key));
+        assert!(records.all(|(_, bytes)| bytes[0] == version));
         recovered
     }
 
     fn leases(recovered: &Recovered) -> Vec<LeaseRecord> {
-        let decode = |(_, bytes): &(_, Vec<u8>)| decode(bytes).unwrap();
-        let mut leases: Vec<LeaseRecord> = recovered.leases.iter().map(decode).collect();
+        let records = recovered.records.iter();
+        let records = records.filter(|(key, _)| matches!(key, Key::Lease(_)));
+        let mut leases: Vec<LeaseRecord> =
+            records.map(|(_, bytes)| decode(bytes).unwrap()).collect();
         leases.sort_by_key(|lease| lease.granted_at_unix_ms);
         leases
     }
@@ -257,7 +259,7 @@ mod tests {
         };
         let last = recovered.last_boot_id.clone().unwrap();
         let boot_id = boot_id.unwrap_or(&last);
-        service::restore(&mut table, now, boot_id, recovered, &|_| true).unwrap();
+        service::restore(&mut table, now, boot_id, &recovered, &|_| true).unwrap();
         let mut orders = Vec::new();
         while let Some(effect) = table.poll_effect() {
             let Effect::Order { order, .. } = effect else {

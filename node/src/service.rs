@@ -19,7 +19,7 @@ use crate::{
     detect::{self, Detected, Sources},
     driver::{Driver, Input, Machine},
     inventory::Inventory,
-    journal::{Change, Recovered},
+    journal::{Change, Key, Recovered},
     mailbox::Sender,
     past::Past,
     providers::{self, KINDS, Offered},
@@ -160,7 +160,7 @@ fn prepare(
     offered.iter().for_each(|it| it.offer(&mut table, true));
     let (now, boot_id) = (clock::now(), clock::boot_id());
     let is_known = |id| offered.iter().any(|it| it.knows(id));
-    restore(&mut table, now, &boot_id, recovered, &is_known)?;
+    restore(&mut table, now, &boot_id, &recovered, &is_known)?;
     offered.iter().for_each(|it| it.offer(&mut table, false));
     providers::watch_over(&offered, &table)?;
     for offered in offered {
@@ -241,12 +241,13 @@ pub(crate) fn restore(
     table: &mut LeaseTable,
     now: Now,
     boot_id: &str,
-    recovered: Recovered,
+    recovered: &Recovered,
     is_known: &dyn Fn(ResourceId) -> bool,
 ) -> anyhow::Result<()> {
     let same_boot = recovered.last_boot_id.as_deref() == Some(boot_id);
-    for (id, bytes) in recovered.leases {
-        let record: LeaseRecord = records::decode(&bytes).with_context(|| format!("lease {id}"))?;
+    for (key, bytes) in &recovered.records {
+        let Key::Lease(id) = key else { continue };
+        let record: LeaseRecord = records::decode(bytes).with_context(|| format!("lease {id}"))?;
         let id = record.resource_id;
         // What stays for each lease does so whether the resource is that of the last run or not.
         let stays = table.durability(id).is_some_and(Durability::leases_stay);
@@ -258,9 +259,10 @@ pub(crate) fn restore(
     }
     // At the first start there is neither a boot before nor a fence.
     let rebooted = recovered.last_boot_id.is_some() && !same_boot;
-    for (id, bytes) in recovered.fences {
+    for (key, bytes) in &recovered.records {
+        let Key::Fence(id) = key else { continue };
         let fence: FenceRecord =
-            records::decode(&bytes).with_context(|| format!("fence of {id}"))?;
+            records::decode(bytes).with_context(|| format!("fence of {id}"))?;
         tracing::warn!(resource_id = %id, reason = %fence.reason, rebooted, "fenced since before");
         table.restore_fence(now, fence, rebooted);
     }

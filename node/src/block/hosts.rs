@@ -8,7 +8,7 @@ use fabricbios_nvmet::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 use zeroize::Zeroizing;
 
 use crate::{
-    journal::{Change, Seq, WORD_BYTES_MAX, Writer},
+    journal::{Change, Key, Seq, WORD_BYTES_MAX, Writer},
     past::Past,
 };
 
@@ -23,9 +23,10 @@ const UNFINISHED: &str = ".new";
 
 /// What is on record. What the earlier version left in `directory` is put into the journal first.
 pub(super) fn known(past: &Past, directory: &Path) -> anyhow::Result<Vec<Zeroizing<Vec<u8>>>> {
-    let hosts = past.recovered.hosts.iter();
+    let records = past.recovered.records.iter();
+    let hosts = records.filter(|(key, _)| matches!(key, Key::Host(_)));
     let mut known: Vec<_> = hosts.map(|(_, record)| record.clone()).collect();
-    let earlier = take_over(&past.writer(), directory);
+    let earlier = take_over(&past.journal.writer(), directory);
     known.extend(earlier.with_context(|| format!("names and keys in {}", directory.display()))?);
     Ok(known)
 }
@@ -51,7 +52,7 @@ fn take_over(writer: &Writer, directory: &Path) -> anyhow::Result<Vec<Zeroizing<
         check_host_record(&record).with_context(|| {
             format!("{name}: move it away; the leases in it get new names and keys")
         })?;
-        changes.push(Change::PutHost(key, record.clone()));
+        changes.push(Change::put(Key::Host(key), record.clone()));
         records.push(record);
     }
     let moved = writer.submit(changes);
@@ -63,11 +64,8 @@ fn take_over(writer: &Writer, directory: &Path) -> anyhow::Result<Vec<Zeroizing<
 
 impl HostRecords for Writer {
     fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>) {
-        let change = match record {
-            Some(record) => Change::PutHost(host, record),
-            None => Change::RemoveHost(host),
-        };
-        self.add(vec![change]);
+        let (key, value) = (Key::Host(host), record);
+        self.add(vec![Change { key, value }]);
     }
 
     fn submit(&self) -> u64 {
@@ -92,7 +90,7 @@ mod tests {
         let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
         let hosts = journal.writer();
         hosts.write(7, Some(vec![1].into()));
-        let lease = Change::PutLease(fabricbios_wire::LeaseId(1), vec![2]);
+        let lease = Change::put(Key::Lease(fabricbios_wire::LeaseId(1)), vec![2]);
         let submitted = journal.submit(vec![lease]);
         assert_eq!(submitted, Seq(1), "the host was submitted by itself");
         Writer::wait(&hosts, submitted).unwrap();
@@ -101,7 +99,7 @@ mod tests {
         HostRecords::wait(&hosts, HostRecords::submit(&hosts)).unwrap();
         drop(journal);
         let (_journal, recovered) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
-        assert_eq!(recovered.hosts, [(7, vec![3].into())]);
+        assert_eq!(recovered.records[&Key::Host(7)], vec![3].into());
     }
 
     #[test]
@@ -125,7 +123,10 @@ mod tests {
         assert!(!directory.exists());
         journal.close().unwrap();
         let (_journal, recovered) = open();
-        assert_eq!(recovered.hosts, [(7, Vec::from(whole).into())]);
+        assert_eq!(
+            recovered.records,
+            [(Key::Host(7), Vec::from(whole).into())].into()
+        );
     }
 
     #[test]

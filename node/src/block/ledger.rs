@@ -4,19 +4,14 @@
 //! of fewer grants than the pool, and by that it is found out. The journal has each number first, in the commit that has
 //! the lease, so that a crash between the two does not look like that; the pool has it before anybody is told.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
-};
+use std::path::{Path, PathBuf};
 
-use fabricbios_lease::{AllocationMode, StepError};
+use fabricbios_lease::AllocationMode;
 use fabricbios_pool::Facts;
-use fabricbios_wire::ResourceId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    journal::{Change, Writer},
+    journal::{Change, Key},
     records::{self, Record},
 };
 
@@ -79,36 +74,9 @@ impl PoolRecord {
     }
 
     pub(super) fn put(&self) -> anyhow::Result<Change> {
-        Ok(Change::PutPool(self.identity, records::encode(self)?))
-    }
-}
-
-/// The counting of grants.
-#[derive(Debug)]
-pub(super) struct JournalLedger {
-    writer: Writer,
-    records: Mutex<HashMap<ResourceId, PoolRecord>>,
-}
-
-impl JournalLedger {
-    pub(super) fn new(writer: Writer, records: HashMap<ResourceId, PoolRecord>) -> Self {
-        Self {
-            writer,
-            records: Mutex::new(records),
-        }
-    }
-
-    /// The number of a grant of that pool that is about to be made: greater than any before. It is written down with the
-    /// record of the lease.
-    pub(super) fn next_grant(&self, resource_id: ResourceId) -> Result<u64, StepError> {
-        let failed = |why: String| StepError::new("count grant", why);
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = records.get_mut(&resource_id);
-        let record = record.ok_or_else(|| failed(format!("no pool is {resource_id}")))?;
-        record.grants += 1;
-        let (number, put) = (record.grants, record.put());
-        let put = put.map_err(|error| failed(error.to_string()))?;
-        self.writer.add(vec![put]);
-        Ok(number)
+        Ok(Change::put(
+            Key::Pool(self.identity),
+            records::encode(self)?,
+        ))
     }
 }

@@ -82,7 +82,7 @@ impl HostRecords for NoRecords {
 impl Others<'_> {
     /// Ends those of nodes, whatever node; an error names those of anybody else.
     pub(super) fn end(&self, pool: &Path, facts: &Facts) -> anyhow::Result<()> {
-        for Export { subsystem, volume } in self.over(pool, facts) {
+        for Export { subsystem, volume } in self.serving(|volume| is_of(volume, pool, facts)) {
             let Some((node_id, lease_id)) = maker_of(&subsystem) else {
                 bail!(
                     "subsystem {subsystem} of the kernel's NVMe target serves {volume}, which is of this \
@@ -113,10 +113,6 @@ impl Others<'_> {
             ),
             None => Ok(()),
         }
-    }
-
-    fn over(&self, pool: &Path, facts: &Facts) -> Vec<Export> {
-        self.serving(|volume| is_of(volume, pool, facts))
     }
 
     /// What is not this node's and serves such a volume.
@@ -226,7 +222,9 @@ mod tests {
         let own = OLD.replace("00000000000000aa:", "bbbbbbbbbbbbbbbb:");
         serve(configfs, &own, true, &volume);
         fs::create_dir_all(configfs.join("subsystems/nqn.2020-01.org:empty/namespaces")).unwrap();
-        let found = others(configfs, |it| it.over(pool, &facts(1)));
+        let found = others(configfs, |it| {
+            it.serving(|volume| is_of(volume, pool, &facts(1)))
+        });
         let expected = Export {
             subsystem: OLD.to_owned(),
             volume: volume.display().to_string(),

@@ -7,18 +7,16 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use fabricbios_helper::Supervisor;
 use fabricbios_pool::{Facts, Pool, PoolConfig};
-use fabricbios_wire::{NodeId, ResourceId, ResourceType};
+use fabricbios_wire::{ResourceId, ResourceType};
 
 use super::{
     CONFIGFS, answers,
     ledger::PoolRecord,
     others::Others,
-    verdict::{Known, Pledge, Verdict, forgotten},
+    verdict::{Known, Verdict, forgotten},
 };
 use crate::{
-    config::Settings,
     detect::resource_id,
     journal::Change,
     providers::{Continuity, Opening},
@@ -36,19 +34,10 @@ pub(super) struct OpenPool {
 
 /// Every pool that is asked for, and the journal told of them: it is durable when this returns.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
-    let Opening {
-        settings,
-        node_id,
-        past,
-        supervisor,
-        ..
-    } = *opening;
-    let known = Known::read(past)?;
+    let known = Known::read(opening.past)?;
     let taker = Taker {
-        settings,
-        node_id,
+        opening,
         known: &known,
-        supervisor,
     };
     let pools = taker.open_all()?;
     for record in left(&known, &pools).filter(|it| it.was_offered) {
@@ -57,7 +46,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
             "the last run offered it and this one does not (--block-pool): its leases are over"
         );
     }
-    let writer = past.writer();
+    let writer = opening.past.journal.writer();
     let seq = writer.submit(changes(&known, &pools)?);
     writer
         .wait(seq)
@@ -88,10 +77,8 @@ fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
 }
 
 struct Taker<'a> {
-    settings: &'a Settings,
-    node_id: NodeId,
+    opening: &'a Opening<'a>,
     known: &'a Known,
-    supervisor: &'a Supervisor,
 }
 
 impl Taker<'_> {
@@ -99,7 +86,7 @@ impl Taker<'_> {
     fn open_all(&self) -> anyhow::Result<Vec<OpenPool>> {
         let mut pools: Vec<OpenPool> = Vec::new();
         let mut missing = Vec::new();
-        for path in &self.settings.block_pool {
+        for path in &self.opening.settings.block_pool {
             match (self.take(path), self.known.at(path)) {
                 (Ok(pool), _) => {
                     pools.push(self.admit(path, pool)?);
@@ -114,28 +101,29 @@ impl Taker<'_> {
         }
         for (path, record, why) in missing {
             if !pools.iter().any(|it| it.record.identity == record.identity) {
-                pools.push(self.absent(path, record, &why));
+                let why = format!("{why:#}");
+                pools.push(self.withheld(path, record, Continuity::Absent, why));
             }
         }
         Ok(pools)
     }
 
     fn take(&self, path: &Path) -> anyhow::Result<Pool> {
-        answers::within_patience(self.supervisor, path)?;
+        answers::within_patience(self.opening.supervisor, path)?;
         let others = Others {
             configfs: Path::new(CONFIGFS),
-            node_id: self.node_id,
-            supervisor: self.supervisor,
+            node_id: self.opening.node_id,
+            supervisor: self.opening.supervisor,
         };
         others.refuse_served(path)?;
-        let force = self.settings.force;
+        let force = self.opening.settings.force;
         let is_free = force || self.known.expected(path).is_none();
         let pool = Pool::open(PoolConfig {
             path: path.to_owned(),
-            node_id: self.node_id,
+            node_id: self.opening.node_id,
             force,
             may_begin: is_free,
-            supervisor: self.supervisor.clone(),
+            supervisor: self.opening.supervisor.clone(),
         })?;
         let identity = u128::from_be_bytes(pool.facts().identity);
         if !is_free && !self.known.records.contains_key(&identity) {
@@ -150,11 +138,8 @@ impl Taker<'_> {
         let facts = pool.facts();
         let identity = u128::from_be_bytes(facts.identity);
         let (of_pool, of_journal) = (pool.grants().unwrap_or(0), self.known.grants(identity));
-        let pledge = Pledge {
-            grants: of_pool,
-            is_taken_over: pool.is_taken_over(),
-        };
-        let verdict = self.known.judge(identity, pledge, self.settings.force);
+        let force = self.opening.settings.force;
+        let verdict = { self.known }.judge(identity, of_pool, pool.is_taken_over(), force);
         if verdict == Verdict::Ahead {
             let record = PoolRecord::of(facts, path, of_journal);
             let why = forgotten(of_pool, of_journal);
@@ -183,10 +168,6 @@ impl Taker<'_> {
         };
         let facts = facts.clone();
         Ok(self.pool(record, facts, Ok(pool), continuity))
-    }
-
-    fn absent(&self, path: &Path, record: &PoolRecord, why: &anyhow::Error) -> OpenPool {
-        self.withheld(path, record, Continuity::Absent, format!("{why:#}"))
     }
 
     fn withheld(
@@ -220,7 +201,7 @@ impl Taker<'_> {
     ) -> OpenPool {
         let name = format!("{:032x}", record.identity);
         OpenPool {
-            resource_id: resource_id(&self.node_id, ResourceType::Block, &name),
+            resource_id: resource_id(&self.opening.node_id, ResourceType::Block, &name),
             facts,
             pool,
             record,

@@ -1,8 +1,10 @@
 //! A pool as a store of leases: a volume for each, counted in the journal and in the pool.
 
+#[cfg(test)]
+use std::sync::Arc;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fabricbios_contract::{Part, Store, TellCondition, Volume};
@@ -10,16 +12,17 @@ use fabricbios_lease::{
     BindError, BindOrder, BindingId, Custody, Extent, Lookup, Placement, StepError,
 };
 use fabricbios_pool::Pool;
-use fabricbios_wire::{LeaseId, ResourceId};
+use fabricbios_wire::LeaseId;
 
-use super::ledger::JournalLedger;
+use super::ledger::PoolRecord;
+use crate::journal::Writer;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct PoolStore {
-    resource_id: ResourceId,
     pool: Pool,
-    ledger: Arc<JournalLedger>,
+    writer: Writer,
+    record: Mutex<PoolRecord>,
     /// Which leases have a volume, and which were released. Where each lies is the pool's.
     custody: Mutex<Custody<()>>,
     /// Numbers of grants that the journal may not have yet.
@@ -27,11 +30,11 @@ pub(super) struct PoolStore {
 }
 
 impl PoolStore {
-    pub(super) fn new(resource_id: ResourceId, pool: Pool, ledger: Arc<JournalLedger>) -> Self {
+    pub(super) fn new(pool: Pool, record: PoolRecord, writer: Writer) -> Self {
         Self {
-            resource_id,
             pool,
-            ledger,
+            writer,
+            record: Mutex::new(record),
             custody: Mutex::default(),
             unconfirmed: Mutex::default(),
         }
@@ -49,12 +52,22 @@ impl PoolStore {
     /// Counted by the journal at once, and by the pool when the journal has it on its disk.
     fn create(&self, lease_id: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let counts = !self.pool.facts().read_only;
-        let number = counts.then(|| self.ledger.next_grant(self.resource_id));
-        let number = number.transpose()?;
+        let number = counts.then(|| self.next_grant()).transpose()?;
         let volume = self.pool.create(lease_id, extent)?;
         self.unconfirmed()
             .extend(number.map(|number| (lease_id, number)));
         Ok(volume)
+    }
+
+    /// The number of a grant that is about to be made: greater than any before. It is written down with the record of the
+    /// lease.
+    fn next_grant(&self) -> Result<u64, StepError> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.grants += 1;
+        let put = record.put();
+        let put = put.map_err(|error| StepError::new("count grant", error))?;
+        self.writer.add(vec![put]);
+        Ok(record.grants)
     }
 }
 
@@ -119,12 +132,8 @@ impl Store for PoolStore {
 
 /// A pool in an empty directory, as a store, with the bytes that it has.
 #[cfg(test)]
-pub(crate) fn store_in(
-    directory: &std::path::Path,
-    resource_id: ResourceId,
-    writer: crate::journal::Writer,
-) -> (Arc<dyn Store>, u64) {
-    let (store, capacity) = tests::in_directory(directory, resource_id, writer);
+pub(crate) fn store_in(directory: &std::path::Path, writer: Writer) -> (Arc<dyn Store>, u64) {
+    let (store, capacity) = tests::in_directory(directory, writer);
     (Arc::new(store), capacity)
 }
 
@@ -134,18 +143,14 @@ mod tests {
 
     use fabricbios_helper::Supervisor;
     use fabricbios_pool::PoolConfig;
-    use fabricbios_wire::{Generation, NodeId, Transport};
+    use fabricbios_wire::{Generation, NodeId, ResourceId, Transport};
 
-    use super::{super::ledger::PoolRecord, *};
-    use crate::journal::{Journal, Writer};
+    use super::*;
+    use crate::journal::Journal;
 
     const POOL: ResourceId = ResourceId(7);
 
-    pub(super) fn in_directory(
-        path: &Path,
-        resource_id: ResourceId,
-        writer: Writer,
-    ) -> (PoolStore, u64) {
+    pub(super) fn in_directory(path: &Path, writer: Writer) -> (PoolStore, u64) {
         let pool = Pool::open(PoolConfig {
             path: path.to_owned(),
             node_id: NodeId([7; 32]),
@@ -157,9 +162,7 @@ mod tests {
         let (facts, grants) = (pool.facts(), pool.grants().unwrap());
         let record = PoolRecord::of(facts, path, grants);
         let capacity = facts.capacity;
-        let ledger = JournalLedger::new(writer, [(resource_id, record)].into());
-        let store = PoolStore::new(resource_id, pool, Arc::new(ledger));
-        (store, capacity)
+        (PoolStore::new(pool, record, writer), capacity)
     }
 
     fn order(lease: u128) -> BindOrder {
@@ -180,7 +183,7 @@ mod tests {
             Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap()
         };
         let (journal, _) = open();
-        let (store, _) = in_directory(directory.path(), POOL, journal.writer());
+        let (store, _) = in_directory(directory.path(), journal.writer());
         let grants = |store: &PoolStore| store.pool.grants().unwrap();
         for lease in [1, 2] {
             store.open(&order(lease)).unwrap();
@@ -194,8 +197,10 @@ mod tests {
         assert_eq!((grants(&store), journal.counts().commits), (2, 1));
         drop((store, journal));
         let (_journal, recovered) = open();
-        let [(_, bytes)] = recovered.pools.try_into().unwrap();
-        let record: PoolRecord = crate::records::decode(&bytes).unwrap();
+        let [bytes] = Vec::from_iter(recovered.records.values())
+            .try_into()
+            .unwrap();
+        let record: PoolRecord = crate::records::decode(bytes).unwrap();
         assert_eq!(record.grants, 2);
     }
 
@@ -205,7 +210,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = place.path().join("journal");
         let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
-        let (store, _) = in_directory(directory.path(), POOL, journal.writer());
+        let (store, _) = in_directory(directory.path(), journal.writer());
         let BindOrder {
             binding_id,
             placement,

@@ -6,7 +6,7 @@ use anyhow::Context;
 use fabricbios_wire::Epoch;
 
 use super::ledger::PoolRecord;
-use crate::{past::Past, records};
+use crate::{journal::Key, past::Past, records};
 
 /// What the journal makes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +28,17 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn read(past: &Past) -> anyhow::Result<Self> {
         let recovered = &past.recovered;
-        let decoded = recovered.pools.iter().map(|(identity, bytes)| {
-            let record = records::decode::<PoolRecord>(bytes);
-            record
-                .map(|record| (*identity, record))
-                .with_context(|| format!("pool {identity:032x}"))
-        });
+        let mut pools = HashMap::new();
+        for (key, bytes) in &recovered.records {
+            let Key::Pool(identity) = *key else { continue };
+            let record = records::decode(bytes);
+            pools.insert(
+                identity,
+                record.with_context(|| format!("pool {identity:032x}"))?,
+            );
+        }
         Ok(Self {
-            records: decoded.collect::<anyhow::Result<_>>()?,
+            records: pools,
             is_first_run: recovered.epoch == Epoch(1),
         })
     }
@@ -55,27 +58,26 @@ impl Known {
         self.records.get(&identity).map_or(0, |it| it.grants)
     }
 
-    pub(super) fn judge(&self, identity: u128, pool: Pledge, force: bool) -> Verdict {
+    /// `of_pool`: the grants that the pool knows of. `is_taken_over`: it was another node's.
+    pub(super) fn judge(
+        &self,
+        identity: u128,
+        of_pool: u64,
+        is_taken_over: bool,
+        force: bool,
+    ) -> Verdict {
         let record = self.records.get(&identity);
-        let is_ahead = pool.grants > self.grants(identity) && !self.is_first_run;
+        let is_ahead = of_pool > self.grants(identity) && !self.is_first_run;
         // It has been another node's since; or this node ended before it had told anybody of a grant of the pool.
-        let has_lost_its_number = pool.grants == 0 && self.grants(identity) > 0;
+        let has_lost_its_number = of_pool == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
-            _ if pool.is_taken_over || has_lost_its_number => Verdict::Anew,
+            _ if is_taken_over || has_lost_its_number => Verdict::Anew,
             (true, true) => Verdict::Anew,
             (true, false) => Verdict::Ahead,
             (false, _) if record.is_some_and(|it| it.was_offered) => Verdict::Trusted,
             (false, _) => Verdict::Distrusted,
         }
     }
-}
-
-/// What a pool says of itself.
-#[derive(Clone, Copy)]
-pub(super) struct Pledge {
-    pub(super) grants: u64,
-    /// It was another node's.
-    pub(super) is_taken_over: bool,
 }
 
 /// Why a pool that is ahead of the journal is not given out.
@@ -110,11 +112,7 @@ mod tests {
     }
 
     fn verdict(known: &Known, grants: u64, force: bool) -> Verdict {
-        let pledge = Pledge {
-            grants,
-            is_taken_over: false,
-        };
-        known.judge(IDENTITY, pledge, force)
+        known.judge(IDENTITY, grants, false, force)
     }
 
     #[test]
@@ -149,12 +147,8 @@ mod tests {
 
     #[test]
     fn a_pool_that_another_node_had_in_between_has_none_of_our_leases() {
-        let pledge = Pledge {
-            grants: 0,
-            is_taken_over: true,
-        };
         let known = known(Some(record(5, true)));
-        assert_eq!(known.judge(IDENTITY, pledge, true), Verdict::Anew);
+        assert_eq!(known.judge(IDENTITY, 0, true, true), Verdict::Anew);
     }
 
     #[test]
@@ -191,11 +185,9 @@ mod tests {
     #[test]
     fn a_record_outlives_its_writing() {
         let before = record(5, true);
-        let Change::PutPool(identity, bytes) = before.put().unwrap() else {
-            panic!("no record of a pool");
-        };
-        let after: PoolRecord = records::decode(&bytes).unwrap();
-        assert_eq!((identity, &after), (IDENTITY, &before));
+        let Change { key, value } = before.put().unwrap();
+        let after: PoolRecord = records::decode(&value.unwrap()).unwrap();
+        assert_eq!((key, &after), (Key::Pool(IDENTITY), &before));
         assert_eq!(after.facts().name, "/pool");
     }
 }

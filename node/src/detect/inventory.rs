@@ -34,37 +34,19 @@ impl Detected {
     /// The structured form. Each resource has a name and nothing available.
     #[must_use]
     pub fn inventory(&self, node: NodeId, epoch: Epoch) -> ResourceInventory {
+        fn each<F, W>(found: &[F], to_wire: impl Fn(&F) -> W) -> Vec<W> {
+            found.iter().map(to_wire).collect()
+        }
         let rows = self.rows(&node);
-        let worst = rows.iter().map(Row::health).max().unwrap_or(health::OK);
         ResourceInventory {
             node_id: node,
             epoch,
-            health: worst,
-            mem_arenas: self
-                .mem
-                .iter()
-                .map(|found| mem_arena(&node, found))
-                .collect(),
-            block_devs: self
-                .blocks
-                .iter()
-                .map(|found| block_dev(&node, found))
-                .collect(),
-            cpu_caps: self
-                .cpus
-                .iter()
-                .map(|found| cpu_cap(&node, found))
-                .collect(),
-            nics: self
-                .nics
-                .iter()
-                .map(|found| nic_info(&node, found))
-                .collect(),
-            gpus: self
-                .gpus
-                .iter()
-                .map(|found| gpu_info(&node, found))
-                .collect(),
+            health: health_of(rows.iter().any(|row| row.degraded)),
+            mem_arenas: each(&self.mem, |found| mem_arena(&node, found)),
+            block_devs: each(&self.blocks, |found| block_dev(&node, found)),
+            cpu_caps: each(&self.cpus, |found| cpu_cap(&node, found)),
+            nics: each(&self.nics, |found| nic_info(&node, found)),
+            gpus: each(&self.gpus, |found| gpu_info(&node, found)),
             extensions: rows.iter().flat_map(Row::extensions).collect(),
         }
     }
@@ -76,42 +58,34 @@ impl Detected {
     }
 
     fn rows(&self, node: &NodeId) -> Vec<Row<'_>> {
-        let row = |kind, name, capacity, degraded| Row {
-            id: resource_id(node, kind, name),
-            kind,
-            name,
-            capacity,
-            degraded,
+        let mut rows = Vec::new();
+        let mut row = |kind, name, capacity, degraded| {
+            let id = resource_id(node, kind, name);
+            rows.push(Row {
+                id,
+                kind,
+                name,
+                capacity,
+                degraded,
+            });
         };
-        let mem = self
-            .mem
-            .iter()
-            .map(|m| row(ResourceType::Mem, &m.name, m.bytes, false));
-        let cpus = self.cpus.iter().map(|c| {
-            row(
-                ResourceType::Cpu,
-                &c.name,
-                u64::from(c.cores()),
-                !c.topology_complete,
-            )
-        });
-        let nics = self
-            .nics
-            .iter()
-            .map(|n| row(ResourceType::Net, &n.name, n.speed_bps, n.degraded));
-        let gpus = self
-            .gpus
-            .iter()
-            .map(|g| row(ResourceType::Gpu, &g.name, g.vram_bytes, false));
-        let blocks = self
-            .blocks
-            .iter()
-            .map(|b| row(ResourceType::Block, &b.name, b.bytes, b.degraded));
-        mem.chain(cpus)
-            .chain(nics)
-            .chain(gpus)
-            .chain(blocks)
-            .collect()
+        for it in &self.mem {
+            row(ResourceType::Mem, &*it.name, it.bytes, false);
+        }
+        for it in &self.cpus {
+            let cores = it.cores().into();
+            row(ResourceType::Cpu, &it.name, cores, !it.topology_complete);
+        }
+        for it in &self.nics {
+            row(ResourceType::Net, &it.name, it.speed_bps, it.degraded);
+        }
+        for it in &self.gpus {
+            row(ResourceType::Gpu, &it.name, it.vram_bytes, false);
+        }
+        for it in &self.blocks {
+            row(ResourceType::Block, &it.name, it.bytes, it.degraded);
+        }
+        rows
     }
 }
 
@@ -125,10 +99,6 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn health(&self) -> u32 {
-        health_of(self.degraded)
-    }
-
     fn flat(&self) -> FlatEntry {
         FlatEntry {
             resource_id: self.id,

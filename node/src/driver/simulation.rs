@@ -19,7 +19,11 @@ use fabricbios_wire::{
 };
 
 use super::*;
-use crate::{detect::Detected, journal::Recovered, service};
+use crate::{
+    detect::Detected,
+    journal::{Key, Recovered},
+    service,
+};
 use world::{Event, Simulated, World};
 
 const POOL: ResourceId = ResourceId(1);
@@ -66,11 +70,10 @@ fn table(world: &World) -> LeaseTable {
         epoch: Epoch(2),
         last_boot_id: Some(BOOT.to_owned()),
         written_unix_ms: world.now().unix_ms,
-        leases: world.leases.clone().into_iter().collect(),
-        fences: world.fences.clone().into_iter().collect(),
+        records: world.records.clone(),
         ..Recovered::default()
     };
-    service::restore(&mut table, world.now(), BOOT, recovered, &|_| true).unwrap();
+    service::restore(&mut table, world.now(), BOOT, &recovered, &|_| true).unwrap();
     table
 }
 
@@ -113,11 +116,13 @@ impl Run {
     fn ask(&mut self, who: &'static str, role: Role, about: Option<LeaseId>, request: Request) {
         let (reply, answer) = oneshot::channel();
         let asked = Input::Asked {
-            tenant: who.into(),
+            asker: Asker {
+                tenant: who.into(),
+                reached: None,
+                reply,
+            },
             role,
-            reached: None,
             request,
-            reply,
         };
         let driver = self.world.world().driver.clone().unwrap();
         assert!(driver.ask(Some(who.into()), asked));
@@ -206,7 +211,7 @@ impl Run {
         let id = info.lease_id;
         let world = self.world.world();
         assert!(
-            world.leases.contains_key(&id),
+            world.records.contains_key(&Key::Lease(id)),
             "{id} is told of and on no record"
         );
         drop(world);
@@ -269,7 +274,7 @@ impl Run {
         }
         self.waiting.clear();
         for id in self.granted.keys().filter(|id| !self.over.contains(id)) {
-            let is_known = self.world.world().leases.contains_key(id);
+            let is_known = self.world.world().records.contains_key(&Key::Lease(*id));
             assert!(is_known, "{id} was told of, and is lost");
         }
         for id in &self.over {

@@ -53,7 +53,7 @@ impl Scene {
             let pool = directory.join("pool");
             std::fs::create_dir(&pool).unwrap();
             std::fs::set_permissions(&pool, Permissions::from_mode(0o700)).unwrap();
-            let (store, capacity) = block::store_in(&pool, ARENA, journal.writer());
+            let (store, capacity) = block::store_in(&pool, journal.writer());
             let provider = Provider::new().with_store(ARENA, store);
             let provider = provider.with_path("UDP", &[Transport::Udp], memory.clone());
             let offer = Offer {
@@ -102,11 +102,13 @@ impl Scene {
     fn ask_as(&mut self, tenant: &str, request: Request) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
         self.take(Input::Asked {
-            tenant: tenant.into(),
+            asker: Asker {
+                tenant: tenant.into(),
+                reached: None,
+                reply,
+            },
             role: Role::Tenant,
-            reached: None,
             request,
-            reply,
         });
         answer
     }

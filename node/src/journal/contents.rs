@@ -1,11 +1,13 @@
 //! The tables of the file, and how they are read and written.
 
+use std::collections::BTreeMap;
+
+use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 use redb::{
     Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction,
 };
-use zeroize::Zeroizing;
 
-use super::{Group, Key};
+use super::{Group, Key, Recovered};
 use crate::clock;
 
 /// Of the tables below. Format 1 held values without versions of their own, format 2 no pools.
@@ -26,36 +28,24 @@ type OfId = fn(u128) -> Key;
 
 /// A table for each sort of key.
 const TABLES: [(Table, OfId); 5] = [
-    (Table::new("leases"), Key::Lease),
-    (Table::new("fences"), Key::Fence),
+    (Table::new("leases"), |id| Key::Lease(LeaseId(id))),
+    (Table::new("fences"), |id| Key::Fence(ResourceId(id))),
     (Table::new("pools"), Key::Pool),
-    (Table::new("marks"), Key::Mark),
+    (Table::new("marks"), |id| Key::Mark(ResourceId(id))),
     (Table::new("hosts"), Key::Host),
 ];
 
 /// A file of an earlier version has the first ones only.
 const FIRST_TABLES: usize = 3;
 
-/// Everything in the file.
-#[derive(Default)]
-pub(super) struct Contents {
-    pub(super) epoch: u64,
-    pub(super) commits: u64,
-    pub(super) boot_id: Option<String>,
-    /// Of the wall clock, at the last write.
-    pub(super) written_unix_ms: u64,
-    /// By table, in order of key.
-    pub(super) records: Vec<(Key, Zeroizing<Vec<u8>>)>,
-}
-
 pub(super) fn format_of(database: &Database) -> Result<u64, redb::Error> {
     let numbers = database.begin_read()?.open_table(NUMBERS)?;
     Ok(numbers.get("format")?.map_or(0, |value| value.value()))
 }
 
-pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
+pub(super) fn read(database: &Database) -> Result<Recovered, redb::Error> {
     let reading = database.begin_read()?;
-    let boot_id = reading
+    let last_boot_id = reading
         .open_table(TEXTS)?
         .get("boot_id")?
         .map(|text| text.value().to_owned());
@@ -63,7 +53,7 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
     let number = |name| -> Result<u64, redb::Error> {
         Ok(numbers.get(name)?.map_or(0, |value| value.value()))
     };
-    let mut records = Vec::new();
+    let mut records = BTreeMap::new();
     for (index, (definition, of_id)) in TABLES.into_iter().enumerate() {
         let table = match reading.open_table(definition) {
             Err(TableError::TableDoesNotExist(_)) if index >= FIRST_TABLES => continue,
@@ -71,14 +61,14 @@ pub(super) fn read(database: &Database) -> Result<Contents, redb::Error> {
         };
         for entry in table.iter()? {
             let (id, value) = entry?;
-            records.push((of_id(id.value()), value.value().to_vec().into()));
+            records.insert(of_id(id.value()), value.value().to_vec().into());
         }
     }
-    Ok(Contents {
-        epoch: number("epoch")?,
+    Ok(Recovered {
+        epoch: Epoch(number("epoch")?),
         commits: number(COMMITS)?,
         written_unix_ms: number(WRITTEN)?,
-        boot_id,
+        last_boot_id,
         records,
     })
 }
@@ -92,7 +82,7 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
     Ok(writing)
 }
 
-pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result<(), redb::Error> {
+pub(super) fn write_contents(database: &Database, contents: &Recovered) -> Result<(), redb::Error> {
     let writing = begin(database)?;
     put_start(&writing, contents)?;
     let records = contents.records.iter();
@@ -101,20 +91,20 @@ pub(super) fn write_contents(database: &Database, contents: &Contents) -> Result
     Ok(writing.commit()?)
 }
 
-pub(super) fn write_start(database: &Database, contents: &Contents) -> Result<(), redb::Error> {
+pub(super) fn write_start(database: &Database, contents: &Recovered) -> Result<(), redb::Error> {
     let writing = begin(database)?;
     put_start(&writing, contents)?;
     Ok(writing.commit()?)
 }
 
-fn put_start(writing: &WriteTransaction, contents: &Contents) -> Result<(), redb::Error> {
+fn put_start(writing: &WriteTransaction, contents: &Recovered) -> Result<(), redb::Error> {
     let mut numbers = writing.open_table(NUMBERS)?;
     numbers.insert("format", FORMAT)?;
-    numbers.insert("epoch", contents.epoch)?;
+    numbers.insert("epoch", contents.epoch.0)?;
     numbers.insert(COMMITS, contents.commits)?;
     numbers.insert(WRITTEN, clock::now().unix_ms)?;
     let mut texts = writing.open_table(TEXTS)?;
-    if let Some(boot_id) = &contents.boot_id {
+    if let Some(boot_id) = &contents.last_boot_id {
         texts.insert("boot_id", boot_id.as_str())?;
     }
     Ok(())
@@ -140,10 +130,20 @@ fn put_records(writing: &WriteTransaction, group: &Group) -> Result<(), redb::Er
         let mut table = writing.open_table(definition)?;
         for (key, value) in group.range(of_id(0)..=of_id(u128::MAX)) {
             match value {
-                Some(value) => table.insert(key.id(), value.as_slice())?,
-                None => table.remove(key.id())?,
+                Some(value) => table.insert(id_of(*key), value.as_slice())?,
+                None => table.remove(id_of(*key))?,
             };
         }
     }
     Ok(())
+}
+
+fn id_of(key: Key) -> u128 {
+    match key {
+        Key::Lease(LeaseId(id))
+        | Key::Fence(ResourceId(id))
+        | Key::Pool(id)
+        | Key::Mark(ResourceId(id))
+        | Key::Host(id) => id,
+    }
 }

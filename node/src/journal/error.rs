@@ -5,9 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why the journal cannot be used. The node must not start: it would not know what is fenced.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process has it open.
+    #[error(
+        "journal {path} is still held by process {holder}, which a daemon that has ended left behind: it writes what \
+         that daemon had given it, and the state disk does not answer, or the process is stopped \
+         (/proc/{holder}/status). Have the disk answer (`fsfreeze --unfreeze`, `dmsetup resume`) or the process go \
+         on (`kill -CONT {holder}`): it ends by itself. Then start again"
+    )]
     InUse {
         /// The journal.
         path: PathBuf,
@@ -15,6 +21,12 @@ pub enum JournalError {
         holder: i32,
     },
     /// What is in the file is not a whole journal.
+    #[error(
+        "journal {path} is damaged ({detail}): put back its newest copy (leases that it does not know are cut; \
+         memory and pools tell by their own counters that it is older: then leases of memory end, and pools \
+         wait for a newer one or --force; fences that it does not know are forgotten), or, once every device \
+         of this node is known to be clean, move the file away to start with no leases and no fences"
+    )]
     Damaged {
         /// The journal.
         path: PathBuf,
@@ -22,6 +34,10 @@ pub enum JournalError {
         detail: String,
     },
     /// Written by a program that knows another format.
+    #[error(
+        "journal {path} has format {found}, this program knows format {known}: start the \
+         version of the program that wrote it"
+    )]
     OtherFormat {
         /// The journal.
         path: PathBuf,
@@ -31,8 +47,10 @@ pub enum JournalError {
         known: u64,
     },
     /// What the process that writes it said, or became.
+    #[error("{0}")]
     Process(String),
     /// The system refused.
+    #[error("journal {path}: {step}: {source}")]
     Io {
         /// The journal.
         path: PathBuf,
@@ -73,67 +91,13 @@ impl JournalError {
     }
 }
 
-impl fmt::Display for JournalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse { path, holder } => write!(
-                f,
-                "journal {} is still held by process {holder}, which a daemon that has ended left behind: it writes what \
-                 that daemon had given it, and the state disk does not answer, or the process is stopped \
-                 (/proc/{holder}/status). Have the disk answer (`fsfreeze --unfreeze`, `dmsetup resume`) or the process go \
-                 on (`kill -CONT {holder}`): it ends by itself. Then start again",
-                path.display()
-            ),
-            Self::Damaged { path, detail } => write!(
-                f,
-                "journal {} is damaged ({detail}): put back its newest copy (leases that it does not know are cut; \
-                 memory and pools tell by their own counters that it is older: then leases of memory end, and pools \
-                 wait for a newer one or --force; fences that it does not know are forgotten), or, once every device \
-                 of this node is known to be clean, move the file away to start with no leases and no fences",
-                path.display()
-            ),
-            Self::OtherFormat { path, found, known } => write!(
-                f,
-                "journal {} has format {found}, this program knows format {known}: start the \
-                 version of the program that wrote it",
-                path.display()
-            ),
-            Self::Process(what) => f.write_str(what),
-            Self::Io { path, step, source } => {
-                write!(f, "journal {}: {step}: {source}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for JournalError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::Io { source, .. } = self {
-            Some(source)
-        } else {
-            None
-        }
-    }
-}
-
 /// Why a group is not durable. The journal goes on trying.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommitError {
-    text: String,
-}
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not durable: {0}")]
+pub struct CommitError(String);
 
 impl CommitError {
     pub(crate) fn new(text: impl fmt::Display) -> Self {
-        Self {
-            text: text.to_string(),
-        }
+        Self(text.to_string())
     }
 }
-
-impl fmt::Display for CommitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not durable: {}", self.text)
-    }
-}
-
-impl std::error::Error for CommitError {}

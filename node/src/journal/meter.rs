@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::{StorageBackend, backends::FileBackend};
 use serde::{Deserialize, Serialize};
@@ -23,40 +23,16 @@ pub struct JournalCounts {
 
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    commits: AtomicU64,
-    syncs: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    sync_failed: AtomicBool,
+    counts: Mutex<JournalCounts>,
+    /// A sync has failed since the file was last written as a whole.
+    pub(super) sync_failed: AtomicBool,
     #[cfg(test)]
     pub(super) faults: super::tests::Faults,
 }
 
 impl Meter {
-    pub(super) fn read(&self) -> JournalCounts {
-        JournalCounts {
-            commits: self.commits.load(Ordering::Relaxed),
-            syncs: self.syncs.load(Ordering::Relaxed),
-            writes: self.writes.load(Ordering::Relaxed),
-            written_bytes: self.written_bytes.load(Ordering::Relaxed),
-        }
-    }
-
-    pub(super) fn committed(&self) {
-        self.commits.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether a sync has failed since the file was last written as a whole.
-    pub(super) fn sync_failed(&self) -> bool {
-        self.sync_failed.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn note_failed_sync(&self) {
-        self.sync_failed.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn forget_failed_sync(&self) {
-        self.sync_failed.store(false, Ordering::Relaxed);
+    pub(super) fn counts(&self) -> MutexGuard<'_, JournalCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,7 +69,7 @@ impl StorageBackend for Metered {
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        self.meter.syncs.fetch_add(1, Ordering::Relaxed);
+        self.meter.counts().syncs += 1;
         let synced = self.file.sync_data();
         #[cfg(test)]
         let synced = self.meter.faults.on_sync(synced);
@@ -103,10 +79,11 @@ impl StorageBackend for Metered {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         #[cfg(test)]
         self.meter.faults.on_write(offset, data)?;
-        self.meter.writes.fetch_add(1, Ordering::Relaxed);
-        self.meter
-            .written_bytes
-            .fetch_add(data.len() as u64, Ordering::Relaxed);
+        {
+            let mut counts = self.meter.counts();
+            counts.writes += 1;
+            counts.written_bytes += data.len() as u64;
+        }
         self.file.write(offset, data)
     }
 

@@ -14,11 +14,10 @@ use std::sync::Arc;
 use clap::Args;
 use nix::sys::prctl::{set_dumpable, set_name};
 
-use super::contents::Contents;
+use super::Group;
 use super::meter::Meter;
 use super::store::Store;
 use super::talk::{Talk, Word};
-use super::{Group, JournalError};
 use crate::left_behind::outlive_the_daemon;
 
 /// What the daemon gives it.
@@ -40,20 +39,31 @@ pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
 
 pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Result<()> {
     let opened = match talk.hear()? {
-        Word::Begin(boot_id) => Store::open(path, &boot_id, Arc::clone(&meter))
-            .map(|(store, contents)| (store, Some(contents))),
-        Word::GoOn => Store::go_on(path, Arc::clone(&meter)).map(|store| (store, None)),
+        Word::Begin(Some(boot_id)) => Store::open(path, &boot_id, Arc::clone(&meter)),
+        Word::Begin(None) => Store::go_on(path, Arc::clone(&meter)),
         _ => return Err(unexpected()),
     };
-    let mut store = tell_opened(&mut talk, opened)?;
+    let (mut store, mut recovered) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            talk.say(&Word::Refused(error.to_string()))?;
+            talk.flush()?;
+            return Err(io::Error::other(error));
+        }
+    };
+    for (key, value) in std::mem::take(&mut recovered.records) {
+        talk.say(&Word::Record(key, Some(value)))?;
+    }
+    talk.say(&Word::Opened(recovered))?;
+    talk.flush()?;
     let mut group = Group::new();
     loop {
         match talk.hear() {
             Ok(Word::Record(key, value)) => drop(group.insert(key, value)),
             Ok(Word::Commit) => {
                 talk.say(&match store.commit(&group) {
-                    Ok(number) => Word::Committed(number, meter.read()),
-                    Err(error) => Word::NotCommitted(error.to_string()),
+                    Ok(number) => Word::Committed(number, *meter.counts()),
+                    Err(error) => Word::Refused(error.to_string()),
                 })?;
                 talk.flush()?;
                 group.clear();
@@ -63,38 +73,6 @@ pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Resul
             Err(error) => return Err(error),
         }
     }
-}
-
-fn tell_opened(
-    talk: &mut Talk,
-    opened: Result<(Store, Option<Contents>), JournalError>,
-) -> io::Result<Store> {
-    let (store, contents) = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
-            talk.say(&Word::Refused(error.to_string()))?;
-            talk.flush()?;
-            return Err(io::Error::other(error));
-        }
-    };
-    match contents {
-        Some(contents) => tell(talk, contents)?,
-        None => talk.say(&Word::GoesOn)?,
-    }
-    talk.flush()?;
-    Ok(store)
-}
-
-fn tell(talk: &mut Talk, contents: Contents) -> io::Result<()> {
-    for (key, value) in contents.records {
-        talk.say(&Word::Record(key, Some(value)))?;
-    }
-    talk.say(&Word::Opened {
-        epoch: contents.epoch,
-        commits: contents.commits,
-        last_boot_id: contents.boot_id,
-        written_unix_ms: contents.written_unix_ms,
-    })
 }
 
 /// Said by a program that is not this one.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::remote::Remote;
-use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq, split};
+use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq};
 
 /// Pause after a failed commit, so that a full disk is not hammered.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -22,22 +22,20 @@ pub(super) enum Stop {
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Group,
+pub(super) struct Queue {
+    pub(super) waiting: Group,
     last_seq: u64,
     durable_seq: u64,
     stop: Stop,
-    counts: JournalCounts,
+    pub(super) counts: JournalCounts,
     /// The number of the process that writes.
-    process: u32,
+    pub(super) process: u32,
 }
 
 impl Queue {
     fn add(&mut self, changes: Vec<Change>) {
-        for change in changes {
-            let (key, value) = split(change);
-            self.waiting.insert(key, value);
-        }
+        let changes = changes.into_iter().map(|it| (it.key, it.value));
+        self.waiting.extend(changes);
     }
 }
 
@@ -52,7 +50,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queue> {
         // Whoever panicked with the lock held was between two whole changes.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,27 +61,6 @@ impl Shared {
         queue.last_seq += 1;
         self.wake.notify_one();
         Seq(queue.last_seq)
-    }
-
-    /// Changes that wait.
-    pub(super) fn waiting(&self) -> usize {
-        self.lock().waiting.len()
-    }
-
-    pub(super) fn counts(&self) -> JournalCounts {
-        self.lock().counts
-    }
-
-    pub(super) fn set_counts(&self, counts: JournalCounts) {
-        self.lock().counts = counts;
-    }
-
-    pub(super) fn process(&self) -> u32 {
-        self.lock().process
-    }
-
-    pub(super) fn set_process(&self, number: u32) {
-        self.lock().process = number;
     }
 
     pub(super) fn stop(&self, how: Stop) {
@@ -166,33 +143,30 @@ impl Writer {
     }
 }
 
-pub(super) struct Worker {
-    pub(super) remote: Remote,
-    pub(super) shared: Arc<Shared>,
-    pub(super) on_commit: OnCommit,
-}
-
-impl Worker {
-    pub(super) fn run(mut self) -> Result<(), CommitError> {
-        while let Some((group, seq)) = self.shared.next_group() {
-            match self.remote.commit(&group) {
-                Ok(number) => {
-                    // Before anybody is told what the commit has in it.
-                    if let Some(count) = self.shared.beside.get() {
-                        count(number);
-                    }
-                    self.shared.note_durable(seq);
-                    (self.on_commit)(Ok(seq));
+/// Writes what is handed in until it is told to stop.
+pub(super) fn write_all(
+    mut remote: Remote,
+    shared: &Shared,
+    on_commit: &OnCommit,
+) -> Result<(), CommitError> {
+    while let Some((group, seq)) = shared.next_group() {
+        match remote.commit(&group) {
+            Ok(number) => {
+                // Before anybody is told what the commit has in it.
+                if let Some(count) = shared.beside.get() {
+                    count(number);
                 }
-                Err(e) => {
-                    self.shared.put_back(group);
-                    (self.on_commit)(Err(e.clone()));
-                    if !self.shared.pause() {
-                        return Err(e);
-                    }
+                shared.note_durable(seq);
+                on_commit(Ok(seq));
+            }
+            Err(e) => {
+                shared.put_back(group);
+                on_commit(Err(e.clone()));
+                if !shared.pause() {
+                    return Err(e);
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The daemon's end of the process that writes the journal: started, told what to write, started again when it has ended.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -8,7 +9,6 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 use fabricbios_helper::Program;
-use fabricbios_wire::Epoch;
 
 use super::process::unexpected;
 use super::queue::Shared;
@@ -70,7 +70,7 @@ impl Remote {
             process: None,
         };
         let mut process = remote.start().map_err(JournalError::Process)?;
-        let opened = process.open(boot_id);
+        let opened = process.open(Some(boot_id));
         let recovered =
             opened.map_err(|why| JournalError::Process(remote.explain(why, &mut process)))?;
         remote.process = Some(process);
@@ -87,7 +87,7 @@ impl Remote {
         match process.commit(group) {
             Ok((number, counts)) => {
                 self.process = Some(process);
-                self.shared.set_counts(counts);
+                self.shared.lock().counts = counts;
                 Ok(number)
             }
             Err(NotDone::Refused(why)) => {
@@ -101,8 +101,8 @@ impl Remote {
     fn start_again(&self) -> Result<Process, CommitError> {
         let mut process = self.start().map_err(CommitError::new)?;
         tracing::warn!(pid = process.pid(), "another process writes the journal");
-        let goes_on = process.go_on();
-        goes_on.map_err(|why| CommitError::new(self.explain(why, &mut process)))?;
+        let opened = process.open(None);
+        opened.map_err(|why| CommitError::new(self.explain(why, &mut process)))?;
         Ok(process)
     }
 
@@ -111,7 +111,7 @@ impl Remote {
             let path = self.path.display();
             format!("journal {path}: the process that writes it cannot be started: {error}")
         })?;
-        self.shared.set_process(process.pid());
+        self.shared.lock().process = process.pid();
         Ok(process)
     }
 
@@ -160,40 +160,23 @@ impl Process {
         }
     }
 
-    fn open(&mut self, boot_id: &str) -> Result<Recovered, NotDone> {
-        self.talk.say(&Word::Begin(boot_id.to_owned()))?;
+    /// Without a boot id it goes on where another one has ended, and has nothing to tell.
+    fn open(&mut self, boot_id: Option<&str>) -> Result<Recovered, NotDone> {
+        self.talk.say(&Word::Begin(boot_id.map(str::to_owned)))?;
         self.talk.flush()?;
-        let mut recovered = Recovered::default();
+        let mut records = BTreeMap::new();
         loop {
             match self.talk.hear()? {
-                Word::Record(key, Some(value)) => recovered.add(key, value),
-                Word::Opened {
-                    epoch,
-                    commits,
-                    last_boot_id,
-                    written_unix_ms,
-                } => {
+                Word::Record(key, Some(value)) => drop(records.insert(key, value)),
+                Word::Opened(recovered) => {
                     return Ok(Recovered {
-                        epoch: Epoch(epoch),
-                        commits,
-                        last_boot_id,
-                        written_unix_ms,
+                        records,
                         ..recovered
                     });
                 }
                 Word::Refused(why) => return Err(NotDone::Refused(why)),
                 _ => return Err(unexpected().into()),
             }
-        }
-    }
-
-    fn go_on(&mut self) -> Result<(), NotDone> {
-        self.talk.say(&Word::GoOn)?;
-        self.talk.flush()?;
-        match self.talk.hear()? {
-            Word::GoesOn => Ok(()),
-            Word::Refused(why) => Err(NotDone::Refused(why)),
-            _ => Err(unexpected().into()),
         }
     }
 
@@ -205,7 +188,7 @@ impl Process {
         self.talk.flush()?;
         match self.talk.hear()? {
             Word::Committed(number, counts) => Ok((number, counts)),
-            Word::NotCommitted(why) => Err(NotDone::Refused(why)),
+            Word::Refused(why) => Err(NotDone::Refused(why)),
             _ => Err(unexpected().into()),
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
 
 use redb::{Builder, Database};
@@ -14,9 +14,9 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-use super::contents::{self, Contents};
+use super::contents;
 use super::meter::{Meter, Metered};
-use super::{Group, JournalError};
+use super::{Group, JournalError, Recovered};
 use crate::{
     left_behind::{ends_within, try_lock},
     state_dir::open_lock,
@@ -43,24 +43,24 @@ impl Store {
         path: &Path,
         boot_id: &str,
         meter: Arc<Meter>,
-    ) -> Result<(Self, Contents), JournalError> {
+    ) -> Result<(Self, Recovered), JournalError> {
         let lock = take_lock(path)?;
         if !path
             .try_exists()
             .map_err(|e| JournalError::io(path, "look for the file", e))?
         {
-            write_whole(path, &Contents::default(), &meter)?;
+            write_whole(path, &Recovered::default(), &meter)?;
         }
         let database = open_checked(path, &meter)?;
         let mut found = guarded(path, "read", || contents::read(&database))?;
-        let last_boot_id = found.boot_id.replace(boot_id.to_owned());
-        found.epoch += 1;
+        let last_boot_id = found.last_boot_id.replace(boot_id.to_owned());
+        found.epoch.0 += 1;
         guarded(
             path,
             "write down this start (it takes some free space)",
             || contents::write_start(&database, &found),
         )?;
-        found.boot_id = last_boot_id;
+        found.last_boot_id = last_boot_id;
         let store = Self {
             path: path.to_owned(),
             meter,
@@ -70,16 +70,17 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Goes on in the place of a process that has ended; opens the file at the first commit.
-    pub(super) fn go_on(path: &Path, meter: Arc<Meter>) -> Result<Self, JournalError> {
+    /// Goes on in the place of a process that has ended; opens the file at the first commit, and reads nothing.
+    pub(super) fn go_on(path: &Path, meter: Arc<Meter>) -> Result<(Self, Recovered), JournalError> {
         // Nobody can say that none failed.
-        meter.note_failed_sync();
-        Ok(Self {
+        meter.sync_failed.store(true, Ordering::Relaxed);
+        let store = Self {
             _lock: take_lock(path)?,
             path: path.to_owned(),
             meter,
             database: None,
-        })
+        };
+        Ok((store, Recovered::default()))
     }
 
     /// One transaction; `Ok` means that it is on the disk, and is its number. After an error the file is opened anew
@@ -93,12 +94,12 @@ impl Store {
             contents::write_group(&database, group)
         })?;
         self.database = Some(database);
-        self.meter.committed();
+        self.meter.counts().commits += 1;
         Ok(number)
     }
 
     fn reopen(&self) -> Result<Database, JournalError> {
-        if self.meter.sync_failed() {
+        if self.meter.sync_failed.load(Ordering::Relaxed) {
             self.rewrite()?;
         }
         open_checked(&self.path, &self.meter)
@@ -111,9 +112,9 @@ impl Store {
             let old = open_checked(&self.path, &self.meter)?;
             guarded(&self.path, "read", || contents::read(&old))?
         };
-        self.meter.forget_failed_sync();
-        write_whole(&self.path, &contents, &self.meter)
-            .inspect_err(|_| self.meter.note_failed_sync())
+        let failed = |it| self.meter.sync_failed.store(it, Ordering::Relaxed);
+        failed(false);
+        write_whole(&self.path, &contents, &self.meter).inspect_err(|_| failed(true))
     }
 }
 
@@ -152,7 +153,7 @@ fn take_lock(path: &Path) -> Result<File, JournalError> {
 
 /// Writes a complete file under another name and moves it into place, so that at every moment
 /// `path` is a whole journal or absent.
-fn write_whole(path: &Path, contents: &Contents, meter: &Arc<Meter>) -> Result<(), JournalError> {
+fn write_whole(path: &Path, contents: &Recovered, meter: &Arc<Meter>) -> Result<(), JournalError> {
     let at = beside(path, ".new");
     let mut open = OpenOptions::new();
     open.read(true)

@@ -10,36 +10,26 @@ use std::os::unix::net::UnixStream;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::{JournalCounts, Key};
+use super::{JournalCounts, Key, Recovered, Value};
 
 /// Longest word: that of a host with many thousand leases. Other records have some hundred bytes, a reason some thousand.
 pub(crate) const WORD_BYTES_MAX: u32 = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum Word {
-    /// To the process, first: open the journal, and count this start of the node with that boot id.
-    Begin(String),
-    /// To the process, first: go on in the place of one that has ended.
-    GoOn,
+    /// To the process, first: open the journal, and count this start of the node with that boot id; without one, go on in
+    /// the place of a process that has ended.
+    Begin(Option<String>),
     /// From the process: a record. To it: part of the next group; without a value the record goes.
-    Record(Key, Option<Zeroizing<Vec<u8>>>),
+    Record(Key, Option<Value>),
     /// From the process, after the records: it is open, and this is the rest of what was in it.
-    Opened {
-        epoch: u64,
-        commits: u64,
-        last_boot_id: Option<String>,
-        written_unix_ms: u64,
-    },
-    /// From the process: it goes on.
-    GoesOn,
-    /// From the process, before its end: why the journal does not open.
+    Opened(Recovered),
+    /// From the process: why the journal does not open, before its end, or why the group is not on the disk.
     Refused(String),
     /// To the process: that was the group, write it.
     Commit,
     /// From the process: the group is on the disk, as the commit of that number.
     Committed(u64, JournalCounts),
-    /// From the process: it is not.
-    NotCommitted(String),
 }
 
 pub(super) struct Talk {
@@ -118,12 +108,12 @@ mod tests {
         let (ours, mut its) = pair();
         let mut ours = Talk::over(ours).unwrap();
         let value = Zeroizing::new(vec![7; 300]);
-        ours.say(&Word::Record(Key::Fence(9), Some(value.clone())))
+        ours.say(&Word::Record(Key::Pool(9), Some(value.clone())))
             .unwrap();
         ours.flush().unwrap();
         drop(ours);
         let heard = its.hear().unwrap();
-        assert!(matches!(heard, Word::Record(Key::Fence(9), Some(it)) if it == value));
+        assert!(matches!(heard, Word::Record(Key::Pool(9), Some(it)) if it == value));
         let over = its.hear().map(drop).unwrap_err();
         assert_eq!(over.kind(), ErrorKind::UnexpectedEof);
     }

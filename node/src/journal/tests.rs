@@ -101,11 +101,7 @@ fn open_at(path: &Path, tell: Sender<Report>) -> Result<(Journal, Recovered), Jo
 
 /// What is in the file, as its process sees it.
 fn open_store(path: &Path) -> Result<Recovered, JournalError> {
-    let (_store, contents) = Store::open(path, "boot-1", Arc::default())?;
-    let mut recovered = Recovered::default();
-    let records = contents.records.into_iter();
-    records.for_each(|(key, value)| recovered.add(key, value));
-    Ok(recovered)
+    Store::open(path, "boot-1", Arc::default()).map(|(_store, recovered)| recovered)
 }
 
 /// With a disk that the test has in its hands.
@@ -119,24 +115,36 @@ fn open_metered(path: &Path, tell: Sender<Report>, meter: &Arc<Meter>) -> Journa
 }
 
 fn put(id: u128, value: &str) -> Change {
-    Change::PutLease(LeaseId(id), value.as_bytes().to_vec())
+    Change::put(Key::Lease(LeaseId(id)), value.as_bytes().to_vec())
 }
 
 fn fence(id: u128) -> Change {
-    Change::PutFence(ResourceId(id), b"fence".to_vec())
+    Change::put(Key::Fence(ResourceId(id)), b"fence".to_vec())
 }
 
 fn await_durable(reports: &Receiver<Report>, seq: Seq) {
     while reports.recv().unwrap().is_ok_and(|durable| durable < seq) {}
 }
 
+fn remove(id: u128) -> Change {
+    Change::remove(Key::Lease(LeaseId(id)))
+}
+
 fn leases(recovered: &Recovered) -> Vec<(u128, &str)> {
-    let text = |(id, value): &'_ (LeaseId, Vec<u8>)| (id.0, value.clone());
-    let owned: Vec<_> = recovered.leases.iter().map(text).collect();
+    let lease = |(key, value): (&Key, &'_ Value)| match key {
+        Key::Lease(id) => Some((id.0, value.clone())),
+        _ => None,
+    };
+    let owned: Vec<_> = recovered.records.iter().filter_map(lease).collect();
     owned
         .into_iter()
-        .map(|(id, v)| (id, &*String::from_utf8(v).unwrap().leak()))
+        .map(|(id, v)| (id, &*String::from_utf8(v.to_vec()).unwrap().leak()))
         .collect()
+}
+
+fn fences(recovered: &Recovered) -> usize {
+    let fences = recovered.records.keys();
+    fences.filter(|key| matches!(key, Key::Fence(_))).count()
 }
 
 #[test]
@@ -144,15 +152,11 @@ fn reopening_sees_what_was_durable() {
     let scene = Scene::new();
     let (journal, first, reports) = scene.open();
     assert_eq!(
-        (first.epoch, first.last_boot_id, first.leases.len()),
+        (first.epoch, first.last_boot_id, first.records.len()),
         (Epoch(1), None, 0)
     );
     journal.submit(vec![put(1, "one"), put(2, "two"), fence(9)]);
-    let seq = journal.submit(vec![
-        put(2, "new"),
-        Change::RemoveLease(LeaseId(1)),
-        put(3, "x"),
-    ]);
+    let seq = journal.submit(vec![put(2, "new"), remove(1), put(3, "x")]);
     await_durable(&reports, seq);
     // Dropped without a close, as by a crash of the process.
     drop(journal);
@@ -162,15 +166,15 @@ fn reopening_sees_what_was_durable() {
         (Epoch(2), Some("boot-1"))
     );
     assert_eq!(leases(&second), [(2, "new"), (3, "x")]);
-    assert_eq!(second.fences, [(ResourceId(9), b"fence".to_vec())]);
-    journal.submit(vec![
-        Change::RemoveFence(ResourceId(9)),
-        Change::RemoveLease(LeaseId(7)),
-    ]);
+    assert_eq!(
+        second.records[&Key::Fence(ResourceId(9))],
+        b"fence".to_vec().into()
+    );
+    journal.submit(vec![Change::remove(Key::Fence(ResourceId(9))), remove(7)]);
     journal.close().unwrap();
     let (_journal, third, _reports) = scene.open();
     assert_eq!(
-        (third.epoch, third.fences.len(), third.leases.len()),
+        (third.epoch, fences(&third), leases(&third).len()),
         (Epoch(3), 0, 2)
     );
 }
@@ -185,11 +189,11 @@ fn what_is_added_goes_with_the_next_submission_or_the_close() {
     let copy = Scene::new();
     fs::copy(scene.path(), copy.path()).unwrap();
     let (_journal, recovered, _reports) = copy.open();
-    assert_eq!((leases(&recovered).len(), recovered.fences.len()), (1, 1));
+    assert_eq!((leases(&recovered).len(), fences(&recovered)), (1, 1));
     journal.writer().add(vec![fence(8)]);
     journal.close().unwrap();
     let (_journal, recovered, _reports) = scene.open();
-    assert_eq!(recovered.fences.len(), 2);
+    assert_eq!(fences(&recovered), 2);
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
     let mut reported = vec![meter.faults.asked().len()];
     for id in 1..=3 {
         // Both or none: the new lease and the end of the one before.
-        let group = vec![put(id, "value"), Change::RemoveLease(LeaseId(id - 1))];
+        let group = vec![put(id, "value"), remove(id - 1)];
         await_durable(&reports, journal.submit(group));
         reported.push(meter.faults.asked().len());
     }
@@ -252,7 +256,7 @@ fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
             };
             fs::write(after_cut.path(), image(&asked[..moment], reached)).unwrap();
             let (_journal, recovered, _reports) = after_cut.open();
-            let ids: Vec<_> = recovered.leases.iter().map(|(id, _)| id.0).collect();
+            let ids: Vec<_> = leases(&recovered).iter().map(|(id, _)| *id).collect();
             let whole = |group: usize| {
                 ids == if group == 0 {
                     vec![]
@@ -272,19 +276,22 @@ fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
 fn who_waits_for_a_write_goes_on_when_it_is_on_the_disk() {
     let scene = Scene::new();
     let (journal, first, _reports) = scene.open();
-    assert_eq!(first.pools, []);
+    assert!(first.records.is_empty());
     let writer = journal.writer();
     let seq = writer.submit(vec![
-        Change::PutPool(7, b"seven".to_vec()),
-        Change::PutPool(8, b"eight".to_vec()),
+        Change::put(Key::Pool(7), b"seven".to_vec()),
+        Change::put(Key::Pool(8), b"eight".to_vec()),
     ]);
     writer.wait(seq).unwrap();
-    let seq = writer.submit(vec![Change::RemovePool(8)]);
+    let seq = writer.submit(vec![Change::remove(Key::Pool(8))]);
     writer.wait(seq).unwrap();
     // Dropped without a close, as by a crash of the process.
     drop(journal);
     let (_journal, second, _reports) = scene.open();
-    assert_eq!(second.pools, [(7, b"seven".to_vec())]);
+    assert_eq!(
+        second.records,
+        [(Key::Pool(7), b"seven".to_vec().into())].into()
+    );
 }
 
 #[test]
@@ -300,7 +307,11 @@ fn a_failed_group_never_replaces_what_came_during_it() {
     journal.submit(vec![put(1, "newer")]);
     shared.put_back(failed);
     let (group, seq) = shared.next_group().unwrap();
-    let value = |id| group[&Key::Lease(id)].as_deref().map(Vec::as_slice);
+    let value = |id| {
+        group[&Key::Lease(LeaseId(id))]
+            .as_deref()
+            .map(Vec::as_slice)
+    };
     assert_eq!(
         (value(1), value(2), seq),
         (Some(&b"newer"[..]), Some(&b"kept"[..]), Seq(2))
@@ -333,7 +344,7 @@ fn what_comes_during_a_commit_goes_into_one_group() {
     assert_eq!(after.commits - before.commits, 1);
     assert_eq!(after.syncs - before.syncs, 2, "fdatasyncs of one group");
     journal.close().unwrap();
-    assert_eq!(scene.open().1.leases.len(), 501);
+    assert_eq!(leases(&scene.open().1).len(), 501);
 }
 
 #[test]
@@ -367,7 +378,7 @@ fn a_truncated_file_is_an_error_at_every_length() {
         );
     }
     fs::write(scene.path(), &whole).unwrap();
-    assert_eq!(scene.open().1.leases.len(), 200);
+    assert_eq!(leases(&scene.open().1).len(), 200);
 }
 
 #[test]
@@ -410,7 +421,7 @@ fn damage_anywhere_is_found_or_harmless() {
         damaged[at] ^= 0xFF;
         fs::write(scene.path(), &damaged).unwrap();
         match open_store(&scene.path()) {
-            Ok(recovered) => assert_eq!(recovered.leases.len(), 200, "byte {at}"),
+            Ok(recovered) => assert_eq!(leases(&recovered).len(), 200, "byte {at}"),
             Err(JournalError::Damaged { .. }) => found += 1,
             Err(other) => panic!("byte {at}: {other}"),
         }

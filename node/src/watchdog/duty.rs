@@ -19,7 +19,7 @@ use super::{
     lock,
     memory::Memory,
     process::Heard,
-    report::Report,
+    report::{REFUSED, Report, WATCHING, WELL},
     stand_in::{self, StandIn},
     watch::Watch,
     word::Word,
@@ -78,9 +78,9 @@ impl Duty {
             Heard::Word(Word::Begin) => {
                 lock::take_over()?;
                 self.began = true;
-                self.report.watching();
+                self.report.tell(WATCHING);
             }
-            Heard::Word(Word::Ping) => self.report.well(),
+            Heard::Word(Word::Ping) => self.report.tell(WELL),
             Heard::Word(word) => {
                 if let Word::Opens(_, pair) = word {
                     self.try_once(pair);
@@ -111,7 +111,7 @@ impl Duty {
         self.tried = true;
         if let Err(error) = daemon.descriptor(pair.descriptor) {
             tracing::warn!(%error, "watchdog: all that it could do with a daemon that hangs is to kill it");
-            self.report.refused(&error);
+            self.report.tell(format_args!("{REFUSED} {error}"));
         }
     }
 

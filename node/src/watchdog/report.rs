@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 use nix::sys::socket::{MsgFlags, send};
 
@@ -23,21 +22,9 @@ const REASON: Duration = Duration::from_millis(200);
 pub(super) struct Report(Arc<Mutex<Vec<u8>>>);
 
 impl Report {
-    /// It watches, in the place of the one before.
-    pub(super) fn watching(&self) {
-        self.say(format_args!("{WATCHING}"));
-        self.flush();
-    }
-
-    /// It is well.
-    pub(super) fn well(&self) {
-        self.say(format_args!("{WELL}"));
-        self.flush();
-    }
-
-    /// It may not do what it is there for, and could only kill the daemon.
-    pub(super) fn refused(&self, why: &StepError) {
-        self.say(format_args!("{REFUSED} {why}"));
+    /// Says a line, which has one of the words below first, at once.
+    pub(super) fn tell(&self, line: impl fmt::Display) {
+        self.say(line);
         self.flush();
     }
 
@@ -48,7 +35,7 @@ impl Report {
         ));
     }
 
-    fn say(&self, line: fmt::Arguments<'_>) {
+    fn say(&self, line: impl fmt::Display) {
         let mut unread = self.lock();
         if unread.len() < UNREAD_BYTES_MAX {
             unread.extend_from_slice(format!("{line}\n").as_bytes());
@@ -77,10 +64,13 @@ impl Report {
     }
 }
 
-/// The first words of the lines.
+/// It watches, in the place of the one before.
 pub(super) const WATCHING: &str = "watching";
+/// It is well.
 pub(super) const WELL: &str = "well";
+/// It may not do what it is there for, and could only kill the daemon; why.
 pub(super) const REFUSED: &str = "refused";
+/// It has cut a lease.
 pub(super) const CUT: &str = "cut";
 
 /// Writes it where the next daemon looks, into the locked file.

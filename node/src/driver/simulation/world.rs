@@ -10,13 +10,13 @@ use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Extent, LeaseRecord, Now, Order, Proof,
     Report, StepError,
 };
-use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceId};
+use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase};
 
 use super::MILLISECOND;
 use crate::{
     driver::{Environment, Input},
     fair::Owner,
-    journal::{Change, CommitError, Seq},
+    journal::{Change, CommitError, Key, Seq, Value},
     mailbox::Sender,
     records,
 };
@@ -58,8 +58,7 @@ pub(super) struct World {
     pub(super) waiting: Vec<Vec<Change>>,
     pub(super) submitted: u64,
     pub(super) commits_at: Option<u64>,
-    pub(super) leases: BTreeMap<LeaseId, Vec<u8>>,
-    pub(super) fences: BTreeMap<ResourceId, Vec<u8>>,
+    pub(super) records: BTreeMap<Key, Value>,
     /// Leases whose grant was told.
     pub(super) told: BTreeSet<LeaseId>,
     /// Of the driver that runs.
@@ -121,8 +120,7 @@ impl World {
             waiting: Vec::new(),
             submitted: 0,
             commits_at: None,
-            leases: BTreeMap::new(),
-            fences: BTreeMap::new(),
+            records: BTreeMap::new(),
             told: BTreeSet::new(),
             driver: None,
         }
@@ -236,19 +234,16 @@ impl World {
     /// All that waits: what came since the commit began may be in it, and is told of by the next one.
     pub(super) fn write_down(&mut self) {
         for change in self.waiting.drain(..).flatten() {
-            match change {
-                Change::PutLease(id, record) => drop(self.leases.insert(id, record)),
-                Change::RemoveLease(id) => drop(self.leases.remove(&id)),
-                Change::PutFence(id, record) => drop(self.fences.insert(id, record)),
-                Change::RemoveFence(id) => drop(self.fences.remove(&id)),
-                other => panic!("{other:?}"),
-            }
+            match change.value {
+                Some(record) => self.records.insert(change.key, record),
+                None => self.records.remove(&change.key),
+            };
         }
     }
 
     /// How a lease ended, if it has, as the journal says; none: it says nothing of it.
     pub(super) fn record(&self, id: LeaseId) -> Option<Option<LeasePhase>> {
-        let record: LeaseRecord = records::decode(self.leases.get(&id)?).unwrap();
+        let record: LeaseRecord = records::decode(self.records.get(&Key::Lease(id))?).unwrap();
         Some(record.ended)
     }
 
