@@ -20,7 +20,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    DataKey, Keys, SessionState, crc32c,
+    Broken, DataKey, Invariant, Keys, SessionState, crc32c,
     executor::{Deferred, DeferredIo, Executor, Immediate, Io, Served, bring_forward},
     session_state::InFlight,
     space::{Space, Store, StoreFailed},
@@ -57,6 +57,9 @@ pub trait ServedLease {
 
     /// Runs `work` with exclusive access to the sessions of the lease.
     fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R;
+
+    /// An invariant of the lease failed: it must give no more access.
+    fn broken(&self, broken: Broken);
 }
 
 /// The kind of a datagram.
@@ -154,7 +157,8 @@ where
 {
     let mut executor = Immediate(lease.space());
     let (_, key) = authentic(keys, request.frame)?;
-    let served = decide(lease, request, &mut executor, &mut reply[DATA_OVERHEAD..])?;
+    let payload = &mut reply[DATA_OVERHEAD..];
+    let served = decide(lease, keys, request, &mut executor, payload)?;
     Some(replied(key, &request.frame.header, served, reply))
 }
 
@@ -172,7 +176,8 @@ pub fn begin<L: ServedLease>(
         deferred: None,
     };
     let (number, key) = authentic(keys, request.frame)?;
-    let served = decide(lease, request, &mut executor, &mut reply[DATA_OVERHEAD..]);
+    let payload = &mut reply[DATA_OVERHEAD..];
+    let served = decide(lease, keys, request, &mut executor, payload);
     let header = request.frame.header;
     Some(match (served, executor.deferred) {
         (Some(served), _) => Begin::Reply(replied(key, &header, served, reply)),
@@ -197,11 +202,10 @@ pub fn finish<L: ServedLease>(
     reply: &mut ReplyBuffer,
 ) -> Option<Reply> {
     let status = result.map_or(DataStatus::Io, |()| DataStatus::Ok);
-    lease.with_sessions(|sessions| sessions.finish(&pending.in_flight, status));
+    let broken = lease.with_sessions(|sessions| sessions.finish(&pending.in_flight, status));
+    broken.into_iter().for_each(|broken| lease.broken(broken));
     let key = keys.numbered(pending.key)?;
-    if lease.state() != AccessState::Live || lease.deadline() <= now {
-        return None;
-    }
+    remaining(lease, keys, now).ok()?;
     let served = match status {
         DataStatus::Ok => {
             let reply_range = pending.deferred.reply_range.clone();
@@ -221,6 +225,7 @@ fn authentic<'a>(keys: &'a Keys, frame: &DataFrame<'_>) -> Option<(u64, &'a Data
 /// Handles an authentic request. `None`: no reply now.
 fn decide<L: ServedLease>(
     lease: &L,
+    keys: &Keys,
     request: Request<'_>,
     executor: &mut impl Executor,
     payload: &mut [u8],
@@ -229,14 +234,39 @@ fn decide<L: ServedLease>(
     let Some(op) = operation_of(header) else {
         return Some(Err(DataStatus::Invalid));
     };
-    let remaining = lease.deadline().saturating_sub(request.now);
-    match lease.state() {
-        AccessState::Fenced => return Some(Err(DataStatus::Fenced)),
-        AccessState::Live if remaining > Duration::ZERO => {}
-        AccessState::Live | AccessState::Over => return Some(Err(DataStatus::NoLease)),
-    }
+    let remaining = match remaining(lease, keys, request.now) {
+        Ok(remaining) => remaining,
+        Err(refusal) => return Some(Err(refusal)),
+    };
     let space = (lease.space(), remaining);
-    lease.with_sessions(|sessions| sessions.serve(op, request, space, executor, payload))
+    let (served, broken) =
+        lease.with_sessions(|sessions| sessions.serve(op, request, space, executor, payload));
+    let Some(broken) = broken else {
+        return served;
+    };
+    lease.broken(broken);
+    Some(Err(DataStatus::Fenced))
+}
+
+/// The rest of the lease's term. `Err`: the lease gives no access.
+fn remaining<L: ServedLease>(
+    lease: &L,
+    keys: &Keys,
+    now: Duration,
+) -> Result<Duration, DataStatus> {
+    let remaining = lease.deadline().saturating_sub(now);
+    match lease.state() {
+        AccessState::Fenced => Err(DataStatus::Fenced),
+        AccessState::Live if remaining > Duration::ZERO && keys.is_closed() => {
+            lease.broken(Broken {
+                invariant: Invariant::End,
+                detail: "a request was let through after the end of access",
+            });
+            Err(DataStatus::Fenced)
+        }
+        AccessState::Live if remaining > Duration::ZERO => Ok(remaining),
+        AccessState::Live | AccessState::Over => Err(DataStatus::NoLease),
+    }
 }
 
 /// The operation; `None` if the header is not valid for the service.

@@ -11,6 +11,8 @@ pub struct Keys {
     previous: Option<DataKey>,
     /// Number of the current key: 1 for the first, one more with each rotation.
     number: u64,
+    /// The access that the keys gave has ended.
+    closed: bool,
 }
 
 impl Keys {
@@ -21,6 +23,7 @@ impl Keys {
             current: key,
             previous: None,
             number: 1,
+            closed: false,
         }
     }
 
@@ -39,6 +42,15 @@ impl Keys {
     #[must_use]
     pub fn has_previous(&self) -> bool {
         self.previous.is_some()
+    }
+
+    /// Access under these keys has ended. They still sign the replies that say so.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// All keys that work.

@@ -14,6 +14,7 @@ mod auth;
 mod client;
 mod engine;
 mod executor;
+mod invariants;
 mod keys;
 mod limit;
 mod parts;
@@ -37,6 +38,7 @@ pub use engine::{
     finish, open, unauthenticated,
 };
 pub use executor::Io;
+pub use invariants::{Broken, Invariant};
 pub use keys::Keys;
 pub use limit::{Rate, Sources};
 pub use room::{Room, Share};

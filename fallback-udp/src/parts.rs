@@ -9,6 +9,8 @@ use core::time::Duration;
 use fabricbios_wire::{DataStatus, Part};
 
 use crate::{
+    Invariant,
+    invariants::Findings,
     replay::Window,
     room::{Reservation, Share},
     space::{Job, Writing},
@@ -25,11 +27,12 @@ struct HalfSent {
     first: u32,
     offset: u64,
     count: u16,
-    missing: u16,
+    /// A bit for each part that came.
+    came: u64,
     /// When the first part came.
     since: Duration,
     block: Box<[u8]>,
-    _room: Option<Reservation>,
+    room: Option<Reservation>,
 }
 
 /// The state of a write after a new part.
@@ -41,6 +44,8 @@ pub(crate) enum Added {
     Whole(Vec<u8>),
     /// Earlier parts of this write name another block or another count.
     Disagrees,
+    /// The same part came before, or does not lie within the block.
+    Broken,
 }
 
 impl Parts {
@@ -82,10 +87,10 @@ impl Parts {
                 first,
                 offset,
                 count: part.count(),
-                missing: part.count(),
+                came: 0,
                 since: now,
                 block: vec![0; bytes.len() * usize::from(part.count())].into(),
-                _room: room,
+                room,
             });
             self.0.len() - 1
         });
@@ -94,9 +99,13 @@ impl Parts {
             return Added::Disagrees;
         }
         let from = bytes.len() * usize::from(part.index());
-        write.block[from..from + bytes.len()].copy_from_slice(bytes);
-        write.missing -= 1;
-        if write.missing > 0 {
+        let bit = 1 << part.index();
+        match write.block.get_mut(from..from + bytes.len()) {
+            Some(into) if write.came & bit == 0 => into.copy_from_slice(bytes),
+            _ => return Added::Broken,
+        }
+        write.came |= bit;
+        if write.came.count_ones() < u32::from(write.count) {
             return Added::Waits;
         }
         Added::Whole(self.0.remove(at).block.into())
@@ -109,6 +118,7 @@ impl Parts {
         job: Job<'a>,
         now: Duration,
         room: Option<Reservation>,
+        findings: &mut Findings,
     ) -> Result<Option<Job<'a>>, DataStatus> {
         let Job::Write(Writing {
             offset,
@@ -120,6 +130,11 @@ impl Parts {
         };
         match self.add((first, offset), part, &bytes, (now, room)) {
             Added::Disagrees => Err(DataStatus::Invalid),
+            Added::Broken => {
+                let detail = "a part came twice or is not within its block";
+                findings.holds(Invariant::Parts, false, detail);
+                Err(DataStatus::Fenced)
+            }
             Added::Waits => Ok(None),
             Added::Whole(block) => Ok(Some(Job::Write(Writing {
                 offset,
@@ -132,6 +147,12 @@ impl Parts {
     /// Drops the writes that fell behind the window and cannot be completed.
     pub(crate) fn keep_within(&mut self, window: &Window) {
         self.0.retain(|write| !window.is_behind(write.first));
+    }
+
+    /// Bytes that the half-sent blocks hold of the lease's share.
+    pub(crate) fn held(&self) -> usize {
+        let rooms = self.0.iter().filter_map(|write| write.room.as_ref());
+        rooms.map(Reservation::bytes).sum()
     }
 
     /// When the first part of the oldest half-sent block came.
@@ -178,6 +199,27 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_comes_twice_is_a_mistake_that_is_found() {
+        let (mut parts, findings) = (Parts::default(), &mut Findings::default());
+        let job = || {
+            Job::Write(Writing {
+                offset: 5,
+                bytes: b"a".as_slice().into(),
+                part: Some((part(0, 2), 1)),
+            })
+        };
+        assert!(
+            parts
+                .gather(job(), START, None, findings)
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(findings.take(), None);
+        parts.gather(job(), START, None, findings).unwrap_err();
+        assert_eq!(findings.take().unwrap().invariant, Invariant::Parts);
+    }
+
+    #[test]
     fn what_falls_behind_the_window_is_dropped() {
         let (parts, mut window) = (&mut Parts::default(), Window::default());
         assert_eq!(add(parts, (1, 5), part(0, 2), b"a"), Added::Waits);
@@ -201,12 +243,16 @@ mod tests {
             })
         };
         let ask = |parts: &Parts, job: &Job<'_>| parts.room_for(job, Some(&share));
+        let gather = |parts: &mut Parts, job, room| {
+            let findings = &mut Findings::default();
+            parts.gather(job, START, room, findings).unwrap()
+        };
         let room = ask(&parts, &job(1, 1)).unwrap();
-        assert!(parts.gather(job(1, 1), START, room).unwrap().is_none());
+        assert!(gather(&mut parts, job(1, 1), room).is_none());
         assert_eq!(ask(&parts, &job(0, 3)).unwrap_err(), DataStatus::Busy);
         let room = ask(&parts, &job(0, 1)).unwrap();
         assert!(room.is_none() && share.is_used());
-        assert!(parts.gather(job(0, 1), START, room).unwrap().is_some());
+        assert!(gather(&mut parts, job(0, 1), room).is_some());
         assert!(!share.is_used());
         assert!(ask(&parts, &job(0, 3)).unwrap().is_some());
     }

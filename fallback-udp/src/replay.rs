@@ -86,8 +86,10 @@ impl Window {
         self.highest.saturating_sub(counter) >= u32::from(WINDOW)
     }
 
-    /// Records a request that was [`Seen::Fresh`]. `status` is `None` while it is in flight.
-    pub(crate) fn commit(&mut self, counter: u32, mark: Mark, status: Option<DataStatus>) {
+    /// Records a request. `status` is `None` while it is in flight. `false`: its counter was used, or is behind the
+    /// window.
+    pub(crate) fn commit(&mut self, counter: u32, mark: Mark, status: Option<DataStatus>) -> bool {
+        let is_fresh = self.look(counter, mark) == Seen::Fresh;
         if let Some(ahead @ 1..) = counter.checked_sub(self.highest) {
             self.used = self.used.checked_shl(ahead).unwrap_or(0);
             self.highest = counter;
@@ -95,13 +97,17 @@ impl Window {
         self.used |= 1u128.checked_shl(self.highest - counter).unwrap_or(0);
         self.statuses[slot(counter)] = status;
         self.marks[slot(counter)] = mark;
+        is_fresh
     }
 
-    /// Records the status of a request that was in flight, unless it fell behind the window.
-    pub(crate) fn finish(&mut self, counter: u32, mark: Mark, status: DataStatus) {
-        if self.look(counter, mark) == Seen::UnderWay {
+    /// Records the status of a request that was in flight, unless it fell behind the window. Returns the request as it
+    /// was before.
+    pub(crate) fn finish(&mut self, counter: u32, mark: Mark, status: DataStatus) -> Seen {
+        let seen = self.look(counter, mark);
+        if seen == Seen::UnderWay {
             self.statuses[slot(counter)] = Some(status);
         }
+        seen
     }
 }
 

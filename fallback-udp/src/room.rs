@@ -5,7 +5,7 @@
 //! 1998).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A tenant has at most an eighth of the memory of the node, and a lease at most a 128th.
 const TENANTS: usize = 8;
@@ -24,6 +24,8 @@ pub struct Share {
     node: Arc<Room>,
     tenant: Arc<AtomicUsize>,
     used: AtomicUsize,
+    /// More was given back than was held.
+    is_broken: AtomicBool,
 }
 
 /// Reserved bytes; dropping this gives them back.
@@ -58,6 +60,7 @@ impl Share {
             node: Arc::clone(node),
             tenant,
             used: AtomicUsize::new(0),
+            is_broken: AtomicBool::new(false),
         })
     }
 
@@ -65,6 +68,16 @@ impl Share {
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the lease holds so many bytes, and no level has got back more than it held. Exact under the lock of the
+    /// lease's sessions.
+    pub(crate) fn adds_up(&self, held: usize) -> bool {
+        self.used.load(Ordering::Relaxed) == held && !self.is_broken()
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
     }
 
     /// Reserves `bytes`. `None`: there is no room. Of two calls at the same time both may be refused although there was
@@ -88,10 +101,28 @@ impl Share {
     }
 }
 
+impl Reservation {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the bytes back twice.
+    #[cfg(test)]
+    pub(crate) fn forge_another(self) {
+        drop(Self {
+            share: Arc::clone(&self.share),
+            bytes: self.bytes,
+        });
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         for level in self.share.levels() {
-            level.fetch_sub(self.bytes, Ordering::Relaxed);
+            if level.fetch_sub(self.bytes, Ordering::Relaxed) < self.bytes {
+                level.fetch_add(self.bytes, Ordering::Relaxed);
+                self.share.is_broken.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The sessions of one lease and its rate limits. A request that has passed the checks of its key and its lease is
 //! handled here: steps 5 to 10 of section 2 of the specification.
 
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use fabricbios_wire::{
@@ -8,8 +9,10 @@ use fabricbios_wire::{
 };
 
 use crate::{
+    Broken, Invariant, Share,
     engine::Request,
     executor::{Executor, Io, Served},
+    invariants::Findings,
     limit::{Allowance, Rate},
     replay::{Mark, Seen, WINDOW, mark},
     room::Reservation,
@@ -25,7 +28,7 @@ const GREETINGS: (u32, u32) = (100, 200);
 /// key, so repeated requests have limits of their own and never use up those of new requests.
 #[derive(Debug)]
 pub struct SessionState {
-    sessions: Sessions,
+    pub(crate) sessions: Sessions,
     hellos: Allowance,
     pings: Allowance,
     /// New requests in sessions.
@@ -33,7 +36,8 @@ pub struct SessionState {
     /// READs that are repeated: their replies are longer than the requests.
     repeats: Allowance,
     /// Writes in flight, including those of sessions that are closed by now.
-    writes: u32,
+    pub(crate) writes: u32,
+    findings: Findings,
 }
 
 /// A request in flight: how its lease finds it again when the storage has finished.
@@ -57,11 +61,13 @@ impl SessionState {
             requests: Allowance::new(rate),
             repeats: Allowance::new(rate),
             writes: 0,
+            findings: Findings::default(),
         }
     }
 
     /// Handles a request; `executor` does its I/O. `remaining` is the rest of the lease's term. The payload of the
-    /// reply is written to `payload`, which has room for the longest one. `None`: no reply now.
+    /// reply is written to `payload`, which has room for the longest one. `None`: no reply now. Returns also the
+    /// invariant that failed.
     pub(crate) fn serve(
         &mut self,
         op: DataOp,
@@ -69,35 +75,57 @@ impl SessionState {
         (space, remaining): (&impl Space, Duration),
         executor: &mut impl Executor,
         payload: &mut [u8],
-    ) -> Option<Served> {
+    ) -> (Option<Served>, Option<Broken>) {
         let served = match op {
-            DataOp::Hello if !self.hellos.take(request.now) => Err(DataStatus::Busy),
-            DataOp::Ping if !self.pings.take(request.now) => Err(DataStatus::Busy),
-            DataOp::Ping if request.frame.payload.is_empty() => Ok(0),
-            DataOp::Ping => Err(DataStatus::Invalid),
-            DataOp::Hello => self.hello(request, remaining, space, payload),
+            DataOp::Hello if !self.hellos.take(request.now) => Some(Err(DataStatus::Busy)),
+            DataOp::Ping if !self.pings.take(request.now) => Some(Err(DataStatus::Busy)),
+            DataOp::Ping if request.frame.payload.is_empty() => Some(Ok(0)),
+            DataOp::Ping => Some(Err(DataStatus::Invalid)),
+            DataOp::Hello => Some(self.hello(request, remaining, space, payload)),
             DataOp::Read | DataOp::Write | DataOp::Flush => {
                 let served = self.in_session(op, request, space, executor, payload);
-                return served.unwrap_or_else(|status| Some(Err(status)));
+                served.unwrap_or_else(|status| Some(Err(status)))
             }
         };
-        Some(served)
+        let (within_limits, share) = (self.sessions.are_within_limits(), space.share());
+        let detail = "the lease has more sessions than it may have";
+        self.findings
+            .holds(Invariant::Sessions, within_limits, detail);
+        let adds_up = share.is_none_or(|share| !share.is_broken());
+        let detail = "more was given back of half-sent blocks than was held";
+        self.findings.holds(Invariant::Room, adds_up, detail);
+        (served, self.findings.take())
     }
 
-    /// Closes the sessions in which a block has been half-sent for too long.
-    pub fn tidy(&mut self, now: Duration) {
+    /// Closes the sessions in which a block has been half-sent for too long. Returns the invariant that failed.
+    #[must_use]
+    pub fn tidy(&mut self, now: Duration, share: Option<&Arc<Share>>) -> Option<Broken> {
         self.sessions.close_half_sent(now);
+        let held = self.sessions.held();
+        let adds_up = share.is_none_or(|share| share.adds_up(held));
+        let detail = "the half-sent blocks hold other bytes than are counted";
+        self.findings.holds(Invariant::Room, adds_up, detail);
+        self.findings.take()
     }
 
-    /// Records the result of a request that was in flight.
-    pub(crate) fn finish(&mut self, in_flight: &InFlight, status: DataStatus) {
-        self.writes -= u32::from(in_flight.is_write);
+    /// Records the result of a request that was in flight. Returns the invariant that failed.
+    pub(crate) fn finish(&mut self, in_flight: &InFlight, status: DataStatus) -> Option<Broken> {
+        let write = u32::from(in_flight.is_write);
+        let mut was_begun = count_down(&mut self.writes, write);
         if let Some(session) = self.sessions.find_mut(in_flight.session) {
-            session.writes -= u32::from(in_flight.is_write);
-            session
-                .window
-                .finish(in_flight.counter, in_flight.mark, status);
+            was_begun &= count_down(&mut session.writes, write);
+            let window = &mut session.window;
+            let seen = window.finish(in_flight.counter, in_flight.mark, status);
+            // A READ that is repeated was done before.
+            was_begun &= match seen {
+                Seen::UnderWay | Seen::TooOld => true,
+                Seen::Same(_) => !in_flight.is_write,
+                Seen::Fresh | Seen::Other => false,
+            };
         }
+        let detail = "a request has finished that was not in flight";
+        self.findings.holds(Invariant::InFlight, was_begun, detail);
+        self.findings.take()
     }
 
     fn hello(
@@ -167,12 +195,14 @@ impl SessionState {
             Seen::Fresh => {
                 let is_write = matches!(job, Job::Write(_));
                 let room = session.parts.room_for(&job, space.share())?;
-                let served = session.perform((job, room), request, space, executor, payload);
+                let found = (&mut self.findings, request);
+                let served = session.perform((job, room), found, space, executor, payload);
                 if served.is_none() && is_write {
                     session.writes += 1;
                     self.writes += 1;
                 }
-                session.note(request, mark, served.map(status_of));
+                let status = served.map(status_of);
+                session.note(request, mark, status, &mut self.findings);
                 Ok(served)
             }
         }
@@ -180,8 +210,15 @@ impl SessionState {
 
     /// An earlier write of a closed session may still be in flight, and must not overwrite a later one. So a write
     /// waits until all writes in flight are those of open sessions.
-    fn may_follow(&self, job: &Job<'_>) -> bool {
-        self.writes == 0 || !matches!(job, Job::Write(_)) || self.sessions.writes() == self.writes
+    fn may_follow(&mut self, job: &Job<'_>) -> bool {
+        if self.writes == 0 || !matches!(job, Job::Write(_)) {
+            return true;
+        }
+        let open = self.sessions.writes();
+        let detail = "the open sessions have more writes in flight than the lease";
+        self.findings
+            .holds(Invariant::InFlight, open <= self.writes, detail);
+        open == self.writes
     }
 
     /// Whether a READ that was done before is done again. It is not for another source address: an attacker who
@@ -222,13 +259,13 @@ impl Session {
     fn perform(
         &mut self,
         (job, room): (Job<'_>, Option<Reservation>),
-        request: Request<'_>,
+        (findings, request): (&mut Findings, Request<'_>),
         space: &impl Space,
         executor: &mut impl Executor,
         payload: &mut [u8],
     ) -> Option<Served> {
         let checked = job.check(&request.frame.header, space);
-        match checked.and_then(|()| self.parts.gather(job, request.now, room)) {
+        match checked.and_then(|()| self.parts.gather(job, request.now, room, findings)) {
             Err(status) => Some(Err(status)),
             Ok(None) => Some(Ok(0)),
             Ok(Some(job)) => executor.execute(job, payload),
@@ -236,15 +273,33 @@ impl Session {
     }
 
     /// Remembers a new request. `status` is `None` while it is in flight.
-    fn note(&mut self, request: Request<'_>, mark: Mark, status: Option<DataStatus>) {
+    pub(crate) fn note(
+        &mut self,
+        request: Request<'_>,
+        mark: Mark,
+        status: Option<DataStatus>,
+        findings: &mut Findings,
+    ) {
         let counter = request.frame.header.counter();
         self.heard = request.now;
         if counter > self.window.highest() {
             self.source = request.source;
         }
-        self.window.commit(counter, mark, status);
+        let is_new = self.window.commit(counter, mark, status);
+        findings.holds(
+            Invariant::Once,
+            is_new,
+            "a counter was used for two requests",
+        );
         self.parts.keep_within(&self.window);
     }
+}
+
+/// `false`: there is less to count down.
+fn count_down(counter: &mut u32, by: u32) -> bool {
+    let left = counter.checked_sub(by);
+    *counter = left.unwrap_or(0);
+    left.is_some()
 }
 
 fn status_of(served: Served) -> DataStatus {

@@ -52,7 +52,7 @@ pub(crate) struct Hello {
 pub(crate) struct Sessions {
     /// Number of the newest session.
     last: u32,
-    used: Vec<Session>,
+    pub(crate) used: Vec<Session>,
     /// Oldest first.
     opened: Vec<Session>,
 }
@@ -114,6 +114,16 @@ impl Sessions {
         let is_in_time = |since| now.saturating_sub(since) < HALF_SENT;
         self.used
             .retain(|session| session.parts.since().is_none_or(is_in_time));
+    }
+
+    /// Bytes that the half-sent blocks of all sessions hold of the lease's share.
+    pub(crate) fn held(&self) -> usize {
+        self.used.iter().map(|session| session.parts.held()).sum()
+    }
+
+    /// Whether there are no more sessions than a lease may have.
+    pub(crate) fn are_within_limits(&self) -> bool {
+        self.used.len() <= USED && self.opened.len() <= OPENED
     }
 
     fn close(&mut self, number: u64) {

@@ -97,7 +97,9 @@ impl World {
             8..=10 => self.finish(script.small() as usize, step < 240),
             11 => {
                 self.now += Duration::from_millis(script.number());
-                self.lease.with_sessions(|sessions| sessions.tidy(self.now));
+                let share = Some(&self.share);
+                let broken = self.lease.with_sessions(|it| it.tidy(self.now, share));
+                assert!(broken.is_none(), "{broken:?}");
             }
             12 => self.deliver(&script.rest(usize::from(step)), true),
             13 => self.rotate(script),

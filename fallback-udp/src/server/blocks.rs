@@ -18,7 +18,7 @@ use super::{
     block_file,
     entry::{Content, Entry},
 };
-use crate::{Io, Share, Space};
+use crate::{Broken, Invariant, Io, ServedLease as _, Share, Space};
 
 /// Most I/Os in flight of one lease, so that a lease whose storage hangs cannot use up memory and threads.
 const IOS_AT_MOST: u32 = 128;
@@ -87,11 +87,6 @@ impl Blocks {
             && (!is_flush || self.flushes.load(Ordering::Relaxed) < FLUSHES_AT_MOST)
     }
 
-    /// Closes the file. Access has ended and no I/O is in flight.
-    pub(super) fn close(&self) {
-        drop(self.file().take());
-    }
-
     fn file(&self) -> MutexGuard<'_, Option<Arc<File>>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +108,14 @@ impl UnderWay {
             entry: Arc::clone(entry),
             is_flush,
         };
-        (under_way, blocks.file().clone())
+        let file = blocks.file().clone();
+        if file.is_none() {
+            entry.broken(Broken {
+                invariant: Invariant::End,
+                detail: "an I/O was to begin on closed blocks",
+            });
+        }
+        (under_way, file)
     }
 }
 
@@ -183,6 +185,17 @@ impl Content for Blocks {
             }
         }
     }
+
+    fn close(&self) -> Result<(), Broken> {
+        if !self.is_quiet() {
+            return Err(Broken {
+                invariant: Invariant::Quiet,
+                detail: "blocks with I/O in flight were to be closed",
+            });
+        }
+        drop(self.file().take());
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -205,7 +218,7 @@ mod tests {
         };
         let blocks = Blocks {
             patience: Duration::from_millis(1),
-            ..Blocks::open(&file, 1, Share::new(&Room::new(0), Arc::default())).unwrap()
+            ..Blocks::open(&file, 1, Share::new(&Room::new(128 * 512), Arc::default())).unwrap()
         };
         let binding_id = BindingId {
             lease_id: LeaseId(1),
@@ -237,5 +250,28 @@ mod tests {
         assert!(entry.content.is_quiet());
         entry.content.wait_until_quiet(&progress).unwrap();
         assert!(calls.load(Ordering::Relaxed) > 0);
+    }
+
+    #[test]
+    fn what_is_closed_too_early_or_used_too_late_is_found() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[0; 512]).unwrap();
+        let entry = entry(file.path());
+        let closed = || entry.close().map_err(|error| error.to_string());
+        let says = |result: Result<(), String>, name: &str| {
+            assert!(result.unwrap_err().contains(name), "{name}");
+        };
+        let (under_way, open) = UnderWay::begin(&entry, &Io::Flush);
+        assert!(open.is_some());
+        says(closed(), "quiet: ");
+        drop(under_way);
+        let held = entry.content.share.take(512).unwrap();
+        says(closed(), "room: ");
+        drop(held);
+        assert_eq!(closed(), Ok(()));
+        let (_late, closed_file) = UnderWay::begin(&entry, &Io::Flush);
+        assert!(closed_file.is_none());
+        let found = entry.check_invariants().map_err(|error| error.to_string());
+        says(found, "end: ");
     }
 }

@@ -14,10 +14,10 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{BindingId, BootTime};
+use fabricbios_lease::{BindingId, BootTime, StepError};
 use fabricbios_wire::DataService;
 
-use crate::{AccessState, Keys, Rate, ServedLease, SessionState, Space};
+use crate::{AccessState, Broken, Invariant, Keys, Rate, ServedLease, SessionState, Space};
 
 /// The memory or blocks of one binding.
 pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
@@ -33,6 +33,11 @@ pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
     fn wait_until_quiet(&self, _progress: &dyn Fn()) -> Result<(), String> {
         Ok(())
     }
+
+    /// Closes the storage. Access has ended and no I/O is in flight.
+    fn close(&self) -> Result<(), Broken> {
+        Ok(())
+    }
 }
 
 /// See the module.
@@ -46,6 +51,8 @@ pub(super) struct Entry<C> {
     sessions: Mutex<SessionState>,
     rate: Rate,
     pub(super) content: C,
+    /// The invariant that failed, until an order has reported it.
+    broken: Mutex<Option<Broken>>,
 }
 
 impl<C> Entry<C> {
@@ -59,6 +66,7 @@ impl<C> Entry<C> {
             sessions: Mutex::new(SessionState::new(rate)),
             rate,
             content,
+            broken: Mutex::default(),
         }
     }
 
@@ -83,16 +91,49 @@ impl<C> Entry<C> {
     /// Ends access. When this returns, no request of the lease is being served.
     pub(super) fn end(&self) {
         self.set(AccessState::Over);
-        drop(self.keys_alone());
+        self.keys_alone().close();
     }
 
-    /// Drops the sessions of an ended lease.
-    pub(super) fn shrink(&self) {
-        *self.sessions() = SessionState::new(self.rate);
+    /// Whether an invariant failed and no order has reported it.
+    pub(super) fn is_broken(&self) -> bool {
+        self.finding().is_some()
+    }
+
+    /// Reports an invariant that failed, once: an order that is tried again proves the end itself.
+    pub(super) fn check_invariants(&self) -> Result<(), StepError> {
+        let broken = self.finding().take();
+        broken.map_or(Ok(()), |broken| Err(self.failed(broken)))
+    }
+
+    /// The error of an invariant that failed.
+    pub(super) fn failed(&self, broken: Broken) -> StepError {
+        StepError::new("invariant", format_args!("{}: {broken}", self.binding_id))
+    }
+
+    fn finding(&self) -> MutexGuard<'_, Option<Broken>> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sessions(&self) -> MutexGuard<'_, SessionState> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Content> Entry<C> {
+    /// Drops the sessions of an ended lease and closes its storage.
+    pub(super) fn close(&self) -> Result<(), StepError> {
+        *self.sessions() = SessionState::new(self.rate);
+        let share = self.content.share();
+        if share.is_some_and(|share| !share.adds_up(0)) {
+            self.broken(Broken {
+                invariant: Invariant::Room,
+                detail: "an ended lease has half-sent blocks",
+            });
+        }
+        if let Err(broken) = self.content.close() {
+            self.broken(broken);
+        }
+        self.check_invariants()
     }
 }
 
@@ -117,6 +158,18 @@ impl<C: Space> ServedLease for Entry<C> {
 
     fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
         work(&mut self.sessions())
+    }
+
+    fn broken(&self, broken: Broken) {
+        self.set(AccessState::Fenced);
+        let BindingId {
+            lease_id,
+            resource_id,
+            ..
+        } = self.binding_id;
+        let Broken { invariant, detail } = broken;
+        tracing::error!(%invariant, %lease_id, %resource_id, detail, "a mistake in this program was found");
+        self.finding().get_or_insert(broken);
     }
 }
 

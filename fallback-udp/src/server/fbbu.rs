@@ -209,8 +209,7 @@ impl DataPath for FbbuPath {
 
     /// Gives up when no I/O of the lease ends for nine seconds.
     fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.path
-            .give_back(binding_id, progress, |entry| entry.content.close())
+        self.path.give_back(binding_id, progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -143,7 +143,7 @@ impl DataPath for FbmuPath {
     }
 
     fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.path.give_back(binding_id, progress, |_| ())
+        self.path.give_back(binding_id, progress)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::BindingId;
+use fabricbios_lease::{BindingId, StepError};
 use fabricbios_wire::LeaseId;
 
 use super::entry::Entry;
-use crate::AccessState;
+use crate::{AccessState, Broken, Invariant, ServedLease as _, Space};
 
 const SHARDS: usize = 16;
 /// How long the server still answers for a lease that has ended.
@@ -36,7 +36,7 @@ impl<C> Default for Leases<C> {
     }
 }
 
-impl<C> Leases<C> {
+impl<C: Space> Leases<C> {
     pub(super) fn find(&self, lease: LeaseId) -> Option<Arc<Entry<C>>> {
         let shard = self.shards[shard_of(lease)].read();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
@@ -57,16 +57,28 @@ impl<C> Leases<C> {
         }
     }
 
-    /// Serves a binding; it replaces an older one of the lease.
-    pub(super) fn serve(&self, entry: Arc<Entry<C>>) {
+    /// Serves a binding. It replaces an older one of the lease, whose access has ended.
+    pub(super) fn serve(&self, entry: Arc<Entry<C>>) -> Result<(), StepError> {
         let lease = entry.binding_id.lease_id;
-        self.shard(lease).insert(lease, entry);
+        let mut shard = self.shard(lease);
+        if let Some(older) = shard.get(&lease)
+            && !(older.keys().is_closed()
+                && older.binding_id.generation < entry.binding_id.generation)
+        {
+            let (invariant, detail) = (
+                Invariant::Generations,
+                "a binding that has not ended, or is not older, was to be replaced",
+            );
+            older.broken(Broken { invariant, detail });
+            return Err(older.failed(Broken { invariant, detail }));
+        }
+        shard.insert(lease, entry);
+        Ok(())
     }
 
     /// Keeps the entry of an ended lease for a while, so that its client is answered with NO_LEASE.
     pub(super) fn remember(&self, entry: Arc<Entry<C>>, now: Duration) {
         entry.set(AccessState::Over);
-        entry.shrink();
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         over.push_back((now, entry));
         drop(over);
@@ -134,7 +146,8 @@ mod tests {
 
     fn over(leases: &Leases<()>, lease: u128, at: Duration) {
         let entry = entry(lease, 1);
-        leases.serve(Arc::clone(&entry));
+        leases.serve(Arc::clone(&entry)).unwrap();
+        entry.end();
         leases.remember(entry, at);
     }
 
@@ -165,7 +178,7 @@ mod tests {
     fn what_is_forgotten_is_the_old_binding_and_not_a_newer_one() {
         let leases = Leases::default();
         over(&leases, 1, START);
-        leases.serve(entry(1, 2));
+        leases.serve(entry(1, 2)).unwrap();
         leases.forget_old(START + REMEMBERED);
         assert_eq!(
             leases.find(LeaseId(1)).unwrap().binding_id,
@@ -176,7 +189,7 @@ mod tests {
     #[test]
     fn an_order_finds_no_binding_that_is_newer_than_itself() {
         let leases = Leases::default();
-        leases.serve(entry(1, 2));
+        leases.serve(entry(1, 2)).unwrap();
         assert!(leases.of(binding_id(1, 1)).is_none());
         assert!(leases.of(binding_id(1, 2)).is_some());
         assert!(leases.of(binding_id(1, 3)).is_some());

@@ -75,6 +75,7 @@ impl<C: Content> UdpPath<C> {
             let question = format!("{name} PING under its key");
             proof.add(question, sent.elapsed(), DataStatus::NoLease);
         }
+        entry.check_invariants()?;
         Ok(proof)
     }
 
@@ -96,7 +97,7 @@ impl<C: Content> UdpPath<C> {
         }
     }
 
-    fn ask_as_client(&self, lease_id: LeaseId, key: &DataKey) -> Answered {
+    pub(super) fn ask_as_client(&self, lease_id: LeaseId, key: &DataKey) -> Answered {
         let question = ping(C::SERVICE, lease_id, key);
         let mut reply = [0; DATAGRAM_MAX];
         let source = Ipv4Addr::LOCALHOST.into();
@@ -115,7 +116,7 @@ impl<C: Content> UdpPath<C> {
 
 /// The answer to the PING, as a client understands it.
 #[derive(Debug, PartialEq, Eq)]
-enum Answered {
+pub(super) enum Answered {
     Nothing,
     Unauthenticated,
     Nonsense,

@@ -24,12 +24,11 @@ enum Step<C> {
 }
 
 impl<C: Content> UdpPath<C> {
-    /// Releases a binding that was cut. `clean` runs once the binding has no I/O in flight.
+    /// Releases a binding that was cut, once it has no I/O in flight.
     pub(super) fn give_back(
         &self,
         binding_id: BindingId,
         progress: &dyn Fn(),
-        clean: impl FnOnce(&Entry<C>),
     ) -> Result<(), StepError> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             // Released before: the bytes may have a new holder. The lease may have been fenced since then because of
@@ -47,10 +46,11 @@ impl<C: Content> UdpPath<C> {
         let Step::Clean(entry) = begun else {
             return Ok(());
         };
-        let cleaned = wait_until_quiet(binding_id, entry.as_deref(), progress);
-        if let (Ok(()), Some(entry)) = (&cleaned, &entry) {
-            clean(entry);
-        }
+        let cleaned = entry.as_ref().map_or(Ok(()), |entry| {
+            let quiet = entry.content.wait_until_quiet(progress);
+            quiet.map_err(|why| StepError::new("release", format_args!("{binding_id}: {why}")))?;
+            entry.close()
+        });
         self.finish(&cell, binding_id, entry, cleaned)
     }
 
@@ -77,15 +77,6 @@ impl<C: Content> UdpPath<C> {
         self.custody().release(binding_id.lease_id);
         Ok(())
     }
-}
-
-fn wait_until_quiet<C: Content>(
-    binding_id: BindingId,
-    entry: Option<&Entry<C>>,
-    progress: &dyn Fn(),
-) -> Result<(), StepError> {
-    let quiet = entry.map_or(Ok(()), |entry| entry.content.wait_until_quiet(progress));
-    quiet.map_err(|why| StepError::new("release", format_args!("{binding_id}: {why}")))
 }
 
 impl<C> BindingState<C> {

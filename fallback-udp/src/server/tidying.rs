@@ -45,8 +45,10 @@ impl Tidying {
 fn tidy(serving: &Serving<Blocks>) {
     let now = clock::now();
     serving.leases.for_each(|entry| {
-        if entry.space().share().is_some_and(|share| share.is_used()) {
-            entry.with_sessions(|sessions| sessions.tidy(now));
+        let share = entry.space().share();
+        if share.is_some_and(|share| share.is_used()) {
+            let broken = entry.with_sessions(|sessions| sessions.tidy(now, share));
+            broken.into_iter().for_each(|broken| entry.broken(broken));
         }
     });
 }

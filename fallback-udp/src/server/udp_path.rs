@@ -72,7 +72,8 @@ impl<C: Content> UdpPath<C> {
         let keys = Keys::new(DataKey::new(&key));
         let entry = Arc::new(Entry::new(binding_id, keys, content, self.rate));
         state.gate.open(binding_id.generation)?;
-        self.serving.leases.serve(Arc::clone(&entry));
+        let served = self.serving.leases.serve(Arc::clone(&entry));
+        served.map_err(BindError::Stranded)?;
         state.key = Some(key);
         state.phase = Phase::Live(entry);
         Ok(self.binding(&state))
@@ -120,6 +121,9 @@ impl<C: Content> UdpPath<C> {
             return Err(AlreadyCut);
         }
         if let Some(entry) = self.serving.leases.of(binding_id) {
+            if entry.is_broken() {
+                return Err(AlreadyCut);
+            }
             entry.extend(deadline);
         }
         Ok(())
@@ -277,3 +281,6 @@ pub(super) fn name_of(service: DataService) -> &'static str {
         DataService::Block => "FBBU",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 use std::{cell::RefCell, net::IpAddr, time::Duration};
 
 use fabricbios_fallback_udp::{
-    AccessState, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space, Store,
-    StoreFailed, answer, open, unauthenticated,
+    AccessState, Broken, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space,
+    Store, StoreFailed, answer, open, unauthenticated,
 };
 use fabricbios_wire::{DATAGRAM_MAX, DataService, DpKey};
 
@@ -64,6 +64,10 @@ impl ServedLease for Lease {
 
     fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
         work(&mut self.sessions.borrow_mut())
+    }
+
+    fn broken(&self, broken: Broken) {
+        panic!("{broken}");
     }
 }
 

@@ -85,7 +85,10 @@ fn part(world: &World, session: u32, counter: u32, index: u16) -> Vec<u8> {
 fn a_block_that_stays_half_sent_is_given_up_and_its_session_with_it() {
     let world = world();
     let (slow, stays) = (world.session(), world.session());
-    let tidy = || world.lease.sessions.borrow_mut().tidy(world.now.get());
+    let tidy = || {
+        let mut sessions = world.lease.sessions.borrow_mut();
+        assert_eq!(sessions.tidy(world.now.get(), None), None);
+    };
     for session in [slow, stays] {
         assert_eq!(world.status(&part(&world, session, 1, 0)), DataStatus::Ok);
     }

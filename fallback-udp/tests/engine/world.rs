@@ -7,8 +7,8 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{
-    AccessState, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space, Store,
-    StoreFailed, answer, crc32c, open, unauthenticated,
+    AccessState, Broken, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space,
+    Store, StoreFailed, answer, crc32c, open, unauthenticated,
 };
 use fabricbios_wire::{
     DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey, HelloReply,
@@ -225,6 +225,10 @@ impl ServedLease for Lease {
 
     fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
         work(&mut self.sessions.borrow_mut())
+    }
+
+    fn broken(&self, broken: Broken) {
+        panic!("{broken}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use fabricbios_fallback_udp::{AccessState, Rate, ServedLease, SessionState, Space};
+use fabricbios_fallback_udp::{AccessState, Broken, Rate, ServedLease, SessionState, Space};
 
 use crate::script::Script;
 
@@ -56,5 +56,9 @@ impl<S: Space> ServedLease for Lease<S> {
 
     fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
         work(&mut self.sessions.borrow_mut())
+    }
+
+    fn broken(&self, broken: Broken) {
+        panic!("{broken}");
     }
 }

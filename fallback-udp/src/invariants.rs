@@ -1,0 +1,100 @@
+//! What must hold of the data plane over UDP, by name.
+//!
+//! - **end**: no request is served and no I/O begins once the access of a binding has ended.
+//! - **once**: a counter of a session stands for one request, which is done once.
+//! - **in flight**: what finishes was begun, and the writes in flight of sessions are among those of their lease.
+//! - **sessions**: a lease has no more sessions than it may have.
+//! - **parts**: each part of a half-sent block comes once and lies within the block.
+//! - **room**: half-sent blocks hold what is counted of their lease, its tenant and the node; an ended lease holds none.
+//! - **generations**: a binding takes the place of an older binding only, and only after the end of that.
+//! - **quiet**: the blocks of a lease are closed only when no I/O is in flight.
+//!
+//! Each is looked at where the state changes, by what is at hand there; only the sum of `room` looks at all half-sent
+//! blocks of a lease, once a second. One that fails ends the access of its binding ([`ServedLease::broken`]): the
+//! server answers with FENCED, refuses a new deadline, and fails the cut, so the lease is fenced. All others go on.
+//!
+//! [`ServedLease::broken`]: crate::ServedLease::broken
+
+use core::fmt;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invariant {
+    /// Nothing is served after the end.
+    End,
+    /// Each request is done once.
+    Once,
+    /// What finishes was begun.
+    InFlight,
+    /// No more sessions than there may be.
+    Sessions,
+    /// Parts come once and lie within their block.
+    Parts,
+    /// Half-sent blocks are counted right.
+    Room,
+    /// Only an ended, older binding is replaced.
+    Generations,
+    /// Nothing is closed under an I/O.
+    Quiet,
+}
+
+/// An invariant that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which one.
+    pub invariant: Invariant,
+    /// What was found.
+    pub detail: &'static str,
+}
+
+/// The first invariant that failed in the step that is being done.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(Option<Broken>);
+
+impl Findings {
+    /// Notes the invariant unless it holds, and returns whether it does.
+    pub(crate) fn holds(
+        &mut self,
+        invariant: Invariant,
+        holds: bool,
+        detail: &'static str,
+    ) -> bool {
+        if !holds {
+            self.0.get_or_insert(Broken { invariant, detail });
+        }
+        holds
+    }
+
+    /// What was found since the last call.
+    pub(crate) fn take(&mut self) -> Option<Broken> {
+        self.0.take()
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::End => "end",
+            Self::Once => "once",
+            Self::InFlight => "in flight",
+            Self::Sessions => "sessions",
+            Self::Parts => "parts",
+            Self::Room => "room",
+            Self::Generations => "generations",
+            Self::Quiet => "quiet",
+        })
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { invariant, detail } = self;
+        write!(
+            f,
+            "{invariant}: {detail}; this is a mistake in the node's program"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Invariants of the engine with their violations planted: each is found, and its lease serves nothing any more.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::{
+    cell::{Cell, RefCell},
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
+
+use fabricbios_wire::{
+    DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey, LeaseId, Part,
+};
+
+use super::*;
+use crate::{
+    AccessState, Begin, DataKey, Keys, Pending, Rate, ReplyBuffer, Request, Room, ServedLease,
+    SessionState, Share, Space, begin, crc32c, finish,
+};
+
+const NOW: Duration = Duration::from_secs(1000);
+const UNIT: usize = 512;
+
+/// A lease of blocks with session 1.
+struct Lease {
+    blocks: Blocks,
+    keys: RefCell<Keys>,
+    sessions: RefCell<SessionState>,
+    broken: Cell<Option<Broken>>,
+}
+
+struct Blocks(Arc<Share>);
+
+impl Space for Blocks {
+    fn units(&self) -> u64 {
+        8
+    }
+
+    fn unit_bytes(&self) -> u32 {
+        512
+    }
+
+    fn share(&self) -> Option<&Arc<Share>> {
+        Some(&self.0)
+    }
+}
+
+impl ServedLease for Lease {
+    type Space = Blocks;
+
+    fn state(&self) -> AccessState {
+        match self.broken.get() {
+            Some(_) => AccessState::Fenced,
+            None => AccessState::Live,
+        }
+    }
+
+    fn deadline(&self) -> Duration {
+        NOW * 2
+    }
+
+    fn space(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
+        work(&mut self.sessions.borrow_mut())
+    }
+
+    fn broken(&self, broken: Broken) {
+        self.broken.set(Some(broken));
+    }
+}
+
+fn key() -> DataKey {
+    DataKey::new(&DpKey([1; 32]))
+}
+
+impl Lease {
+    fn new() -> Self {
+        let lease = Self {
+            blocks: Blocks(Share::new(&Room::new(UNIT * 1024), Arc::default())),
+            keys: RefCell::new(Keys::new(key())),
+            sessions: RefCell::new(SessionState::new(Rate::new(1000, 1000))),
+            broken: Cell::new(None),
+        };
+        assert_eq!(lease.hello(7), DataStatus::Ok);
+        lease
+    }
+
+    fn send(&self, op: DataOp, nonce: u64, part: Option<Part>, payload: &[u8]) -> Option<Begin> {
+        let bytes = frame(op, nonce, part, payload);
+        let frame = DataFrame::parse(&bytes).unwrap();
+        begin(
+            self,
+            &self.keys.borrow(),
+            request(&frame),
+            true,
+            &mut reply(),
+        )
+    }
+
+    fn status(&self, op: DataOp, nonce: u64, part: Option<Part>, payload: &[u8]) -> DataStatus {
+        match self.send(op, nonce, part, payload) {
+            Some(Begin::Reply(reply)) => reply.status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn hello(&self, nonce: u64) -> DataStatus {
+        self.status(DataOp::Hello, nonce, None, &[0; 40])
+    }
+
+    /// A write in session 1 that waits for the storage.
+    fn write(&self, counter: u64) -> Pending {
+        match self.send(DataOp::Write, 1 << 32 | counter, None, &[1; UNIT]) {
+            Some(Begin::Pending(pending)) => pending,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn finish(&self, pending: &Pending) -> Option<DataStatus> {
+        let keys = self.keys.borrow();
+        let reply = finish(self, &keys, pending, Ok(()), NOW, &mut reply());
+        reply.map(|reply| reply.status)
+    }
+
+    /// The invariant was found, and nothing is served any more.
+    fn found(&self) -> Invariant {
+        assert_eq!(self.hello(99), DataStatus::Fenced);
+        self.broken.get().unwrap().invariant
+    }
+}
+
+fn frame(op: DataOp, nonce: u64, part: Option<Part>, payload: &[u8]) -> Vec<u8> {
+    let header = DataHeader {
+        service: DataService::Block,
+        op: op as u8,
+        flags: 0,
+        status: 0,
+        lease_id: LeaseId(7),
+        nonce,
+        offset: 0,
+        length: u32::from(op == DataOp::Write),
+        payload_crc: crc32c(payload),
+        payload_len: u32::try_from(payload.len()).unwrap(),
+        reserved: part.map_or(0, Part::reserved),
+    };
+    [&header.bytes()[..], &key().tag(&header, payload), payload].concat()
+}
+
+fn request<'a>(frame: &'a DataFrame<'a>) -> Request<'a> {
+    Request {
+        frame,
+        source: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        now: NOW,
+    }
+}
+
+fn reply() -> ReplyBuffer {
+    [0; DATAGRAM_MAX]
+}
+
+#[test]
+fn a_request_after_the_end_is_found_before_it_is_done() {
+    let lease = Lease::new();
+    let pending = lease.write(1);
+    lease.keys.borrow_mut().close();
+    let late = lease.status(DataOp::Write, 1 << 32 | 2, None, &[1; UNIT]);
+    assert_eq!(late, DataStatus::Fenced);
+    assert_eq!(lease.found(), Invariant::End);
+    lease.broken.set(None);
+    assert_eq!(lease.finish(&pending), None, "nor is a reply made");
+    assert_eq!(lease.found(), Invariant::End);
+}
+
+#[test]
+fn a_counter_of_two_requests_is_found() {
+    let lease = Lease::new();
+    let _pending = lease.write(1);
+    let findings = &mut Findings::default();
+    let mut note = |counter: u64| {
+        let bytes = frame(DataOp::Write, 1 << 32 | counter, None, &[1; UNIT]);
+        let mut state = lease.sessions.borrow_mut();
+        let session = state.sessions.find_mut(1).unwrap();
+        session.note(
+            request(&DataFrame::parse(&bytes).unwrap()),
+            [2; 8],
+            None,
+            findings,
+        );
+        findings.take().map(|broken| broken.invariant)
+    };
+    assert_eq!(note(1), Some(Invariant::Once));
+    assert_eq!(note(500), None);
+    assert_eq!(note(2), Some(Invariant::Once), "behind the window");
+}
+
+#[test]
+fn a_request_that_finishes_twice_is_found() {
+    let lease = Lease::new();
+    let (first, _second) = (lease.write(1), lease.write(2));
+    assert_eq!(lease.finish(&first), Some(DataStatus::Ok));
+    assert_eq!(lease.finish(&first), None);
+    assert_eq!(lease.found(), Invariant::InFlight);
+}
+
+#[test]
+fn writes_in_flight_that_are_counted_wrong_are_found() {
+    let lease = Lease::new();
+    let pending = lease.write(1);
+    lease.sessions.borrow_mut().writes = 0;
+    assert_eq!(lease.finish(&pending), None, "fewer of the lease");
+    assert_eq!(lease.found(), Invariant::InFlight);
+
+    let lease = Lease::new();
+    let _pending = lease.write(1);
+    lease.sessions.borrow_mut().sessions.used[0].writes += 1;
+    let next = lease.status(DataOp::Write, 1 << 32 | 2, None, &[1; UNIT]);
+    assert_eq!(next, DataStatus::Fenced, "more of a session");
+    assert_eq!(lease.found(), Invariant::InFlight);
+}
+
+#[test]
+fn a_session_too_many_is_found() {
+    let lease = Lease::new();
+    let others: Vec<_> = (0..17).map(|_| Lease::new()).collect();
+    for other in &others {
+        other.write(1);
+        let session = other.sessions.borrow_mut().sessions.used.pop();
+        lease.sessions.borrow_mut().sessions.used.extend(session);
+    }
+    assert_eq!(lease.status(DataOp::Ping, 0, None, &[]), DataStatus::Fenced);
+    assert_eq!(lease.found(), Invariant::Sessions);
+}
+
+#[test]
+fn half_sent_blocks_that_are_counted_wrong_are_found() {
+    let lease = Lease::new();
+    let part = Part::new(0, 2);
+    let sent = lease.status(DataOp::Write, 1 << 32 | 1, part, &[1; UNIT / 2]);
+    assert_eq!(sent, DataStatus::Ok);
+    let tidy = || lease.with_sessions(|sessions| sessions.tidy(NOW, lease.space().share()));
+    assert_eq!(tidy(), None);
+    let _of_no_block = lease.space().0.take(UNIT).unwrap();
+    assert_eq!(tidy().unwrap().invariant, Invariant::Room);
+}
+
+#[test]
+fn memory_that_is_given_back_twice_is_found_by_the_next_request() {
+    let lease = Lease::new();
+    lease.space().0.take(UNIT).unwrap().forge_another();
+    assert_eq!(lease.status(DataOp::Ping, 0, None, &[]), DataStatus::Fenced);
+    assert_eq!(lease.found(), Invariant::Room);
+    assert!(!lease.space().0.is_used(), "no sum has wrapped");
+}
