@@ -278,17 +278,17 @@ impl LeaseTable {
         } else {
             lease.ending()
         };
-        let ended = lease.to_ended(phase);
+        let ended = lease.record().over(phase);
         if fenced || releases_again {
             // Its bytes are not to be kept from anybody any more, nor released again by the next run:
             // written down before any grant of who has them next.
-            self.journal(Change::PutLease(ended.record(id)));
+            self.journal(Change::PutLease(ended.clone()));
         }
         self.note(Note::Ended {
             lease_id: id,
             phase,
         });
-        self.remember(now, Duration::ZERO, id, ended);
+        self.remember(now, Duration::ZERO, phase, ended);
     }
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use fabricbios_wire::{
     Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
-    LeaseStatus, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
@@ -13,7 +13,6 @@ use crate::{
     Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
     extending::Extending,
-    record::Ended,
 };
 
 /// Who waits for what a lease is doing.
@@ -258,18 +257,10 @@ impl Lease {
                 .saturating_sub(millis(at.until(self.deadline)))
         };
         LeaseInfo {
-            lease_id: self.id,
-            resource_id: self.resource_id,
-            resource_type: self.kind,
-            status: status_of(phase),
-            phase,
             generation: match self.binding {
                 Some(_) => self.bound,
                 None => self.generation,
             },
-            capacity: self.placement.amount(),
-            granted_at_unix_ms: self.granted_at_unix_ms,
-            expires_at_unix_ms: self.expires_at_unix_ms,
             renewable_at_unix_ms: match phase {
                 LeasePhase::Active => ms_before_expiry(self.renewable_at()),
                 LeasePhase::Grace => self.expires_at_unix_ms,
@@ -287,14 +278,12 @@ impl Lease {
                 LeasePhase::Active => millis(now.boot.until(self.deadline)),
                 _ => 0,
             },
-            effective: self.effective,
             binding: if with_keys {
                 self.told_binding(now)
             } else {
                 Binding::default()
             },
-            tenant: None,
-            end: told_end(self.end.as_deref()),
+            ..self.record().info(phase)
         }
     }
 
@@ -326,15 +315,24 @@ impl Lease {
             LeasePhase::Binding | LeasePhase::Active | LeasePhase::Grace
         );
         LeaseRecord {
+            lease_id: self.id,
+            tenant: self.tenant.clone(),
+            resource_id: self.resource_id,
+            resource_type: self.kind,
+            capacity: self.placement.amount(),
             placement: Some(self.placement.clone()),
+            generation: self.generation,
+            granted_at_unix_ms: self.granted_at_unix_ms,
+            expires_at_unix_ms: self.expires_at_unix_ms,
+            effective: self.effective,
             term_secs: whole_secs(self.term),
             grace_secs: whole_secs(self.grace),
             deadline: self.deadline,
             ended: (!lives).then_some(phase),
+            end: self.end.clone().filter(|end| end.at_unix_ms != 0),
             cannot_go_on: self.cannot_go_on,
             fenced_by_release: self.fenced_by_release,
             terms: self.terms.clone(),
-            ..self.to_ended(phase).record(self.id)
         }
     }
 
@@ -353,22 +351,6 @@ impl Lease {
     /// Whether anybody was told of it.
     pub(crate) fn granted(&self) -> bool {
         self.granted_at_unix_ms != 0
-    }
-
-    pub(crate) fn to_ended(&self, phase: LeasePhase) -> Ended {
-        Ended {
-            tenant: self.tenant.clone(),
-            resource_id: self.resource_id,
-            resource_type: self.kind,
-            capacity: self.placement.amount(),
-            generation: self.generation,
-            granted_at_unix_ms: self.granted_at_unix_ms,
-            expires_at_unix_ms: self.expires_at_unix_ms,
-            effective: self.effective,
-            phase,
-            end: self.end.clone().filter(|end| end.at_unix_ms != 0),
-            forget_at: BootTime(0),
-        }
     }
 
     /// Why the holder cannot have it any more, for a message.
@@ -398,46 +380,4 @@ pub(crate) fn phase_of(cause: Option<EndCause>) -> LeasePhase {
 /// Terms and grace times come in whole seconds.
 pub(crate) fn whole_secs(span: Duration) -> u32 {
     u32::try_from(span.as_secs()).unwrap_or(u32::MAX)
-}
-
-/// The specification's word for a phase. The three phases after the end that it does not know are
-/// told by whether the holder could have known: freed and expired are Expired, the others Revoked.
-pub(crate) fn status_of(phase: LeasePhase) -> LeaseStatus {
-    match phase {
-        LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
-        LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
-        LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
-    }
-}
-
-impl Ended {
-    pub(crate) fn info(&self, lease_id: LeaseId) -> LeaseInfo {
-        LeaseInfo {
-            lease_id,
-            resource_id: self.resource_id,
-            resource_type: self.resource_type,
-            status: status_of(self.phase),
-            phase: self.phase,
-            generation: self.generation,
-            capacity: self.capacity,
-            granted_at_unix_ms: self.granted_at_unix_ms,
-            expires_at_unix_ms: self.expires_at_unix_ms,
-            renewable_at_unix_ms: 0,
-            grace_ends_unix_ms: 0,
-            remaining_ms: 0,
-            effective: self.effective,
-            binding: Binding::default(),
-            tenant: None,
-            end: told_end(self.end.as_deref()),
-        }
-    }
-}
-
-/// An end that is certain, as the holder is told of it: which operator took the lease back is for operators.
-fn told_end(end: Option<&LeaseEnd>) -> Option<Box<LeaseEnd>> {
-    let end = end.filter(|end| end.at_unix_ms != 0)?;
-    Some(Box::new(LeaseEnd {
-        by: None,
-        ..end.clone()
-    }))
 }

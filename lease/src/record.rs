@@ -1,9 +1,10 @@
 //! What is known of a lease after it ended, and across restarts.
 
-use alloc::{boxed::Box, string::String, sync::Arc};
+use alloc::{boxed::Box, sync::Arc};
 
 use fabricbios_wire::{
-    Effective, Generation, LeaseEnd, LeaseId, LeasePhase, LeaseTerms, ResourceId, ResourceType,
+    Binding, Effective, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, LeaseStatus,
+    LeaseTerms, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ pub struct LeaseRecord {
     /// Which.
     pub lease_id: LeaseId,
     /// Whose.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// On what.
     pub resource_id: ResourceId,
     /// Of what kind.
@@ -57,61 +58,70 @@ pub struct LeaseRecord {
     pub terms: Option<Box<LeaseTerms>>,
 }
 
-/// A lease that is over, in memory: the tenant's name is shared.
+impl LeaseRecord {
+    /// Of a lease that ended so: nothing is held any more, nothing falls due.
+    pub(crate) fn over(self, phase: LeasePhase) -> Self {
+        Self {
+            placement: None,
+            term_secs: 0,
+            grace_secs: 0,
+            deadline: BootTime(0),
+            ended: Some(phase),
+            cannot_go_on: false,
+            fenced_by_release: false,
+            terms: None,
+            ..self
+        }
+    }
+
+    /// As the holder is told of a lease that has nothing any more: which operator took it back is for operators.
+    pub(crate) fn info(self, phase: LeasePhase) -> LeaseInfo {
+        let mut end = self.end;
+        if let Some(end) = &mut end {
+            end.by = None;
+        }
+        LeaseInfo {
+            lease_id: self.lease_id,
+            resource_id: self.resource_id,
+            resource_type: self.resource_type,
+            status: status_of(phase),
+            phase,
+            generation: self.generation,
+            capacity: self.capacity,
+            granted_at_unix_ms: self.granted_at_unix_ms,
+            expires_at_unix_ms: self.expires_at_unix_ms,
+            renewable_at_unix_ms: 0,
+            grace_ends_unix_ms: 0,
+            remaining_ms: 0,
+            effective: self.effective,
+            binding: Binding::default(),
+            tenant: None,
+            end,
+        }
+    }
+}
+
+/// The specification's word for a phase. The three phases after the end that it does not know are
+/// told by whether the holder could have known: freed and expired are Expired, the others Revoked.
+fn status_of(phase: LeasePhase) -> LeaseStatus {
+    match phase {
+        LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
+        LeasePhase::Grace | LeasePhase::Expired | LeasePhase::Freed => LeaseStatus::Expired,
+        LeasePhase::Revoked | LeasePhase::Fenced => LeaseStatus::Revoked,
+    }
+}
+
+/// A lease that is over.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
-    pub(crate) tenant: Arc<str>,
-    pub(crate) resource_id: ResourceId,
-    pub(crate) resource_type: ResourceType,
-    pub(crate) capacity: u64,
-    pub(crate) generation: Generation,
-    pub(crate) granted_at_unix_ms: u64,
-    pub(crate) expires_at_unix_ms: u64,
-    pub(crate) effective: Effective,
     pub(crate) phase: LeasePhase,
-    pub(crate) end: Option<Box<LeaseEnd>>,
+    pub(crate) record: LeaseRecord,
     /// When the record goes.
     pub(crate) forget_at: BootTime,
 }
 
 impl Ended {
-    pub(crate) fn of(record: &LeaseRecord, tenant: Arc<str>, phase: LeasePhase) -> Self {
-        Self {
-            tenant,
-            resource_id: record.resource_id,
-            resource_type: record.resource_type,
-            capacity: record.capacity,
-            generation: record.generation,
-            granted_at_unix_ms: record.granted_at_unix_ms,
-            expires_at_unix_ms: record.expires_at_unix_ms,
-            effective: record.effective,
-            phase,
-            end: record.end.clone(),
-            forget_at: BootTime(0),
-        }
-    }
-
-    /// Nothing is held any more, nothing falls due.
-    pub(crate) fn record(&self, lease_id: LeaseId) -> LeaseRecord {
-        LeaseRecord {
-            lease_id,
-            tenant: String::from(&*self.tenant),
-            resource_id: self.resource_id,
-            resource_type: self.resource_type,
-            capacity: self.capacity,
-            placement: None,
-            generation: self.generation,
-            granted_at_unix_ms: self.granted_at_unix_ms,
-            expires_at_unix_ms: self.expires_at_unix_ms,
-            effective: self.effective,
-            term_secs: 0,
-            grace_secs: 0,
-            deadline: BootTime(0),
-            ended: Some(self.phase),
-            end: self.end.clone(),
-            cannot_go_on: false,
-            fenced_by_release: false,
-            terms: None,
-        }
+    pub(crate) fn info(&self) -> LeaseInfo {
+        self.record.clone().info(self.phase)
     }
 }

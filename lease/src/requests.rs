@@ -202,7 +202,7 @@ impl LeaseTable {
     fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
         self.check_holder(asked, id)?;
         if let Some(ended) = self.ended.get(&id).filter(|e| e.phase == LeasePhase::Freed) {
-            return Ok(Some(Reply::Lease(ended.info(id))));
+            return Ok(Some(Reply::Lease(ended.info())));
         }
         let freed = |lease: &&Lease| lease.phase() == LeasePhase::Freed;
         if let Some(lease) = self.leases.get(&id).filter(freed) {
@@ -272,7 +272,7 @@ impl LeaseTable {
             (&live.tenant, &live.end, live.info(now, with_keys))
         } else {
             let ended = self.ended.get(&id)?;
-            (&ended.tenant, &ended.end, ended.info(id))
+            (&ended.record.tenant, &ended.record.end, ended.info())
         };
         if role == Role::Operator {
             info.tenant = Some(String::from(&**tenant));

@@ -21,7 +21,6 @@ use crate::{
     Note, Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
     lease::Lease,
-    record::Ended,
     recovery::{Held, RecoveryDecision, secs},
 };
 
@@ -164,15 +163,16 @@ impl LeaseTable {
         let lease_id = record.lease_id;
         let end = known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms));
         let over_for_ms = now.unix_ms.saturating_sub(end.at_unix_ms);
-        let ended = Ended {
+        let ended = LeaseRecord {
+            tenant: self.tenant_name(&record.tenant),
             end: Some(end),
-            ..Ended::of(record, self.tenant_name(&record.tenant), phase)
+            ..record.clone().over(phase)
         };
         if is_news {
-            self.journal(Change::PutLease(ended.record(lease_id)));
+            self.journal(Change::PutLease(ended.clone()));
             self.note(Note::Ended { lease_id, phase });
         }
-        self.remember(now, Duration::from_millis(over_for_ms), lease_id, ended);
+        self.remember(now, Duration::from_millis(over_for_ms), phase, ended);
     }
 
     /// Its part is taken already.

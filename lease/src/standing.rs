@@ -11,7 +11,7 @@ impl LeaseTable {
     /// tenant's lease and no lease are the same to everybody else.
     pub(crate) fn visible(&self, asked: &Asked, id: LeaseId) -> Result<bool, Refusal> {
         let live = self.leases.get(&id).map(|lease| &lease.tenant);
-        let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.tenant));
+        let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.record.tenant));
         match tenant {
             Some(tenant) if **tenant == *asked.tenant => Ok(true),
             Some(_) if asked.role == Role::Operator => Ok(false),

@@ -9,11 +9,11 @@ use alloc::{
 use core::time::Duration;
 
 use fabricbios_wire::{
-    LeaseAllocRequest, LeaseError, LeaseId, Refusal, RefusalClass, ResourceType, Role,
+    LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, ResourceType, Role,
 };
 
 use crate::{
-    Change, Invariant, LeaseTable, Now,
+    Change, Invariant, LeaseRecord, LeaseTable, Now,
     lease::Lease,
     record::Ended,
     timers::{Owner, Timer},
@@ -213,8 +213,14 @@ impl LeaseTable {
 /// has the most give way.
 impl LeaseTable {
     /// There is this record from now on, or since so long ago.
-    pub(crate) fn remember(&mut self, now: Now, since: Duration, id: LeaseId, ended: Ended) {
-        let name = ended.tenant.clone();
+    pub(crate) fn remember(
+        &mut self,
+        now: Now,
+        since: Duration,
+        phase: LeasePhase,
+        record: LeaseRecord,
+    ) {
+        let (id, name) = (record.lease_id, record.tenant.clone());
         let left = self.policy.keep_ended.saturating_sub(since);
         let at = now.boot + left.max(RECORD_KEPT_MIN);
         self.change_history(&name, |history| history.insert(id));
@@ -223,8 +229,9 @@ impl LeaseTable {
         self.ended.insert(
             id,
             Ended {
+                phase,
+                record,
                 forget_at: at,
-                ..ended
             },
         );
         let its = self
@@ -251,11 +258,12 @@ impl LeaseTable {
         let Some(ended) = self.ended.remove(&id) else {
             return;
         };
-        let owner = Some(ended.tenant.clone());
+        let tenant = ended.record.tenant;
+        let owner = Some(tenant.clone());
         self.forget
             .set(&owner, Timer::Lease(id), Some(ended.forget_at), None);
-        self.change_history(&ended.tenant, |history| history.remove(&id));
-        self.forget_idle(&ended.tenant);
+        self.change_history(&tenant, |history| history.remove(&id));
+        self.forget_idle(&tenant);
         self.journal(Change::RemoveLease(id));
     }
 

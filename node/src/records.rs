@@ -66,7 +66,7 @@ impl<End: Into<Option<Box<LeaseEnd>>>> From<LeaseBefore5<End>> for LeaseRecord {
     fn from(old: LeaseBefore5<End>) -> Self {
         Self {
             lease_id: old.lease_id,
-            tenant: old.tenant,
+            tenant: old.tenant.into(),
             resource_id: old.resource_id,
             resource_type: old.resource_type,
             capacity: old.capacity,
