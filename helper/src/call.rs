@@ -2,12 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::{fmt, str};
 
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
 use nix::sys::prctl::set_name;
 use nix::sys::socket::MsgFlags;
 use serde::de::DeserializeOwned;
@@ -15,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::line::Line;
+use crate::lock::Bytes;
 
 /// A call that may hang. Both sides of it are the same program, so it needs no version.
 pub trait Call: Serialize + DeserializeOwned + 'static {
@@ -105,18 +102,11 @@ impl Caller {
         let Some(file) = &self.lock else {
             return Ok(());
         };
-        let wanted = byte_of(name)?;
-        match fcntl(file.as_fd(), FcntlArg::F_SETLK(&wanted)) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EACCES | Errno::EAGAIN) => {}
-            Err(errno) => return Err(io::Error::from(errno).into()),
+        let byte = byte_of(name);
+        if let Some(holder) = byte.try_lock(file)? {
+            busy(holder.as_raw())?;
+            byte.lock(file)?;
         }
-        let mut holder = wanted;
-        fcntl(file.as_fd(), FcntlArg::F_GETLK(&mut holder)).map_err(io::Error::from)?;
-        if i32::from(holder.l_type) != libc::F_UNLCK {
-            busy(holder.l_pid)?;
-        }
-        fcntl(file.as_fd(), FcntlArg::F_SETLKW(&wanted)).map_err(io::Error::from)?;
         Ok(())
     }
 
@@ -150,20 +140,15 @@ impl Caller {
     }
 }
 
-/// One byte of a file that need not be that long.
-fn byte_of(name: &str) -> io::Result<libc::flock> {
-    let number = |value: i32| i16::try_from(value).map_err(io::Error::other);
-    let digest = Sha256::digest(name);
+/// Which byte stands for the name.
+fn byte_of(name: &str) -> Bytes {
     let mut first = [0; 8];
-    first.copy_from_slice(&digest[..8]);
-    Ok(libc::flock {
-        l_type: number(libc::F_WRLCK)?,
-        l_whence: number(libc::SEEK_SET)?,
+    first.copy_from_slice(&Sha256::digest(name)[..8]);
+    Bytes {
         // Not negative, and the end of the byte is none that is too far away.
-        l_start: i64::from_le_bytes(first) & (i64::MAX >> 1),
-        l_len: 1,
-        l_pid: 0,
-    })
+        start: i64::from_le_bytes(first) & (i64::MAX >> 1),
+        length: 1,
+    }
 }
 
 /// Reads a call, makes it, and reports.

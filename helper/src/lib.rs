@@ -8,6 +8,7 @@
 
 mod call;
 mod line;
+mod lock;
 mod pidfd;
 mod program;
 mod read;
@@ -15,6 +16,7 @@ mod session;
 mod supervisor;
 
 pub use call::{Call, Caller, Failure, Handler};
+pub use lock::Bytes as FileBytes;
 pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;
 pub use read::ReadFirst;

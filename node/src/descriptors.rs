@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use fabricbios_lease::StepError;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// For cuts, proofs, releases and the journal: 64 cuts at once that each look at something, 16 releases at once in each of
 /// two pools, each with a process and its pipes, and again half of that.
@@ -28,12 +28,10 @@ pub(crate) struct Granting(());
 
 /// Has as many as the system allows at most, and says how many those are. `Err`: too few for any lease.
 pub(crate) fn raise() -> anyhow::Result<()> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    setrlimit(Resource::Nofile, raised).context("raise the soft limit of file descriptors")?;
+    let (current, maximum) =
+        getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of file descriptors")?;
+    setrlimit(Resource::RLIMIT_NOFILE, maximum, maximum)
+        .context("raise the soft limit of file descriptors")?;
     let room = check(used()?, limit(), 1);
     room.map_err(|error| anyhow!("no lease could be granted: {error}"))?;
     tracing::info!(
@@ -69,7 +67,7 @@ fn refused(detail: impl std::fmt::Display) -> StepError {
 }
 
 fn limit() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(current, _)| current)
 }
 
 /// The kernel tells since Linux 6.2 (proc_pid_fd(5)); before, what it lists is counted.

@@ -3,9 +3,10 @@
 //! The processes that the daemon starts lock their memory themselves (`helper/src/supervisor.rs`, `watchdog/process.rs`). The daemon
 //! locks what is mapped from files only: its heap needs no disk, and the arena of leased memory may be larger than what is locked of it.
 
-use std::{fs, io};
+use std::{ffi::c_void, fs, io, ptr::NonNull};
 
 use anyhow::Context;
+use nix::sys::mman::mlock;
 
 /// Reads in and locks every private mapping of a file. Called when all libraries are loaded. The daemon also works unlocked, so a
 /// refusal is a warning in the log.
@@ -29,9 +30,10 @@ struct Mapping {
 impl Mapping {
     /// The number of bytes that are locked.
     fn lock(&self) -> anyhow::Result<usize> {
-        let (length, address) = (self.end - self.start, self.start as *mut std::ffi::c_void);
+        let length = self.end - self.start;
+        let address = NonNull::new(self.start as *mut c_void).context("a mapping at 0")?;
         // SAFETY: mlock(2) changes no byte and no right of a page; the kernel refuses addresses that are not mapped.
-        let locked = unsafe { rustix::mm::mlock(address, length) };
+        let locked = unsafe { mlock(address, length) };
         locked
             .map(|()| length)
             .with_context(|| format!("mlock of {length} bytes at {:#x}", self.start))

@@ -231,7 +231,7 @@ impl WorkerPool {
 /// Puts the calling thread before what else runs on this machine. Without the privilege it goes on
 /// as it is: the table's deadlines judge the delay.
 pub(crate) fn raise_priority() {
-    if let Err(errno) = rustix::process::setpriority_process(None, RAISED_NICENESS) {
+    if let Err(errno) = fabricbios_helper::set_niceness(RAISED_NICENESS) {
         tracing::debug!(%errno, "cannot raise a thread's priority");
     }
 }

@@ -19,10 +19,11 @@ use fabricbios_helper::Program;
 use fabricbios_node::watchdog::Watchdog;
 use fabricbios_wire::NodeId;
 use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 /// A lease of whose subsystem there is nothing, until long after the test.
 const FAR: &str = "until 0000000000000000000000000000000a 1 9000000000000000000";
@@ -162,9 +163,16 @@ fn kept(directory: &Path) -> Watchdog {
 fn holder(directory: &Path) -> Pid {
     let file = OpenOptions::new().append(true).open(lock(directory));
     loop {
-        let held = fcntl_getlk(file.as_ref().unwrap(), &Flock::from(FlockType::WriteLock));
-        if let Some(pid) = held.unwrap().and_then(|lock| lock.pid) {
-            return Pid::from_raw(pid.as_raw_nonzero().get());
+        let mut lock = libc::flock {
+            l_type: libc::F_WRLCK.try_into().unwrap(),
+            l_whence: libc::SEEK_SET.try_into().unwrap(),
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        fcntl(file.as_ref().unwrap(), FcntlArg::F_GETLK(&mut lock)).unwrap();
+        if i32::from(lock.l_type) != libc::F_UNLCK {
+            return Pid::from_raw(lock.l_pid);
         }
         thread::yield_now();
     }

@@ -8,19 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
 
+use fabricbios_helper::{FileBytes, Pidfd};
+use nix::errno::Errno;
 use redb::{Builder, Database};
-use rustix::{
-    io::Errno,
-    process::{PidfdFlags, pidfd_open},
-};
 
 use super::contents;
 use super::meter::{Meter, Metered};
 use super::{Group, JournalError, Recovered};
-use crate::{
-    left_behind::{ends_within, try_lock},
-    state_dir::open_lock,
-};
+use crate::state_dir::open_lock;
 
 /// redb would take a gibibyte. The journal is read once, so that a cache only helps its commits.
 const CACHE_BYTES: usize = 16 << 20;
@@ -131,21 +126,27 @@ fn take_lock(path: &Path) -> Result<File, JournalError> {
     let file = open_lock(&at).map_err(|error| failed("open", error))?;
     let patience_ends = Instant::now() + GOES_WITHIN;
     loop {
-        let holder = try_lock(&file).map_err(|error| failed("lock", io::Error::other(error)))?;
+        let holder = FileBytes::ALL
+            .try_lock(&file)
+            .map_err(|error| failed("lock", error))?;
         let Some(holder) = holder else {
             return Ok(file);
         };
         let left = patience_ends.saturating_duration_since(Instant::now());
-        let process = match pidfd_open(holder, PidfdFlags::empty()) {
+        if holder.as_raw() == 0 {
+            let elsewhere = io::Error::other("its holder is in another PID namespace");
+            return Err(failed("lock", elsewhere));
+        }
+        let process = match Pidfd::open(holder) {
             // It has ended meanwhile.
-            Err(Errno::SRCH) => continue,
+            Err(Errno::ESRCH) => continue,
             opened => opened.map_err(|error| failed("find the holder of", error.into()))?,
         };
-        let ended = ends_within(&process, left);
+        let ended = process.ends_within(left);
         if !ended.map_err(|error| failed("wait for the holder of", error))? {
             return Err(JournalError::InUse {
                 path: path.to_owned(),
-                holder: holder.as_raw_nonzero().get(),
+                holder: holder.as_raw(),
             });
         }
     }

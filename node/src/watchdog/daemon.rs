@@ -11,20 +11,13 @@ use std::{
 };
 
 use anyhow::Context;
+use fabricbios_helper::Pidfd;
 use fabricbios_lease::StepError;
-use rustix::{
-    fs::OFlags,
-    io::Errno,
-    process::{
-        Pid, PidfdFlags, PidfdGetfdFlags, Signal, getppid, pidfd_getfd, pidfd_open,
-        pidfd_send_signal,
-    },
+use nix::{
+    errno::Errno,
+    sys::signal::Signal,
+    unistd::{Pid, getppid},
 };
-
-use crate::left_behind::ends_within;
-
-/// `PIDFD_THREAD` of include/uapi/linux/pidfd.h, since Linux 6.9: the descriptor is of a thread.
-const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
 
 /// How long threads may take to stop. One that waits for a disk does not count.
 const STOP: Duration = Duration::from_secs(1);
@@ -39,7 +32,7 @@ const END: Duration = Duration::from_secs(2);
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Daemon {
-    process: Arc<OwnedFd>,
+    process: Arc<Pidfd>,
     pid: Pid,
 }
 
@@ -54,25 +47,23 @@ pub(super) struct Stopped<'a> {
 impl Daemon {
     /// The process that started this one, unless it is gone already.
     pub(super) fn parent() -> anyhow::Result<Option<Self>> {
-        let Some(pid) = getppid() else {
-            return Ok(None);
-        };
-        let process = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return Ok(None),
+        let pid = getppid();
+        let process = match Pidfd::open(pid) {
+            Err(Errno::ESRCH) => return Ok(None),
             opened => Arc::new(opened.context("open the daemon's process")?),
         };
         // While it is the parent its number is nobody else's.
-        Ok((getppid() == Some(pid)).then_some(Self { process, pid }))
+        Ok((getppid() == pid).then_some(Self { process, pid }))
     }
 
     /// Its number.
     pub(super) fn number(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
+        self.pid.as_raw().unsigned_abs()
     }
 
     /// Waits for the end of all of its threads, and with them of its descriptors.
     pub(super) fn wait(&self) -> io::Result<()> {
-        while !ends_within(&*self.process, LOOK_AGAIN)? {}
+        while !self.process.ends_within(LOOK_AGAIN)? {}
         Ok(())
     }
 
@@ -82,8 +73,8 @@ impl Daemon {
         let failed = |what: &str| StepError::new("stop the daemon", what);
         let before = self.threads().any(|(_, state)| is_stopped(state)) && self.is_still();
         if !before {
-            match pidfd_send_signal(&*self.process, Signal::STOP) {
-                Ok(()) | Err(Errno::SRCH) => {}
+            match self.process.signal(Signal::SIGSTOP) {
+                Ok(()) | Err(Errno::ESRCH) => {}
                 Err(errno) => return Err(failed(&errno.to_string())),
             }
         }
@@ -115,7 +106,7 @@ impl Daemon {
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             // The name before the state may be anything.
             let (_, behind_name) = stat.rsplit_once(") ")?;
-            Some((Pid::from_raw(number)?, behind_name.chars().next()?))
+            Some((Pid::from_raw(number), behind_name.chars().next()?))
         })
     }
 
@@ -127,12 +118,11 @@ impl Daemon {
 
     /// A duplicate of one of its descriptors. A process whose first thread has ended has them as long as another one lives.
     pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd, StepError> {
-        let none = PidfdGetfdFlags::empty();
-        let mut refused = match pidfd_getfd(&*self.process, number, none) {
+        let mut refused = match self.process.descriptor(number) {
             Ok(descriptor) => return Ok(descriptor),
             Err(errno) => errno,
         };
-        if refused == Errno::SRCH || refused == Errno::BADF {
+        if refused == Errno::ESRCH || refused == Errno::EBADF {
             for (thread, _) in self.threads() {
                 match self.descriptor_of(thread, number) {
                     Ok(Some(descriptor)) => return Ok(descriptor),
@@ -142,8 +132,8 @@ impl Daemon {
             }
         }
         let hint = match refused {
-            Errno::PERM => " (it takes CAP_SYS_PTRACE, and no kernel.yama.ptrace_scope of 3)",
-            Errno::INVAL => " (of a process that is killed it takes Linux 6.9)",
+            Errno::EPERM => " (it takes CAP_SYS_PTRACE, and no kernel.yama.ptrace_scope of 3)",
+            Errno::EINVAL => " (of a process that is killed it takes Linux 6.9)",
             _ => "",
         };
         let what = format_args!("descriptor {number} of the daemon: {refused}{hint}");
@@ -151,27 +141,27 @@ impl Daemon {
     }
 
     fn descriptor_of(&self, thread: Pid, number: i32) -> Result<Option<OwnedFd>, Errno> {
-        let thread = match pidfd_open(thread, PIDFD_THREAD) {
-            Err(Errno::SRCH) => return Ok(None),
+        let thread = match Pidfd::open_thread(thread) {
+            Err(Errno::ESRCH) => return Ok(None),
             opened => opened?,
         };
         // As long as the process is there, numbers below its own were its threads'.
-        if ends_within(&*self.process, Duration::ZERO).unwrap_or(true) {
+        if self.process.ends_within(Duration::ZERO).unwrap_or(true) {
             return Ok(None);
         }
-        match pidfd_getfd(&thread, number, PidfdGetfdFlags::empty()) {
-            Err(Errno::SRCH | Errno::BADF) => Ok(None),
+        match thread.descriptor(number) {
+            Err(Errno::ESRCH | Errno::EBADF) => Ok(None),
             got => got.map(Some),
         }
     }
 
     /// Ends it; `false`: a thread of it waits in the kernel, and so it is not gone yet.
     pub(super) fn kill(&self) -> io::Result<bool> {
-        match pidfd_send_signal(&*self.process, Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => {}
+        match self.process.signal(Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
             Err(errno) => return Err(errno.into()),
         }
-        ends_within(&*self.process, END)
+        self.process.ends_within(END)
     }
 }
 
@@ -182,7 +172,7 @@ fn is_stopped(state: char) -> bool {
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         if !self.before
-            && let Err(errno) = pidfd_send_signal(&*self.daemon.process, Signal::CONT)
+            && let Err(errno) = self.daemon.process.signal(Signal::SIGCONT)
         {
             tracing::warn!(%errno, "watchdog: the daemon does not go on");
         }
@@ -204,8 +194,8 @@ mod tests {
         let mut cat = Command::new("cat");
         let child = cat.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = child.spawn().unwrap();
-        let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
-        let process = Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        let process = Arc::new(Pidfd::open(pid).unwrap());
         (child, Daemon { process, pid })
     }
 

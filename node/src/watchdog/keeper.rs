@@ -4,7 +4,10 @@ use std::{
     fs::File,
     io::{self, ErrorKind, Write},
     iter,
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     process::Child,
     sync::{
         Arc,
@@ -15,11 +18,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_helper::Program;
+use fabricbios_helper::{Pidfd, Program};
 use fabricbios_wire::NodeId;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+    unistd::Pid,
 };
 
 use super::{
@@ -59,7 +63,7 @@ pub(super) struct Keeper {
 /// The watchdog that is there.
 pub(super) struct Process {
     number: u64,
-    handle: OwnedFd,
+    handle: Pidfd,
     socket: UnixStream,
 }
 
@@ -186,7 +190,7 @@ impl Keeper {
         self.pace.gone(Instant::now());
         if let Some(process) = self.process.take() {
             // It may be gone.
-            pidfd_send_signal(process.handle, Signal::KILL).ok();
+            process.handle.signal(Signal::SIGKILL).ok();
         }
         match self.waiting.take() {
             Some(waiting) => drop(waiting),
@@ -212,7 +216,7 @@ impl Keeper {
             .stderr(self.log.try_clone()?)
             .spawn()?;
         // Nobody has waited for it yet: the number is its own.
-        let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let handle = Pidfd::open(Pid::from_raw(child.id().cast_signed()))?;
         let number = self.shared.answers().replace(Some(ours.try_clone()?));
         self.attend(child, number, ours.try_clone()?)?;
         Ok(Process {
@@ -227,8 +231,8 @@ impl Keeper {
         let (shared, events) = (Arc::clone(&self.shared), self.events.clone());
         let attend = move || {
             loop {
-                let mut readable = [PollFd::new(&socket, PollFlags::IN)];
-                poll(&mut readable, None).ok();
+                let mut readable = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+                poll(&mut readable, PollTimeout::NONE).ok();
                 let mut answers = shared.answers();
                 if answers.number() != number || !answers.read(&events) {
                     break;
@@ -245,7 +249,7 @@ impl Keeper {
 }
 
 fn waits_for_room(socket: &UnixStream) -> bool {
-    let mut writable = [PollFd::new(socket, PollFlags::OUT)];
-    let until = Timespec::try_from(LISTENS).ok();
-    !matches!(poll(&mut writable, until.as_ref()), Ok(0))
+    let mut writable = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+    let until = PollTimeout::try_from(LISTENS).unwrap_or(PollTimeout::MAX);
+    !matches!(poll(&mut writable, until), Ok(0))
 }

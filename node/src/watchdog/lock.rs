@@ -8,14 +8,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
-use rustix::{
-    fs::{FlockOperation, fcntl_lock},
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
-
-use crate::left_behind::{ends_within, try_lock};
+use anyhow::{Context, ensure};
+use fabricbios_helper::{FileBytes, Pidfd};
+use nix::{errno::Errno, sys::signal::Signal, unistd::Pid};
 
 /// How long a watchdog of an earlier run may take to be gone, once killed. One that is stuck in the kernel
 /// does nothing more when it comes back.
@@ -24,8 +19,12 @@ const TAKE_OVER: Duration = Duration::from_secs(5);
 /// Locks the file, and ends the watchdog that has it.
 pub(super) fn take_over() -> anyhow::Result<()> {
     let file = stdout();
-    while let Some(holder) = try_lock(&file)? {
-        let number = holder.as_raw_nonzero();
+    while let Some(holder) = FileBytes::ALL.try_lock(&file)? {
+        let number = holder.as_raw();
+        ensure!(
+            number != 0,
+            "the earlier watchdog is in another PID namespace"
+        );
         let ended = end(&file, holder);
         if !ended.with_context(|| format!("end the earlier watchdog, {number}"))? {
             tracing::error!(
@@ -41,7 +40,7 @@ pub(super) fn take_over() -> anyhow::Result<()> {
 fn lock_when_it_is_gone() -> anyhow::Result<()> {
     thread::Builder::new()
         .name("lock".into())
-        .spawn(|| fcntl_lock(stdout(), FlockOperation::LockExclusive))
+        .spawn(|| FileBytes::ALL.lock(stdout()))
         .context("start a thread")?;
     Ok(())
 }
@@ -49,13 +48,13 @@ fn lock_when_it_is_gone() -> anyhow::Result<()> {
 /// Kills the process that has the lock, and tells whether it is gone; whoever has got its number meanwhile is
 /// left alone.
 fn end(file: &Stdout, holder: Pid) -> anyhow::Result<bool> {
-    let descriptor = match pidfd_open(holder, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(true),
+    let descriptor = match Pidfd::open(holder) {
+        Err(Errno::ESRCH) => return Ok(true),
         opened => opened.context("open its descriptor")?,
     };
-    if try_lock(file)? != Some(holder) {
+    if FileBytes::ALL.try_lock(file)? != Some(holder) {
         return Ok(true);
     }
-    pidfd_send_signal(&descriptor, Signal::KILL).context("kill it")?;
-    Ok(ends_within(&descriptor, TAKE_OVER)?)
+    descriptor.signal(Signal::SIGKILL).context("kill it")?;
+    Ok(descriptor.ends_within(TAKE_OVER)?)
 }

@@ -13,8 +13,8 @@ use anyhow::Context;
 use clap::Args;
 use fabricbios_lease::StepError;
 use fabricbios_wire::NodeId;
+use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_name;
-use rustix::mm::{MlockAllFlags, mlockall};
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use super::{
@@ -82,8 +82,12 @@ fn log_to_stderr() -> (WorkerGuard, ErrorCounter) {
 
 /// What is there now is read from its file once, and what comes later never was in one.
 fn stay_in_memory() {
-    let locked = mlockall(MlockAllFlags::CURRENT).and_then(|()| {
-        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+    let locked = mlockall(MlockAllFlags::MCL_CURRENT).and_then(|()| {
+        mlockall(
+            MlockAllFlags::MCL_CURRENT
+                | MlockAllFlags::MCL_FUTURE
+                | MlockAllFlags::from_bits_retain(nix::libc::MCL_ONFAULT),
+        )
     });
     if let Err(errno) = locked {
         tracing::warn!(%errno, "watchdog: its memory is not locked, and may have to be read from a disk");

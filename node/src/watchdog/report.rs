@@ -77,7 +77,7 @@ pub(super) const CUT: &str = "cut";
 pub(super) fn leave_reason(reason: String) {
     let (tell, told) = mpsc::channel();
     let write = move || {
-        let written = rustix::io::pwrite(io::stdout(), reason.as_bytes(), 0);
+        let written = nix::sys::uio::pwrite(io::stdout(), reason.as_bytes(), 0);
         written
             .inspect_err(|errno| tracing::error!(%errno, "watchdog: the reason is lost"))
             .ok();
