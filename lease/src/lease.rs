@@ -260,7 +260,6 @@ impl Lease {
         LeaseInfo {
             lease_id: self.id,
             resource_id: self.resource_id,
-            resource_type: self.kind,
             status: status_of(phase),
             phase,
             generation: match self.binding {
@@ -291,7 +290,7 @@ impl Lease {
             binding: if with_keys {
                 self.told_binding(now)
             } else {
-                Binding::default()
+                Binding::plain(self.kind)
             },
             tenant: None,
             end: told_end(self.end.as_deref()),
@@ -302,10 +301,10 @@ impl Lease {
     fn told_binding(&self, now: Now) -> Binding {
         let usable = matches!(self.state, State::Active | State::Rebinding);
         let Some(binding) = self.binding.as_deref().filter(|_| usable) else {
-            return Binding::default();
+            return Binding::plain(self.kind);
         };
         let mut told = binding.clone();
-        if let Some(rdma) = &mut told.rdma {
+        if let Some(rdma) = told.rdma_mut() {
             rdma.previous = match (rdma.previous, self.old_key) {
                 (Some(key), Some(OldKey::Until(until))) => Some(PreviousKey {
                     rkey: key.rkey,
@@ -415,7 +414,6 @@ impl Ended {
         LeaseInfo {
             lease_id,
             resource_id: self.resource_id,
-            resource_type: self.resource_type,
             status: status_of(self.phase),
             phase: self.phase,
             generation: self.generation,
@@ -426,7 +424,7 @@ impl Ended {
             grace_ends_unix_ms: 0,
             remaining_ms: 0,
             effective: self.effective,
-            binding: Binding::default(),
+            binding: Binding::plain(self.resource_type),
             tenant: None,
             end: told_end(self.end.as_deref()),
         }

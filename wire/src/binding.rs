@@ -18,8 +18,6 @@ pub struct LeaseInfo {
     pub lease_id: LeaseId,
     /// Of which resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
-    pub resource_type: ResourceType,
     /// ACTIVE, EXPIRED or REVOKED, as the specification has it.
     pub status: LeaseStatus,
     /// Where exactly in its life.
@@ -41,7 +39,7 @@ pub struct LeaseInfo {
     pub remaining_ms: u64,
     /// Classes that the node enforces for this lease.
     pub effective: Effective,
-    /// The coordinates; parts that the lease has not are absent.
+    /// Its kind and the coordinates; parts that the lease has not are absent.
     pub binding: Binding,
     /// 0x0C01: whose it is. Told to operators only; a tenant sees none but its own.
     pub tenant: Option<String>,
@@ -162,8 +160,16 @@ pub struct Effective {
     pub mutual_auth: bool,
 }
 
+impl LeaseInfo {
+    /// The kind of the resource.
+    #[must_use]
+    pub fn resource_type(&self) -> ResourceType {
+        self.binding.kind.resource_type()
+    }
+}
+
 /// Coordinates of a lease's data plane.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Binding {
     /// 0x0102.
@@ -172,10 +178,106 @@ pub struct Binding {
     pub udp_endpoint: Option<Endpoint>,
     /// 0x0104.
     pub limits: Option<Limits>,
-    /// 0x0201–0x0208.
-    pub rdma: Option<RdmaBinding>,
-    /// 0x0301–0x0309. Boxed: a lease of memory, of which there may be a million, has none.
-    pub nvmeof: Option<Box<NvmeofBinding>>,
+    /// The kind, and the coordinates that only this kind has.
+    pub kind: KindBinding,
+}
+
+/// The coordinates that only one kind of resource has. The variant is the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum KindBinding {
+    /// Memory: 0x0201–0x020C.
+    Mem(Option<RdmaBinding>),
+    /// Block storage: 0x0301–0x0309. Boxed: of a million leases most are of memory.
+    Block(Option<Box<NvmeofBinding>>),
+    /// A kind without coordinates of its own; never one of those above.
+    Other(ResourceType),
+}
+
+impl KindBinding {
+    /// The kind.
+    #[must_use]
+    pub fn resource_type(&self) -> ResourceType {
+        match self {
+            Self::Mem(_) => ResourceType::Mem,
+            Self::Block(_) => ResourceType::Block,
+            Self::Other(other) => *other,
+        }
+    }
+}
+
+impl Binding {
+    /// No coordinates: the lease is not bound, its kind has none, or the asker may not see them.
+    #[must_use]
+    pub fn plain(kind: ResourceType) -> Self {
+        Self {
+            dp_key: None,
+            udp_endpoint: None,
+            limits: None,
+            kind: match kind {
+                ResourceType::Mem => KindBinding::Mem(None),
+                ResourceType::Block => KindBinding::Block(None),
+                other => KindBinding::Other(other),
+            },
+        }
+    }
+
+    /// Whether there are no coordinates.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        *self == Self::plain(self.kind.resource_type())
+    }
+
+    /// The coordinates over RDMA, if it is memory and has any.
+    #[must_use]
+    pub fn rdma(&self) -> Option<&RdmaBinding> {
+        match &self.kind {
+            KindBinding::Mem(rdma) => rdma.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The same, to change them.
+    #[must_use]
+    pub fn rdma_mut(&mut self) -> Option<&mut RdmaBinding> {
+        match &mut self.kind {
+            KindBinding::Mem(rdma) => rdma.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The coordinates over NVMe-oF, if it is block storage and has any.
+    #[must_use]
+    pub fn nvmeof(&self) -> Option<&NvmeofBinding> {
+        match &self.kind {
+            KindBinding::Block(nvmeof) => nvmeof.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a key that can be changed, over any transport.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        let rkey = self.rdma().and_then(|rdma| rdma.rkey);
+        rkey.is_some() || self.dp_key.is_some() || self.nvmeof().is_some()
+    }
+
+    /// The coordinates of both, those of `self` first. Both are of one kind.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            dp_key: self.dp_key.or(other.dp_key),
+            udp_endpoint: self.udp_endpoint.or(other.udp_endpoint),
+            limits: self.limits.or(other.limits),
+            kind: match (self.kind, other.kind) {
+                (KindBinding::Mem(one), KindBinding::Mem(two)) => KindBinding::Mem(one.or(two)),
+                (KindBinding::Block(one), KindBinding::Block(two)) => {
+                    KindBinding::Block(one.or(two))
+                }
+                (one, _) => one,
+            },
+        }
+    }
 }
 
 /// 0x0104: what of the resource may be touched. Bytes for MEM, blocks for BLOCK.

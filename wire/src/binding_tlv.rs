@@ -4,8 +4,8 @@
 use alloc::boxed::Box;
 
 use crate::{
-    Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RDMA_PEERS_MAX, RdmaBinding,
-    RdmaQueuePair, RdmaStrategy, endpoint, nvmeof,
+    Binding, DecodeError, DpKey, Endpoint, KindBinding, Limits, PreviousKey, RDMA_PEERS_MAX,
+    RdmaBinding, RdmaQueuePair, RdmaStrategy, ResourceType, endpoint, nvmeof,
     rdma_peer::{check_path_mtu, check_u24},
     tag,
     tlv::{Tlv, TlvArea},
@@ -14,19 +14,23 @@ use crate::{
 
 type Read<T> = Result<T, DecodeError>;
 
-pub(crate) fn read(area: &TlvArea<'_>) -> Read<Binding> {
+/// Tags of another kind are checked, then left out like tags that are not known.
+pub(crate) fn read(area: &TlvArea<'_>, kind: ResourceType) -> Read<Binding> {
     Ok(Binding {
         dp_key: area.read(tag::DP_KEY, |tlv| tlv.fixed().map(DpKey))?,
         udp_endpoint: area.read(tag::UDP_ENDPOINT, read_endpoint)?,
         limits: area.read(tag::LIMITS, read_limits)?,
-        rdma: if has_rdma(area) {
-            Some(read_rdma(area)?)
-        } else {
-            None
+        kind: {
+            let rdma = has_rdma(area).then(|| read_rdma(area)).transpose()?;
+            let nvmeof = nvmeof::has_binding(area)
+                .then(|| nvmeof::read_binding(area).map(Box::new))
+                .transpose()?;
+            match Binding::plain(kind).kind {
+                KindBinding::Mem(_) => KindBinding::Mem(rdma),
+                KindBinding::Block(_) => KindBinding::Block(nvmeof),
+                other @ KindBinding::Other(_) => other,
+            }
         },
-        nvmeof: nvmeof::has_binding(area)
-            .then(|| nvmeof::read_binding(area).map(Box::new))
-            .transpose()?,
     })
 }
 
@@ -120,10 +124,10 @@ pub(crate) fn write(w: &mut Writer, binding: &Binding) {
         binding.udp_endpoint.map(|endpoint| endpoint.bytes()),
     );
     w.tlv_if(tag::LIMITS, binding.limits.map(limits_value));
-    if let Some(rdma) = &binding.rdma {
+    if let Some(rdma) = binding.rdma() {
         write_rdma(w, rdma);
     }
-    if let Some(nvmeof) = &binding.nvmeof {
+    if let Some(nvmeof) = binding.nvmeof() {
         nvmeof::write_binding(w, nvmeof);
     }
 }

@@ -120,7 +120,7 @@ fn an_ipv4_endpoint_travels_as_v4_mapped_and_comes_back_as_ipv4() {
 fn a_data_plane_key_never_prints() {
     let binding = Binding {
         dp_key: Some(DpKey([0xAB; 32])),
-        ..Binding::default()
+        ..Binding::plain(ResourceType::Mem)
     };
     let printed = format!("{binding:?}");
     assert!(printed.contains("DpKey(..)"), "{printed}");

@@ -81,7 +81,8 @@ impl Provider {
             let why = format!("{:?} is not served here", order.transport);
             return Err((BindError::Refused(StepError::new("find path", why)), false));
         }
-        Ok(merged(&lease.notes().bindings))
+        let merged = merged(&lease.notes().bindings);
+        Ok(merged.unwrap_or_else(|| Binding::plain(order.terms.resource_type())))
     }
 
     /// Ends what was just bound, and what is open since before: a lease has all of its paths or none.
@@ -133,10 +134,11 @@ impl Provider {
                 });
             lease.notes().bindings.insert(at, rotated?);
         }
-        match keyed.is_empty() {
-            true => Err(BindError::Refused(no_key("rotate", binding_id))),
-            false => Ok(merged(&lease.notes().bindings)),
-        }
+        let rotated = match keyed.is_empty() {
+            true => None,
+            false => merged(&lease.notes().bindings),
+        };
+        rotated.ok_or_else(|| BindError::Refused(no_key("rotate", binding_id)))
     }
 
     /// Ends the keys before the last rotation on every path that has one, whatever comes of the others.
@@ -145,7 +147,7 @@ impl Provider {
     /// One of them may still work.
     pub fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
-            return Ok(Binding::default());
+            return Err(no_key("retire key", binding_id));
         };
         let mut bindings = lease.notes().bindings.clone();
         let keyed = keyed(&bindings);
@@ -158,33 +160,22 @@ impl Provider {
                 Err(error) => all = all.and(Err(error.over(carrier.name))),
             }
         }
-        match keyed.is_empty() {
-            true => Err(no_key("retire key", binding_id)),
-            false => all.map(|()| merged(&bindings)),
+        match merged(&bindings).filter(|_| !keyed.is_empty()) {
+            Some(binding) => all.map(|()| binding),
+            None => Err(no_key("retire key", binding_id)),
         }
     }
 }
 
 /// The paths over which a lease has a key that can be changed.
 fn keyed(bindings: &Bindings) -> Vec<usize> {
-    let has_key = |it: &Binding| {
-        let rdma = it.rdma.as_ref().is_some_and(|rdma| rdma.rkey.is_some());
-        rdma || it.dp_key.is_some() || it.nvmeof.is_some()
-    };
-    let keyed = bindings.iter().filter(|(_, it)| has_key(it));
+    let keyed = bindings.iter().filter(|(_, it)| it.has_key());
     keyed.map(|(at, _)| *at).collect()
 }
 
-/// What a client needs to know, of all paths.
-fn merged(bindings: &Bindings) -> Binding {
-    let each = bindings.values().cloned();
-    each.fold(Binding::default(), |all, one| Binding {
-        dp_key: all.dp_key.or(one.dp_key),
-        udp_endpoint: all.udp_endpoint.or(one.udp_endpoint),
-        limits: all.limits.or(one.limits),
-        rdma: all.rdma.or(one.rdma),
-        nvmeof: all.nvmeof.or(one.nvmeof),
-    })
+/// The coordinates over all paths; `None` without any path.
+fn merged(bindings: &Bindings) -> Option<Binding> {
+    bindings.values().cloned().reduce(Binding::or)
 }
 
 /// Whether an earlier binding is no more.

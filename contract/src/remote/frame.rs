@@ -16,7 +16,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use zeroize::Zeroizing;
 
 /// Both ends are of one version, or do not speak.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Of one frame without its length. A list of a million leases fits.
 pub const FRAME_BYTES_MAX: u32 = 32 << 20;
