@@ -27,11 +27,6 @@ pub struct Affinity {
 /// Bytes before the target.
 const FIXED_LEN: usize = 5;
 
-/// All affinities of a params blob.
-pub fn parse_affinities(params: &[u8]) -> Result<Vec<Affinity>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
-
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<Affinity>, DecodeError> {
     params
         .find_all(tag::LEASE_AFFINITY, AFFINITIES_MAX)?
@@ -49,22 +44,14 @@ fn read(tlv: &Tlv<'_>) -> Result<Affinity, DecodeError> {
         let said = u16::from_be_bytes([l0, l1]);
         return Err(tlv.unknown_value(3, "target_len", "the rest of the value", said));
     }
-    check_range(
-        tlv,
-        0,
-        "category",
-        "1 to 5",
-        (1..=5).contains(&category),
-        category,
-    )?;
-    check_range(
-        tlv,
-        1,
-        "strength",
-        "1 to 3",
-        (1..=3).contains(&strength),
-        strength,
-    )?;
+    for (at, field, expected, most, got) in [
+        (0, "category", "1 to 5", 5, category),
+        (1, "strength", "1 to 3", 3, strength),
+    ] {
+        if !(1..=most).contains(&got) {
+            return Err(tlv.unknown_value(at, field, expected, got));
+        }
+    }
     check_target(tlv, target_type, target)?;
     Ok(Affinity {
         category,
@@ -72,21 +59,6 @@ fn read(tlv: &Tlv<'_>) -> Result<Affinity, DecodeError> {
         target_type,
         target: target.to_vec(),
     })
-}
-
-fn check_range(
-    tlv: &Tlv<'_>,
-    at: usize,
-    field: &'static str,
-    expected: &'static str,
-    good: bool,
-    got: u8,
-) -> Result<(), DecodeError> {
-    if good {
-        Ok(())
-    } else {
-        Err(tlv.unknown_value(at, field, expected, got))
-    }
 }
 
 fn check_target(tlv: &Tlv<'_>, target_type: u8, target: &[u8]) -> Result<(), DecodeError> {

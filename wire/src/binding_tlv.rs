@@ -63,14 +63,12 @@ fn split_u64(value: [u8; 16]) -> (u64, u64) {
 
 fn read_rdma(area: &TlvArea<'_>) -> Read<RdmaBinding> {
     Ok(RdmaBinding {
-        rkey: area.read(tag::RDMA_RKEY, read_u32)?,
+        rkey: area.read(tag::RDMA_RKEY, Tlv::u32)?,
         remote_addr: area.require(tag::RDMA_REMOTE_ADDR, |t| t.fixed().map(u64::from_be_bytes))?,
-        qp_num: area.require(tag::RDMA_QP_NUM, |t| {
-            check_u24(t, 0, "qp_num", read_u32(t)?)
-        })?,
+        qp_num: area.require(tag::RDMA_QP_NUM, |t| check_u24(t, 0, "qp_num", t.u32()?))?,
         gid: area.require(tag::RDMA_GID, Tlv::fixed)?,
         port: area.require(tag::RDMA_PORT, read_u8)?,
-        psn: area.require(tag::RDMA_PSN, |t| check_u24(t, 0, "psn", read_u32(t)?))?,
+        psn: area.require(tag::RDMA_PSN, |t| check_u24(t, 0, "psn", t.u32()?))?,
         path_mtu: area.require(tag::RDMA_PATH_MTU, |t| {
             check_path_mtu(t, 0, u16::from_be_bytes(t.fixed()?))
         })?,
@@ -90,10 +88,6 @@ fn read_rdma(area: &TlvArea<'_>) -> Read<RdmaBinding> {
 
 fn read_u8(tlv: &Tlv<'_>) -> Read<u8> {
     tlv.fixed().map(u8::from_be_bytes)
-}
-
-fn read_u32(tlv: &Tlv<'_>) -> Read<u32> {
-    tlv.fixed().map(u32::from_be_bytes)
 }
 
 fn read_queue_pair(tlv: &Tlv<'_>) -> Read<RdmaQueuePair> {

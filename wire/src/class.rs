@@ -28,35 +28,3 @@ pub enum GpuExclusivityClass {
     /// Reserved by the specification for partition mode.
     PartitionExclusive = 3,
 }
-
-/// A class byte that the specification reserves. The fail-closed rules (002 §3, 003 §3) refuse it
-/// with `InvalidIntent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservedClass(pub u8);
-
-impl TryFrom<u8> for CpuIsolationClass {
-    type Error = ReservedClass;
-
-    fn try_from(byte: u8) -> Result<Self, ReservedClass> {
-        match byte {
-            0 => Ok(Self::BestEffort),
-            1 => Ok(Self::WholeCore),
-            2 => Ok(Self::StrictIsolated),
-            reserved => Err(ReservedClass(reserved)),
-        }
-    }
-}
-
-impl TryFrom<u8> for GpuExclusivityClass {
-    type Error = ReservedClass;
-
-    fn try_from(byte: u8) -> Result<Self, ReservedClass> {
-        match byte {
-            0 => Ok(Self::Shared),
-            1 => Ok(Self::SessionExclusive),
-            2 => Ok(Self::DeviceExclusive),
-            3 => Ok(Self::PartitionExclusive),
-            reserved => Err(ReservedClass(reserved)),
-        }
-    }
-}

@@ -7,6 +7,7 @@ use crate::{
     LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
     gpu_exclusivity, lease_intent, lease_terms, nvmeof, rdma_peer,
     read::{Decoded, Reader, invalid_args},
+    tag,
     write::Writer,
 };
 
@@ -33,7 +34,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         kv_cache_intent: lease_intent::find(&params)?,
         affinities: affinity::find(&params)?,
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
-        rotate_on_renew: constraints::find_rotate_on_renew(&params)?,
+        rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
     };
     let terms = lease_terms::find(&params)?;

@@ -30,11 +30,6 @@ pub enum KvCacheTier {
 
 const VERSION: u8 = 1;
 
-/// The intent of a params blob, if it has one.
-pub fn parse_kv_cache_intent(params: &[u8]) -> Result<Option<KvCacheIntent>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
-
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<KvCacheIntent>, DecodeError> {
     params.read(tag::LEASE_INTENT_KV_CACHE, read)
 }

@@ -254,15 +254,6 @@ impl ResourceType {
             Self::Unknown(code) => code,
         }
     }
-
-    /// Whether the kind can be leased at all: SCHEDULER, VENDOR and unknown kinds never can.
-    #[must_use]
-    pub fn is_leasable(self) -> bool {
-        matches!(
-            self,
-            Self::Cpu | Self::Mem | Self::Block | Self::Net | Self::Gpu
-        )
-    }
 }
 
 impl From<u16> for ResourceType {

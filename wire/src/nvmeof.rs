@@ -88,23 +88,11 @@ type Read<T> = Result<T, DecodeError>;
 
 pub(crate) fn find_terms(area: &TlvArea<'_>) -> Read<BlockTerms> {
     Ok(BlockTerms {
-        read_only: find_read_only(area)?,
+        read_only: area.flag(tag::LEASE_READ_ONLY)?,
         host_nqn: area.read(tag::NVMEOF_HOST, read_nqn)?,
         host_id: area.read(tag::NVMEOF_HOST_IDENTIFIER, read_host_id)?,
-        mutual_auth: find_mutual_auth(area)?,
+        mutual_auth: area.flag(tag::LEASE_MUTUAL_AUTH)?,
     })
-}
-
-/// Absent and 0 both mean no.
-pub(crate) fn find_read_only(area: &TlvArea<'_>) -> Read<bool> {
-    Ok(area.read(tag::LEASE_READ_ONLY, Tlv::flag)?.unwrap_or(false))
-}
-
-/// Absent and 0 both mean no.
-pub(crate) fn find_mutual_auth(area: &TlvArea<'_>) -> Read<bool> {
-    Ok(area
-        .read(tag::LEASE_MUTUAL_AUTH, Tlv::flag)?
-        .unwrap_or(false))
 }
 
 /// The tags of what is asked stand on both sides of 0x0901–0x0905; this writes those below.
@@ -139,29 +127,25 @@ fn read_secret(tlv: &Tlv<'_>) -> Read<DhchapSecret> {
 
 /// 0 names no namespace and 0xFFFFFFFF all of them (base specification 2.0, section 3.2.1.2).
 fn read_nsid(tlv: &Tlv<'_>) -> Read<u32> {
-    match read_word(tlv)? {
+    match tlv.u32()? {
         nsid @ (0 | u32::MAX) => Err(tlv.unknown_value(0, "nsid", "1 to 4294967294", nsid)),
         nsid => Ok(nsid),
     }
 }
 
 fn read_ctrl_loss(tlv: &Tlv<'_>) -> Read<u32> {
-    match read_word(tlv)? {
+    match tlv.u32()? {
         secs @ 0..=NVMEOF_CTRL_LOSS_SECS_MAX => Ok(secs),
         secs => Err(tlv.unknown_value(0, "seconds", "at most 30", secs)),
     }
 }
 
 fn read_block_bytes(tlv: &Tlv<'_>) -> Read<u32> {
-    let bytes = read_word(tlv)?;
+    let bytes = tlv.u32()?;
     let is_size = bytes.is_power_of_two() && (512..=65_536).contains(&bytes);
     is_size
         .then_some(bytes)
         .ok_or_else(|| tlv.unknown_value(0, "size", "a power of two from 512 to 65536", bytes))
-}
-
-fn read_word(tlv: &Tlv<'_>) -> Read<u32> {
-    tlv.fixed().map(u32::from_be_bytes)
 }
 
 fn read_address(tlv: &Tlv<'_>) -> Read<NvmeofAddress> {

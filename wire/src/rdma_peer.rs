@@ -45,11 +45,6 @@ impl RdmaPeer {
     }
 }
 
-/// The peers of a params blob.
-pub fn parse_rdma_peers(params: &[u8]) -> Result<Vec<RdmaPeer>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
-
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     let found = params.find_all(tag::RDMA_PEER, RDMA_PEERS_MAX)?;
     found.iter().map(read).collect()

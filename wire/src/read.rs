@@ -119,14 +119,10 @@ impl<'a> Reader<'a> {
         let at = self.offset;
         match core::str::from_utf8(self.bytes(max, field)?) {
             Ok(text) => Ok(String::from(text)),
-            Err(wrong) => Err(DecodeError {
-                fault: DecodeFault::Malformed,
-                offset: at + 4 + wrong.valid_up_to(),
-                tag: None,
-                field,
-                expected: Cow::Borrowed("UTF-8"),
-                got: Cow::Borrowed("other bytes"),
-            }),
+            Err(other) => {
+                let at = at + 4 + other.valid_up_to();
+                Err(malformed(at, field, "UTF-8", "other bytes".into()))
+            }
         }
     }
 
@@ -170,25 +166,18 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(DecodeError {
-            fault: DecodeFault::Malformed,
-            offset: self.offset,
-            tag: None,
-            field: "end of message",
-            expected: Cow::Borrowed("nothing more"),
-            got: error::bytes(self.rest.len()),
-        })
+        let got = error::bytes(self.rest.len());
+        Err(malformed(
+            self.offset,
+            "end of message",
+            "nothing more",
+            got,
+        ))
     }
 
     fn truncated(&self, field: &'static str, needed: usize) -> DecodeError {
-        DecodeError {
-            fault: DecodeFault::Malformed,
-            offset: self.offset,
-            tag: None,
-            field,
-            expected: error::bytes(needed),
-            got: error::bytes(self.rest.len()),
-        }
+        let got = error::bytes(self.rest.len());
+        malformed(self.offset, field, error::bytes(needed), got)
     }
 
     pub(crate) fn offset(&self) -> usize {
@@ -211,12 +200,15 @@ pub(crate) fn too_many(
     max: usize,
     got: impl alloc::string::ToString,
 ) -> DecodeError {
-    DecodeError {
-        fault: DecodeFault::Malformed,
-        offset,
-        tag: None,
-        field,
-        expected: Cow::Owned(alloc::format!("at most {max}")),
-        got: error::number(got),
-    }
+    let expected = alloc::format!("at most {max}");
+    malformed(offset, field, expected, error::number(got))
+}
+
+fn malformed(
+    offset: usize,
+    field: &'static str,
+    expected: impl Into<Cow<'static, str>>,
+    got: Cow<'static, str>,
+) -> DecodeError {
+    wrong(DecodeFault::Malformed, offset, field, expected, got)
 }

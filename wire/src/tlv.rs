@@ -31,6 +31,11 @@ impl<'a> Tlv<'a> {
             .ok_or_else(|| self.wrong_length(error::bytes(N)))
     }
 
+    /// The value as a `u32`.
+    pub(crate) fn u32(&self) -> Result<u32, DecodeError> {
+        self.fixed().map(u32::from_be_bytes)
+    }
+
     /// The value as one byte that stands for something.
     pub(crate) fn byte_of<T>(
         &self,
@@ -183,6 +188,11 @@ impl<'a> TlvArea<'a> {
         read: impl FnOnce(&Tlv<'a>) -> Result<T, DecodeError>,
     ) -> Result<T, DecodeError> {
         self.read(tag, read)?.ok_or_else(|| self.missing(tag))
+    }
+
+    /// Whether the flag with this tag is 1. Absent and 0 both mean no.
+    pub(crate) fn flag(&self, tag: u16) -> Result<bool, DecodeError> {
+        Ok(self.read(tag, Tlv::flag)?.unwrap_or(false))
     }
 
     pub(crate) fn missing(&self, tag: u16) -> DecodeError {

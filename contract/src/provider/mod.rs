@@ -25,6 +25,7 @@ pub use reconcile::{Stray, stray_binding_id};
 use crate::{DataPath, Store};
 
 /// See the module. Of one kind of resource: its stores have the same paths.
+#[derive(Default)]
 pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
     paths: Vec<Carrier>,
@@ -92,11 +93,7 @@ impl Provider {
     /// Without stores and paths.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            stores: BTreeMap::new(),
-            paths: Vec::new(),
-            leases: Mutex::default(),
-        }
+        Self::default()
     }
 
     /// With the store of a resource.
@@ -291,12 +288,6 @@ impl Provider {
         outcome: Result<T, StepError>,
     ) -> Result<T, StepError> {
         outcome.inspect_err(|_| self.fenced(binding_id))
-    }
-}
-
-impl Default for Provider {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
