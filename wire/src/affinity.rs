@@ -1,5 +1,5 @@
-//! `TLV_LEASE_AFFINITY` (0x0910): near to what, or far from what, a lease wants to be. May repeat;
-//! all are kept, in order.
+//! `TLV_LEASE_AFFINITY` (0x0910): the targets that a lease wants to be near to, or far from. May
+//! repeat; all are kept, in order.
 
 use alloc::vec::Vec;
 
@@ -13,11 +13,11 @@ use crate::{
 /// layout, five categories, three strengths and category 1 = Resource; the other names are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affinity {
-    /// What is compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
+    /// The thing compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
     pub category: u8,
     /// 1 required, 2 preferred, 3 avoid.
     pub strength: u8,
-    /// How the target is written: 1 resource id (16 bytes), 2 lease id (16 bytes), 3 node id
+    /// The form of the target: 1 resource id (16 bytes), 2 lease id (16 bytes), 3 node id
     /// (32 bytes), 4 label (UTF-8).
     pub target_type: u8,
     /// At most 255 bytes.
@@ -84,8 +84,8 @@ pub(crate) fn write(w: &mut Writer, affinities: &[Affinity]) {
     }
 }
 
-/// A target that is longer than its length field can say makes the TLV too long as well, so that
-/// it is never written.
+/// A target that is too long for its length field also makes the TLV too long, which is never
+/// written.
 fn value(affinity: &Affinity) -> Vec<u8> {
     let length = u16::try_from(affinity.target.len())
         .unwrap_or(u16::MAX)

@@ -1,5 +1,5 @@
-//! How much interference from other workloads a lease tolerates (002, 003). Reserved bytes fail
-//! closed: they decode to an error, never to the nearest class.
+//! Classes of isolation from other workloads (002, 003). Reserved bytes fail closed: they decode to
+//! an error, never to the nearest class.
 
 /// CPU isolation, value of `TLV_LEASE_CPU_ISOLATION` (002 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,7 @@
 
 use crate::{CpuIsolationClass, DecodeError, tag, tlv::TlvArea, write::Writer};
 
-/// What is asked for with a lease of CPU cores.
+/// The terms of a lease of CPU cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CpuTerms {
@@ -11,7 +11,7 @@ pub struct CpuTerms {
     pub isolation: Option<CpuIsolationClass>,
 }
 
-/// `None` is not a class: it leaves the choice to the node's policy.
+/// `None`: the node's policy chooses the class.
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<CpuIsolationClass>, DecodeError> {
     params.read(tag::LEASE_CPU_ISOLATION, |tlv| {
         tlv.byte_of("class", "0 to 2", CpuIsolationClass::from_byte)

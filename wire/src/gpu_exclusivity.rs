@@ -3,7 +3,7 @@
 
 use crate::{DecodeError, GpuExclusivityClass, tag, tlv::TlvArea, write::Writer};
 
-/// What is asked for with a lease of GPU memory.
+/// The terms of a lease of GPU memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GpuTerms {
@@ -11,7 +11,7 @@ pub struct GpuTerms {
     pub exclusivity: Option<GpuExclusivityClass>,
 }
 
-/// `None` is not a class: it leaves the choice to the node's policy.
+/// `None`: the node's policy chooses the class.
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<GpuExclusivityClass>, DecodeError> {
     params.read(tag::LEASE_GPU_EXCLUSIVITY, |tlv| {
         tlv.byte_of("class", "0 to 3", GpuExclusivityClass::from_byte)

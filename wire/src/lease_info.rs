@@ -1,6 +1,6 @@
 //! A lease as bytes (layout ours): 88 fixed bytes, then a `u32` length and TLVs: the lease id
-//! again as 0x0101 (the sources make it part of every binding), the coordinates, and the echo of
-//! what is enforced, whose it is, and how it ended.
+//! again as 0x0101 (the sources make it part of every binding), the coordinates, the
+//! enforced classes, the tenant, and the end.
 
 use alloc::borrow::Cow;
 

@@ -1,12 +1,12 @@
-//! The words fabricBIOS speaks: ids, classes, TLVs, inventory and control messages.
+//! The types of the fabricBIOS wire protocol: ids, classes, TLVs, inventory and control messages.
 //!
-//! Pure: no I/O, no clock, no unsafe code, no standard library. Every type here is one meaning.
+//! Pure: no I/O, no clock, no unsafe code, no standard library. Every type has one meaning.
 //! `docs/spec/fabricbios-wire-encoding-v0.md` states every byte.
 //!
 //! Panics: no function of this crate panics, whatever the bytes or the values are. A `decode` or
-//! `parse` returns a value or says where and what was wrong; it never reads past the end, never
-//! recurses, and makes room only for items whose bytes are there. An `encode` never writes a length
-//! that lies: what does not fit becomes a frame that the other side refuses (requests) or a refusal
+//! `parse` returns a value or an error with the place and the mistake; it never reads past the end,
+//! never recurses, and allocates only for items whose bytes are there. An `encode` never writes a wrong
+//! length: a value that does not fit becomes a frame that the other side refuses (requests) or a refusal
 //! (answers).
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The end that does what is asked.
+//! The serving end.
 
 use std::{
     io,
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{DataPath, Part, Store};
 
-/// Does what comes over the socket until the other end closes it. Each call has a thread of its own: a cut waits for no
-/// binding. The path stays as it is; whoever calls this decides what becomes of its leases.
+/// Carries out the calls from the socket until the other end closes it. Each call has a thread of its own: a cut waits
+/// for no binding. At the end the path is unchanged; the caller decides about its leases.
 ///
 /// # Errors
-/// What comes is no frame of this version.
+/// The bytes are no frame of this version.
 pub fn serve_path(socket: UnixStream, path: &Arc<dyn DataPath>) -> io::Result<()> {
     serve(socket, |asked| {
         let path = Arc::clone(path);
@@ -28,10 +28,10 @@ pub fn serve_path(socket: UnixStream, path: &Arc<dyn DataPath>) -> io::Result<()
     })
 }
 
-/// The same, of a store.
+/// Like [`serve_path`], for a store.
 ///
 /// # Errors
-/// What comes is no frame of this version.
+/// The bytes are no frame of this version.
 pub fn serve_store(socket: UnixStream, store: &Arc<dyn Store>) -> io::Result<()> {
     serve(socket, |asked| {
         let store = Arc::clone(store);
@@ -39,14 +39,14 @@ pub fn serve_store(socket: UnixStream, store: &Arc<dyn Store>) -> io::Result<()>
     })
 }
 
-/// A call on its way.
+/// A received call.
 struct Asked {
     call: Call,
     descriptor: Option<OwnedFd>,
     answers: Answers,
 }
 
-/// Where its answers go.
+/// Sends the answers of a call.
 #[derive(Clone)]
 struct Answers {
     socket: Arc<Mutex<UnixStream>>,
@@ -186,7 +186,7 @@ fn store_does(store: &dyn Store, asked: Asked) {
     }
 }
 
-/// Of the other kind: the two ends do not fit each other.
+/// Refuses a call of the other kind: the two ends do not match.
 fn refuse(answers: &Answers, call: &Call, what: &str) {
     let why = StepError::new("serve a call", format_args!("{call:?} is not for a {what}"));
     answers.outcome(&Err::<(), _>(why));
