@@ -12,8 +12,8 @@ use fabricbios_lease::{
     Offer, Order, Policy, Proof, Report, Ticket,
 };
 use fabricbios_wire::{
-    Binding, LeaseAllocRequest, LeaseId, LeaseTerms, MemTerms, RdmaBinding, RdmaPeer, RdmaStrategy,
-    Request, ResourceId, ResourceType, Role, Transport,
+    Binding, KindBinding, LeaseAllocRequest, LeaseId, LeaseTerms, MemTerms, RdmaBinding, RdmaPeer,
+    RdmaStrategy, Request, ResourceId, ResourceType, Role, Transport,
 };
 use nix::time::{ClockId, clock_gettime};
 
@@ -350,7 +350,7 @@ fn wanted(lease_secs: u32) -> LeaseAllocRequest {
 
 fn binding() -> Binding {
     Binding {
-        rdma: Some(RdmaBinding {
+        kind: KindBinding::Mem(Some(RdmaBinding {
             rkey: Some(7),
             remote_addr: 0x1000,
             qp_num: 18,
@@ -363,8 +363,8 @@ fn binding() -> Binding {
             max_rd_atomic: 16,
             atomics: true,
             further: Vec::new(),
-        }),
-        ..Binding::default()
+        })),
+        ..Binding::plain(ResourceType::Mem)
     }
 }
 

@@ -140,7 +140,7 @@ impl<'a> From<&'a LeaseInfo> for LeaseJson<'a> {
         Self {
             lease_id: info.lease_id.to_string(),
             resource_id: info.resource_id.to_string(),
-            resource_type: info.resource_type.to_string(),
+            resource_type: info.resource_type().to_string(),
             state: info.phase.name(),
             status: status(info.status),
             generation: info.generation.0,
@@ -200,8 +200,8 @@ impl<'a> From<&'a Binding> for BindingJson<'a> {
                 offset: limits.offset,
                 length: limits.length,
             }),
-            rdma: binding.rdma.as_ref().map(RdmaJson::from),
-            nvmeof: binding.nvmeof.as_deref().map(NvmeofJson::from),
+            rdma: binding.rdma().map(RdmaJson::from),
+            nvmeof: binding.nvmeof().map(NvmeofJson::from),
         }
     }
 }

@@ -25,9 +25,9 @@ fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
         ),
         row(
             "resource",
-            format!("{} {}", info.resource_type, info.resource_id),
+            format!("{} {}", info.resource_type(), info.resource_id),
         ),
-        row("capacity", info.resource_type.amount(info.capacity)),
+        row("capacity", info.resource_type().amount(info.capacity)),
         row("expires", expiry(info)),
     ];
     if let Some(tenant) = &info.tenant {
@@ -85,7 +85,7 @@ fn proof(steps: &[ProofStep]) -> String {
 
 /// As [`full`], and what its keys of before are still good for.
 pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
-    let old = match (info.binding.nvmeof.is_some(), overlap_ms) {
+    let old = match (info.binding.nvmeof().is_some(), overlap_ms) {
         (true, _) => {
             "new; with those before nobody connects any more, and a connection that is open goes on"
         }
@@ -109,9 +109,9 @@ pub(crate) fn list(leases: &[LeaseInfo]) -> String {
         ("LEASE", true, |info| info.lease_id.to_string()),
         ("TENANT", tenants, short_tenant),
         ("STATE", true, |info| info.phase.to_string()),
-        ("TYPE", true, |info| info.resource_type.to_string()),
+        ("TYPE", true, |info| info.resource_type().to_string()),
         ("CAPACITY", true, |info| {
-            info.resource_type.amount(info.capacity)
+            info.resource_type().amount(info.capacity)
         }),
         ("END", true, end),
         ("CAUSE", causes, |info| {
@@ -195,7 +195,7 @@ fn effective(effective: &Effective) -> String {
 fn binding(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
     let binding = &info.binding;
     if let Some(limits) = binding.limits {
-        let unit = if info.resource_type == ResourceType::Block {
+        let unit = if info.resource_type() == ResourceType::Block {
             "blocks"
         } else {
             "bytes"
@@ -211,10 +211,10 @@ fn binding(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
             format!("{endpoint}; its key is shown by --json only"),
         ));
     }
-    if let Some(rdma) = &binding.rdma {
+    if let Some(rdma) = binding.rdma() {
         rdma_rows(rdma, rows);
     }
-    if let Some(nvmeof) = &binding.nvmeof {
+    if let Some(nvmeof) = binding.nvmeof() {
         nvmeof_rows(info.lease_id, nvmeof, rows);
     }
 }

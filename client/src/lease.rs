@@ -240,7 +240,7 @@ impl MemLease {
 }
 
 fn check_kind<K: Kind>(info: &LeaseInfo) -> Result<(), Error> {
-    let (is, wanted): (ResourceType, ResourceType) = (info.resource_type, K::TYPE);
+    let (is, wanted): (ResourceType, ResourceType) = (info.resource_type(), K::TYPE);
     let lease_id = info.lease_id;
     match is == wanted {
         true => Ok(()),

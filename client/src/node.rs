@@ -219,7 +219,7 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
 /// The host that was named, where the lease is for another one: whom a node lets in has no echo of its own.
 fn other_host(request: &LeaseAllocRequest, info: &LeaseInfo) -> Option<String> {
     let wanted = request.terms.block()?.host_nqn.as_ref()?;
-    let granted = &info.binding.nvmeof.as_ref()?.host_nqn;
+    let granted = &info.binding.nvmeof()?.host_nqn;
     (granted != wanted).then(|| format!("host {wanted}"))
 }
 

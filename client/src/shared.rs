@@ -140,7 +140,8 @@ impl Shared {
     /// What was told last is not valid any more; who needs coordinates asks for them.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "only RDMA binds"))]
     pub(crate) fn forget_keys(&self) {
-        self.state().info.binding = Binding::default();
+        let info = &mut self.state().info;
+        info.binding = Binding::plain(info.resource_type());
     }
 
     pub(crate) fn health(&self) -> Health {

@@ -1,4 +1,4 @@
-//! What keeps the thing that is leased.
+//! The store of a resource.
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
@@ -6,44 +6,44 @@ use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Extent, Place
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
-/// Keeps what is leased, gives each lease its part, and makes a part clean before anybody else has it.
+/// Keeps the leased bytes or blocks, gives each lease its part, and cleans a part before the next lease gets it.
 ///
-/// Blocking; called from several threads at once. A call for one lease never waits for a call for another. Calls for one
-/// lease come one after the other. A call for a lease that was released touches nothing, however late it comes: its part
-/// may be somebody else's.
+/// Calls may block, and come from several threads at once. A call for one lease never waits for a call for another.
+/// Calls for one lease come one after the other. A late call for a released lease changes nothing: the part may belong
+/// to another lease.
 pub trait Store: Send + Sync + 'static {
-    /// The part of [`Store::open`] that takes long for a new lease: makes what it will have clean. Comes right before
-    /// that, on the same thread, and gives nobody anything. `progress` is called at least every 16 MiB.
+    /// The long step of [`Store::open`] for a new lease: cleans its part. Called right before `open`, on the same
+    /// thread; gives no access. `progress` is called at least every 16 MiB.
     ///
     /// # Errors
-    /// It is not clean. There is no binding, and nothing was left behind.
+    /// The part is not clean. There is no binding, and nothing is left behind.
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError>;
 
-    /// The part of a lease, for its paths. Made where the store has none of this lease and the order adopts none;
-    /// else what there is, as it is.
+    /// The part of a lease, for its paths. A part that is there is returned unchanged. If there is none and the order
+    /// does not adopt one, the part is made.
     ///
     /// # Errors
-    /// There is no part, and nothing was left behind unless the error says so.
+    /// There is no part, and nothing is left behind unless the error says so.
     fn open(&self, order: &BindOrder) -> Result<Part, BindError>;
 
-    /// The grant of a lease is in the journal, and nobody was told of it yet. A store that can tell an older journal from
-    /// this one by something of its own has that on its disk when this returns.
+    /// The grant of a lease is in the journal, and the client is not told yet. A store that detects older journals by a
+    /// mark of its own has written this mark to its disk when this returns.
     ///
     /// # Errors
-    /// It is not there. Nobody is told of the lease, which ends.
+    /// The mark is not written. No client is told of the lease, which ends.
     fn confirm(&self, binding_id: BindingId) -> Result<(), StepError>;
 
-    /// Takes back the part of a lease that no path has opened: nobody was in it.
+    /// Takes back a part that no path has opened: no client has used the part.
     ///
     /// # Errors
-    /// Something of it stays.
+    /// Some of the part stays.
     fn forget(&self, binding_id: BindingId, placement: &Placement) -> Result<(), StepError>;
 
-    /// After every path was removed: makes the part clean and takes it back, once. `placement` is absent where nobody has
-    /// it on record. `progress` is called at least every 16 MiB.
+    /// After every path was removed: cleans the part and takes it back, once. `placement` is absent if it is not on
+    /// record. `progress` is called at least every 16 MiB.
     ///
     /// # Errors
-    /// It is not clean; nobody else gets it.
+    /// The part is not clean; no other lease gets it.
     fn release(
         &self,
         binding_id: BindingId,
@@ -51,32 +51,32 @@ pub trait Store: Send + Sync + 'static {
         progress: &dyn Fn(),
     ) -> Result<(), StepError>;
 
-    /// Every lease of which the store has something, also of an earlier process, whole or half made.
+    /// Every lease that has something in the store, also of an earlier process and half made parts.
     ///
     /// # Errors
-    /// The store cannot be looked at.
+    /// The store cannot be read.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
 
-    /// From now on `tell` is told how the store does whenever that changes; at once, if it does not do well.
+    /// Calls `tell` at each change of the store's condition; also at once, if the condition is not good.
     fn tell_condition(&self, tell: TellCondition);
 }
 
-/// Is told how a store does. Never blocks.
+/// Receives the condition of a store. Never blocks.
 pub type TellCondition = Box<dyn Fn(Condition) + Send>;
 
 /// A lease's part of a store, as its paths get it.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Where it is within the store, or how much of it.
+    /// The place in the store, or the amount.
     pub placement: Placement,
-    /// Of a store of blocks.
+    /// The blocks, if the store has blocks.
     pub volume: Option<Volume>,
-    /// What the part is reached by, where that is a descriptor: of a namespace, a process, a device.
+    /// A descriptor of the part, if there is one: of a namespace, a process, a device.
     pub descriptor: Option<Arc<OwnedFd>>,
 }
 
 impl Part {
-    /// Of a store whose paths need to know no more.
+    /// A part without volume and descriptor.
     #[must_use]
     pub fn at(placement: impl Into<Placement>) -> Self {
         Self {
@@ -96,12 +96,12 @@ impl Part {
 /// A lease's blocks, as a file or device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Where.
+    /// The path of the file or device.
     pub path: PathBuf,
-    /// How much.
+    /// Length in bytes.
     pub bytes: u64,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// Nothing can be written.
+    /// The volume is read-only.
     pub read_only: bool,
 }

@@ -20,8 +20,8 @@ use std::{
 use fabricbios_contract::{
     DataPath, Part, Revoked, Store, TellCondition, Volume,
     remote::{
-        Call, FRAME_BYTES_MAX, RemotePath, RemoteStore, decode, encode, read_frame, serve_path,
-        serve_store,
+        Call, FRAME_BYTES_MAX, RemotePath, RemoteStore, VERSION, decode, encode, read_frame,
+        serve_path, serve_store,
     },
 };
 use fabricbios_lease::*;
@@ -168,14 +168,14 @@ fn nonsense_is_no_call_and_takes_no_memory() {
         [&long[..], &[0; 10]].concat(),
         [
             &FRAME_BYTES_MAX.to_le_bytes()[..],
-            &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &[7; 99],
         ]
         .concat(),
-        whole(2, 0, &revoke),
-        whole(1, 9, &revoke),
-        whole(1, 0, &[0xFF; 40]),
-        whole(1, 0, &behind),
+        whole(VERSION + 1, 0, &revoke),
+        whole(VERSION, 9, &revoke),
+        whole(VERSION, 0, &[0xFF; 40]),
+        whole(VERSION, 0, &behind),
         vec![3, 0, 0, 0],
     ] {
         let (mut here, there) = UnixStream::pair().unwrap();

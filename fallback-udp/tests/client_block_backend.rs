@@ -21,7 +21,7 @@ use fabricbios_fallback_udp::{
     transfer::Operation,
 };
 use fabricbios_lease::{BindingId, BootTime, Linger};
-use fabricbios_wire::{Binding, DataStatus, Generation, LeaseId, ResourceId};
+use fabricbios_wire::{Binding, DataStatus, Generation, LeaseId, ResourceId, ResourceType};
 use proxy::Proxy;
 use tempfile::TempDir;
 
@@ -51,7 +51,7 @@ impl Node {
             directory,
             backend: None,
             address: "127.0.0.1:0".parse().unwrap(),
-            binding: Binding::default(),
+            binding: Binding::plain(ResourceType::Block),
             generation: Generation(1),
             write_verifier: 1,
             half_sent_max,

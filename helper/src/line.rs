@@ -121,11 +121,15 @@ impl Line {
     }
 }
 
+/// The first descriptor. Where `cmsg_space!` rounds up there is room for a second one, which is closed.
 fn first_descriptor(messages: impl Iterator<Item = ControlMessageOwned>) -> Option<OwnedFd> {
-    let mut all = messages.flat_map(|message| match message {
+    let all = messages.flat_map(|message| match message {
         ControlMessageOwned::ScmRights(descriptors) => descriptors,
         _ => Vec::new(),
     });
-    // SAFETY: the kernel has just made this descriptor for this process, and nobody else knows it. There is room for one.
-    all.next().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })
+    // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
+    let mut all = all.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+    let first = all.next();
+    all.for_each(drop);
+    first
 }

@@ -22,6 +22,10 @@ impl LeaseTable {
         made: fn(&mut Self, Now, BindingId, Binding),
         not_made: fn(&mut Self, Now, BindingId, &BindError),
     ) {
+        let outcome = outcome.and_then(|binding| {
+            let of_its_kind = self.of_its_kind(binding_id.lease_id, binding);
+            of_its_kind.map_err(BindError::Stranded)
+        });
         match outcome {
             Err(BindError::Stranded(error)) => {
                 return self.fence(now, binding_id.lease_id, Event::Stranded, error);
@@ -30,6 +34,18 @@ impl LeaseTable {
             Err(error) => not_made(self, now, binding_id, &error),
         }
         self.release_if_waiting(now, binding_id);
+    }
+
+    /// A lease has coordinates of its own kind only: a path that gives others has opened something else.
+    pub(crate) fn of_its_kind(&self, id: LeaseId, binding: Binding) -> Result<Binding, StepError> {
+        let given = binding.kind.resource_type();
+        match self.leases.get(&id).map(|lease| lease.kind) {
+            Some(kind) if kind != given => Err(StepError::new(
+                "read binding",
+                alloc::format!("lease {id} of {kind} was given coordinates of {given}"),
+            )),
+            _ => Ok(binding),
+        }
     }
 
     pub(crate) fn bound(&mut self, now: Now, binding_id: BindingId, binding: Binding) {

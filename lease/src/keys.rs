@@ -202,6 +202,7 @@ impl LeaseTable {
         binding_id: BindingId,
         outcome: Result<Binding, StepError>,
     ) {
+        let outcome = outcome.and_then(|it| self.of_its_kind(binding_id.lease_id, it));
         let expected = [State::Active, State::Rebinding];
         let Some(lease) = self.waiting_for(binding_id, "key retired", &expected) else {
             return;
@@ -251,10 +252,7 @@ impl Lease {
 
     /// Over whatever transport.
     pub(crate) fn has_key(&self) -> bool {
-        self.binding.as_deref().is_some_and(|binding| {
-            let rkey = binding.rdma.as_ref().and_then(|rdma| rdma.rkey);
-            rkey.is_some() || binding.dp_key.is_some() || binding.nvmeof.is_some()
-        })
+        self.binding.as_deref().is_some_and(Binding::has_key)
     }
 
     pub(crate) fn bind_order(&self) -> Order {

@@ -281,7 +281,7 @@ impl Lease {
             binding: if with_keys {
                 self.told_binding(now)
             } else {
-                Binding::default()
+                Binding::plain(self.kind)
             },
             ..self.record().info(phase)
         }
@@ -291,10 +291,10 @@ impl Lease {
     fn told_binding(&self, now: Now) -> Binding {
         let usable = matches!(self.state, State::Active | State::Rebinding);
         let Some(binding) = self.binding.as_deref().filter(|_| usable) else {
-            return Binding::default();
+            return Binding::plain(self.kind);
         };
         let mut told = binding.clone();
-        if let Some(rdma) = &mut told.rdma {
+        if let Some(rdma) = told.rdma_mut() {
             rdma.previous = match (rdma.previous, self.old_key) {
                 (Some(key), Some(OldKey::Until(until))) => Some(PreviousKey {
                     rkey: key.rkey,

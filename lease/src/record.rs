@@ -83,7 +83,6 @@ impl LeaseRecord {
         LeaseInfo {
             lease_id: self.lease_id,
             resource_id: self.resource_id,
-            resource_type: self.resource_type,
             status: status_of(phase),
             phase,
             generation: self.generation,
@@ -94,7 +93,7 @@ impl LeaseRecord {
             grace_ends_unix_ms: 0,
             remaining_ms: 0,
             effective: self.effective,
-            binding: Binding::default(),
+            binding: Binding::plain(self.resource_type),
             tenant: None,
             end,
         }

@@ -242,7 +242,7 @@ mod tests {
             Err(BindError::Cancelled)
         }
         fn retire_key(&self, _: BindingId) -> Result<Binding, StepError> {
-            Ok(Binding::default())
+            Ok(Binding::plain(ResourceType::Mem))
         }
         fn revoke(&self, binding_id: BindingId, _: Linger) -> Result<Revoked, StepError> {
             self.revoked.send(binding_id).unwrap();

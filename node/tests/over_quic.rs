@@ -179,8 +179,7 @@ fn peer(qpn: u32) -> RdmaPeer {
 
 fn rkey(info: &LeaseInfo) -> u32 {
     info.binding
-        .rdma
-        .as_ref()
+        .rdma()
         .and_then(|rdma| rdma.rkey)
         .expect("a key")
 }

@@ -1,5 +1,5 @@
-//! `TLV_LEASE_AFFINITY` (0x0910): near to what, or far from what, a lease wants to be. May repeat;
-//! all are kept, in order.
+//! `TLV_LEASE_AFFINITY` (0x0910): the targets that a lease wants to be near to, or far from. May
+//! repeat; all are kept, in order.
 
 use alloc::vec::Vec;
 
@@ -13,11 +13,11 @@ use crate::{
 /// layout, five categories, three strengths and category 1 = Resource; the other names are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affinity {
-    /// What is compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
+    /// The thing compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
     pub category: u8,
     /// 1 required, 2 preferred, 3 avoid.
     pub strength: u8,
-    /// How the target is written: 1 resource id (16 bytes), 2 lease id (16 bytes), 3 node id
+    /// The form of the target: 1 resource id (16 bytes), 2 lease id (16 bytes), 3 node id
     /// (32 bytes), 4 label (UTF-8).
     pub target_type: u8,
     /// At most 255 bytes.
@@ -26,11 +26,6 @@ pub struct Affinity {
 
 /// Bytes before the target.
 const FIXED_LEN: usize = 5;
-
-/// All affinities of a params blob.
-pub fn parse_affinities(params: &[u8]) -> Result<Vec<Affinity>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
 
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<Affinity>, DecodeError> {
     params
@@ -49,22 +44,14 @@ fn read(tlv: &Tlv<'_>) -> Result<Affinity, DecodeError> {
         let said = u16::from_be_bytes([l0, l1]);
         return Err(tlv.unknown_value(3, "target_len", "the rest of the value", said));
     }
-    check_range(
-        tlv,
-        0,
-        "category",
-        "1 to 5",
-        (1..=5).contains(&category),
-        category,
-    )?;
-    check_range(
-        tlv,
-        1,
-        "strength",
-        "1 to 3",
-        (1..=3).contains(&strength),
-        strength,
-    )?;
+    for (at, field, expected, most, got) in [
+        (0, "category", "1 to 5", 5, category),
+        (1, "strength", "1 to 3", 3, strength),
+    ] {
+        if !(1..=most).contains(&got) {
+            return Err(tlv.unknown_value(at, field, expected, got));
+        }
+    }
     check_target(tlv, target_type, target)?;
     Ok(Affinity {
         category,
@@ -72,21 +59,6 @@ fn read(tlv: &Tlv<'_>) -> Result<Affinity, DecodeError> {
         target_type,
         target: target.to_vec(),
     })
-}
-
-fn check_range(
-    tlv: &Tlv<'_>,
-    at: usize,
-    field: &'static str,
-    expected: &'static str,
-    good: bool,
-    got: u8,
-) -> Result<(), DecodeError> {
-    if good {
-        Ok(())
-    } else {
-        Err(tlv.unknown_value(at, field, expected, got))
-    }
 }
 
 fn check_target(tlv: &Tlv<'_>, target_type: u8, target: &[u8]) -> Result<(), DecodeError> {
@@ -112,8 +84,8 @@ pub(crate) fn write(w: &mut Writer, affinities: &[Affinity]) {
     }
 }
 
-/// A target that is longer than its length field can say makes the TLV too long as well, so that
-/// it is never written.
+/// A target that is too long for its length field also makes the TLV too long, which is never
+/// written.
 fn value(affinity: &Affinity) -> Vec<u8> {
     let length = u16::try_from(affinity.target.len())
         .unwrap_or(u16::MAX)

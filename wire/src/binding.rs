@@ -1,4 +1,4 @@
-//! What a lease hands back: its life, and the coordinates of its data plane (000, "Binding TLV
+//! A lease as told to its holder: its state and the coordinates of its data plane (000, "Binding TLV
 //! Format").
 
 use alloc::{boxed::Box, string::String, vec::Vec};
@@ -14,21 +14,19 @@ use crate::{
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
-    /// Which lease (also TLV 0x0101 of the binding).
+    /// The lease (also TLV 0x0101 of the binding).
     pub lease_id: LeaseId,
-    /// Of which resource.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
-    pub resource_type: ResourceType,
-    /// ACTIVE, EXPIRED or REVOKED, as the specification has it.
+    /// ACTIVE, EXPIRED or REVOKED, as in the specification.
     pub status: LeaseStatus,
-    /// Where exactly in its life.
+    /// The exact state.
     pub phase: LeasePhase,
-    /// Bindings so far.
+    /// Number of bindings so far.
     pub generation: Generation,
     /// Granted capacity, in the unit of the type.
     pub capacity: u64,
-    /// Wall clock, for people.
+    /// Wall clock of the grant, for display.
     pub granted_at_unix_ms: u64,
     /// Wall clock of the deadline.
     pub expires_at_unix_ms: u64,
@@ -36,77 +34,77 @@ pub struct LeaseInfo {
     pub renewable_at_unix_ms: u64,
     /// Wall clock until which contents are kept; 0 without grace.
     pub grace_ends_unix_ms: u64,
-    /// Milliseconds of access left on the node's own clock when it answered: what a client whose
-    /// wall clock differs goes by.
+    /// Milliseconds of access left, by the node's own clock when it answered. A client whose wall clock
+    /// differs uses this.
     pub remaining_ms: u64,
     /// Classes that the node enforces for this lease.
     pub effective: Effective,
-    /// The coordinates; parts that the lease has not are absent.
+    /// The kind and the coordinates; parts that the lease does not have are absent.
     pub binding: Binding,
-    /// 0x0C01: whose it is. Told to operators only; a tenant sees none but its own.
+    /// 0x0C01: the tenant. Told to operators only; a tenant sees only its own leases.
     pub tenant: Option<String>,
-    /// 0x0C02 and 0x0C03: how it ended. Absent while it lives. Boxed: of a million leases most live.
+    /// 0x0C02 and 0x0C03: the end of the lease. Absent before. Boxed: of a million leases most have not ended.
     pub end: Option<Box<LeaseEnd>>,
 }
 
-/// How a lease ended.
+/// The end of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LeaseEnd {
-    /// Wall clock at which its end was certain: access was proved gone, or that could not be proved.
+    /// Wall clock of the proof that access has ended, or of the failure of this proof.
     pub at_unix_ms: u64,
-    /// Why.
+    /// The cause.
     pub cause: EndCause,
-    /// Which operator, where one revoked it. Told to operators only.
+    /// The operator who revoked the lease. Told to operators only.
     pub by: Option<String>,
-    /// What the cut did and what was answered, in order; empty in lists, and where the lease was not cut.
+    /// The steps of the cut, in order; empty in lists and for a lease that was not cut.
     pub proof: Vec<ProofStep>,
 }
 
-/// Why a lease ended. The phase says how: a lease whose term ran out and whose cut failed has the cause
-/// `Expired` and the phase FENCED.
+/// The cause of an end. The phase is separate: a lease whose term ran out and whose cut failed has the
+/// cause `Expired` and the phase FENCED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum EndCause {
-    /// Its term ran out, and its grace time where it had one.
+    /// The term ran out, and the grace time if there was one.
     Expired = 0,
-    /// Its holder gave it back.
+    /// The holder freed the lease.
     Freed = 1,
-    /// An operator took it back.
+    /// An operator revoked the lease.
     Revoked = 2,
     /// The node was stopped.
     NodeStopped = 3,
-    /// The node was restarted, and it could not go on.
+    /// The node was restarted, and the lease could not go on.
     NodeRestarted = 4,
     /// An old key could not be proved dead, so the lease was cut.
     KeyNotRetired = 5,
-    /// A binding was not made and left something behind, was not made in time, or had been cut when its deadline was to
-    /// be extended.
+    /// A failed binding left objects behind, a binding was not made in time, or it was already cut when its
+    /// deadline should have been extended.
     BindingFailed = 6,
-    /// What it held was not there any more after a restart, or was somebody else's.
+    /// After a restart the part of the lease was gone, or belonged to another lease.
     Displaced = 7,
 }
 
-/// One step of a cut, or one question that proves it.
+/// One step of a cut, or one check that proves the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ProofStep {
-    /// Its name, such as `dealloc_mw` or `Connect`.
+    /// The name of the step, such as `dealloc_mw` or `Connect`.
     pub step: String,
-    /// How long it took, microseconds.
+    /// Duration, microseconds.
     pub took_us: u32,
-    /// What it found: the answer to a question, or a refusal that changes nothing. Empty where it was done.
+    /// The answer to a check, or a refusal that changes nothing. Empty if the step was simply done.
     pub found: String,
 }
 
-/// Steps in the proof of one cut.
+/// Most steps in the proof of one cut.
 pub const PROOF_STEPS_MAX: usize = 64;
 
-/// Bytes of the name of a step.
+/// Longest name of a step, bytes.
 pub const PROOF_STEP_BYTES_MAX: usize = 64;
 
-/// Bytes of what a step found.
+/// Longest finding of a step, bytes.
 pub const PROOF_FOUND_BYTES_MAX: usize = 256;
 
 /// The specification's three answers to LEASE_QUERY.
@@ -114,37 +112,37 @@ pub const PROOF_FOUND_BYTES_MAX: usize = 256;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum LeaseStatus {
-    /// Access is open, or being opened.
+    /// Access is open, or is being opened.
     Active = 0,
     /// The term is over or the holder freed it.
     Expired = 1,
-    /// The node took it back: an operator, a restart or a fault.
+    /// The lease was taken back: by an operator, a restart or a fault.
     Revoked = 2,
 }
 
-/// Where a lease is in its life; finer than [`LeaseStatus`]. The JSON's `state`.
+/// The state of a lease, finer than [`LeaseStatus`]; `state` in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum LeasePhase {
     /// The data plane is being made.
     Binding = 0,
-    /// In use.
+    /// The lease is in use.
     Active = 1,
-    /// Cut, contents kept.
+    /// Access is cut; the contents are kept.
     Grace = 2,
-    /// Ended by its deadline.
+    /// The lease ended at its deadline.
     Expired = 3,
-    /// Taken back.
+    /// The lease was taken back.
     Revoked = 4,
-    /// Given back by its holder.
+    /// The holder gave the lease back.
     Freed = 5,
-    /// It ended and something of it could not be cleaned: the resource is fenced.
+    /// The lease ended and is not proved clean: the resource is fenced.
     Fenced = 6,
 }
 
-/// The echo of what is enforced; a client that asked for a class and does not find it here frees
-/// the lease.
+/// The classes that the node enforces. A client that asked for a class and does not find it here
+/// frees the lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Effective {
@@ -162,8 +160,16 @@ pub struct Effective {
     pub mutual_auth: bool,
 }
 
+impl LeaseInfo {
+    /// The kind of the resource.
+    #[must_use]
+    pub fn resource_type(&self) -> ResourceType {
+        self.binding.kind.resource_type()
+    }
+}
+
 /// Coordinates of a lease's data plane.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Binding {
     /// 0x0102.
@@ -172,13 +178,109 @@ pub struct Binding {
     pub udp_endpoint: Option<Endpoint>,
     /// 0x0104.
     pub limits: Option<Limits>,
-    /// 0x0201–0x0208.
-    pub rdma: Option<RdmaBinding>,
-    /// 0x0301–0x0309. Boxed: a lease of memory, of which there may be a million, has none.
-    pub nvmeof: Option<Box<NvmeofBinding>>,
+    /// The kind, and the coordinates that only this kind has.
+    pub kind: KindBinding,
 }
 
-/// 0x0104: what of the resource may be touched. Bytes for MEM, blocks for BLOCK.
+/// The coordinates that only one kind of resource has. The variant is the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum KindBinding {
+    /// Memory: 0x0201–0x020C.
+    Mem(Option<RdmaBinding>),
+    /// Block storage: 0x0301–0x0309. Boxed: of a million leases most are of memory.
+    Block(Option<Box<NvmeofBinding>>),
+    /// A kind without coordinates of its own; never one of those above.
+    Other(ResourceType),
+}
+
+impl KindBinding {
+    /// The kind.
+    #[must_use]
+    pub fn resource_type(&self) -> ResourceType {
+        match self {
+            Self::Mem(_) => ResourceType::Mem,
+            Self::Block(_) => ResourceType::Block,
+            Self::Other(other) => *other,
+        }
+    }
+}
+
+impl Binding {
+    /// No coordinates: the lease is not bound, its kind has none, or the asker may not see them.
+    #[must_use]
+    pub fn plain(kind: ResourceType) -> Self {
+        Self {
+            dp_key: None,
+            udp_endpoint: None,
+            limits: None,
+            kind: match kind {
+                ResourceType::Mem => KindBinding::Mem(None),
+                ResourceType::Block => KindBinding::Block(None),
+                other => KindBinding::Other(other),
+            },
+        }
+    }
+
+    /// Whether there are no coordinates.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        *self == Self::plain(self.kind.resource_type())
+    }
+
+    /// The coordinates over RDMA, if it is memory and has any.
+    #[must_use]
+    pub fn rdma(&self) -> Option<&RdmaBinding> {
+        match &self.kind {
+            KindBinding::Mem(rdma) => rdma.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The coordinates over RDMA, to change them.
+    #[must_use]
+    pub fn rdma_mut(&mut self) -> Option<&mut RdmaBinding> {
+        match &mut self.kind {
+            KindBinding::Mem(rdma) => rdma.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The coordinates over NVMe-oF, if it is block storage and has any.
+    #[must_use]
+    pub fn nvmeof(&self) -> Option<&NvmeofBinding> {
+        match &self.kind {
+            KindBinding::Block(nvmeof) => nvmeof.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a key that can be changed, over any transport.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        let rkey = self.rdma().and_then(|rdma| rdma.rkey);
+        rkey.is_some() || self.dp_key.is_some() || self.nvmeof().is_some()
+    }
+
+    /// The coordinates of both, those of `self` first. Both are of one kind.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            dp_key: self.dp_key.or(other.dp_key),
+            udp_endpoint: self.udp_endpoint.or(other.udp_endpoint),
+            limits: self.limits.or(other.limits),
+            kind: match (self.kind, other.kind) {
+                (KindBinding::Mem(one), KindBinding::Mem(two)) => KindBinding::Mem(one.or(two)),
+                (KindBinding::Block(one), KindBinding::Block(two)) => {
+                    KindBinding::Block(one.or(two))
+                }
+                (one, _) => one,
+            },
+        }
+    }
+}
+
+/// 0x0104: the usable range of the lease, in bytes for MEM and in blocks for BLOCK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Limits {
@@ -229,7 +331,7 @@ pub struct RdmaBinding {
     pub path_mtu: u16,
     /// 0x0208.
     pub strategy: RdmaStrategy,
-    /// 0x0209: after a rotation with overlap, the key before, until it dies.
+    /// 0x0209: after a rotation with overlap, the old key, until it is retired.
     pub previous: Option<PreviousKey>,
     /// 0x020A: largest number of RDMA reads and atomics that the node answers at once.
     pub max_rd_atomic: u8,
@@ -257,7 +359,7 @@ pub struct RdmaQueuePair {
 pub struct PreviousKey {
     /// The old key.
     pub rkey: u32,
-    /// Counted from the answer.
+    /// Milliseconds from the answer on.
     pub remaining_ms: u32,
 }
 

@@ -4,8 +4,8 @@
 use alloc::boxed::Box;
 
 use crate::{
-    Binding, DecodeError, DpKey, Endpoint, Limits, PreviousKey, RDMA_PEERS_MAX, RdmaBinding,
-    RdmaQueuePair, RdmaStrategy, endpoint, nvmeof,
+    Binding, DecodeError, DpKey, Endpoint, KindBinding, Limits, PreviousKey, RDMA_PEERS_MAX,
+    RdmaBinding, RdmaQueuePair, RdmaStrategy, ResourceType, endpoint, nvmeof,
     rdma_peer::{check_path_mtu, check_u24},
     tag,
     tlv::{Tlv, TlvArea},
@@ -14,19 +14,23 @@ use crate::{
 
 type Read<T> = Result<T, DecodeError>;
 
-pub(crate) fn read(area: &TlvArea<'_>) -> Read<Binding> {
+/// Tags of another kind are checked, then left out like tags that are not known.
+pub(crate) fn read(area: &TlvArea<'_>, kind: ResourceType) -> Read<Binding> {
     Ok(Binding {
         dp_key: area.read(tag::DP_KEY, |tlv| tlv.fixed().map(DpKey))?,
         udp_endpoint: area.read(tag::UDP_ENDPOINT, read_endpoint)?,
         limits: area.read(tag::LIMITS, read_limits)?,
-        rdma: if has_rdma(area) {
-            Some(read_rdma(area)?)
-        } else {
-            None
+        kind: {
+            let rdma = has_rdma(area).then(|| read_rdma(area)).transpose()?;
+            let nvmeof = nvmeof::has_binding(area)
+                .then(|| nvmeof::read_binding(area).map(Box::new))
+                .transpose()?;
+            match Binding::plain(kind).kind {
+                KindBinding::Mem(_) => KindBinding::Mem(rdma),
+                KindBinding::Block(_) => KindBinding::Block(nvmeof),
+                other @ KindBinding::Other(_) => other,
+            }
         },
-        nvmeof: nvmeof::has_binding(area)
-            .then(|| nvmeof::read_binding(area).map(Box::new))
-            .transpose()?,
     })
 }
 
@@ -59,14 +63,12 @@ fn split_u64(value: [u8; 16]) -> (u64, u64) {
 
 fn read_rdma(area: &TlvArea<'_>) -> Read<RdmaBinding> {
     Ok(RdmaBinding {
-        rkey: area.read(tag::RDMA_RKEY, read_u32)?,
+        rkey: area.read(tag::RDMA_RKEY, Tlv::u32)?,
         remote_addr: area.require(tag::RDMA_REMOTE_ADDR, |t| t.fixed().map(u64::from_be_bytes))?,
-        qp_num: area.require(tag::RDMA_QP_NUM, |t| {
-            check_u24(t, 0, "qp_num", read_u32(t)?)
-        })?,
+        qp_num: area.require(tag::RDMA_QP_NUM, |t| check_u24(t, 0, "qp_num", t.u32()?))?,
         gid: area.require(tag::RDMA_GID, Tlv::fixed)?,
         port: area.require(tag::RDMA_PORT, read_u8)?,
-        psn: area.require(tag::RDMA_PSN, |t| check_u24(t, 0, "psn", read_u32(t)?))?,
+        psn: area.require(tag::RDMA_PSN, |t| check_u24(t, 0, "psn", t.u32()?))?,
         path_mtu: area.require(tag::RDMA_PATH_MTU, |t| {
             check_path_mtu(t, 0, u16::from_be_bytes(t.fixed()?))
         })?,
@@ -86,10 +88,6 @@ fn read_rdma(area: &TlvArea<'_>) -> Read<RdmaBinding> {
 
 fn read_u8(tlv: &Tlv<'_>) -> Read<u8> {
     tlv.fixed().map(u8::from_be_bytes)
-}
-
-fn read_u32(tlv: &Tlv<'_>) -> Read<u32> {
-    tlv.fixed().map(u32::from_be_bytes)
 }
 
 fn read_queue_pair(tlv: &Tlv<'_>) -> Read<RdmaQueuePair> {
@@ -120,10 +118,10 @@ pub(crate) fn write(w: &mut Writer, binding: &Binding) {
         binding.udp_endpoint.map(|endpoint| endpoint.bytes()),
     );
     w.tlv_if(tag::LIMITS, binding.limits.map(limits_value));
-    if let Some(rdma) = &binding.rdma {
+    if let Some(rdma) = binding.rdma() {
         write_rdma(w, rdma);
     }
-    if let Some(nvmeof) = &binding.nvmeof {
+    if let Some(nvmeof) = binding.nvmeof() {
         nvmeof::write_binding(w, nvmeof);
     }
 }

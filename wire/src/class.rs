@@ -1,5 +1,5 @@
-//! How much interference from other workloads a lease tolerates (002, 003). Reserved bytes fail
-//! closed: they decode to an error, never to the nearest class.
+//! Classes of isolation from other workloads (002, 003). Reserved bytes fail closed: they decode to
+//! an error, never to the nearest class.
 
 /// CPU isolation, value of `TLV_LEASE_CPU_ISOLATION` (002 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,36 +27,4 @@ pub enum GpuExclusivityClass {
     DeviceExclusive = 2,
     /// Reserved by the specification for partition mode.
     PartitionExclusive = 3,
-}
-
-/// A class byte that the specification reserves. The fail-closed rules (002 §3, 003 §3) refuse it
-/// with `InvalidIntent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservedClass(pub u8);
-
-impl TryFrom<u8> for CpuIsolationClass {
-    type Error = ReservedClass;
-
-    fn try_from(byte: u8) -> Result<Self, ReservedClass> {
-        match byte {
-            0 => Ok(Self::BestEffort),
-            1 => Ok(Self::WholeCore),
-            2 => Ok(Self::StrictIsolated),
-            reserved => Err(ReservedClass(reserved)),
-        }
-    }
-}
-
-impl TryFrom<u8> for GpuExclusivityClass {
-    type Error = ReservedClass;
-
-    fn try_from(byte: u8) -> Result<Self, ReservedClass> {
-        match byte {
-            0 => Ok(Self::Shared),
-            1 => Ok(Self::SessionExclusive),
-            2 => Ok(Self::DeviceExclusive),
-            3 => Ok(Self::PartitionExclusive),
-            reserved => Err(ReservedClass(reserved)),
-        }
-    }
 }

@@ -18,13 +18,6 @@ pub(crate) fn write_transport(w: &mut Writer, transport: Option<Transport>) {
     );
 }
 
-/// Absent and 0 both mean no.
-pub(crate) fn find_rotate_on_renew(area: &TlvArea<'_>) -> Result<bool, DecodeError> {
-    Ok(area
-        .read(tag::LEASE_ROTATE_ON_RENEW, crate::tlv::Tlv::flag)?
-        .unwrap_or(false))
-}
-
 pub(crate) fn write_rotate_on_renew(w: &mut Writer, rotate: bool) {
     w.tlv_if(tag::LEASE_ROTATE_ON_RENEW, rotate.then_some([1]));
 }
@@ -35,9 +28,9 @@ pub(crate) fn find_effective(area: &TlvArea<'_>) -> Result<Effective, DecodeErro
         cpu_isolation: cpu_isolation::find(area)?,
         gpu_exclusivity: gpu_exclusivity::find(area)?,
         transport: find_transport(area)?,
-        rotate_on_renew: find_rotate_on_renew(area)?,
-        read_only: nvmeof::find_read_only(area)?,
-        mutual_auth: nvmeof::find_mutual_auth(area)?,
+        rotate_on_renew: area.flag(tag::LEASE_ROTATE_ON_RENEW)?,
+        read_only: area.flag(tag::LEASE_READ_ONLY)?,
+        mutual_auth: area.flag(tag::LEASE_MUTUAL_AUTH)?,
     })
 }
 

@@ -1,13 +1,9 @@
 //! `TLV_LEASE_CPU_ISOLATION` (0x0902): one class byte. Reserved bytes fail closed, and so does a length
 //! other than one (docs/spec/cpu-isolation-wire-format.md §3).
 
-use crate::{
-    CpuIsolationClass, DecodeError, tag,
-    tlv::{Tlv, TlvArea},
-    write::Writer,
-};
+use crate::{CpuIsolationClass, DecodeError, tag, tlv::TlvArea, write::Writer};
 
-/// What is asked for with a lease of CPU cores.
+/// The terms of a lease of CPU cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CpuTerms {
@@ -15,23 +11,15 @@ pub struct CpuTerms {
     pub isolation: Option<CpuIsolationClass>,
 }
 
-/// The class of a params blob. `None` is not a class: it leaves the choice to the node's policy.
-pub fn parse_cpu_isolation(params: &[u8]) -> Result<Option<CpuIsolationClass>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
-
+/// `None`: the node's policy chooses the class.
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<CpuIsolationClass>, DecodeError> {
-    params.read(tag::LEASE_CPU_ISOLATION, read)
+    params.read(tag::LEASE_CPU_ISOLATION, |tlv| {
+        tlv.byte_of("class", "0 to 2", CpuIsolationClass::from_byte)
+    })
 }
 
 pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<CpuTerms, DecodeError> {
     find(params).map(|isolation| CpuTerms { isolation })
-}
-
-fn read(tlv: &Tlv<'_>) -> Result<CpuIsolationClass, DecodeError> {
-    tlv.byte_of("class", "0 to 2", |byte| {
-        CpuIsolationClass::try_from(byte).ok()
-    })
 }
 
 pub(crate) fn write(w: &mut Writer, class: Option<CpuIsolationClass>) {

@@ -1,9 +1,9 @@
-//! FBMU and FBBU frames (`docs/spec/data-plane-over-udp.md`): bytes to a header and back. Nothing here
-//! knows a key; a header that was read is what somebody sent, not what somebody may.
+//! FBMU and FBBU frames (`docs/spec/data-plane-over-udp.md`): reads and writes headers. This module
+//! has no keys: a header that was read is not authenticated yet.
 
 use crate::LeaseId;
 
-/// Bytes of the header; what the tag is computed over.
+/// Bytes of the header, over which the tag is computed.
 pub const DATA_HEADER_LEN: usize = 56;
 /// Bytes of the HMAC-SHA256 tag behind the header.
 pub const DATA_TAG_LEN: usize = 32;
@@ -15,10 +15,10 @@ pub const DATAGRAM_MAX: usize = 9_216;
 pub const DATA_PAYLOAD_MAX: usize = DATAGRAM_MAX - DATA_OVERHEAD;
 /// Shortest payload of a HELLO.
 pub const HELLO_LEN: usize = 40;
-/// All that its reply says, where the request was as long.
+/// Bytes of a whole reply to HELLO, if the request was as long.
 pub const HELLO_REPLY_LEN: usize = 48;
 
-/// Which of the two services.
+/// One of the two services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataService {
     /// FBMU: memory.
@@ -28,7 +28,7 @@ pub enum DataService {
 }
 
 impl DataService {
-    /// The first four bytes of its frames.
+    /// The first four bytes of the service's frames.
     #[must_use]
     pub const fn magic(self) -> [u8; 4] {
         match self {
@@ -44,23 +44,23 @@ impl DataService {
     }
 }
 
-/// What a frame asks for. The number of a byte that is none of these is kept by [`DataHeader::op`].
+/// The operation of a frame. [`DataHeader::op`] also keeps unknown numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DataOp {
     /// Opens a session.
     Hello = 1,
-    /// Bytes out.
+    /// Reads from the lease.
     Read = 2,
-    /// Bytes in.
+    /// Writes to the lease.
     Write = 3,
-    /// Nothing but an answer.
+    /// Asks for an answer only.
     Ping = 4,
-    /// FBBU: what was answered is durable.
+    /// FBBU: makes all answered writes durable.
     Flush = 5,
 }
 
-/// How a request went.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DataStatus {
@@ -68,17 +68,17 @@ pub enum DataStatus {
     Ok = 0,
     /// The lease is over.
     NoLease = 1,
-    /// No such lease, wrong key, damaged, or it makes no sense.
+    /// The lease is unknown, the key is wrong, the frame is damaged, or the request is not valid.
     Invalid = 2,
-    /// Outside of the lease.
+    /// The range is outside of the lease.
     Range = 3,
     /// The nonce was used by another request.
     Replay = 4,
     /// The lease ended and could not be proved clean.
     Fenced = 5,
-    /// Behind the window, or its session is closed.
+    /// The counter is behind the window, or the session is closed.
     TooOld = 6,
-    /// Not now; nothing was done.
+    /// The server is busy; the request was not carried out.
     Busy = 7,
     /// The lease is read-only.
     ReadOnly = 8,
@@ -90,15 +90,15 @@ pub enum DataStatus {
 pub mod data_flags {
     /// The tag covers the payload too.
     pub const PAYLOAD_MAC: u8 = 1 << 0;
-    /// It is an answer.
+    /// The frame is an answer.
     pub const REPLY: u8 = 1 << 7;
 }
 
-/// The 56 bytes before the tag. Fields with few values are kept as they came: whether they make
-/// sense is looked at after the tag.
+/// The 56 bytes before the tag. Fields with few values are kept as received: they are checked after
+/// the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
-    /// From the magic.
+    /// The service, from the magic.
     pub service: DataService,
     /// [`DataOp`] as a number.
     pub op: u8,
@@ -106,13 +106,13 @@ pub struct DataHeader {
     pub flags: u8,
     /// [`DataStatus`] as a number.
     pub status: u8,
-    /// Whose bytes.
+    /// The lease.
     pub lease_id: LeaseId,
     /// Session in the upper half, counter in the lower, except in HELLO and PING.
     pub nonce: u64,
-    /// From the start of the lease.
+    /// Bytes or blocks from the start of the lease.
     pub offset: u64,
-    /// How much.
+    /// Number of bytes or blocks.
     pub length: u32,
     /// CRC-32C of the payload.
     pub payload_crc: u32,
@@ -122,30 +122,30 @@ pub struct DataHeader {
     pub reserved: u32,
 }
 
-/// A datagram, taken apart. The payload is as long as the header says.
+/// The parts of a datagram. The payload has the length of the header.
 #[derive(Clone, Copy, Debug)]
 pub struct DataFrame<'a> {
-    /// What the tag is computed over.
+    /// The bytes of the header, over which the tag is computed.
     pub header_bytes: &'a [u8; DATA_HEADER_LEN],
-    /// The same, read.
+    /// The header.
     pub header: DataHeader,
-    /// HMAC-SHA256, not looked at yet.
+    /// The HMAC-SHA256 tag, not verified yet.
     pub tag: &'a [u8; DATA_TAG_LEN],
-    /// What follows.
+    /// The bytes after the tag.
     pub payload: &'a [u8],
 }
 
 /// Why a datagram is no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAFrame {
-    /// Too short, another protocol or version: nothing can be said about it, nobody is answered.
+    /// The datagram is too short, or of another protocol or version: there is no answer.
     Foreign,
-    /// The header can be read and its `payload_len` is not what follows it, or the whole is too long.
+    /// The header is readable, but `payload_len` is wrong or the datagram too long.
     WrongLength(DataHeader),
 }
 
 impl DataHeader {
-    /// Reads 56 bytes. `None`: another magic or version.
+    /// Reads a header of 56 bytes. `None`: the magic or the version is another one.
     #[must_use]
     pub fn read(bytes: &[u8; DATA_HEADER_LEN]) -> Option<Self> {
         let service = DataService::of(part(bytes, 0))?;
@@ -165,7 +165,7 @@ impl DataHeader {
         })
     }
 
-    /// The 56 bytes.
+    /// The header as 56 bytes.
     #[must_use]
     pub fn bytes(&self) -> [u8; DATA_HEADER_LEN] {
         let mut out = [0; DATA_HEADER_LEN];
@@ -183,7 +183,7 @@ impl DataHeader {
         out
     }
 
-    /// A reply to this request, without payload.
+    /// The header of a reply to this request, without payload.
     #[must_use]
     pub fn answered(&self, status: DataStatus) -> Self {
         Self {
@@ -195,7 +195,10 @@ impl DataHeader {
         }
     }
 
-    /// Which part of a block it is for; `Ok(None)`: it is not in parts.
+    /// The part of a block that the frame carries; `Ok(None)`: the block is not in parts.
+    ///
+    /// # Errors
+    /// `reserved` is not 0 and names no part.
     pub fn part(&self) -> Result<Option<Part>, NotAPart> {
         match self.reserved {
             0 => Ok(None),
@@ -219,7 +222,7 @@ impl DataHeader {
         counter
     }
 
-    /// Whether it is an answer.
+    /// Whether the frame is an answer.
     #[must_use]
     pub fn is_reply(&self) -> bool {
         self.flags & data_flags::REPLY != 0
@@ -233,7 +236,10 @@ impl DataHeader {
 }
 
 impl<'a> DataFrame<'a> {
-    /// Takes a datagram apart. Never panics, never makes room.
+    /// Splits a datagram. Never panics, never allocates.
+    ///
+    /// # Errors
+    /// See [`NotAFrame`].
     pub fn parse(datagram: &'a [u8]) -> Result<Self, NotAFrame> {
         let foreign = NotAFrame::Foreign;
         let (header_bytes, rest) = datagram.split_first_chunk().ok_or(foreign)?;
@@ -259,7 +265,7 @@ pub struct Part {
     count: u16,
 }
 
-/// `reserved` is neither 0 nor names a part.
+/// `reserved` is not 0 and names no part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAPart;
 
@@ -278,25 +284,25 @@ impl Part {
         None
     }
 
-    /// Which one, from 0.
+    /// The index of the part, from 0.
     #[must_use]
     pub const fn index(self) -> u16 {
         self.index
     }
 
-    /// Of how many.
+    /// The number of parts.
     #[must_use]
     pub const fn count(self) -> u16 {
         self.count
     }
 
-    /// As [`DataHeader::reserved`] has it.
+    /// The value for [`DataHeader::reserved`].
     #[must_use]
     pub fn reserved(self) -> u32 {
         u32::from(self.index) << 16 | u32::from(self.count)
     }
 
-    /// Its bytes within a block of `unit`. `None`: such a block has no parts as small.
+    /// The range of the part in a block of `unit` bytes. `None`: a block of this size cannot have so many parts.
     #[must_use]
     pub fn range(self, unit: u32) -> Option<core::ops::Range<usize>> {
         let count = u32::from(self.count);
@@ -314,7 +320,7 @@ impl Part {
     }
 }
 
-/// What the reply to HELLO says.
+/// The reply to HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloReply {
     /// Length of the lease, in units.
@@ -327,21 +333,21 @@ pub struct HelloReply {
     pub max_write: u32,
     /// The new session.
     pub session: u32,
-    /// Requests that a session remembers.
+    /// Size of the replay window, requests.
     pub window: u16,
-    /// Nothing can be written.
+    /// The lease is read-only.
     pub read_only: bool,
-    /// Milliseconds that the lease has left at most.
+    /// Milliseconds until the end of the lease, at most.
     pub remaining_ms: u32,
-    /// Longest datagram that the server takes.
+    /// Longest datagram that the server accepts.
     pub datagram_max: u32,
-    /// FBBU: another number when the server's machine was started anew, so that writes which were not
-    /// flushed may be lost. 0: the server does not tell.
+    /// FBBU: the write verifier. It changes when the server's machine was rebooted: writes that were not
+    /// flushed may be lost. 0: the server has none.
     pub write_verifier: u64,
 }
 
 impl HelloReply {
-    /// The first 48 bytes of the payload, or as many of them as there is room for.
+    /// The payload, 48 bytes; a shorter reply has its first bytes.
     #[must_use]
     pub fn bytes(&self) -> [u8; HELLO_REPLY_LEN] {
         let mut out = [0; HELLO_REPLY_LEN];
@@ -358,8 +364,8 @@ impl HelloReply {
         out
     }
 
-    /// Reads a payload; what follows the first 48 bytes is padding. `None`: too short, or without
-    /// what a client cannot do without.
+    /// Reads a payload; bytes after the first 48 are padding. `None`: the payload is too short, or `unit`,
+    /// `session` or `window` cannot be used.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Self> {
         let (bytes, more): (&[u8; HELLO_LEN], _) = payload.split_first_chunk()?;
@@ -381,7 +387,7 @@ impl HelloReply {
     }
 }
 
-/// `N` bytes from `at`, which the caller knows to be there.
+/// `N` bytes from `at`. The caller has checked the length.
 fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
     core::array::from_fn(|i| bytes[at + i])
 }

@@ -1,4 +1,4 @@
-//! Secrets of DH-HMAC-CHAP, with which hosts and controllers prove themselves to each other.
+//! Secrets of DH-HMAC-CHAP, by which hosts and controllers authenticate each other.
 
 use alloc::{borrow::ToOwned, string::String};
 use core::fmt;
@@ -15,7 +15,7 @@ use crate::DHCHAP_SECRET_BYTES_MAX;
 pub struct DhchapSecret(String);
 
 impl DhchapSecret {
-    /// A secret from its text; `None` if it has not the form.
+    /// A secret from its text; `None` if the text does not have the form.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         has_form(text).then(|| Self(text.to_owned()))
@@ -46,7 +46,7 @@ impl TryFrom<String> for DhchapSecret {
     }
 }
 
-/// Text that has not the form of a secret. It does not say what it was.
+/// The error of a text without the form of a secret. It does not repeat the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotASecret;
 

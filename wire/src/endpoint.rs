@@ -1,5 +1,5 @@
 //! An address and a port: 16 bytes of IPv6 (IPv4 as v4-mapped) and a `u16`. A wildcard is refused:
-//! it names no place that a client could send to.
+//! a client cannot send to it.
 
 use alloc::borrow::Cow;
 use core::{
@@ -42,7 +42,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether it names no place: a wildcard address, or port 0.
+    /// Whether the address is a wildcard, or the port 0.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         SocketAddr::from(*self).ip().is_unspecified() || self.port == 0
@@ -74,5 +74,5 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<Endpoint> {
     })
 }
 
-/// What an endpoint must be, for errors.
+/// The expected endpoint, for errors.
 pub(crate) const EXPECTED: &str = "an address and a port that can be reached";

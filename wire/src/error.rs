@@ -1,38 +1,38 @@
-//! What was wrong with bytes: where, which tag, what was expected, what came, and whose word the
-//! specification has for it.
+//! Errors of decoding: the place, the tag, the expected and the received value, and the fault by the
+//! words of the specification.
 
 use alloc::{borrow::Cow, format, string::ToString};
 use core::fmt;
 
 use crate::{Header, LeaseError, Refusal, RefusalClass, tag};
 
-/// Why bytes were not taken. Decides the status word of the refusal.
+/// The class of a decoding error. Decides the status word of the refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DecodeFault {
     /// Not a message: truncated, over-long, trailing bytes, lengths that cannot be.
     Malformed,
-    /// A version, flag or message type that is not spoken here.
+    /// An unknown version, flag or message type.
     Unsupported,
     /// A known tag with a wrong length, an unknown value, or given twice (002 §3, 003 §3).
     InvalidIntent,
-    /// A field that is well-formed and cannot be meant, such as a lease id of zero.
+    /// A well-formed field with an impossible value, such as a lease id of zero.
     InvalidArgs,
 }
 
-/// One reason, as precise as it is known.
+/// One decoding error, as precise as known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
-    /// Whose word the specification has for it.
+    /// The class of the error.
     pub fault: DecodeFault,
-    /// Bytes from the start of the frame, or of the form when it was decoded by itself.
+    /// Bytes from the start of the frame, or of the part that was decoded by itself.
     pub offset: usize,
-    /// Of which TLV, if of one.
+    /// The tag of the TLV, if the error is in one.
     pub tag: Option<u16>,
-    /// Which field.
+    /// The field.
     pub field: &'static str,
-    /// What would have been taken.
+    /// The expected value.
     pub expected: Cow<'static, str>,
-    /// What came.
+    /// The received value.
     pub got: Cow<'static, str>,
 }
 
@@ -78,18 +78,18 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// A frame that was not taken.
+/// A refused frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// The frame's header, to answer to. Absent when fewer than 20 bytes came. With an unknown
-    /// version it holds what version 0 has at those places.
+    /// The header of the frame, for the answer. Absent if the frame has fewer than 20 bytes. The header of
+    /// an unknown version is read like one of version 0.
     pub header: Option<Header>,
-    /// Why.
+    /// The error.
     pub error: DecodeError,
 }
 
 impl Rejected {
-    /// What a node answers. The same bytes never become right, so it is permanent.
+    /// The refusal that a node sends. It is permanent: the same bytes never become valid.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
         let message = format!("{}; {}", self.error, self.error.advice());
@@ -105,12 +105,12 @@ impl fmt::Display for Rejected {
 
 impl core::error::Error for Rejected {}
 
-/// "4 bytes", for the two sides of an error.
+/// Text such as "4 bytes", for an error.
 pub(crate) fn bytes(count: usize) -> Cow<'static, str> {
     Cow::Owned(format!("{count} bytes"))
 }
 
-/// A number, for the side of an error that says what came.
+/// The text of a received number, for an error.
 pub(crate) fn number(value: impl ToString) -> Cow<'static, str> {
     Cow::Owned(value.to_string())
 }

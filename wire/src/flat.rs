@@ -12,6 +12,9 @@ use crate::{
 pub const FLAT_ENTRY_LEN: usize = 36;
 
 /// Reads a whole flat inventory.
+///
+/// # Errors
+/// The bytes are no flat inventory.
 pub fn decode_flat(bytes: &[u8]) -> Decoded<Vec<FlatEntry>> {
     let mut r = Reader::new(bytes, 0);
     let entries = read(&mut r)?;

@@ -1,5 +1,5 @@
 //! The control frame: a header of 20 bytes, then the payload of one request or one reply (layout
-//! ours; the sources name the fields). Streams carry whole frames, so nothing is fragmented here.
+//! ours; the sources name the fields). Streams carry whole frames: there are no fragments.
 
 use alloc::{borrow::Cow, format, vec::Vec};
 
@@ -12,11 +12,11 @@ use crate::{
 pub const HEADER_LEN: usize = 20;
 /// The only version there is.
 pub const VERSION: u8 = 0;
-/// What a QUIC handshake asks for.
+/// The ALPN of the QUIC handshake.
 pub const ALPN: &[u8] = b"fabricbios/0";
 /// The flag of a reply. Every other bit is refused: CONTINUED, FINAL and FRAG_V2 of the published
-/// protocol belong to datagrams, SIGNED to discovery; over mutually authenticated streams neither
-/// has work to do.
+/// protocol belong to datagrams, SIGNED to discovery; mutually authenticated streams need
+/// neither.
 pub const REPLY: u8 = 0x80;
 
 /// `u8 version, u8 flags, u16 msg_type, u32 request_id, u64 nonce, u32 payload_len`.
@@ -35,8 +35,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads and checks a header. A reader that has one may make room for `payload_len` bytes: it
-    /// is at most [`MAX_PAYLOAD`].
+    /// Reads and checks a header. A reader may then allocate `payload_len` bytes: at most [`MAX_PAYLOAD`].
+    ///
+    /// # Errors
+    /// The version, the flags or the length are not valid.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, Rejected> {
         let header = Self::split(bytes);
         match header.check(bytes[0]) {
@@ -104,8 +106,8 @@ impl Header {
     }
 }
 
-/// A request as a frame. What its length fields cannot express makes a frame without payload,
-/// which every node refuses; [`Request::check`] says beforehand what a node would not take.
+/// A request as a frame. A request that is too long for its length fields becomes a frame without
+/// payload, which every node refuses; [`Request::check`] finds this beforehand.
 #[must_use]
 pub fn encode_request(request_id: u32, nonce: u64, request: &Request) -> Vec<u8> {
     let mut w = frame_writer();
@@ -122,8 +124,8 @@ pub fn encode_request(request_id: u32, nonce: u64, request: &Request) -> Vec<u8>
 }
 
 /// The reply to `to`. An answer that does not fit a frame, or is not one to this message type,
-/// becomes a refusal `Internal`: the fault is the node's and the client gets to know. The frame can
-/// hold a data-plane key; whoever has it wipes it when it is sent.
+/// becomes a refusal `Internal`, so that the client knows of the node's fault. The frame can hold a
+/// data-plane key: the caller wipes the frame after sending.
 #[must_use]
 pub fn encode_answer(to: &Header, answer: &Answer) -> Vec<u8> {
     let header = Header {
@@ -154,7 +156,7 @@ fn seal_refusal(header: Header, message: &str) -> Vec<u8> {
     seal(header, w).unwrap_or_else(|| header.to_bytes().to_vec())
 }
 
-/// Leaves room for the header, so that payloads (they can hold a key) are never copied.
+/// A writer with room for the header, so that a payload, which can hold a key, is never copied.
 fn frame_writer() -> Writer {
     let mut w = Writer::new();
     w.raw(&[0; HEADER_LEN]);
@@ -175,6 +177,9 @@ fn seal(header: Header, w: Writer) -> Option<Vec<u8>> {
 }
 
 /// Reads a whole request.
+///
+/// # Errors
+/// The frame is no valid request.
 pub fn decode_request(frame: &[u8]) -> Result<(Header, Request), Rejected> {
     let (header, payload) = split_frame(frame)?;
     let rejected = |error| Rejected {
@@ -198,7 +203,10 @@ pub fn decode_request(frame: &[u8]) -> Result<(Header, Request), Rejected> {
     Ok((header, request))
 }
 
-/// Reads a whole reply to `asked`. A reply to anything else is refused.
+/// Reads a whole reply to `asked`.
+///
+/// # Errors
+/// The frame is no valid reply, or a reply to another request.
 pub fn decode_answer(asked: &Header, frame: &[u8]) -> Result<Answer, Rejected> {
     let (header, payload) = split_frame(frame)?;
     let rejected = |error| Rejected {
@@ -207,7 +215,7 @@ pub fn decode_answer(asked: &Header, frame: &[u8]) -> Result<Answer, Rejected> {
     };
     check_reply(asked, &header).map_err(rejected)?;
     let mut r = Reader::new(payload, HEADER_LEN);
-    // A refusal reads the same for every type, also for one that only the client knows.
+    // A refusal has the same form for every message type, also for one that the node does not know.
     let answer = reply::read(|| message_type(&header), &mut r).map_err(rejected)?;
     r.finish().map_err(rejected)?;
     Ok(answer)

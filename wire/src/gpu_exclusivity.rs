@@ -1,13 +1,9 @@
 //! `TLV_LEASE_GPU_EXCLUSIVITY` (0x0903): one class byte. Reserved bytes fail closed, and so does a length
 //! other than one (docs/spec/gpu-exclusivity-wire-format.md §3).
 
-use crate::{
-    DecodeError, GpuExclusivityClass, tag,
-    tlv::{Tlv, TlvArea},
-    write::Writer,
-};
+use crate::{DecodeError, GpuExclusivityClass, tag, tlv::TlvArea, write::Writer};
 
-/// What is asked for with a lease of GPU memory.
+/// The terms of a lease of GPU memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GpuTerms {
@@ -15,23 +11,15 @@ pub struct GpuTerms {
     pub exclusivity: Option<GpuExclusivityClass>,
 }
 
-/// The class of a params blob. `None` is not a class: it leaves the choice to the node's policy.
-pub fn parse_gpu_exclusivity(params: &[u8]) -> Result<Option<GpuExclusivityClass>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
-
+/// `None`: the node's policy chooses the class.
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<GpuExclusivityClass>, DecodeError> {
-    params.read(tag::LEASE_GPU_EXCLUSIVITY, read)
+    params.read(tag::LEASE_GPU_EXCLUSIVITY, |tlv| {
+        tlv.byte_of("class", "0 to 3", GpuExclusivityClass::from_byte)
+    })
 }
 
 pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<GpuTerms, DecodeError> {
     find(params).map(|exclusivity| GpuTerms { exclusivity })
-}
-
-fn read(tlv: &Tlv<'_>) -> Result<GpuExclusivityClass, DecodeError> {
-    tlv.byte_of("class", "0 to 3", |byte| {
-        GpuExclusivityClass::try_from(byte).ok()
-    })
 }
 
 pub(crate) fn write(w: &mut Writer, class: Option<GpuExclusivityClass>) {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 pub struct HostId(pub [u8; 16]);
 
 impl HostId {
-    /// The identifier of these bytes; zero is none.
+    /// The identifier of these bytes; `None` for zero.
     #[must_use]
     pub fn new(bytes: [u8; 16]) -> Option<Self> {
         (bytes != [0; 16]).then_some(Self(bytes))
@@ -24,7 +24,7 @@ impl fmt::Display for HostId {
     }
 }
 
-/// Text that is no UUID, or the UUID of nobody.
+/// The error of a text that is no UUID, or the zero UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAHostId;
 
@@ -40,7 +40,7 @@ impl FromStr for HostId {
     type Err = NotAHostId;
 
     fn from_str(text: &str) -> Result<Self, NotAHostId> {
-        // The other forms of a UUID, which the crate reads too, have other lengths.
+        // The crate also reads other forms of a UUID, which have other lengths.
         let uuid = Uuid::try_parse(text).ok().filter(|_| text.len() == 36);
         uuid.and_then(|uuid| Self::new(uuid.into_bytes()))
             .ok_or(NotAHostId)

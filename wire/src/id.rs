@@ -1,4 +1,4 @@
-//! One type per noun: the identifiers that every other crate uses.
+//! Identifiers, one type for each.
 
 use core::{fmt, str::FromStr};
 
@@ -35,7 +35,7 @@ macro_rules! id128 {
 }
 
 id128! {
-    /// A lease. Random, so that knowing one says nothing about another; never zero.
+    /// A lease. Random, so that no id can be guessed from another; never zero.
     LeaseId
 }
 id128! {
@@ -43,12 +43,12 @@ id128! {
     ResourceId
 }
 
-/// Text that is not an identifier.
+/// The error of a text that is no identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseIdError {
-    /// Hexadecimal digits that were expected.
+    /// Expected number of hexadecimal digits.
     pub expected_digits: usize,
-    /// Bytes that were given.
+    /// Received bytes.
     pub got: usize,
 }
 
@@ -100,12 +100,12 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// Counts the starts of a node's daemon; bindings of an older epoch may have died with it.
+/// Counts the starts of a node's daemon; bindings of an older epoch may be gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u64);
 
-/// Counts the bindings that a lease has had; it moves on with every new one.
+/// Counts the bindings of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Generation(pub u32);

@@ -1,5 +1,5 @@
-//! 0x0B01–0x0B05: what the structured inventory says beyond the sources' fields. Every value begins
-//! with the resource that it speaks of; every tag may repeat.
+//! 0x0B01–0x0B05: additions to the structured inventory of the sources. Every value begins with the
+//! id of its resource; every tag may repeat.
 
 use alloc::{string::String, vec::Vec};
 

@@ -7,11 +7,15 @@ use crate::{
     LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
     gpu_exclusivity, lease_intent, lease_terms, nvmeof, rdma_peer,
     read::{Decoded, Reader, invalid_args},
+    tag,
     write::Writer,
 };
 
 impl LeaseAllocRequest {
     /// Reads the payload of a LEASE_ALLOC.
+    ///
+    /// # Errors
+    /// The payload is no valid LEASE_ALLOC.
     pub fn parse(payload: &[u8]) -> Decoded<Self> {
         let mut r = Reader::new(payload, 0);
         let request = read(&mut r)?;
@@ -33,7 +37,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         kv_cache_intent: lease_intent::find(&params)?,
         affinities: affinity::find(&params)?,
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
-        rotate_on_renew: constraints::find_rotate_on_renew(&params)?,
+        rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
     };
     let terms = lease_terms::find(&params)?;

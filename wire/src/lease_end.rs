@@ -1,4 +1,4 @@
-//! How a lease ended, and the proof of its cut: TLVs 0x0C01 to 0x0C03 of a lease (layout ours).
+//! The end of a lease, and the proof of its cut: TLVs 0x0C01 to 0x0C03 of a lease (layout ours).
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 
@@ -16,7 +16,7 @@ pub(crate) fn find_tenant(area: &TlvArea<'_>) -> Decoded<Option<String>> {
     Ok(tenant.map(String::from))
 }
 
-/// Steps of a proof without an end are not looked at.
+/// Steps of a proof without an end are skipped.
 pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Box<LeaseEnd>>> {
     let Some(mut end) = area.read(tag::LEASE_END, read_end)? else {
         return Ok(None);
@@ -26,7 +26,7 @@ pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Box<LeaseEnd>>> {
     Ok(Some(Box::new(end)))
 }
 
-/// `u64` milliseconds of wall clock, `u8` cause, UTF-8 who caused it.
+/// `u64` milliseconds of wall clock, `u8` cause, UTF-8 operator.
 fn read_end(tlv: &Tlv<'_>) -> Decoded<LeaseEnd> {
     let Some((at, &[cause, ..])) = tlv.value.split_first_chunk() else {
         return Err(tlv.wrong_length("at least 9 bytes".into()));
@@ -41,7 +41,7 @@ fn read_end(tlv: &Tlv<'_>) -> Decoded<LeaseEnd> {
     })
 }
 
-/// `u32` microseconds, `u8` length of the name, the name, and what was found.
+/// `u32` microseconds, `u8` length of the name, the name, and the finding.
 fn read_step(tlv: &Tlv<'_>) -> Decoded<ProofStep> {
     let Some((took, &[length, ref rest @ ..])) = tlv.value.split_first_chunk() else {
         return Err(tlv.wrong_length("at least 5 bytes".into()));

@@ -1,12 +1,12 @@
 //! A lease as bytes (layout ours): 88 fixed bytes, then a `u32` length and TLVs: the lease id
-//! again as 0x0101 (the sources make it part of every binding), the coordinates, and the echo of
-//! what is enforced, whose it is, and how it ended.
+//! again as 0x0101 (the sources make it part of every binding), the coordinates, the
+//! enforced classes, the tenant, and the end.
 
 use alloc::borrow::Cow;
 
 use crate::{
-    Generation, LEASES_PER_PAGE_MAX, LeaseId, LeaseInfo, LeasePage, LeasePhase, LeaseStatus,
-    ResourceType, binding_tlv, constraints, lease_end,
+    Binding, Generation, LEASES_PER_PAGE_MAX, LeaseId, LeaseInfo, LeasePage, LeasePhase,
+    LeaseStatus, ResourceType, binding_tlv, constraints, lease_end,
     read::{Decoded, Reader},
     tag,
     tlv::Tlv,
@@ -21,7 +21,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
     let area = r.area("tlvs")?;
     area.require(tag::LEASE_ID, |tlv| check_lease_id(tlv, lease.lease_id))?;
     lease.effective = constraints::find_effective(&area)?;
-    lease.binding = binding_tlv::read(&area)?;
+    lease.binding = binding_tlv::read(&area, lease.resource_type())?;
     lease.tenant = lease_end::find_tenant(&area)?;
     lease.end = lease_end::find(&area)?;
     Ok(lease)
@@ -31,7 +31,7 @@ fn read_fixed(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
     Ok(LeaseInfo {
         lease_id: r.lease_id()?,
         resource_id: r.resource_id()?,
-        resource_type: ResourceType::from_code(r.u16("resource_type")?),
+        binding: Binding::plain(ResourceType::from_code(r.u16("resource_type")?)),
         status: r.byte_of("status", "0 to 2", LeaseStatus::from_byte)?,
         phase: r.byte_of("phase", "0 to 6", LeasePhase::from_byte)?,
         generation: Generation(r.u32("generation")?),
@@ -42,7 +42,6 @@ fn read_fixed(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
         grace_ends_unix_ms: r.u64("grace_ends_unix_ms")?,
         remaining_ms: r.u64("remaining_ms")?,
         effective: Default::default(),
-        binding: Default::default(),
         tenant: None,
         end: None,
     })
@@ -74,7 +73,7 @@ pub(crate) fn write(w: &mut Writer, lease: &LeaseInfo) {
 fn write_fixed(w: &mut Writer, lease: &LeaseInfo) {
     w.u128(lease.lease_id.0)
         .u128(lease.resource_id.0)
-        .u16(lease.resource_type.code());
+        .u16(lease.resource_type().code());
     w.u8(lease.status as u8)
         .u8(lease.phase as u8)
         .u32(lease.generation.0);

@@ -6,7 +6,7 @@ use crate::{
     write::Writer,
 };
 
-/// 0x0901: what a KV cache wants of memory. The sources leave the layout open; ours is 8 bytes:
+/// 0x0901: the use of memory by a KV cache. The sources leave the layout open; ours is 8 bytes:
 /// `u8 version = 1`, `u8 tier`, `u16 reserved = 0`, `u32 block_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCacheIntent {
@@ -20,20 +20,15 @@ pub struct KvCacheIntent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KvCacheTier {
-    /// Being decoded from.
+    /// The cache is in use for decoding.
     Hot = 0,
-    /// Kept for reuse.
+    /// The cache is kept for reuse.
     Warm = 1,
-    /// Kept because room was left.
+    /// The cache is kept while memory is free.
     Cold = 2,
 }
 
 const VERSION: u8 = 1;
-
-/// The intent of a params blob, if it has one.
-pub fn parse_kv_cache_intent(params: &[u8]) -> Result<Option<KvCacheIntent>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
 
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<KvCacheIntent>, DecodeError> {
     params.read(tag::LEASE_INTENT_KV_CACHE, read)

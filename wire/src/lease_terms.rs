@@ -1,4 +1,4 @@
-//! What a request says that only one kind of resource has: one variant for each kind.
+//! The terms of a request that only one kind of resource has: one variant for each kind.
 
 use alloc::vec::Vec;
 
@@ -11,21 +11,21 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LeaseTerms {
-    /// Of memory.
+    /// Memory.
     Mem(MemTerms),
-    /// Of block storage.
+    /// Block storage.
     Block(BlockTerms),
-    /// Of CPU cores.
+    /// CPU cores.
     Cpu(CpuTerms),
-    /// Of a network function.
+    /// A network function.
     Net(NetTerms),
-    /// Of GPU memory.
+    /// GPU memory.
     Gpu(GpuTerms),
-    /// Of a type that is advertised and never leased; never one of those above.
+    /// A kind that is advertised and never leased; never one of those above.
     Other(ResourceType),
 }
 
-/// What is asked for with a lease of a network function: nothing yet.
+/// The terms of a lease of a network function: none yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NetTerms {}

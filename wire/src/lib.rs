@@ -1,12 +1,12 @@
-//! The words fabricBIOS speaks: ids, classes, TLVs, inventory and control messages.
+//! The types of the fabricBIOS wire protocol: ids, classes, TLVs, inventory and control messages.
 //!
-//! Pure: no I/O, no clock, no unsafe code, no standard library. Every type here is one meaning.
+//! Pure: no I/O, no clock, no unsafe code, no standard library. Every type has one meaning.
 //! `docs/spec/fabricbios-wire-encoding-v0.md` states every byte.
 //!
 //! Panics: no function of this crate panics, whatever the bytes or the values are. A `decode` or
-//! `parse` returns a value or says where and what was wrong; it never reads past the end, never
-//! recurses, and makes room only for items whose bytes are there. An `encode` never writes a length
-//! that lies: what does not fit becomes a frame that the other side refuses (requests) or a refusal
+//! `parse` returns a value or an error with the place and the mistake; it never reads past the end,
+//! never recurses, and allocates only for items whose bytes are there. An `encode` never writes a wrong
+//! length: a value that does not fit becomes a frame that the other side refuses (requests) or a refusal
 //! (answers).
 #![no_std]
 #![forbid(unsafe_code)]
@@ -54,19 +54,19 @@ pub mod tag;
 pub mod tlv;
 mod write;
 
-pub use affinity::{Affinity, parse_affinities};
+pub use affinity::Affinity;
 pub use binding::*;
 pub use class::*;
-pub use cpu_isolation::{CpuTerms, parse_cpu_isolation};
+pub use cpu_isolation::CpuTerms;
 pub use data_plane::*;
 pub use dhchap::*;
 pub use error::{DecodeError, DecodeFault, Rejected};
 pub use flat::{FLAT_ENTRY_LEN, decode_flat, encode_flat};
 pub use frame::*;
-pub use gpu_exclusivity::{GpuTerms, parse_gpu_exclusivity};
+pub use gpu_exclusivity::GpuTerms;
 pub use host_id::*;
 pub use id::*;
-pub use lease_intent::{KvCacheIntent, KvCacheTier, parse_kv_cache_intent};
+pub use lease_intent::{KvCacheIntent, KvCacheTier};
 pub use lease_terms::{LeaseTerms, NetTerms};
 pub use limits::*;
 pub use message::*;
@@ -74,7 +74,7 @@ pub use names::ParseNameError;
 pub use nqn::*;
 pub use nvmeof::{BlockTerms, NvmeofAddress, NvmeofBinding, NvmeofTransport};
 pub use params::*;
-pub use rdma_peer::{MemTerms, RdmaPeer, parse_rdma_peers};
+pub use rdma_peer::{MemTerms, RdmaPeer};
 pub use refusal::*;
 pub use request::is_tenant_name;
 pub use resource::*;

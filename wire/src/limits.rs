@@ -1,7 +1,7 @@
 //! Every bound of the protocol, with its reason. A decoder checks a bound before it allocates.
 
 /// Longest payload of a frame. A whole page of leases or a large inventory fits; a peer cannot make
-/// the other side hold more than this for one request.
+/// the other side allocate more than this for one request.
 pub const MAX_PAYLOAD: usize = 65_536;
 /// Affinities of one request: more than a scheduler could weigh, and each holds up to 255 bytes.
 pub const AFFINITIES_MAX: usize = 16;
@@ -48,8 +48,8 @@ pub const NQN_BYTES_MAX: usize = 223;
 pub const NVMEOF_ADDRESSES_MAX: usize = 8;
 /// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
 pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
-/// Seconds for which a client's kernel may try to get a lost NVMe-oF connection back: what is cut is gone,
-/// and its device must not outlive the lease by much.
+/// Seconds for which a client's kernel may try to restore a lost NVMe-oF connection: after a cut, the
+/// device must not stay much longer than the lease.
 pub const NVMEOF_CTRL_LOSS_SECS_MAX: u32 = 30;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;

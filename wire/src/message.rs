@@ -1,4 +1,4 @@
-//! Control messages: what can be asked of a node and what it answers.
+//! Control messages: requests to a node and its answers.
 
 use alloc::{string::String, vec::Vec};
 
@@ -11,40 +11,40 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum MessageType {
-    /// Is anybody there.
+    /// Checks that the node answers.
     Ping = 0x0001,
-    /// Who are you.
+    /// Asks for the identity of the node.
     GetIdentity = 0x0002,
-    /// What do you have.
+    /// Asks for the resources of the node.
     GetInventory = 0x0100,
-    /// Grant me.
+    /// Asks for a new lease.
     LeaseAlloc = 0x0200,
-    /// Another term.
+    /// Asks for a new term of a lease.
     LeaseRenew = 0x0201,
-    /// How is it.
+    /// Asks for the state of a lease.
     LeaseQuery = 0x0202,
-    /// I am done.
+    /// Gives a lease back.
     LeaseFree = 0x0203,
-    /// Which ones do I have.
+    /// Asks for the leases of the caller.
     LeaseList = 0x0204,
-    /// Here is my queue pair.
+    /// Binds a lease to queue pairs of the client.
     LeaseBind = 0x0205,
-    /// New key, please.
+    /// Asks for a new key of a lease.
     LeaseRotate = 0x0206,
-    /// Take it back (operator).
+    /// Takes a lease back (operator).
     LeaseRevoke = 0x020A,
-    /// What is fenced.
+    /// Asks for the fenced resources.
     FenceList = 0x0300,
-    /// Remediate and clear (operator).
+    /// Remediates a fenced resource and clears the fence (operator).
     FenceClear = 0x0301,
-    /// Sign a certificate (operator).
+    /// Asks for a signed certificate (operator).
     IdentityIssue = 0x0400,
 }
 
-/// A question.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// PING: `u64` that comes back.
+    /// PING: the answer repeats this number.
     Ping(u64),
     /// GET_IDENTITY.
     GetIdentity,
@@ -54,7 +54,7 @@ pub enum Request {
     LeaseAlloc(LeaseAllocRequest),
     /// LEASE_RENEW.
     LeaseRenew {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
         /// New term from now, seconds; 0 repeats the last one.
         lease_secs: u32,
@@ -65,21 +65,21 @@ pub enum Request {
     LeaseFree(LeaseId),
     /// LEASE_LIST: the caller's leases (an operator's: everybody's) with ids above `after`.
     LeaseList {
-        /// Zero to start.
+        /// The last id of the page before; zero for the first page.
         after: LeaseId,
-        /// Whether ended leases that are still on record are wanted too.
+        /// Whether the list includes ended leases that are still on record.
         ended: bool,
     },
-    /// LEASE_BIND: connect, or connect again after an access fault.
+    /// LEASE_BIND: connects, also again after an access fault.
     LeaseBind {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
-        /// To what: at least one, at most [`crate::RDMA_PEERS_MAX`].
+        /// The client's queue pairs: at least one, at most [`crate::RDMA_PEERS_MAX`].
         peers: Vec<RdmaPeer>,
     },
     /// LEASE_ROTATE.
     LeaseRotate {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
         /// Milliseconds during which the old key still works, at most 60,000.
         overlap_ms: u32,
@@ -94,37 +94,37 @@ pub enum Request {
     IdentityIssue(IssueRequest),
 }
 
-/// Which form of inventory.
+/// The form of an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum InventoryForm {
-    /// 36 bytes an entry.
+    /// Entries of 36 bytes.
     Flat = 0,
-    /// Typed fields.
+    /// Typed fields for each kind.
     Structured = 1,
 }
 
-/// IDENTITY_ISSUE: sign this key for that tenant. The private key never travels.
+/// IDENTITY_ISSUE: asks to sign a key for a tenant. The private key is never sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssueRequest {
-    /// 1 to 64 of `a-z 0-9 - _ .`.
+    /// The tenant: 1 to 64 of `a-z 0-9 - _ .`.
     pub tenant: String,
-    /// What it may do.
+    /// The role of the new identity.
     pub role: Role,
-    /// Validity; 0 takes the node's default.
+    /// Validity in seconds; 0 takes the node's default.
     pub valid_secs: u32,
     /// PKCS #10 request, DER, at most 4,096 bytes.
     pub csr_der: Vec<u8>,
 }
 
-/// What an identity may do.
+/// The rights of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum Role {
-    /// Lease, and use what it leased.
+    /// May lease resources and use its own leases.
     Tenant = 0,
-    /// Also see everybody's, revoke, clear fences, issue identities.
+    /// May also see all leases, revoke, clear fences and issue identities.
     Operator = 1,
 }
 
@@ -135,7 +135,7 @@ pub enum Role {
     reason = "most replies are leases, and each is moved a few times and gone"
 )]
 pub enum Reply {
-    /// PING's number.
+    /// PING: the number of the request.
     Pong(u64),
     /// GET_IDENTITY.
     Identity(NodeIdentity),
@@ -143,7 +143,7 @@ pub enum Reply {
     FlatInventory(Vec<FlatEntry>),
     /// GET_INVENTORY, structured.
     Inventory(ResourceInventory),
-    /// LEASE_ALLOC, RENEW, QUERY, BIND, ROTATE; LEASE_FREE answers with the ended lease.
+    /// LEASE_ALLOC, RENEW, QUERY, BIND and ROTATE: the lease. LEASE_FREE: the ended lease.
     Lease(LeaseInfo),
     /// LEASE_LIST.
     Leases(LeasePage),
@@ -151,34 +151,34 @@ pub enum Reply {
     Revoked(RevokeOutcome),
     /// FENCE_LIST.
     Fences(Vec<Fence>),
-    /// FENCE_CLEAR: verified clean.
+    /// FENCE_CLEAR: the resource is verified clean.
     FenceCleared,
     /// IDENTITY_ISSUE: certificate and CA certificate, PEM.
     Issued {
         /// The new certificate.
         certificate_pem: String,
-        /// Who signed it.
+        /// The certificate of the CA that signed it.
         ca_pem: String,
     },
 }
 
-/// What a whole exchange yields.
+/// The answer to a request.
 pub type Answer = Result<Reply, Refusal>;
 
-/// Who a node is.
+/// The identity of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// Its key.
+    /// The id, made of the node's key.
     pub node_id: NodeId,
-    /// Starts of its daemon.
+    /// Counts the starts of the daemon.
     pub epoch: Epoch,
-    /// Where its control plane is reached: the address that the client used, or the advertised one.
+    /// The address of the control plane: the one that the client used, or the advertised one.
     pub endpoint: Endpoint,
-    /// Who the node thinks the caller is.
+    /// The tenant of the caller, as the node sees it.
     pub tenant: String,
-    /// And may do.
+    /// The role of the caller.
     pub role: Role,
-    /// Version of the daemon, for people.
+    /// The version of the daemon, for display.
     pub version: String,
 }
 
@@ -186,25 +186,25 @@ pub struct NodeIdentity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RevokeOutcome {
-    /// Proven unreachable.
+    /// The lease is proved unreachable.
     TornDown = 0,
-    /// Not proven; the resource is fenced.
+    /// The end of access is not proved; the resource is fenced.
     Fenced = 1,
-    /// No such lease.
+    /// There is no such lease.
     NotFound = 2,
 }
 
 /// One fenced resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Which resource.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
+    /// The kind of the resource.
     pub resource_type: ResourceType,
-    /// Which lease left it so.
+    /// The lease whose end was not proved.
     pub lease_id: LeaseId,
-    /// Since when, wall clock.
+    /// Start of the fence, milliseconds of wall clock.
     pub since_unix_ms: u64,
-    /// The step that failed and who holds it.
+    /// The step that failed, with its detail.
     pub reason: String,
 }

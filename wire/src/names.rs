@@ -1,4 +1,4 @@
-//! The words for every value: what people type, what JSON says, and which byte it is on the wire.
+//! The words for every value: for people, for JSON, and the byte on the wire.
 
 use alloc::string::String;
 use core::{fmt, str::FromStr};
@@ -9,14 +9,14 @@ use crate::{
     RefusalClass, ResourceType, RevokeOutcome, Role, Transport,
 };
 
-/// Text that names none of the values it could.
+/// The error of a text that is no known word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseNameError {
-    /// What the text was read as.
+    /// The kind of value that was expected.
     pub kind: &'static str,
-    /// The words that are taken.
+    /// The known words.
     pub expected: &'static [&'static str],
-    /// What was given.
+    /// The text.
     pub got: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for ParseNameError {
 
 impl core::error::Error for ParseNameError {}
 
-/// Each line: number, variant, its word, other spellings that are taken.
+/// Each line: number, variant, word, other accepted spellings.
 macro_rules! words {
     ($type:ident, $kind:literal, $repr:ident, $from:ident:
      $($number:literal $variant:ident $word:literal $(| $alias:literal)*;)*) => {
@@ -39,7 +39,7 @@ macro_rules! words {
             /// All values, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// What this number stands for, if for anything.
+            /// The value of a number; `None` if the number is unknown.
             #[must_use]
             pub fn $from(number: $repr) -> Option<Self> {
                 match number {
@@ -48,7 +48,7 @@ macro_rules! words {
                 }
             }
 
-            /// The one word for it.
+            /// The word of the value.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -233,14 +233,14 @@ const RESOURCE_TYPES: [(u16, ResourceType, &str); 7] = [
 ];
 
 impl ResourceType {
-    /// What a code stands for.
+    /// The kind of a code.
     #[must_use]
     pub fn from_code(code: u16) -> Self {
         let known = RESOURCE_TYPES.iter().find(|(known, ..)| *known == code);
         known.map_or(Self::Unknown(code), |(_, resource_type, _)| *resource_type)
     }
 
-    /// Its code on the wire.
+    /// The code on the wire.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
@@ -253,15 +253,6 @@ impl ResourceType {
             Self::Vendor => 0x00FF,
             Self::Unknown(code) => code,
         }
-    }
-
-    /// Whether the kind can be leased at all: SCHEDULER, VENDOR and unknown kinds never can.
-    #[must_use]
-    pub fn is_leasable(self) -> bool {
-        matches!(
-            self,
-            Self::Cpu | Self::Mem | Self::Block | Self::Net | Self::Gpu
-        )
     }
 }
 

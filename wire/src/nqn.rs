@@ -1,4 +1,4 @@
-//! NVMe Qualified Names: what hosts and subsystems are called.
+//! NVMe Qualified Names, the names of hosts and subsystems.
 
 use alloc::{borrow::ToOwned, string::String};
 use core::{fmt, str::FromStr};
@@ -6,14 +6,14 @@ use core::{fmt, str::FromStr};
 use crate::{HostId, NQN_BYTES_MAX};
 
 /// An NVMe Qualified Name (base specification 2.0, section 4.5): `nqn.yyyy-mm.reverse.domain:text`. At
-/// most 223 bytes; here of letters, digits and `- . _ : + = @` only, so that it is one name of a
-/// directory, one word of a command line and one value among the kernel's comma-separated options.
+/// most 223 bytes; here of letters, digits and `- . _ : + = @` only. So a name is also one name of a
+/// directory, one word of a command line and one of the kernel's comma-separated options.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
 pub struct Nqn(String);
 
-/// What names that are a UUID begin with (base specification 2.0, section 4.5).
+/// The prefix of a name made of a UUID (base specification 2.0, section 4.5).
 pub const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 impl Nqn {
@@ -30,16 +30,16 @@ impl Nqn {
     }
 }
 
-/// What a text has instead of an [`Nqn`].
+/// The error of a text that is no [`Nqn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAnNqn(&'static str);
 
 impl NotAnNqn {
-    /// What it should have been.
+    /// The expected form.
     pub(crate) const EXPECTED: &'static str =
         "nqn.yyyy-mm.reverse.domain:text, at most 223 of a-z A-Z 0-9 - . _ : + = @";
 
-    /// What was there.
+    /// The mistake in the text.
     pub(crate) fn what(self) -> &'static str {
         self.0
     }

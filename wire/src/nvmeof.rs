@@ -1,4 +1,4 @@
-//! Block storage: what is asked for (0x0310, 0x0311, 0x0906, 0x0907) and where it is had over NVMe-oF
+//! Block storage: the terms of a request (0x0310, 0x0311, 0x0906, 0x0907) and the NVMe-oF binding
 //! (0x0301–0x0309).
 
 use alloc::vec::Vec;
@@ -10,17 +10,17 @@ use crate::{
     write::Writer,
 };
 
-/// What is asked for with a lease of block storage.
+/// The terms of a lease of block storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BlockTerms {
-    /// 0x0906: nothing can be written.
+    /// 0x0906: the lease is read-only.
     pub read_only: bool,
     /// 0x0310: the host that will connect; absent: the node mints one for this lease.
     pub host_nqn: Option<Nqn>,
     /// 0x0311: its host identifier; absent: the UUID of its name, or one that the node mints.
     pub host_id: Option<HostId>,
-    /// 0x0907: the client, too, wants proof of whom it talks to (bidirectional DH-HMAC-CHAP).
+    /// 0x0907: the client also authenticates the node (bidirectional DH-HMAC-CHAP).
     pub mutual_auth: bool,
 }
 
@@ -31,14 +31,14 @@ impl BlockTerms {
         *self == Self::default()
     }
 
-    /// Whether there is something that only NVMe-oF has.
+    /// Whether a term belongs to NVMe-oF alone.
     #[must_use]
     pub fn names_host(&self) -> bool {
         self.host_nqn.is_some() || self.host_id.is_some() || self.mutual_auth
     }
 }
 
-/// Over what NVMe-oF goes; the numbers are those of TRTYPE in NVMe over Fabrics.
+/// The transport of NVMe-oF; the numbers are those of TRTYPE in NVMe over Fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
@@ -53,9 +53,9 @@ pub enum NvmeofTransport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NvmeofAddress {
-    /// Over what.
+    /// The transport.
     pub transport: NvmeofTransport,
-    /// Where.
+    /// Address and port.
     pub endpoint: Endpoint,
 }
 
@@ -69,16 +69,16 @@ pub struct NvmeofBinding {
     pub subsystem: Nqn,
     /// 0x0303: neither 0 nor 0xFFFFFFFF.
     pub nsid: u32,
-    /// 0x0304: who may connect.
+    /// 0x0304: the host that may connect.
     pub host_nqn: Nqn,
-    /// 0x0305: to be given with the name: a kernel refuses two names with one identifier.
+    /// 0x0305: the identifier of this host; a kernel refuses two names with one identifier.
     pub host_id: HostId,
-    /// 0x0306: what the host proves itself with.
+    /// 0x0306: the secret of the host.
     pub dhchap_secret: DhchapSecret,
-    /// 0x0307: what the node proves itself with, where that was asked for.
+    /// 0x0307: the secret of the node, if mutual authentication was asked for.
     pub dhchap_ctrl_secret: Option<DhchapSecret>,
-    /// 0x0308: for how long, at most, a client's kernel may go on trying to connect again after it lost
-    /// the connection, seconds: `--ctrl-loss-tmo`. At most 30.
+    /// 0x0308: seconds for which a client's kernel may try to reconnect after a loss of the connection:
+    /// `--ctrl-loss-tmo`. At most 30.
     pub ctrl_loss_secs: u32,
     /// 0x0309: bytes of a block, a power of two from 512 to 65,536.
     pub block_bytes: u32,
@@ -88,26 +88,14 @@ type Read<T> = Result<T, DecodeError>;
 
 pub(crate) fn find_terms(area: &TlvArea<'_>) -> Read<BlockTerms> {
     Ok(BlockTerms {
-        read_only: find_read_only(area)?,
+        read_only: area.flag(tag::LEASE_READ_ONLY)?,
         host_nqn: area.read(tag::NVMEOF_HOST, read_nqn)?,
         host_id: area.read(tag::NVMEOF_HOST_IDENTIFIER, read_host_id)?,
-        mutual_auth: find_mutual_auth(area)?,
+        mutual_auth: area.flag(tag::LEASE_MUTUAL_AUTH)?,
     })
 }
 
-/// Absent and 0 both mean no.
-pub(crate) fn find_read_only(area: &TlvArea<'_>) -> Read<bool> {
-    Ok(area.read(tag::LEASE_READ_ONLY, Tlv::flag)?.unwrap_or(false))
-}
-
-/// Absent and 0 both mean no.
-pub(crate) fn find_mutual_auth(area: &TlvArea<'_>) -> Read<bool> {
-    Ok(area
-        .read(tag::LEASE_MUTUAL_AUTH, Tlv::flag)?
-        .unwrap_or(false))
-}
-
-/// The tags of what is asked stand on both sides of 0x0901–0x0905; this writes those below.
+/// The terms have tags below 0x0901 and above 0x0905; this writes those below.
 pub(crate) fn write_host(w: &mut Writer, terms: &BlockTerms) {
     if let Some(name) = &terms.host_nqn {
         w.tlv(tag::NVMEOF_HOST, name.as_str().as_bytes());
@@ -122,7 +110,7 @@ pub(crate) fn write_classes(w: &mut Writer, read_only: bool, mutual_auth: bool) 
 
 fn read_nqn(tlv: &Tlv<'_>) -> Read<Nqn> {
     let named = tlv.text(0, NQN_BYTES_MAX)?.parse();
-    // A peer's text is not repeated: it may be anything.
+    // An error does not repeat a peer's text, which may be anything.
     named.map_err(|why: NotAnNqn| tlv.unknown_value(0, "NQN", NotAnNqn::EXPECTED, why.what()))
 }
 
@@ -132,36 +120,32 @@ fn read_host_id(tlv: &Tlv<'_>) -> Read<HostId> {
 }
 
 fn read_secret(tlv: &Tlv<'_>) -> Read<DhchapSecret> {
-    // Its text is never repeated in an error.
+    // An error never repeats a secret.
     DhchapSecret::new(tlv.text(0, DHCHAP_SECRET_BYTES_MAX)?)
         .ok_or_else(|| tlv.unknown_value(0, "secret", "DHHC-1:…:", "something else"))
 }
 
 /// 0 names no namespace and 0xFFFFFFFF all of them (base specification 2.0, section 3.2.1.2).
 fn read_nsid(tlv: &Tlv<'_>) -> Read<u32> {
-    match read_word(tlv)? {
+    match tlv.u32()? {
         nsid @ (0 | u32::MAX) => Err(tlv.unknown_value(0, "nsid", "1 to 4294967294", nsid)),
         nsid => Ok(nsid),
     }
 }
 
 fn read_ctrl_loss(tlv: &Tlv<'_>) -> Read<u32> {
-    match read_word(tlv)? {
+    match tlv.u32()? {
         secs @ 0..=NVMEOF_CTRL_LOSS_SECS_MAX => Ok(secs),
         secs => Err(tlv.unknown_value(0, "seconds", "at most 30", secs)),
     }
 }
 
 fn read_block_bytes(tlv: &Tlv<'_>) -> Read<u32> {
-    let bytes = read_word(tlv)?;
+    let bytes = tlv.u32()?;
     let is_size = bytes.is_power_of_two() && (512..=65_536).contains(&bytes);
     is_size
         .then_some(bytes)
         .ok_or_else(|| tlv.unknown_value(0, "size", "a power of two from 512 to 65536", bytes))
-}
-
-fn read_word(tlv: &Tlv<'_>) -> Read<u32> {
-    tlv.fixed().map(u32::from_be_bytes)
 }
 
 fn read_address(tlv: &Tlv<'_>) -> Read<NvmeofAddress> {

@@ -1,4 +1,4 @@
-//! What a lease is asked for: LEASE_ALLOC and the TLVs of its params blob.
+//! The request for a lease: LEASE_ALLOC and the TLVs of its params blob.
 
 use alloc::vec::Vec;
 
@@ -7,9 +7,9 @@ use crate::{Affinity, KvCacheIntent, LeaseTerms, ResourceId, ResourceType};
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseAllocRequest {
-    /// Which one; any of the kind if absent (zero on the wire).
+    /// The resource; any of the kind if absent (zero on the wire).
     pub resource_id: Option<ResourceId>,
-    /// How much, in the unit of the type.
+    /// Amount, in the unit of the type.
     pub capacity: u64,
     /// Term in seconds, at least 1.
     pub lease_secs: u32,
@@ -19,20 +19,19 @@ pub struct LeaseAllocRequest {
     pub kv_cache_intent: Option<KvCacheIntent>,
     /// 0x0910, repeatable; kept in order.
     pub affinities: Vec<Affinity>,
-    /// 0x0904: over which transport; `Auto` if absent.
+    /// 0x0904: the transport; `Auto` if absent.
     pub transport: Transport,
     /// 0x0905: the client follows key changes, so renewal rotates the key.
     pub rotate_on_renew: bool,
-    /// What kind, and what only that kind has.
+    /// The kind, and the terms that only this kind has.
     pub terms: LeaseTerms,
-    /// What a peer stated that another kind has, in the order of [`ResourceType`], nothing plain and
-    /// nothing of its own kind: such a request is refused. See [`LeaseAllocRequest::with_terms`].
+    /// Terms of other kinds, as received from a peer, in the order of [`ResourceType`]. Plain terms are left
+    /// out. A request with foreign terms is refused. See [`LeaseAllocRequest::with_terms`].
     pub foreign: Vec<LeaseTerms>,
 }
 
 impl LeaseAllocRequest {
-    /// A request with nothing but the necessary: any resource of the kind, no grace, no classes, the
-    /// node's best transport.
+    /// A plain request: any resource of the kind, no grace, no classes, the node's best transport.
     #[must_use]
     pub fn new(resource_type: ResourceType, capacity: u64, lease_secs: u32) -> Self {
         Self {
@@ -49,19 +48,19 @@ impl LeaseAllocRequest {
         }
     }
 
-    /// What kind.
+    /// The kind.
     #[must_use]
     pub fn resource_type(&self) -> ResourceType {
         self.terms.resource_type()
     }
 }
 
-/// Over which transport a lease is used.
+/// The transport of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum Transport {
-    /// The best that the node has.
+    /// The best transport that the node has.
     #[default]
     Auto = 0,
     /// RDMA reads and writes (MEM).

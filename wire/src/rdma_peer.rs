@@ -1,4 +1,4 @@
-//! `TLV_RDMA_PEER` (0x0210): which queue pairs of the client a binding answers to.
+//! `TLV_RDMA_PEER` (0x0210): the client's queue pairs that a binding connects to.
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -9,7 +9,7 @@ use crate::{
     write::Writer,
 };
 
-/// What is asked for with a lease of memory.
+/// The terms of a lease of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemTerms {
@@ -32,8 +32,8 @@ pub struct RdmaPeer {
 }
 
 impl RdmaPeer {
-    /// Whether the GID can be that of one port. Kernels also take groups and nobody, and then wait
-    /// for an answer that never comes.
+    /// Whether the GID can be that of one port. Kernels also accept multicast and unspecified addresses, and
+    /// then wait for an answer that never comes.
     #[must_use]
     pub fn names_one_port(&self) -> bool {
         let v6 = Ipv6Addr::from(self.gid);
@@ -45,11 +45,6 @@ impl RdmaPeer {
     }
 }
 
-/// The peers of a params blob.
-pub fn parse_rdma_peers(params: &[u8]) -> Result<Vec<RdmaPeer>, DecodeError> {
-    find(&TlvArea::parse(params, 0)?)
-}
-
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     let found = params.find_all(tag::RDMA_PEER, RDMA_PEERS_MAX)?;
     found.iter().map(read).collect()
@@ -59,7 +54,7 @@ pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<MemTerms, DecodeError> 
     find(params).map(|rdma_peers| MemTerms { rdma_peers })
 }
 
-/// At least one.
+/// The queue pairs; an error if there is none.
 pub(crate) fn require(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     match find(params)? {
         peers if peers.is_empty() => Err(params.missing(tag::RDMA_PEER)),
@@ -93,8 +88,8 @@ fn split(v: &[u8; 28]) -> RdmaPeer {
     }
 }
 
-/// Queue pair and packet sequence numbers have 24 bits; a larger one would be cut silently by the
-/// hardware.
+/// Queue pair and packet sequence numbers have 24 bits; the hardware would silently cut a larger
+/// one.
 pub(crate) fn check_u24(
     tlv: &Tlv<'_>,
     at: usize,
@@ -107,7 +102,7 @@ pub(crate) fn check_u24(
     Err(tlv.unknown_value(at, field, "at most 16777215", value))
 }
 
-/// The five sizes that InfiniBand has, or 0 for none stated.
+/// The five path MTUs of InfiniBand, or 0 for none.
 pub(crate) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16, DecodeError> {
     if matches!(value, 0 | 256 | 512 | 1024 | 2048 | 4096) {
         return Ok(value);

@@ -1,5 +1,5 @@
-//! A cursor over a peer's bytes that knows where it is. Nothing is read past the end and nothing is
-//! allocated before its bound was checked.
+//! A cursor over a peer's bytes that knows its offset. It never reads past the end, and allocates only
+//! after a check of the bound.
 
 use alloc::{borrow::Cow, string::String, vec::Vec};
 
@@ -14,7 +14,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// `offset`: where `bytes` begins, for errors.
+    /// `offset`: the start of `bytes`, for errors.
     pub(crate) fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self {
             rest: bytes,
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         self.array(field).map(u128::from_be_bytes)
     }
 
-    /// Two values only; every other byte is refused.
+    /// A byte that is 0 or 1.
     pub(crate) fn flag(&mut self, field: &'static str) -> Decoded<bool> {
         self.byte_of(field, "0 or 1", |byte| match byte {
             0 => Some(false),
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// One byte that stands for something.
+    /// One byte with a known meaning.
     pub(crate) fn byte_of<T>(
         &mut self,
         field: &'static str,
@@ -81,12 +81,12 @@ impl<'a> Reader<'a> {
         meaning(byte).ok_or_else(|| invalid_args(at, field, expected, error::number(byte)))
     }
 
-    /// Zero names no lease.
+    /// The id of a lease; zero is refused.
     pub(crate) fn lease_id(&mut self) -> Decoded<LeaseId> {
         self.nonzero_id("lease_id").map(LeaseId)
     }
 
-    /// Zero names no resource.
+    /// The id of a resource; zero is refused.
     pub(crate) fn resource_id(&mut self) -> Decoded<ResourceId> {
         self.nonzero_id("resource_id").map(ResourceId)
     }
@@ -114,19 +114,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same with text in it.
+    /// `u32` length, then text.
     pub(crate) fn text(&mut self, max: usize, field: &'static str) -> Decoded<String> {
         let at = self.offset;
         match core::str::from_utf8(self.bytes(max, field)?) {
             Ok(text) => Ok(String::from(text)),
-            Err(wrong) => Err(DecodeError {
-                fault: DecodeFault::Malformed,
-                offset: at + 4 + wrong.valid_up_to(),
-                tag: None,
-                field,
-                expected: Cow::Borrowed("UTF-8"),
-                got: Cow::Borrowed("other bytes"),
-            }),
+            Err(other) => {
+                let at = at + 4 + other.valid_up_to();
+                Err(malformed(at, field, "UTF-8", "other bytes".into()))
+            }
         }
     }
 
@@ -136,8 +132,8 @@ impl<'a> Reader<'a> {
         TlvArea::parse(bytes, self.offset - bytes.len())
     }
 
-    /// `u16` count, then that many items of at least `item_bytes` each. Room is made only for what
-    /// can be there.
+    /// `u16` count, then that many items of at least `item_bytes` each. Allocates only for items
+    /// whose bytes can be there.
     pub(crate) fn list<T>(
         &mut self,
         max: usize,
@@ -165,30 +161,23 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// The end must have been reached.
+    /// Checks that all bytes were read.
     pub(crate) fn finish(self) -> Decoded<()> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(DecodeError {
-            fault: DecodeFault::Malformed,
-            offset: self.offset,
-            tag: None,
-            field: "end of message",
-            expected: Cow::Borrowed("nothing more"),
-            got: error::bytes(self.rest.len()),
-        })
+        let got = error::bytes(self.rest.len());
+        Err(malformed(
+            self.offset,
+            "end of message",
+            "nothing more",
+            got,
+        ))
     }
 
     fn truncated(&self, field: &'static str, needed: usize) -> DecodeError {
-        DecodeError {
-            fault: DecodeFault::Malformed,
-            offset: self.offset,
-            tag: None,
-            field,
-            expected: error::bytes(needed),
-            got: error::bytes(self.rest.len()),
-        }
+        let got = error::bytes(self.rest.len());
+        malformed(self.offset, field, error::bytes(needed), got)
     }
 
     pub(crate) fn offset(&self) -> usize {
@@ -211,12 +200,15 @@ pub(crate) fn too_many(
     max: usize,
     got: impl alloc::string::ToString,
 ) -> DecodeError {
-    DecodeError {
-        fault: DecodeFault::Malformed,
-        offset,
-        tag: None,
-        field,
-        expected: Cow::Owned(alloc::format!("at most {max}")),
-        got: error::number(got),
-    }
+    let expected = alloc::format!("at most {max}");
+    malformed(offset, field, expected, error::number(got))
+}
+
+fn malformed(
+    offset: usize,
+    field: &'static str,
+    expected: impl Into<Cow<'static, str>>,
+    got: Cow<'static, str>,
+) -> DecodeError {
+    wrong(DecodeFault::Malformed, offset, field, expected, got)
 }

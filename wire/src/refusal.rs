@@ -1,4 +1,4 @@
-//! How a node says no: what failed, whose fault it is, and what to do.
+//! Refusals of a node: the failure, its cause, and the remedy.
 
 use alloc::string::String;
 use core::fmt;
@@ -10,13 +10,13 @@ use core::fmt;
 pub enum LeaseError {
     /// An unknown class byte, a malformed length of a known tag (002 §3, 003 §3).
     InvalidIntent = 1,
-    /// Well-formed and not to be had; always with the rejection-reason TLV.
+    /// Well-formed and impossible here; always with the rejection-reason TLV.
     InvalidArgs = 2,
     /// More than the resource has, or an exclusive resource already held.
     CapacityExceeded = 3,
     /// Held in a way that excludes this request, for now.
     ResourceBusy = 4,
-    /// No such lease or resource, or not the caller's: the two are not told apart.
+    /// The lease or resource does not exist or is not the caller's: the answer is the same.
     NotFound = 5,
     /// The lease's term is over.
     Expired = 6,
@@ -42,11 +42,11 @@ pub enum LeaseError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefusalClass {
-    /// It never can here.
+    /// Asking again never helps here.
     Permanent = 0,
-    /// It can, later.
+    /// Asking again later can help.
     Transient = 1,
-    /// The operator's policy says no.
+    /// The operator's policy forbids it.
     Policy = 2,
 }
 

@@ -1,4 +1,4 @@
-//! Payloads of replies: `u16 status`, then what was asked for, or why not.
+//! Payloads of replies: `u16 status`, then the reply or the refusal.
 
 use alloc::{string::String, vec::Vec};
 
@@ -105,7 +105,7 @@ fn read_fences(r: &mut Reader<'_>) -> Decoded<Vec<Fence>> {
     })
 }
 
-/// Whether `answer` is one that a message of this type can have; a refusal always is.
+/// Whether a message of this type can have this answer; a refusal always fits.
 pub(crate) fn fits(message_type: Option<MessageType>, answer: &Answer) -> bool {
     use MessageType as M;
     let (Ok(reply), Some(asked)) = (answer, message_type) else {
@@ -186,7 +186,7 @@ fn write_identity(w: &mut Writer, identity: &NodeIdentity) {
         .text(&identity.version, VERSION_BYTES_MAX);
 }
 
-/// An operator with more fences than fit sees the first ones, and the others once those are clear.
+/// If there are more fences than fit, the first ones are sent; the others follow when some are cleared.
 fn write_fences(w: &mut Writer, fences: &[Fence]) {
     let shown = fences.get(..FENCES_MAX).unwrap_or(fences);
     w.list(shown, FENCES_MAX, |w, fence| {

@@ -1,4 +1,4 @@
-//! Payloads of requests: which bytes each message type has after the header.
+//! Payloads of requests: the bytes after the header, for each message type.
 
 use alloc::{borrow::Cow, string::String};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Request {
-    /// The code in its header.
+    /// The message type in the header.
     #[must_use]
     pub fn message_type(&self) -> MessageType {
         match self {
@@ -31,7 +31,10 @@ impl Request {
         }
     }
 
-    /// Whether a node's decoder would take it: a client asks before it sends.
+    /// Checks that a node's decoder accepts the request: a client calls this before it sends.
+    ///
+    /// # Errors
+    /// The decoder of a node would refuse the request.
     pub fn check(&self) -> Result<(), DecodeError> {
         match crate::decode_request(&crate::encode_request(0, 0, self)) {
             Ok(_) => Ok(()),
@@ -113,7 +116,7 @@ fn read_tenant(r: &mut Reader<'_>) -> Decoded<String> {
     ))
 }
 
-/// Whether a name is one that a tenant can have: 1 to 64 of `a-z 0-9 - _ .`.
+/// Whether the name is valid for a tenant: 1 to 64 of `a-z 0-9 - _ .`.
 #[must_use]
 pub fn is_tenant_name(name: &str) -> bool {
     let good = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');

@@ -4,8 +4,7 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{Epoch, NodeId, ResourceId};
 
-/// What kind of thing a resource is. A code that is not known here is kept, printed and never
-/// leasable.
+/// The kind of a resource. An unknown code is kept and printed; such a resource is never leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ResourceType {
@@ -56,11 +55,11 @@ pub struct FlatEntry {
     pub flags: u16,
     /// In the unit of the type.
     pub capacity: u64,
-    /// What a lease could still get. 0 for what is detected but not offered by the operator.
+    /// The amount that a lease could still get. 0 if the operator does not offer the resource.
     pub available: u64,
 }
 
-/// The structured form: typed fields per kind, then an area of TLVs for what came later.
+/// The structured form: typed fields per kind, then TLVs for later additions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceInventory {
     /// The node.
@@ -79,7 +78,7 @@ pub struct ResourceInventory {
     pub nics: Vec<NicInfo>,
     /// GPU.
     pub gpus: Vec<GpuInfo>,
-    /// What later versions say about resources; unknown tags are skipped, known ones decoded.
+    /// Later additions; unknown tags are skipped.
     pub extensions: Vec<InventoryExtension>,
 }
 
@@ -204,7 +203,7 @@ pub const GPU_ROCM: u32 = 1 << 1;
 /// `GPU_MIG`, bit 2 of [`GpuInfo::flags`] (003 §7).
 pub const GPU_MIG: u32 = 1 << 2;
 
-/// One TLV of the structured inventory's last area. All carry the resource that they speak of.
+/// One TLV of the structured inventory's last area. Each names its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InventoryExtension {
     /// 0x0B01: a name for people, such as `rxe0`, `eth0`, `nvme0n1` (UTF-8, at most 255 bytes).
@@ -215,13 +214,13 @@ pub enum InventoryExtension {
     Classes {
         /// Of which resource.
         resource_id: ResourceId,
-        /// What a request without a class gets.
+        /// The class of a request without a class.
         default: u8,
-        /// What may be asked for.
+        /// The classes that may be asked for.
         supported: Vec<u8>,
     },
     /// 0x0B04: transports over which a lease of this resource can be used.
     Transports(ResourceId, Vec<crate::Transport>),
-    /// 0x0B05: how much of it is fenced, where only parts are.
+    /// 0x0B05: the fenced amount, if only parts of the resource are fenced.
     FencedPart(ResourceId, u64),
 }

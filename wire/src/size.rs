@@ -9,12 +9,11 @@ use crate::ResourceType;
 ///
 /// Read as a whole number, plain or with a unit in capitals or small letters: K, M, G, T and KiB, MiB,
 /// GiB, TiB are 1024 each, KB, MB, GB, TB are 1000 each, B is one. Shown in the largest unit of 1024
-/// that it fills; what is not whole has one decimal, rounded down, so that nobody is shown more than
-/// there is.
+/// that gives at least 1; with one decimal, rounded down, if the number is not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// Text that is not a size.
+/// The error of a text that is no size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseSizeError {
     /// Not a whole number, or an unknown unit.

@@ -1,5 +1,5 @@
 //! The structured inventory (000, "Structured Inventory Format"): node, epoch, health, five lists,
-//! and then (ours) an area of TLVs where later versions say more about the same resources.
+//! and then (ours) an area of TLVs for later additions about the same resources.
 
 use alloc::vec::Vec;
 
@@ -17,6 +17,9 @@ const NIC_INFO_LEN: usize = 36;
 const GPU_INFO_LEN: usize = 36;
 
 /// Reads a whole structured inventory.
+///
+/// # Errors
+/// The bytes are no structured inventory.
 pub fn decode_structured(bytes: &[u8]) -> Decoded<ResourceInventory> {
     let mut r = Reader::new(bytes, 0);
     let inventory = read(&mut r)?;

@@ -1,6 +1,6 @@
 //! `u16 tag, u16 length, value`, one after another: the form of lease parameters, bindings,
-//! refusals and inventory extensions. Unknown tags are skipped; a tag that may not repeat and does
-//! is refused, because two readers could otherwise believe different values.
+//! refusals and inventory extensions. Unknown tags are skipped. A repeated tag is
+//! refused unless it may repeat: two readers could take different values.
 //!
 //! After [`TlvArea::parse`] every TLV lies within the area; nothing later panics.
 
@@ -14,16 +14,19 @@ pub const TLV_HEADER_LEN: usize = 4;
 /// One TLV of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlv<'a> {
-    /// What it is about.
+    /// The tag.
     pub tag: u16,
-    /// Where its value starts, counted like [`DecodeError::offset`].
+    /// Start of the value, counted like [`DecodeError::offset`].
     pub offset: usize,
-    /// Its value.
+    /// The value.
     pub value: &'a [u8],
 }
 
 impl<'a> Tlv<'a> {
-    /// The value when it has exactly `N` bytes.
+    /// The value as `N` bytes.
+    ///
+    /// # Errors
+    /// The value has another length.
     pub fn fixed<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
         self.value
             .try_into()
@@ -31,7 +34,12 @@ impl<'a> Tlv<'a> {
             .ok_or_else(|| self.wrong_length(error::bytes(N)))
     }
 
-    /// The value as one byte that stands for something.
+    /// The value as a `u32`.
+    pub(crate) fn u32(&self) -> Result<u32, DecodeError> {
+        self.fixed().map(u32::from_be_bytes)
+    }
+
+    /// The value as one byte with a known meaning.
     pub(crate) fn byte_of<T>(
         &self,
         field: &'static str,
@@ -56,7 +64,7 @@ impl<'a> Tlv<'a> {
         self.text_within(skip, length)
     }
 
-    /// So many bytes behind `skip` as text; those that are there.
+    /// At most `length` bytes behind `skip` as text.
     pub(crate) fn text_within(&self, skip: usize, length: usize) -> Result<&'a str, DecodeError> {
         let bytes = self.value.get(skip..skip + length).unwrap_or_default();
         core::str::from_utf8(bytes).map_err(|wrong| {
@@ -113,7 +121,7 @@ impl<'a> Tlv<'a> {
     }
 }
 
-/// A run of TLVs that was walked once and found whole.
+/// A sequence of TLVs whose lengths are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct TlvArea<'a> {
     bytes: &'a [u8],
@@ -121,7 +129,10 @@ pub struct TlvArea<'a> {
 }
 
 impl<'a> TlvArea<'a> {
-    /// Walks the whole area. `offset` is where it begins, for errors.
+    /// Checks the whole area. `offset`: its start, for errors.
+    ///
+    /// # Errors
+    /// A TLV runs out of the area.
     pub fn parse(bytes: &'a [u8], offset: usize) -> Result<Self, DecodeError> {
         let mut walk = Walk {
             rest: bytes,
@@ -131,7 +142,7 @@ impl<'a> TlvArea<'a> {
         Ok(Self { bytes, offset })
     }
 
-    /// All of them, in order.
+    /// All TLVs, in order.
     pub fn iter(&self) -> impl Iterator<Item = Tlv<'a>> + use<'a> {
         let mut walk = Walk {
             rest: self.bytes,
@@ -141,7 +152,10 @@ impl<'a> TlvArea<'a> {
         core::iter::from_fn(move || walk.step().ok().flatten())
     }
 
-    /// The one with this tag, if there is one; refused when there are several.
+    /// The TLV with this tag, if there is one.
+    ///
+    /// # Errors
+    /// There are several.
     pub fn find(&self, tag: u16) -> Result<Option<Tlv<'a>>, DecodeError> {
         let mut found = self.iter().filter(|tlv| tlv.tag == tag);
         let first = found.next();
@@ -151,7 +165,10 @@ impl<'a> TlvArea<'a> {
         }
     }
 
-    /// All with this tag, at most `max`.
+    /// All TLVs with this tag.
+    ///
+    /// # Errors
+    /// There are more than `max`.
     pub fn find_all(&self, tag: u16, max: usize) -> Result<Vec<Tlv<'a>>, DecodeError> {
         let found: Vec<_> = self
             .iter()
@@ -167,7 +184,7 @@ impl<'a> TlvArea<'a> {
         }
     }
 
-    /// The one with this tag, put through `read`.
+    /// The TLV with this tag, if there is one, read by `read`.
     pub(crate) fn read<T>(
         &self,
         tag: u16,
@@ -176,13 +193,18 @@ impl<'a> TlvArea<'a> {
         self.find(tag)?.as_ref().map(read).transpose()
     }
 
-    /// The same where the tag must be there.
+    /// The TLV with this tag, read by `read`; an error if it is absent.
     pub(crate) fn require<T>(
         &self,
         tag: u16,
         read: impl FnOnce(&Tlv<'a>) -> Result<T, DecodeError>,
     ) -> Result<T, DecodeError> {
         self.read(tag, read)?.ok_or_else(|| self.missing(tag))
+    }
+
+    /// Whether the flag with this tag is 1. Absent and 0 both mean no.
+    pub(crate) fn flag(&self, tag: u16) -> Result<bool, DecodeError> {
+        Ok(self.read(tag, Tlv::flag)?.unwrap_or(false))
     }
 
     pub(crate) fn missing(&self, tag: u16) -> DecodeError {
@@ -220,8 +242,8 @@ impl<'a> Walk<'a> {
         Ok(Some(Tlv { tag, offset, value }))
     }
 
-    /// A length that runs out of the area is a malformed length: for a known tag the specification
-    /// has `InvalidIntent` (cpu-isolation-wire-format.md §3), for anything else it is not a message.
+    /// The error of a length that runs out of the area. For a known tag the specification wants
+    /// `InvalidIntent` (cpu-isolation-wire-format.md §3); any other is `Malformed`.
     fn overrun(
         &self,
         tag: Option<u16>,

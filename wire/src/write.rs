@@ -1,5 +1,5 @@
-//! The other direction: appends big-endian fields, and remembers when something did not fit its
-//! length field instead of writing a length that lies.
+//! Writes big-endian fields. If a part is too long for its length field, the writer notes this and
+//! [`Writer::finish`] returns `None`.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Room for the largest lease at once: a buffer that grows would leave copies of a key behind.
+    /// A writer with room for the largest lease: a buffer that grows would leave copies of a key behind.
     pub(crate) fn new() -> Self {
         Self {
             out: Vec::with_capacity(2_048),
@@ -54,7 +54,7 @@ impl Writer {
         })
     }
 
-    /// The same for text, cut at a character when longer than `max` bytes.
+    /// `u32` length, then the text, cut at a character if it is longer than `max` bytes.
     pub(crate) fn text(&mut self, text: &str, max: usize) -> &mut Self {
         self.bytes(cut(text, max).as_bytes())
     }
@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// One TLV if there is something to say.
+    /// One TLV, if there is a value.
     pub(crate) fn tlv_if<const N: usize>(&mut self, tag: u16, value: Option<[u8; N]>) -> &mut Self {
         match value {
             Some(value) => self.tlv(tag, &value),
@@ -111,13 +111,13 @@ impl Writer {
         self
     }
 
-    /// What was written; nothing when it has a part that its length field cannot express or is
-    /// longer than `max` bytes.
+    /// The written bytes. `None`: a part is too long for its length field, or the whole is longer than `max`
+    /// bytes.
     pub(crate) fn finish(self, max: usize) -> Option<Vec<u8>> {
         (!self.too_long && self.out.len() <= max).then_some(self.out)
     }
 
-    /// The same for something that has to fit a payload.
+    /// The written bytes, if they fit a payload.
     pub(crate) fn payload(self) -> Option<Vec<u8>> {
         self.finish(crate::MAX_PAYLOAD)
     }

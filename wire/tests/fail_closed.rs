@@ -5,17 +5,23 @@
 
 use fabricbios_wire::*;
 
-/// The error of a LEASE_ALLOC whose params are `params`.
-fn alloc_error(params: &[u8]) -> Option<Refusal> {
+/// A LEASE_ALLOC whose params are `params`, as a node reads it.
+fn alloc(params: &[u8]) -> Result<LeaseAllocRequest, Refusal> {
     let mut frame = encode_request(1, 2, &Request::LeaseAlloc(plain()));
     let length_at = frame.len() - 4;
     frame[length_at..].copy_from_slice(&u32::try_from(params.len()).unwrap().to_be_bytes());
     frame.extend_from_slice(params);
     let payload = u32::try_from(frame.len() - HEADER_LEN).unwrap();
     frame[16..20].copy_from_slice(&payload.to_be_bytes());
-    decode_request(&frame)
-        .err()
-        .map(|rejected| rejected.refusal())
+    match decode_request(&frame) {
+        Ok((_, Request::LeaseAlloc(request))) => Ok(request),
+        Ok(other) => panic!("{other:?}"),
+        Err(rejected) => Err(rejected.refusal()),
+    }
+}
+
+fn alloc_error(params: &[u8]) -> Option<Refusal> {
+    alloc(params).err()
 }
 
 fn plain() -> LeaseAllocRequest {
@@ -119,11 +125,10 @@ fn unknown_tags_are_skipped_and_may_repeat() {
         None
     );
     let params = [&unknown[..], &tlv(0x0902, &[1])].concat();
-    assert_eq!(
-        parse_cpu_isolation(&params),
-        Ok(Some(CpuIsolationClass::WholeCore))
-    );
-    assert_eq!(parse_gpu_exclusivity(&params), Ok(None));
+    let cpu = CpuTerms {
+        isolation: Some(CpuIsolationClass::WholeCore),
+    };
+    assert_eq!(alloc(&params).unwrap().foreign, [cpu.into()]);
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn affinities_are_bounded_and_checked() {
     let label =
         |n: usize| tlv(tag::LEASE_AFFINITY, &[&[1, 1, 4, 0, 1][..], b"x"].concat()).repeat(n);
     assert_eq!(
-        parse_affinities(&label(AFFINITIES_MAX)).unwrap().len(),
+        alloc(&label(AFFINITIES_MAX)).unwrap().affinities.len(),
         AFFINITIES_MAX
     );
     assert_intent(&label(AFFINITIES_MAX + 1));
@@ -195,11 +200,8 @@ fn queue_pairs_of_a_client_are_bounded_and_each_is_checked() {
     assert_intent(&peer(1).repeat(RDMA_PEERS_MAX + 1));
     assert_intent(&[peer(1), peer(0)].concat());
     let params = [peer(5), peer(3), peer(5)].concat();
-    let read: Vec<u32> = parse_rdma_peers(&params)
-        .unwrap()
-        .iter()
-        .map(|it| it.qpn)
-        .collect();
+    let terms = alloc(&params).unwrap().terms;
+    let read: Vec<u32> = terms.rdma_peers().iter().map(|it| it.qpn).collect();
     assert_eq!(read, [5, 3, 5], "the order is kept");
 }
 

@@ -162,7 +162,6 @@ fn long_texts_of_a_node_are_cut_at_a_character() {
 #[test]
 fn the_largest_answers_fit_a_frame() {
     let binding = Binding {
-        nvmeof: None,
         dp_key: Some(DpKey([1; 32])),
         udp_endpoint: Some(Endpoint {
             addr: [1; 16],
@@ -172,7 +171,7 @@ fn the_largest_answers_fit_a_frame() {
             offset: 0,
             length: 1,
         }),
-        rdma: Some(RdmaBinding {
+        kind: KindBinding::Mem(Some(RdmaBinding {
             rkey: Some(1),
             remote_addr: 1,
             qp_num: 1,
@@ -195,7 +194,7 @@ fn the_largest_answers_fit_a_frame() {
                 };
                 RDMA_PEERS_MAX - 1
             ],
-        }),
+        })),
     };
     let step = ProofStep {
         step: "s".repeat(PROOF_STEP_BYTES_MAX),
@@ -205,7 +204,6 @@ fn the_largest_answers_fit_a_frame() {
     let lease = LeaseInfo {
         lease_id: LeaseId(1),
         resource_id: ResourceId(1),
-        resource_type: ResourceType::Mem,
         status: LeaseStatus::Active,
         phase: LeasePhase::Active,
         generation: Generation(1),
@@ -234,7 +232,7 @@ fn the_largest_answers_fit_a_frame() {
     };
     // Lists have neither keys nor proofs.
     let mut listed = LeaseInfo {
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Mem),
         ..lease.clone()
     };
     listed.end.iter_mut().for_each(|end| end.proof.clear());

@@ -120,11 +120,8 @@ fn a_secret_has_its_form_or_is_none() {
     }
 }
 
-#[test]
-fn no_secret_is_ever_printed() {
-    let shown = format!("{:?}", binding());
-    assert!(!shown.contains("DHHC-1"), "{shown}");
-    assert!(shown.contains("DhchapSecret(..)"), "{shown}");
+/// A LEASE_QUERY, and an answer to it: a lease of block storage.
+fn block_answer() -> (Header, Vec<u8>) {
     let header = Header {
         flags: 0,
         msg_type: MessageType::LeaseQuery as u16,
@@ -135,7 +132,6 @@ fn no_secret_is_ever_printed() {
     let lease = LeaseInfo {
         lease_id: LeaseId(1),
         resource_id: ResourceId(1),
-        resource_type: ResourceType::Block,
         status: LeaseStatus::Active,
         phase: LeasePhase::Active,
         generation: Generation(1),
@@ -147,13 +143,22 @@ fn no_secret_is_ever_printed() {
         remaining_ms: 0,
         effective: Effective::default(),
         binding: Binding {
-            nvmeof: Some(Box::new(binding())),
-            ..Binding::default()
+            kind: KindBinding::Block(Some(Box::new(binding()))),
+            ..Binding::plain(ResourceType::Block)
         },
         tenant: None,
         end: None,
     };
-    let mut frame = encode_answer(&header, &Ok(Reply::Lease(lease)));
+    let frame = encode_answer(&header, &Ok(Reply::Lease(lease)));
+    (header, frame)
+}
+
+#[test]
+fn no_secret_is_ever_printed() {
+    let shown = format!("{:?}", binding());
+    assert!(!shown.contains("DHHC-1"), "{shown}");
+    assert!(shown.contains("DhchapSecret(..)"), "{shown}");
+    let (header, mut frame) = block_answer();
     let places: Vec<usize> = (0..frame.len() - 7)
         .filter(|at| frame[*at..].starts_with(b"DHHC-1:"))
         .collect();
@@ -165,6 +170,28 @@ fn no_secret_is_ever_printed() {
         let said = format!("{error:?} {}", error.error);
         assert!(!said.contains("ia6zGodOr4SEG0"), "{said}");
         frame[at] = b'D';
+    }
+}
+
+#[test]
+fn coordinates_of_another_kind_are_checked_and_left_out() {
+    let (header, mut frame) = block_answer();
+    let block = 3_u16.to_be_bytes();
+    let before = [1_u128.to_be_bytes(); 2].concat();
+    let at = (0..frame.len() - 34).find(|at| frame[*at..].starts_with(&before));
+    let kind = at.unwrap() + before.len();
+    assert_eq!(frame[kind..kind + 2], block);
+    for other in [ResourceType::Mem, ResourceType::Cpu] {
+        frame[kind..kind + 2].copy_from_slice(&other.code().to_be_bytes());
+        let Ok(Ok(Reply::Lease(lease))) = decode_answer(&header, &frame) else {
+            panic!("an unknown tag would be taken, too")
+        };
+        assert_eq!(lease.resource_type(), other);
+        assert!(lease.binding.is_plain(), "{lease:?}");
+        let secret = (0..frame.len()).find(|at| frame[*at..].starts_with(b"DHHC-1:"));
+        let mut damaged = frame.clone();
+        damaged[secret.unwrap()] = b'X';
+        decode_answer(&header, &damaged).unwrap_err();
     }
 }
 

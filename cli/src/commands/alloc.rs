@@ -65,8 +65,8 @@ fn tell_rounded(info: &LeaseInfo, asked: u64) {
     if info.capacity != asked {
         let told = format!(
             "fabricctl: asked for {} ({asked}), granted {} ({}): this node gives out whole pieces only",
-            info.resource_type.amount(asked),
-            info.resource_type.amount(info.capacity),
+            info.resource_type().amount(asked),
+            info.resource_type().amount(info.capacity),
             info.capacity
         );
         // With standard error gone the capacity is still in the answer.

@@ -60,8 +60,7 @@ fn without_clock(info: &LeaseInfo) -> LeaseInfo {
     };
     if let Some(previous) = info
         .binding
-        .rdma
-        .as_mut()
+        .rdma_mut()
         .and_then(|rdma| rdma.previous.as_mut())
     {
         previous.remaining_ms = 0;
@@ -71,7 +70,7 @@ fn without_clock(info: &LeaseInfo) -> LeaseInfo {
 
 /// The next known deadline, or the next look if that comes first.
 fn until_next(info: &LeaseInfo, poll: Duration) -> Duration {
-    let old_key = info.binding.rdma.as_ref().and_then(|rdma| rdma.previous);
+    let old_key = info.binding.rdma().and_then(|rdma| rdma.previous);
     let deadlines = [
         info.remaining_ms,
         old_key.map_or(0, |old| old.remaining_ms.into()),
@@ -87,8 +86,8 @@ mod tests {
     use std::time::Duration;
 
     use fabricbios_wire::{
-        Binding, Effective, Generation, LeaseStatus, PreviousKey, RdmaBinding, RdmaStrategy,
-        ResourceId, ResourceType,
+        Binding, Effective, Generation, KindBinding, LeaseStatus, PreviousKey, RdmaBinding,
+        RdmaStrategy, ResourceId, ResourceType,
     };
 
     use super::*;
@@ -114,7 +113,6 @@ mod tests {
         LeaseInfo {
             lease_id: LeaseId(1),
             resource_id: ResourceId(1),
-            resource_type: ResourceType::Mem,
             status: LeaseStatus::Active,
             phase: LeasePhase::Active,
             generation: Generation(1),
@@ -126,8 +124,8 @@ mod tests {
             remaining_ms,
             effective: Effective::default(),
             binding: Binding {
-                rdma: Some(rdma),
-                ..Binding::default()
+                kind: KindBinding::Mem(Some(rdma)),
+                ..Binding::plain(ResourceType::Mem)
             },
             tenant: None,
             end: None,

@@ -10,8 +10,8 @@ use std::{
 };
 
 use fabricbios_wire::{
-    Binding, LeaseInfo, LeasePhase, LeaseStatus, NvmeofBinding, NvmeofTransport, Reply,
-    ResourceType,
+    Binding, KindBinding, LeaseInfo, LeasePhase, LeaseStatus, NvmeofBinding, NvmeofTransport,
+    Reply, ResourceType,
 };
 use serde_json::{Value, json};
 
@@ -53,8 +53,8 @@ fn unreachable() -> LeaseInfo {
     };
     LeaseInfo {
         binding: Binding {
-            nvmeof: Some(Box::new(nvmeof)),
-            ..Binding::default()
+            kind: KindBinding::Block(Some(Box::new(nvmeof))),
+            ..Binding::plain(ResourceType::Block)
         },
         ..block_lease()
     }
@@ -121,11 +121,11 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
     let ended = |phase| LeaseInfo {
         phase,
         status: LeaseStatus::Expired,
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Block),
         ..block_lease()
     };
     let no_transport = LeaseInfo {
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Block),
         ..block_lease()
     };
     let tcp_only = unreachable();
@@ -163,11 +163,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
 
 #[test]
 fn a_connection_that_fails_says_why_and_leaves_a_log_without_secrets() {
-    let info = LeaseInfo {
-        resource_type: ResourceType::Block,
-        ..unreachable()
-    };
-    let node = saying(Ok(Reply::Lease(info)));
+    let node = saying(Ok(Reply::Lease(unreachable())));
     let Some(output) = as_root(block(&node, "attach")) else {
         return;
     };

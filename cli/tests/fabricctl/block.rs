@@ -1,8 +1,8 @@
 //! Block storage: what is asked for, what is shown, and what is refused before anybody is asked.
 
 use fabricbios_wire::{
-    Binding, BlockTerms, DhchapSecret, Effective, HostId, LeaseInfo, Limits, NvmeofAddress,
-    NvmeofBinding, NvmeofTransport, Reply, Request, ResourceType, Transport,
+    Binding, BlockTerms, DhchapSecret, Effective, HostId, KindBinding, LeaseInfo, Limits,
+    NvmeofAddress, NvmeofBinding, NvmeofTransport, Reply, Request, ResourceType, Transport,
 };
 use serde_json::json;
 
@@ -43,7 +43,6 @@ pub(crate) fn binding() -> NvmeofBinding {
 
 pub(crate) fn block_lease() -> LeaseInfo {
     LeaseInfo {
-        resource_type: ResourceType::Block,
         effective: Effective {
             transport: Some(Transport::NvmeTcp),
             read_only: true,
@@ -55,8 +54,8 @@ pub(crate) fn block_lease() -> LeaseInfo {
                 offset: 0,
                 length: 256,
             }),
-            nvmeof: Some(Box::new(binding())),
-            ..Binding::default()
+            kind: KindBinding::Block(Some(Box::new(binding()))),
+            ..Binding::plain(ResourceType::Block)
         },
         ..lease(60_000)
     }

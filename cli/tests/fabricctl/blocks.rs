@@ -63,7 +63,6 @@ impl Blocks {
         let binding = backend.serve(binding_id, "ann", &file).unwrap();
         backend.extend(binding_id, BootTime(u64::MAX)).unwrap();
         let info = LeaseInfo {
-            resource_type: ResourceType::Block,
             effective: Effective {
                 transport: Some(Transport::Udp),
                 read_only,
@@ -203,7 +202,7 @@ fn leases_that_are_over_or_of_something_else_are_told_apart() {
     let ended = LeaseInfo {
         phase: LeasePhase::Expired,
         status: LeaseStatus::Expired,
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Block),
         ..block_lease()
     };
     for (info, expected) in [(ended, 4), (lease(60_000), 2)] {

@@ -2,7 +2,7 @@
 
 use fabricbios_wire::{
     Binding, EndCause, LeaseEnd, LeaseId, LeaseInfo, LeasePage, LeasePhase, LeaseStatus, ProofStep,
-    Reply, TENANT_BYTES_MAX,
+    Reply, ResourceType, TENANT_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn revoked() -> LeaseInfo {
         phase: LeasePhase::Revoked,
         remaining_ms: 0,
         renewable_at_unix_ms: 0,
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Mem),
         tenant: Some("blue".into()),
         end: Some(Box::new(LeaseEnd {
             at_unix_ms: 1_800_000_031_000,

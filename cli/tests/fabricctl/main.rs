@@ -21,7 +21,7 @@ mod show;
 use std::process::{Command, Output};
 
 use common::{FakeNode, honest, lease};
-use fabricbios_wire::{Answer, LeaseInfo, Reply, Request};
+use fabricbios_wire::{Answer, Binding, LeaseInfo, Reply, Request, ResourceType};
 use serde_json::Value;
 
 pub(crate) const LEASE_TEXT: &str = "0123456789abcdef0123456789abcdef";
@@ -81,9 +81,12 @@ pub(crate) fn line_of(node: &FakeNode, line: &str) -> (i32, String) {
 pub(crate) fn granting() -> impl FnMut(&Request) -> Answer + Send + 'static {
     |request| match request {
         Request::LeaseAlloc(alloc) => Ok(Reply::Lease(LeaseInfo {
-            resource_type: alloc.resource_type(),
             capacity: alloc.capacity,
             effective: honest(alloc),
+            binding: match alloc.resource_type() {
+                ResourceType::Mem => lease(60_000).binding,
+                other => Binding::plain(other),
+            },
             ..lease(60_000)
         })),
         _ => Ok(Reply::Lease(lease(60_000))),

@@ -2,9 +2,9 @@
 
 use fabricbios_wire::{
     Answer, Binding, CpuIsolationClass, DpKey, Effective, Endpoint, Epoch, FlatEntry,
-    GpuExclusivityClass, InventoryExtension, InventoryForm, LeaseId, LeaseInfo, LeasePage, Limits,
-    MemArena, NodeId, PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request, ResourceInventory,
-    ResourceType, Transport,
+    GpuExclusivityClass, InventoryExtension, InventoryForm, KindBinding, LeaseId, LeaseInfo,
+    LeasePage, Limits, MemArena, NodeId, PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request,
+    ResourceInventory, ResourceType, Transport,
 };
 use serde_json::json;
 
@@ -40,8 +40,7 @@ fn the_json_of_a_lease_is_the_contract() {
                 offset: 4_096,
                 length: 1 << 20,
             }),
-            rdma: Some(RdmaBinding { previous, ..rdma() }),
-            nvmeof: None,
+            kind: KindBinding::Mem(Some(RdmaBinding { previous, ..rdma() })),
         },
         ..lease(60_000)
     };
@@ -99,8 +98,8 @@ fn several_queue_pairs_are_all_told() {
     }];
     let info = LeaseInfo {
         binding: Binding {
-            rdma: Some(RdmaBinding { further, ..rdma() }),
-            ..Binding::default()
+            kind: KindBinding::Mem(Some(RdmaBinding { further, ..rdma() })),
+            ..Binding::plain(ResourceType::Mem)
         },
         ..lease(60_000)
     };
@@ -126,8 +125,8 @@ fn absent_parts_are_left_out() {
     let info = LeaseInfo {
         renewable_at_unix_ms: 0,
         binding: Binding {
-            rdma: Some(rdma),
-            ..Binding::default()
+            kind: KindBinding::Mem(Some(rdma)),
+            ..Binding::plain(ResourceType::Mem)
         },
         ..lease(60_000)
     };
@@ -337,7 +336,7 @@ fn a_list_is_followed_to_its_end() {
         let id = LeaseId(after.0 + 1);
         let leases = vec![LeaseInfo {
             lease_id: id,
-            binding: Binding::default(),
+            binding: Binding::plain(ResourceType::Mem),
             ..lease(5_000)
         }];
         Ok(Reply::Leases(LeasePage {

@@ -70,7 +70,7 @@ impl BlockLease {
 
     /// Where it is had over NVMe-oF, as of the last answer.
     pub fn nvmeof(&self) -> Option<NvmeofBinding> {
-        self.binding().nvmeof.map(|binding| *binding)
+        self.binding().nvmeof().cloned()
     }
 
     /// The command that connects it over NVMe-oF; see [`connect_line()`].

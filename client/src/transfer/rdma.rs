@@ -50,8 +50,9 @@ impl Connection {
     }
 
     fn binding(&self, shared: &Shared) -> Option<RdmaBinding> {
-        let binding = shared.info().binding.rdma;
-        binding.filter(|binding| binding.qp_num == self.qp_num)
+        let info = shared.info();
+        let rdma = info.binding.rdma().cloned();
+        rdma.filter(|rdma| rdma.qp_num == self.qp_num)
     }
 
     pub(super) fn carry_out(
@@ -117,11 +118,12 @@ fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
     }));
     let bound = bound.inspect_err(|_| shared.forget_keys())?;
     shared.told(bound.clone());
-    let binding = bound.binding.rdma.filter(|rdma| rdma.rkey.is_some());
-    binding.ok_or_else(|| Error::Protocol {
-        node: shared.node.address().to_owned(),
-        why: "it bound the lease to a queue pair and told no key".to_owned(),
-    })
+    let rdma = bound.binding.rdma().cloned();
+    rdma.filter(|rdma| rdma.rkey.is_some())
+        .ok_or_else(|| Error::Protocol {
+            node: shared.node.address().to_owned(),
+            why: "it bound the lease to a queue pair and told no key".to_owned(),
+        })
 }
 
 fn cannot(error: impl fmt::Display) -> Error {

@@ -73,7 +73,7 @@ pub(super) fn candidates(shared: &Shared) -> Result<Vec<DataTransport>, Error> {
     let (binding, granted) = (info.binding, info.effective.transport);
     let both = granted == Some(Transport::Both);
     let over_udp = both || binding.dp_key.is_some() || granted == Some(Transport::Udp);
-    let over_rdma = both || binding.rdma.is_some() || granted == Some(Transport::Rdma);
+    let over_rdma = both || binding.rdma().is_some() || granted == Some(Transport::Rdma);
     let lease_id = shared.lease_id;
     if let Some(transport) = shared.transfers().transport {
         let has = match transport {
@@ -86,7 +86,7 @@ pub(super) fn candidates(shared: &Shared) -> Result<Vec<DataTransport>, Error> {
             .then(|| vec![transport])
             .ok_or_else(|| Error::Usage(why()));
     }
-    let is_taken = binding.rdma.is_some_and(|rdma| rdma.rkey.is_some());
+    let is_taken = binding.rdma().is_some_and(|rdma| rdma.rkey.is_some());
     let rdma = over_rdma && !shared.is_callers() && !(is_taken && over_udp);
     let transports = [(rdma, DataTransport::Rdma), (over_udp, DataTransport::Udp)];
     let transports: Vec<_> = transports

@@ -8,7 +8,7 @@ use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Linger};
 use fabricbios_wire::{
     Answer, Binding, Effective, Generation, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request,
-    Transport,
+    ResourceType, Transport,
 };
 
 use super::{FakeNode, LEASE, RESOURCE, lease};
@@ -62,7 +62,7 @@ impl Memory {
         let mut told = self.told.lock().unwrap();
         told.phase = phase;
         told.status = LeaseStatus::Expired;
-        told.binding = Binding::default();
+        told.binding = Binding::plain(ResourceType::Mem);
     }
 
     /// What cannot be proved clean.
@@ -108,7 +108,7 @@ pub(crate) fn over(transport: Transport) -> LeaseInfo {
             transport: Some(transport),
             ..Effective::default()
         },
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Mem),
         ..lease(60_000)
     }
 }

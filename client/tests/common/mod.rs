@@ -18,9 +18,9 @@ use std::{
 
 use fabricbios_control::{Fabric, Limits, PeerRequest, Server};
 use fabricbios_wire::{
-    Answer, Binding, Effective, Generation, IssueRequest, LeaseAllocRequest, LeaseError, LeaseId,
-    LeaseInfo, LeasePhase, LeaseStatus, RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply,
-    Request, ResourceId, ResourceType, Role,
+    Answer, Binding, Effective, Generation, IssueRequest, KindBinding, LeaseAllocRequest,
+    LeaseError, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, RdmaBinding, RdmaStrategy, Refusal,
+    RefusalClass, Reply, Request, ResourceId, ResourceType, Role,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -185,7 +185,6 @@ pub(crate) fn lease(remaining_ms: u64) -> LeaseInfo {
     LeaseInfo {
         lease_id: LEASE,
         resource_id: RESOURCE,
-        resource_type: ResourceType::Mem,
         status: LeaseStatus::Active,
         phase: LeasePhase::Active,
         generation: Generation(1),
@@ -197,8 +196,8 @@ pub(crate) fn lease(remaining_ms: u64) -> LeaseInfo {
         remaining_ms,
         effective: Effective::default(),
         binding: Binding {
-            rdma: Some(rdma()),
-            ..Binding::default()
+            kind: KindBinding::Mem(Some(rdma())),
+            ..Binding::plain(ResourceType::Mem)
         },
         tenant: None,
         end: None,

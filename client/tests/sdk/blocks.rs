@@ -79,7 +79,7 @@ impl Disk {
         let mut told = self.told.lock().unwrap();
         told.phase = LeasePhase::Revoked;
         told.status = LeaseStatus::Revoked;
-        told.binding = Binding::default();
+        told.binding = Binding::plain(ResourceType::Block);
     }
 
     /// A node that tells of this lease whatever it is asked.
@@ -110,8 +110,7 @@ fn binding_id(generation: u32) -> BindingId {
 
 fn blocks(effective: Effective) -> LeaseInfo {
     LeaseInfo {
-        resource_type: ResourceType::Block,
-        binding: Binding::default(),
+        binding: Binding::plain(ResourceType::Block),
         effective,
         ..lease(60_000)
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use fabricbios_client::{DataTransport, Error, MemLease, Transfers};
-use fabricbios_wire::Transport;
+use fabricbios_wire::{KindBinding, Transport};
 
 use crate::{
     builder,
@@ -35,7 +35,7 @@ fn delayed() -> World {
         let path = Path::to(server);
         told.binding.udp_endpoint = Some(path.address().into());
         told.effective.transport = Some(Transport::Both);
-        told.binding.rdma = Some(rdma());
+        told.binding.kind = KindBinding::Mem(Some(rdma()));
         path
     };
     let node = memory.node();

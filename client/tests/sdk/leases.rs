@@ -24,7 +24,7 @@ fn a_lease_from_acquire_to_free() {
         .acquire()
         .unwrap();
     assert_eq!(lease.lease_id(), LEASE);
-    assert_eq!(lease.binding().rdma.unwrap().rkey, Some(0x1234));
+    assert_eq!(lease.binding().rdma().unwrap().rkey, Some(0x1234));
     assert!(lease.remaining() > Duration::from_secs(1));
     assert_eq!(lease.expires_at_unix_secs(), 1_800_000_060);
     assert_eq!(lease.bind(&[PEER]).unwrap().generation, Generation(2));

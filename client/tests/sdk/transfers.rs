@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fabricbios_client::{DataTransport, Error, MemLease, Node, Transfers};
 use fabricbios_wire::{
-    Binding, Generation, LeaseError, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, Transport,
+    Binding, Generation, KindBinding, LeaseError, LeaseInfo, LeasePhase, RefusalClass, Reply,
+    Request, ResourceType, Transport,
 };
 
 use crate::{
@@ -197,7 +198,7 @@ fn a_lease_of_before_is_opened_if_it_lives() {
 fn a_lease_that_lost_its_key_gets_another() {
     let memory = Memory::start();
     let whole = memory.info();
-    memory.told.lock().unwrap().binding = Binding::default();
+    memory.told.lock().unwrap().binding = Binding::plain(ResourceType::Mem);
     let rotating = Arc::clone(&memory);
     let mut busy = 2;
     let node = FakeNode::start(move |request: &Request| {
@@ -239,8 +240,8 @@ fn transports_that_a_lease_has_not_are_refused() {
 fn queue_pairs_of_the_callers_are_left_alone() {
     let info = LeaseInfo {
         binding: Binding {
-            rdma: Some(rdma()),
-            ..Binding::default()
+            kind: KindBinding::Mem(Some(rdma())),
+            ..Binding::plain(ResourceType::Mem)
         },
         ..over(Transport::Rdma)
     };
@@ -261,10 +262,10 @@ fn a_lease_over_both_transports_goes_over_udp_where_rdma_does_not_work() {
         // The node's queue pair is nobody's: also a machine with RDMA cannot connect to it.
         let mut told = memory.told.lock().unwrap();
         told.effective.transport = Some(Transport::Both);
-        told.binding.rdma = Some(fabricbios_wire::RdmaBinding {
+        told.binding.kind = KindBinding::Mem(Some(fabricbios_wire::RdmaBinding {
             rkey: None,
             ..rdma()
-        });
+        }));
     }
     let node = memory.node();
     let lease = builder(&node).acquire().unwrap();

@@ -10,7 +10,7 @@ impl Provider {
     /// Opens the part and binds every path that the order wants.
     ///
     /// # Errors
-    /// See [`BindError`]. What this call has made is gone, unless the error is `Stranded`.
+    /// See [`BindError`]. Everything that this call has made is removed, unless the error is `Stranded`.
     pub fn bind(&self, order: &BindOrder) -> Result<Binding, BindError> {
         let id = order.binding_id.lease_id;
         let Some(lease) = self.leases().find_or_make(id) else {
@@ -48,7 +48,7 @@ impl Provider {
         Err(stranded_unless(gone, error))
     }
 
-    /// With an error comes whether somebody may have used the part meanwhile.
+    /// The `bool` of an error: whether a client may have used the part meanwhile.
     fn bind_paths(
         &self,
         order: &BindOrder,
@@ -66,7 +66,7 @@ impl Provider {
                         true => with_path(carrier.name, error),
                         false => error,
                     };
-                    // The binding before goes on over every path.
+                    // The older binding goes on over every path.
                     if made == 0 && !is_gone(&error) {
                         return Err((error, false));
                     }
@@ -81,10 +81,11 @@ impl Provider {
             let why = format!("{:?} is not served here", order.transport);
             return Err((BindError::Refused(StepError::new("find path", why)), false));
         }
-        Ok(merged(&lease.notes().bindings))
+        let merged = merged(&lease.notes().bindings);
+        Ok(merged.unwrap_or_else(|| Binding::plain(order.terms.resource_type())))
     }
 
-    /// Ends what was just bound, and what is open since before: a lease has all of its paths or none.
+    /// Ends the new bindings and the older ones: a lease has all of its paths or none.
     fn close(
         &self,
         order: &BindOrder,
@@ -102,18 +103,19 @@ impl Provider {
                 true => Ok(()),
                 false => path.remove(order.binding_id, &|| ()),
             });
-            // Every one is tried, whatever comes of the others.
+            // Every path is tried, also after a failure.
             closed = closed.and(gone);
         }
         let error = if had_bindings { error.lost() } else { error };
         stranded_unless(closed, error)
     }
 
-    /// The first path first, which may refuse. Should a later one fail, there is a new key that nobody will be told of:
-    /// that is something left behind. A path that waits for its client's queue pair has no key to change.
+    /// Makes new keys on every path that has one, the first path first, which may refuse. If a later path fails, a new
+    /// key exists that no client is told: the error is `Stranded`. A path that waits for its client's queue pair has no
+    /// key.
     ///
     /// # Errors
-    /// `Refused` and `Failed` leave the old keys as they were.
+    /// After `Refused` and `Failed` the old keys are unchanged.
     pub fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Err(BindError::Cancelled);
@@ -133,19 +135,20 @@ impl Provider {
                 });
             lease.notes().bindings.insert(at, rotated?);
         }
-        match keyed.is_empty() {
-            true => Err(BindError::Refused(no_key("rotate", binding_id))),
-            false => Ok(merged(&lease.notes().bindings)),
-        }
+        let rotated = match keyed.is_empty() {
+            true => None,
+            false => merged(&lease.notes().bindings),
+        };
+        rotated.ok_or_else(|| BindError::Refused(no_key("rotate", binding_id)))
     }
 
-    /// Ends the keys before the last rotation on every path that has one, whatever comes of the others.
+    /// Retires the old keys on every path that has a key, also after a failure.
     ///
     /// # Errors
-    /// One of them may still work.
+    /// An old key may still work.
     pub fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
-            return Ok(Binding::default());
+            return Err(no_key("retire key", binding_id));
         };
         let mut bindings = lease.notes().bindings.clone();
         let keyed = keyed(&bindings);
@@ -158,36 +161,25 @@ impl Provider {
                 Err(error) => all = all.and(Err(error.over(carrier.name))),
             }
         }
-        match keyed.is_empty() {
-            true => Err(no_key("retire key", binding_id)),
-            false => all.map(|()| merged(&bindings)),
+        match merged(&bindings).filter(|_| !keyed.is_empty()) {
+            Some(binding) => all.map(|()| binding),
+            None => Err(no_key("retire key", binding_id)),
         }
     }
 }
 
 /// The paths over which a lease has a key that can be changed.
 fn keyed(bindings: &Bindings) -> Vec<usize> {
-    let has_key = |it: &Binding| {
-        let rdma = it.rdma.as_ref().is_some_and(|rdma| rdma.rkey.is_some());
-        rdma || it.dp_key.is_some() || it.nvmeof.is_some()
-    };
-    let keyed = bindings.iter().filter(|(_, it)| has_key(it));
+    let keyed = bindings.iter().filter(|(_, it)| it.has_key());
     keyed.map(|(at, _)| *at).collect()
 }
 
-/// What a client needs to know, of all paths.
-fn merged(bindings: &Bindings) -> Binding {
-    let each = bindings.values().cloned();
-    each.fold(Binding::default(), |all, one| Binding {
-        dp_key: all.dp_key.or(one.dp_key),
-        udp_endpoint: all.udp_endpoint.or(one.udp_endpoint),
-        limits: all.limits.or(one.limits),
-        rdma: all.rdma.or(one.rdma),
-        nvmeof: all.nvmeof.or(one.nvmeof),
-    })
+/// The coordinates over all paths; `None` without any path.
+fn merged(bindings: &Bindings) -> Option<Binding> {
+    bindings.values().cloned().reduce(Binding::or)
 }
 
-/// Whether an earlier binding is no more.
+/// Whether the older binding is gone.
 fn is_gone(error: &BindError) -> bool {
     matches!(error, BindError::Lost(_) | BindError::Stranded(_))
 }

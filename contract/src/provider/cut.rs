@@ -5,16 +5,16 @@ use fabricbios_lease::{BindingId, Linger, Proof, StepError};
 use super::{Carrier, Provider};
 use crate::Revoked;
 
-/// A cut whose first half was done: access has ended wherever that did not fail.
+/// A cut after `revoke`: access has ended on every path without an error.
 #[derive(Debug)]
 pub struct Cut {
     binding_id: BindingId,
-    /// Of each path, by its index.
+    /// The result of each path, by its index.
     revoked: Vec<(usize, Result<Revoked, StepError>)>,
 }
 
 impl Cut {
-    /// The second half takes no time.
+    /// Whether the proof is already there.
     #[must_use]
     pub fn is_proved(&self) -> bool {
         let is_proved = |revoked: &Revoked| revoked.is_proved;
@@ -24,7 +24,7 @@ impl Cut {
 }
 
 impl Provider {
-    /// Ends access over every path of the lease, whatever comes of the first. Waits for no binding and for no proof.
+    /// Ends access over every path of the lease, also after a failure. Waits for no binding and for no proof.
     pub fn revoke(&self, binding_id: BindingId, linger: Linger) -> Cut {
         let paths = self.of(binding_id.lease_id).rev();
         Cut {
@@ -38,7 +38,7 @@ impl Provider {
     /// Proves that access has ended.
     ///
     /// # Errors
-    /// It is not proved of every path.
+    /// Some path has no proof.
     pub fn verify(&self, cut: Cut) -> Result<Proof, StepError> {
         let Cut {
             binding_id,
@@ -66,7 +66,7 @@ impl Provider {
         self.or_fenced(binding_id, proof)
     }
 
-    /// Both halves.
+    /// [`Provider::revoke`] and [`Provider::verify`].
     ///
     /// # Errors
     /// The end of access is not proved.
@@ -74,7 +74,7 @@ impl Provider {
         self.verify(self.revoke(binding_id, linger))
     }
 
-    /// The cut of every path that there is, whatever is known of the lease.
+    /// Cuts every path of the provider, also for an unknown lease.
     pub(super) fn cut_by_name(&self, binding_id: BindingId) -> Result<Proof, StepError> {
         let paths = self.paths.iter().enumerate().rev();
         let revoke = |(at, it): (usize, &Carrier)| (at, it.path.revoke(binding_id, Linger::None));

@@ -1,8 +1,8 @@
 //! One lease made of a part of a store and of the paths to it.
 //!
-//! Paths are bound in the order in which they were added: the one first that may refuse, or takes long. They are cut
-//! backwards: the one first that is cut at once. The store's part is opened before the first path and released after
-//! the last one.
+//! Paths are bound in the order of their addition: a path that may refuse or takes long comes first. They are cut in
+//! reverse order: a path whose cut is immediate comes first. The store's part is opened before the first path and
+//! released after the last one.
 
 mod binding;
 mod cut;
@@ -24,14 +24,15 @@ pub use reconcile::{Stray, stray_binding_id};
 
 use crate::{DataPath, Store};
 
-/// See the module. Of one kind of resource: its stores have the same paths.
+/// See the module. A provider has one kind of resource: all its stores have the same paths.
+#[derive(Default)]
 pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
     paths: Vec<Carrier>,
     leases: Mutex<Custody<Arc<Lease>>>,
 }
 
-/// A path, and which transports go over it.
+/// A path and its transports.
 struct Carrier {
     name: &'static str,
     transports: Vec<Transport>,
@@ -44,22 +45,22 @@ impl Carrier {
     }
 }
 
-/// What is known of one lease.
+/// The state of one lease.
 #[derive(Default)]
 struct Lease {
-    /// Held while the lease is made or taken away. Cuts and changes of keys never want it.
+    /// Held while the lease is made or removed. Cuts and changes of keys never take this lock.
     work: Mutex<()>,
-    /// Held for a look.
+    /// Held for a moment only.
     notes: Mutex<Notes>,
 }
 
 #[derive(Default)]
 struct Notes {
-    /// Which paths it may have: all, where nobody knows.
+    /// The transport of the lease; `None`: unknown, the lease may have every path.
     over: Option<Transport>,
-    /// The store has its part.
+    /// The store has a part of the lease.
     has_part: bool,
-    /// What each path gave last, by the path's index.
+    /// The last binding of each path, by the path's index.
     bindings: Bindings,
 }
 
@@ -71,7 +72,7 @@ impl Lease {
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        // A thread notes what it has done; one that panicked left the note of before.
+        // A thread writes a note after each step; a thread that panicked leaves the note of the step before.
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,11 +93,7 @@ impl Provider {
     /// Without stores and paths.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            stores: BTreeMap::new(),
-            paths: Vec::new(),
-            leases: Mutex::default(),
-        }
+        Self::default()
     }
 
     /// With the store of a resource.
@@ -106,7 +103,7 @@ impl Provider {
         self
     }
 
-    /// With a path behind those that it has. `name` is for errors of leases that have several.
+    /// With one more path, the last. `name` is for errors of leases with several paths.
     #[must_use]
     pub fn with_path(
         mut self,
@@ -123,10 +120,10 @@ impl Provider {
         self
     }
 
-    /// The part of a bind that takes long for a new lease, see [`Store::prepare`].
+    /// The long step of a bind for a new lease, see [`Store::prepare`].
     ///
     /// # Errors
-    /// There will be no binding, and nothing was left behind.
+    /// There is no binding, and nothing is left behind.
     pub fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
         let is_known = self
             .leases()
@@ -141,7 +138,7 @@ impl Provider {
         }
     }
 
-    /// A lease of an earlier process has this transport: it concerns no other path.
+    /// Sets the transport of a lease of an earlier process: the lease has no other path.
     pub fn expect(&self, lease: LeaseId, transport: Transport) {
         if let Some(lease) = self.leases().find_or_make(lease) {
             lease.notes().over = Some(transport);
@@ -151,7 +148,7 @@ impl Provider {
     /// The grant of a lease is in the journal, see [`Store::confirm`].
     ///
     /// # Errors
-    /// Nobody may be told of the lease.
+    /// No client may be told of the lease.
     pub fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
         self.store(binding_id.resource_id)?.confirm(binding_id)
     }
@@ -162,28 +159,28 @@ impl Provider {
         self.of(lease_id).all(|(_, it)| it.path.extends_at_once())
     }
 
-    /// The lease may be used until then.
+    /// Sets the deadline of the lease.
     ///
     /// # Errors
     /// A path has cut the binding: the lease cannot go on over the others either.
     pub fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         let extend = |(_, it): (usize, &Carrier)| it.path.extend(binding_id, deadline);
-        // Every one is told, whatever the first says.
+        // Every path is told, also after a refusal.
         self.of(binding_id.lease_id)
             .map(extend)
             .fold(Ok(()), Result::and)
     }
 
-    /// The end of the lease could not be proved.
+    /// Tells the paths that the end of the lease is not proved.
     pub fn fenced(&self, binding_id: BindingId) {
         self.of(binding_id.lease_id)
             .for_each(|(_, it)| it.path.fenced(binding_id));
     }
 
-    /// After the cut: takes away what the paths have left, then gives the part back.
+    /// After the cut: removes the objects of the paths, then releases the part.
     ///
     /// # Errors
-    /// The next holder could find something of the lease.
+    /// The next holder could find data of the lease.
     pub fn release(
         &self,
         binding_id: BindingId,
@@ -197,7 +194,7 @@ impl Provider {
         self.or_fenced(binding_id, taken)
     }
 
-    /// From now on `tell` is told how each of the stores does, see [`Store::tell_condition`].
+    /// Calls `tell` with the condition of each store, see [`Store::tell_condition`].
     pub fn tell_conditions(&self, tell: &Arc<dyn Fn(ResourceId, Condition) + Send + Sync>) {
         for (&resource_id, store) in &self.stores {
             let tell = Arc::clone(tell);
@@ -205,11 +202,11 @@ impl Provider {
         }
     }
 
-    /// Remediation of a fenced resource: each of these leases is cut, released and looked for again, by its name alone.
-    /// Leases in use are not touched.
+    /// Remediation of a fenced resource: cuts and releases each of these leases by its name alone, then looks for
+    /// strays. Leases in use are not touched.
     ///
     /// # Errors
-    /// Something of one of them may still be there.
+    /// Something of a lease may still be there.
     pub fn reset(
         &self,
         resource_id: ResourceId,
@@ -218,7 +215,7 @@ impl Provider {
         self.store(resource_id)?;
         for (binding_id, placement) in leases {
             let binding_id = *binding_id;
-            // A late release may be at it: one at a time.
+            // A late release may run at the same time.
             let taken = self.unless_released(binding_id, || {
                 self.cut_by_name(binding_id)?;
                 self.take_away(binding_id, Some(placement), &|| ())
@@ -229,7 +226,7 @@ impl Provider {
     }
 
     fn leases(&self) -> MutexGuard<'_, Custody<Arc<Lease>>> {
-        // Held for a look-up, never while a lease's work is waited for.
+        // Held for a look-up only, never during a wait for a lease.
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -243,7 +240,7 @@ impl Provider {
         })
     }
 
-    /// The paths that a lease may have: all, where nothing is known of it.
+    /// The paths that a lease may have: all, for an unknown lease.
     fn of(&self, lease: LeaseId) -> impl DoubleEndedIterator<Item = (usize, &Carrier)> {
         let known = self.leases().find(lease).here();
         let over = known.and_then(|it| it.notes().over);
@@ -271,7 +268,7 @@ impl Provider {
             .release(binding_id, placement, progress)
     }
 
-    /// Does what ends a lease for good, once.
+    /// Ends a lease for good, once.
     fn unless_released(
         &self,
         binding_id: BindingId,
@@ -281,7 +278,7 @@ impl Provider {
             return Ok(());
         };
         let _turn = lease.work();
-        // Somebody else may have done it while this one waited.
+        // Another thread may have ended the lease during the wait.
         if self.leases().find_or_make(binding_id.lease_id).is_none() {
             return Ok(());
         }
@@ -290,7 +287,7 @@ impl Provider {
         Ok(())
     }
 
-    /// Whoever still asks is told that the end could not be proved.
+    /// On an error, tells the paths that the end is not proved.
     fn or_fenced<T>(
         &self,
         binding_id: BindingId,
@@ -300,13 +297,7 @@ impl Provider {
     }
 }
 
-impl Default for Provider {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// The error, if what was open is closed; else what stays is the news.
+/// `error`, if everything is closed; else `Stranded`.
 fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
     match (closed, error) {
         (Ok(()), error) | (Err(_), error @ BindError::Stranded(_)) => error,

@@ -1,5 +1,5 @@
-//! What belongs to no lease: a crash between the making of something and its record leaves it. Nobody was told of such
-//! a lease, so nothing of a tenant is in it; it is cut and taken away like any other.
+//! Strays: objects without a lease on record. A crash between the making of an object and its record leaves them. No
+//! client was told of such a lease, so there is no data of a tenant in it; it is cut and removed like any other.
 
 use std::{
     collections::BTreeSet,
@@ -13,19 +13,19 @@ use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
 use super::Provider;
 
-/// How long a start waits for what is taken away.
+/// Longest wait of a start for the removal of strays.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Something of a lease that nobody knows, which could not be taken away.
+/// A stray that could not be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// On what.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// Whose name it has.
+    /// The lease in its name.
     pub lease_id: LeaseId,
-    /// Why it is still there.
+    /// The reason.
     pub why: StepError,
-    /// Nobody has access to it.
+    /// Access is proved ended.
     pub is_cut: bool,
 }
 
@@ -42,12 +42,12 @@ impl Stray {
 }
 
 impl Provider {
-    /// At start: takes away what is there of leases that are not in `known`, which is every lease on record that holds
-    /// something. All are cut before anything is taken away, and what takes long goes on without being waited for:
-    /// deadlines of other leases do. What is not gone is returned, to be fenced.
+    /// At start: removes everything of leases that are not in `known`, which has every lease on record that holds
+    /// something. All strays are cut before the first is removed. A long removal goes on in the background, because
+    /// deadlines of other leases do not wait. Returns the strays that are still there, to be fenced.
     ///
     /// # Errors
-    /// A store or a path cannot be looked at.
+    /// A store or a path cannot be read.
     pub fn reconcile(self: &Arc<Self>, known: &BTreeSet<LeaseId>) -> Result<Vec<Stray>, StepError> {
         for id in known {
             let lease = self.leases().find_or_make(*id);
@@ -73,7 +73,7 @@ impl Provider {
         Ok(strays)
     }
 
-    /// What is still there after `patience`.
+    /// The strays that are still there after `patience`.
     fn remove_within(
         self: &Arc<Self>,
         patience: Duration,
@@ -85,7 +85,7 @@ impl Provider {
             thread::spawn(move || {
                 let removed =
                     provider.take_away(stray_binding_id(resource_id, lease_id), None, &|| ());
-                // Nobody listens any more when the patience is over.
+                // After the patience there is no receiver any more.
                 tell.send((resource_id, lease_id, removed)).ok();
             });
         }
@@ -107,7 +107,7 @@ impl Provider {
         strays
     }
 
-    /// In a remediation: the same for what this process does not know either.
+    /// In a remediation: removes the strays that this process does not know.
     pub(super) fn remove_strays(&self, resource_id: ResourceId) -> Result<(), StepError> {
         let is_stray = |id: &LeaseId| self.leases().find(*id).here().is_none();
         for lease_id in self.everything()?.into_iter().filter(is_stray) {
@@ -120,7 +120,7 @@ impl Provider {
         Ok(())
     }
 
-    /// Every lease of which there is anything anywhere.
+    /// Every lease that has something in a path or a store.
     fn everything(&self) -> Result<BTreeSet<LeaseId>, StepError> {
         let mut all = BTreeSet::new();
         for carrier in &self.paths {
@@ -132,7 +132,7 @@ impl Provider {
         Ok(all)
     }
 
-    /// The stores that have a part of it; the first, if none has: what a path has of it is somebody's to remove.
+    /// The stores that have a part of the lease. If there is none, the first store, so that the paths are cleaned.
     fn resources_of(&self, lease: LeaseId) -> Result<Vec<ResourceId>, StepError> {
         let mut having = Vec::new();
         for (id, store) in &self.stores {
@@ -147,7 +147,7 @@ impl Provider {
     }
 }
 
-/// Newer than whatever it may have had.
+/// The id of a stray's binding, newer than every real generation.
 #[must_use]
 pub fn stray_binding_id(resource_id: ResourceId, lease_id: LeaseId) -> BindingId {
     BindingId {

@@ -1,4 +1,4 @@
-//! What is asked over the socket. Each outcome is that of the method of the same name, as postcard has it.
+//! Calls over the socket. Each outcome is the result of the method of the same name, encoded by postcard.
 
 use fabricbios_lease::{BindOrder, BindingId, BootTime, Linger, Placement, StepError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -17,7 +17,7 @@ pub enum Call {
     Forget(BindingId, Placement),
     /// [`crate::Store::release`].
     Release(BindingId, Option<Placement>),
-    /// [`crate::Store::tell_condition`], by frames of their own.
+    /// [`crate::Store::tell_condition`]; conditions come in frames of their own.
     TellCondition,
     /// [`crate::DataPath::bind`].
     Bind(BindOrder, Told),
@@ -35,7 +35,7 @@ pub enum Call {
     Verify(BindingId, Option<Revoked>),
     /// [`crate::DataPath::remove`].
     Remove(BindingId),
-    /// Of either.
+    /// [`crate::Store::leases`] or [`crate::DataPath::leases`].
     Leases,
     /// [`crate::Store::confirm`].
     Confirm(BindingId),
@@ -48,12 +48,12 @@ pub struct Told {
     pub(super) volume: Option<Volume>,
 }
 
-/// As bytes, which are wiped: there may be keys in them.
+/// A value as bytes, which are wiped when dropped: they may contain keys.
 ///
 /// # Errors
 /// A path that is not valid Unicode.
 pub fn encode<T: Serialize>(value: &T) -> Result<Zeroizing<Vec<u8>>, StepError> {
-    // Enough for every message with a key, so that none is left behind where a buffer grew.
+    // Enough for every message with a key: a buffer that grows would leave a copy of the key behind.
     let room = Vec::with_capacity(64 << 10);
     let bytes = postcard::to_extend(value, room);
     bytes
@@ -61,10 +61,10 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Zeroizing<Vec<u8>>, StepError> 
         .map_err(|error| StepError::new("encode a message", error))
 }
 
-/// From bytes.
+/// A value from bytes.
 ///
 /// # Errors
-/// They are no such value, or there is something behind it.
+/// The bytes are no such value, or there are more bytes behind it.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StepError> {
     let failed = |why: String| StepError::new("decode a message", why);
     match postcard::take_from_bytes(bytes) {

@@ -1,4 +1,4 @@
-//! The end that asks.
+//! The calling end.
 
 use std::{
     collections::HashMap,
@@ -28,15 +28,15 @@ use super::{
 };
 use crate::{DataPath, Part, Revoked, Store, TellCondition};
 
-/// A socket, and who waits for which outcome.
+/// A socket and the callers that wait for outcomes.
 struct Connection {
     socket: UnixStream,
     /// Held while a frame is written.
     writing: Mutex<()>,
     next: AtomicU64,
-    /// None: the other end is gone.
+    /// The callers by the number of the call. `None`: the other end is gone.
     waiting: Mutex<Option<HashMap<u64, Sender<Frame>>>>,
-    /// Who wants to know how the store does.
+    /// The receiver of the store's condition.
     tell: Mutex<Option<TellCondition>>,
 }
 
@@ -68,7 +68,7 @@ impl Connection {
                         ?ended,
                         "the process at the other end of a store or path is gone"
                     );
-                    // Whoever waits finds that nobody will answer.
+                    // Every waiting caller gets an error.
                     connection.waiting().take();
                     if let Some(tell) = &*connection.tell() {
                         let gone = "the process that has it is gone".to_owned();
@@ -99,7 +99,7 @@ impl Connection {
             _ => waiting.remove(&frame.call),
         };
         if let Some(who) = who {
-            // A caller that panicked is not there any more.
+            // The caller may have panicked.
             who.send(frame).ok();
         }
     }
@@ -108,7 +108,7 @@ impl Connection {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks and waits for the outcome.
+    /// Sends the call and waits for the outcome.
     fn call<T: DeserializeOwned>(
         &self,
         call: &Call,
@@ -186,7 +186,7 @@ pub struct RemotePath(Arc<Connection>);
 pub struct RemoteStore(Arc<Connection>);
 
 impl RemotePath {
-    /// At the other end is [`super::serve_path`].
+    /// A path whose process runs [`super::serve_path`] at the other end.
     ///
     /// # Errors
     /// The system has no room for a thread.
@@ -196,7 +196,7 @@ impl RemotePath {
 }
 
 impl RemoteStore {
-    /// At the other end is [`super::serve_store`].
+    /// A store whose process runs [`super::serve_store`] at the other end.
     ///
     /// # Errors
     /// The system has no room for a thread.
@@ -221,7 +221,7 @@ impl DataPath for RemotePath {
         bound.map(|(binding, _)| binding)
     }
 
-    /// The end of a process that has a path ends what it gave, or nobody knows: such a lease does not go on.
+    /// If the process of the path is gone, the lease does not go on: its access is gone or unknown.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         match self
             .0

@@ -15,10 +15,10 @@ use std::{
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 use zeroize::Zeroizing;
 
-/// Both ends are of one version, or do not speak.
-pub const VERSION: u8 = 1;
+/// The version of both ends. An end closes the socket on another version.
+pub const VERSION: u8 = 2;
 
-/// Of one frame without its length. A list of a million leases fits.
+/// Longest frame without its length field. A list of a million leases fits.
 pub const FRAME_BYTES_MAX: u32 = 32 << 20;
 
 const LENGTH: usize = 4;
@@ -26,30 +26,30 @@ const LENGTH: usize = 4;
 const HEAD: usize = 10;
 const HEAD_BYTES: u32 = 10;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Somebody is asked to do something; the body is a [`super::Call`].
+    /// A call; the body is a [`super::Call`].
     Call = 0,
-    /// What a call takes time for moves. No body.
+    /// Progress of a call. No body.
     Progress = 1,
     /// The outcome of a call.
     Outcome = 2,
-    /// How the store of a [`super::Call::TellCondition`] does by now.
+    /// A new condition of the store, after [`super::Call::TellCondition`].
     Condition = 3,
 }
 
 /// One message.
 #[derive(Debug)]
 pub struct Frame {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// Which call it belongs to.
+    /// The number of the call.
     pub call: u64,
-    /// There may be keys in it.
+    /// The body; it may contain keys.
     pub body: Zeroizing<Vec<u8>>,
-    /// Beside the bytes.
+    /// A descriptor beside the bytes.
     pub descriptor: Option<OwnedFd>,
 }
 
@@ -83,7 +83,7 @@ pub fn write_frame(mut socket: &UnixStream, frame: &Frame) -> io::Result<()> {
         MsgFlags::MSG_NOSIGNAL,
         None,
     )?;
-    // A stream may take a part; what came with the descriptor is never nothing.
+    // A stream may accept a part only. At least one byte went with the descriptor.
     while sent < head.len() {
         sent += socket.write(&head[sent..])?;
     }
@@ -93,7 +93,7 @@ pub fn write_frame(mut socket: &UnixStream, frame: &Frame) -> io::Result<()> {
 /// Receives a frame; `None` at the end of the stream.
 ///
 /// # Errors
-/// The stream ends within a frame, or what comes is no frame of this version.
+/// The stream ends within a frame, or the bytes are no frame of this version.
 pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
     let mut head = [0; LENGTH + HEAD];
     let (mut got, descriptor) = receive(socket, &mut head)?;
@@ -132,7 +132,7 @@ fn kind_of(byte: u8) -> io::Result<Kind> {
     kind.ok_or_else(|| invalid(format!("a frame of kind {byte}")))
 }
 
-/// Memory comes with the bytes, not with what the other end says about them.
+/// Allocates as bytes arrive, not by the length that the other end claims.
 fn read_body(socket: &UnixStream, length: u32) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut body = Zeroizing::new(Vec::new());
     let mut left = length as usize;

@@ -1,11 +1,11 @@
 //! A store or a path in another process: both ends of a socket between it and its [`crate::Provider`].
 //!
-//! The process that has it calls [`serve_path`] or [`serve_store`]; the other one has a [`RemotePath`] or
-//! [`RemoteStore`], which is one like any other. The socket is a stream, `socketpair(AF_UNIX, SOCK_STREAM)`; each
+//! The process with the path or store calls [`serve_path`] or [`serve_store`]; the other process uses a [`RemotePath`]
+//! or [`RemoteStore`] like any other path or store. The socket is a stream, `socketpair(AF_UNIX, SOCK_STREAM)`; each
 //! message is a [`Frame`]. A descriptor, such as that of a part, travels beside the bytes (`SCM_RIGHTS`, unix(7)).
 //!
-//! Where the other process is gone, each call says so: what it was asked to make may be there, and what it was asked to
-//! end may go on.
+//! If the other process is gone, each call fails with an error: what the call should make may exist, and what the call
+//! should end may go on.
 
 mod call;
 mod client;

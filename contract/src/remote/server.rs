@@ -1,4 +1,4 @@
-//! The end that does what is asked.
+//! The serving end.
 
 use std::{
     io,
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{DataPath, Part, Store};
 
-/// Does what comes over the socket until the other end closes it. Each call has a thread of its own: a cut waits for no
-/// binding. The path stays as it is; whoever calls this decides what becomes of its leases.
+/// Carries out the calls from the socket until the other end closes it. Each call has a thread of its own: a cut waits
+/// for no binding. At the end the path is unchanged; the caller decides about its leases.
 ///
 /// # Errors
-/// What comes is no frame of this version.
+/// The bytes are no frame of this version.
 pub fn serve_path(socket: UnixStream, path: &Arc<dyn DataPath>) -> io::Result<()> {
     serve(socket, |asked| {
         let path = Arc::clone(path);
@@ -28,10 +28,10 @@ pub fn serve_path(socket: UnixStream, path: &Arc<dyn DataPath>) -> io::Result<()
     })
 }
 
-/// The same, of a store.
+/// Like [`serve_path`], for a store.
 ///
 /// # Errors
-/// What comes is no frame of this version.
+/// The bytes are no frame of this version.
 pub fn serve_store(socket: UnixStream, store: &Arc<dyn Store>) -> io::Result<()> {
     serve(socket, |asked| {
         let store = Arc::clone(store);
@@ -39,14 +39,14 @@ pub fn serve_store(socket: UnixStream, store: &Arc<dyn Store>) -> io::Result<()>
     })
 }
 
-/// A call on its way.
+/// A received call.
 struct Asked {
     call: Call,
     descriptor: Option<OwnedFd>,
     answers: Answers,
 }
 
-/// Where its answers go.
+/// Sends the answers of a call.
 #[derive(Clone)]
 struct Answers {
     socket: Arc<Mutex<UnixStream>>,
@@ -68,6 +68,10 @@ impl Answers {
         if let Err(error) = sent {
             tracing::warn!(%error, "nobody heard the outcome of a call");
         }
+    }
+
+    fn outcome(&self, outcome: &impl Serialize) {
+        self.send(Kind::Outcome, outcome, None);
     }
 
     fn progress(&self) {
@@ -110,30 +114,26 @@ fn path_does(path: &dyn DataPath, asked: Asked) {
                 volume,
                 descriptor: descriptor.map(Arc::new),
             };
-            answers.send(Kind::Outcome, &path.bind(&order, &part), None);
+            answers.outcome(&path.bind(&order, &part));
         }
         Call::Extend(binding_id, deadline) => {
-            answers.send(Kind::Outcome, &path.extend(binding_id, deadline), None);
+            answers.outcome(&path.extend(binding_id, deadline));
         }
-        Call::Fenced(binding_id) => answers.send(Kind::Outcome, &path.fenced(binding_id), None),
-        Call::Rotate(binding_id) => answers.send(Kind::Outcome, &path.rotate(binding_id), None),
+        Call::Fenced(binding_id) => answers.outcome(&path.fenced(binding_id)),
+        Call::Rotate(binding_id) => answers.outcome(&path.rotate(binding_id)),
         Call::RetireKey(binding_id) => {
-            answers.send(Kind::Outcome, &path.retire_key(binding_id), None);
+            answers.outcome(&path.retire_key(binding_id));
         }
         Call::Revoke(binding_id, linger) => {
-            answers.send(Kind::Outcome, &path.revoke(binding_id, linger), None);
+            answers.outcome(&path.revoke(binding_id, linger));
         }
         Call::Verify(binding_id, revoked) => {
-            answers.send(
-                Kind::Outcome,
-                &path.verify(binding_id, revoked.as_ref()),
-                None,
-            );
+            answers.outcome(&path.verify(binding_id, revoked.as_ref()));
         }
         Call::Remove(binding_id) => {
-            answers.send(Kind::Outcome, &path.remove(binding_id, &progress), None);
+            answers.outcome(&path.remove(binding_id, &progress));
         }
-        Call::Leases => answers.send(Kind::Outcome, &path.leases(), None),
+        Call::Leases => answers.outcome(&path.leases()),
         other => refuse(&answers, &other, "path"),
     }
 }
@@ -143,7 +143,7 @@ fn store_does(store: &dyn Store, asked: Asked) {
     let progress = || answers.progress();
     match call {
         Call::Prepare(order) => {
-            answers.send(Kind::Outcome, &store.prepare(&order, &progress), None);
+            answers.outcome(&store.prepare(&order, &progress));
         }
         Call::Open(order) => {
             let opened = store.open(&order);
@@ -163,35 +163,31 @@ fn store_does(store: &dyn Store, asked: Asked) {
                 Err(error) => {
                     let error = StepError::new("pass a descriptor", error);
                     let told: Result<Told, _> = Err(BindError::Stranded(error));
-                    answers.send(Kind::Outcome, &told, None);
+                    answers.outcome(&told);
                 }
             }
         }
-        Call::Confirm(binding_id) => answers.send(Kind::Outcome, &store.confirm(binding_id), None),
+        Call::Confirm(binding_id) => answers.outcome(&store.confirm(binding_id)),
         Call::Forget(binding_id, placement) => {
-            answers.send(Kind::Outcome, &store.forget(binding_id, &placement), None);
+            answers.outcome(&store.forget(binding_id, &placement));
         }
         Call::Release(binding_id, placement) => {
-            answers.send(
-                Kind::Outcome,
-                &store.release(binding_id, placement.as_ref(), &progress),
-                None,
-            );
+            answers.outcome(&store.release(binding_id, placement.as_ref(), &progress));
         }
         Call::TellCondition => {
             let tell = answers.clone();
             store.tell_condition(Box::new(move |condition| {
                 tell.send(Kind::Condition, &condition, None);
             }));
-            answers.send(Kind::Outcome, &(), None);
+            answers.outcome(&());
         }
-        Call::Leases => answers.send(Kind::Outcome, &store.leases(), None),
+        Call::Leases => answers.outcome(&store.leases()),
         other => refuse(&answers, &other, "store"),
     }
 }
 
-/// Of the other kind: the two ends do not fit each other.
+/// Refuses a call of the other kind: the two ends do not match.
 fn refuse(answers: &Answers, call: &Call, what: &str) {
     let why = StepError::new("serve a call", format_args!("{call:?} is not for a {what}"));
-    answers.send(Kind::Outcome, &Err::<(), _>(why), None);
+    answers.outcome(&Err::<(), _>(why));
 }

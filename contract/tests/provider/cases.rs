@@ -23,7 +23,7 @@ fn a_lease_is_bound_over_the_paths_it_asked_for() {
         let world = World::new();
         let binding = world.provider.bind(&order(1, transport)).unwrap();
         assert_eq!(world.asked(), asked);
-        assert_eq!(binding.rdma.is_some(), transport != Transport::Udp);
+        assert_eq!(binding.rdma().is_some(), transport != Transport::Udp);
         assert_eq!(binding.dp_key.is_some(), transport != Transport::Rdma);
         assert!(binding.limits.is_some());
     }

@@ -139,14 +139,14 @@ impl FakePath {
         });
         match self.name {
             "rdma" => Binding {
-                rdma: Some(rdma(has_peer)),
+                kind: KindBinding::Mem(Some(rdma(has_peer))),
                 limits,
-                ..Binding::default()
+                ..Binding::plain(ResourceType::Mem)
             },
             _ => Binding {
                 dp_key: Some(DpKey([7; 32])),
                 limits,
-                ..Binding::default()
+                ..Binding::plain(ResourceType::Mem)
             },
         }
     }

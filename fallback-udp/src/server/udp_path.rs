@@ -10,7 +10,7 @@ use fabricbios_contract::Revoked;
 use fabricbios_lease::{
     AlreadyCut, BindError, BindingId, BootTime, Custody, Lookup, Proof, StepError,
 };
-use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits};
+use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits, ResourceType};
 
 use super::{
     binding_state::{BindingCell, BindingState, Phase},
@@ -221,8 +221,12 @@ impl<C: Content> UdpPath<C> {
 
     /// The coordinates of the live binding for the client.
     fn binding(&self, state: &BindingState<C>) -> Binding {
+        let plain = Binding::plain(match C::SERVICE {
+            DataService::Memory => ResourceType::Mem,
+            DataService::Block => ResourceType::Block,
+        });
         let Phase::Live(entry) = &state.phase else {
-            return Binding::default();
+            return plain;
         };
         Binding {
             dp_key: state.key.clone(),
@@ -231,8 +235,7 @@ impl<C: Content> UdpPath<C> {
                 offset: 0,
                 length: entry.content.units(),
             }),
-            rdma: None,
-            nvmeof: None,
+            ..plain
         }
     }
 

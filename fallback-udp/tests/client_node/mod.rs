@@ -8,7 +8,7 @@ use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{Coordinates, FbmuConfig, FbmuPath};
 use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Linger, Placement};
-use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
+use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, ResourceType, Transport};
 
 pub(crate) use proxy::Proxy;
 
@@ -29,7 +29,7 @@ impl Node {
         let mut node = Self {
             arena: Arc::new(Arena::open(&Source::default(), bytes).unwrap()),
             backend: None,
-            binding: Binding::default(),
+            binding: Binding::plain(ResourceType::Mem),
             generation: Generation(1),
             address: "127.0.0.1:0".parse().unwrap(),
         };

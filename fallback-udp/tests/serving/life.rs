@@ -42,7 +42,7 @@ fn a_binding_says_where_and_how_much() {
     assert_eq!(endpoint.port, fixture.udp.local_addr().port());
     let limits = binding.limits.unwrap();
     assert_eq!((limits.offset, limits.length), (0, 4 * PAGE));
-    assert!(binding.dp_key.is_some() && binding.rdma.is_none());
+    assert!(binding.dp_key.is_some() && binding.rdma().is_none());
     assert_ne!(binding.dp_key, fixture.lease(2).dp_key);
 }
 

@@ -124,7 +124,10 @@ impl Node {
 
 fn carried_out(order: Order) -> Option<Report> {
     Some(match order {
-        Order::Bind(order) => Report::Bind(order.binding_id, Ok(Binding::default())),
+        Order::Bind(order) => {
+            let bound = Binding::plain(order.terms.resource_type());
+            Report::Bind(order.binding_id, Ok(bound))
+        }
         Order::Extend(binding_id, deadline) => Report::Extended(binding_id, deadline, Ok(())),
         Order::Cut(binding_id, _) => Report::Cut(binding_id, Ok(Proof::default())),
         Order::Release(binding_id, _) => Report::Release(binding_id, Ok(())),

@@ -23,7 +23,7 @@ fn a_lease_is_granted_when_it_is_bound_and_not_before() {
     world.report(Report::Bind(order.binding_id, Ok(binding(7))));
     let info = world.lease(ticket);
     assert_eq!(info.remaining_ms, 10_000, "the term starts with the grant");
-    assert_eq!(info.binding.rdma.as_ref().unwrap().rkey, Some(7));
+    assert_eq!(info.binding.rdma().unwrap().rkey, Some(7));
     assert_eq!(info.capacity, 2 * PAGE, "rounded up to whole pages");
     assert!(matches!(world.journal[..], [Change::PutLease(_)]));
 }
@@ -55,7 +55,7 @@ fn a_second_bind_re_arms_and_what_was_bound_goes_on_until_then() {
     world.report(Report::Bind(order.binding_id, Ok(binding(9))));
     assert_eq!(world.lease(ticket).generation, order.binding_id.generation);
     let after = world.query(binding_id.lease_id);
-    assert_eq!(after.binding.rdma.unwrap().rkey, Some(9));
+    assert_eq!(after.binding.rdma().unwrap().rkey, Some(9));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_second_bind_that_fails_when_what_was_before_is_cut_leaves_the_lease_without
         (info.phase, info.binding, info.generation),
         (
             LeasePhase::Active,
-            Binding::default(),
+            Binding::plain(ResourceType::Mem),
             order.binding_id.generation
         )
     );
@@ -134,7 +134,7 @@ fn overlap_ends_while_binding() -> (World, BindingId) {
         world
             .query(binding_id.lease_id)
             .binding
-            .rdma
+            .rdma()
             .expect("bound")
             .previous
     };
@@ -152,7 +152,8 @@ fn a_key_before_dies_on_time_while_another_binding_is_connected() {
     world.report(Report::RetireKey(bind, Ok(binding(9))));
     let error = BindError::Refused(failed("modify_qp RTR"));
     world.report(Report::Bind(bind, Err(error)));
-    let rdma = world.query(bind.lease_id).binding.rdma.unwrap();
+    let info = world.query(bind.lease_id);
+    let rdma = info.binding.rdma().unwrap();
     assert_eq!((rdma.rkey, rdma.previous), (Some(8), None));
 
     let (mut world, bind) = overlap_ends_while_binding();
@@ -170,7 +171,8 @@ fn a_key_before_dies_with_its_binding_and_the_order_to_end_it_ends_no_other_key(
     world.pass_ms(60_000);
     assert_eq!(world.orders, [], "nobody waits for it");
     world.report(Report::RetireKey(bind, Err(failed("it is gone"))));
-    let rdma = world.query(bind.lease_id).binding.rdma.unwrap();
+    let info = world.query(bind.lease_id);
+    let rdma = info.binding.rdma().unwrap();
     assert_eq!((rdma.rkey, rdma.previous), (Some(9), None));
     world.rotate(bind.lease_id, 0);
     assert_eq!(world.order(), Order::Rotate(bind));
@@ -252,7 +254,12 @@ fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
     assert_eq!(world.orders, []);
     world.report(Report::Bind(bind.binding_id, Ok(binding(9))));
     assert_eq!(
-        world.query(binding_id.lease_id).binding.rdma.unwrap().rkey,
+        world
+            .query(binding_id.lease_id)
+            .binding
+            .rdma()
+            .unwrap()
+            .rkey,
         Some(9)
     );
     world.pass_ms(70_000);
@@ -286,4 +293,32 @@ fn a_binding_that_moves_may_take_long_and_one_that_stands_still_is_cut() {
     assert_eq!(world.order(), Order::Cut(binding_id, Linger::Brief));
     world.cut_ok(binding_id);
     assert_eq!(world.refusal(still).error, LeaseError::Unavailable);
+}
+
+#[test]
+fn coordinates_of_another_kind_are_told_to_nobody_and_fence() {
+    let foreign = || block_binding_over(Transport::NvmeTcp, 7);
+    let mut world = World::new();
+    let ticket = world.ask(alloc(PAGE, 10, 0));
+    let bind = world.bind_order().binding_id;
+    world.report(Report::Bind(bind, Ok(foreign())));
+    assert_eq!(world.refusal(ticket).error, LeaseError::Fenced);
+    assert_eq!(world.phase(bind.lease_id), LeasePhase::Fenced);
+
+    let mut world = World::new();
+    let binding_id = world.granted(1, 10, 0);
+    let ticket = world.rotate(binding_id.lease_id, 0);
+    world.orders.clear();
+    world.report(Report::Rotate(binding_id, Ok(foreign())));
+    assert_eq!(world.refusal(ticket).error, LeaseError::Fenced);
+    assert_eq!(world.phase(binding_id.lease_id), LeasePhase::Fenced);
+
+    let mut world = World::new();
+    let binding_id = world.granted(1, 10, 0);
+    world.rotate(binding_id.lease_id, 0);
+    world.orders.clear();
+    world.report(Report::Rotate(binding_id, Ok(binding(8))));
+    assert_eq!(world.order(), Order::RetireKey(binding_id));
+    world.report(Report::RetireKey(binding_id, Ok(foreign())));
+    assert_eq!(world.cut_order(), binding_id, "its keys are not known");
 }

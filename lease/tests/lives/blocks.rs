@@ -218,7 +218,7 @@ fn rotation_gives_a_key_to_a_lease_of_blocks_without_one() {
         order.binding_id,
         Ok(block_binding_over(NvmeTcp, 9)),
     ));
-    assert!(world.lease(ticket).binding.nvmeof.is_some());
+    assert!(world.lease(ticket).binding.nvmeof().is_some());
 }
 
 /// Files are nowhere: what is left of a directory is had in one piece.

@@ -24,7 +24,7 @@ fn access_ends_at_the_deadline_to_the_nanosecond_and_is_told_after_the_proof() {
     );
     assert_eq!(
         still.binding,
-        Binding::default(),
+        Binding::plain(ResourceType::Mem),
         "no key is told after the deadline"
     );
     world.cut_ok(binding_id);

@@ -41,7 +41,7 @@ fn grace_keeps_the_bytes_but_not_the_access_and_renewal_binds_again() {
         (LeaseStatus::Expired, LeasePhase::Grace)
     );
     assert_eq!(info.grace_ends_unix_ms, info.expires_at_unix_ms + 5_000);
-    assert_eq!(info.binding, Binding::default());
+    assert_eq!(info.binding, Binding::plain(ResourceType::Mem));
     let renewed = world.ask(Request::LeaseRenew {
         lease_id: binding_id.lease_id,
         lease_secs: 20,
@@ -50,10 +50,7 @@ fn grace_keeps_the_bytes_but_not_the_access_and_renewal_binds_again() {
     assert_eq!(order.binding_id.generation, binding_id.generation.next());
     world.report(Report::Bind(order.binding_id, Ok(binding(8))));
     assert_eq!(world.lease(renewed).phase, LeasePhase::Active);
-    assert_eq!(
-        world.lease(renewed).binding.rdma.as_ref().unwrap().rkey,
-        Some(8)
-    );
+    assert_eq!(world.lease(renewed).binding.rdma().unwrap().rkey, Some(8));
 }
 
 #[test]
@@ -61,7 +58,10 @@ fn an_operator_sees_every_lease_but_no_key() {
     let mut world = World::new();
     let id = world.granted(1, 10, 0).lease_id;
     let ticket = world.operator(Request::LeaseQuery(id));
-    assert_eq!(world.lease(ticket).binding, Binding::default());
+    assert_eq!(
+        world.lease(ticket).binding,
+        Binding::plain(ResourceType::Mem)
+    );
     let ticket = world.operator(Request::LeaseList {
         after: LeaseId(0),
         ended: false,
@@ -97,7 +97,7 @@ fn rotation_without_overlap_is_told_when_the_old_key_is_dead() {
     assert!(world.answer(ticket).is_none());
     assert_eq!(world.order(), Order::RetireKey(binding_id));
     world.report(Report::RetireKey(binding_id, Ok(binding(8))));
-    let rdma = world.lease(ticket).binding.rdma.clone().unwrap();
+    let rdma = world.lease(ticket).binding.rdma().cloned().unwrap();
     assert_eq!((rdma.rkey, rdma.previous), (Some(8), None));
 }
 
@@ -111,7 +111,7 @@ fn rotation_with_overlap_announces_it_and_ends_it_on_time() {
     });
     world.orders.clear();
     world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
-    let rdma = world.lease(ticket).binding.rdma.clone().unwrap();
+    let rdma = world.lease(ticket).binding.rdma().cloned().unwrap();
     assert_eq!(
         rdma.previous,
         Some(PreviousKey {
@@ -133,7 +133,7 @@ fn rotation_with_overlap_announces_it_and_ends_it_on_time() {
         world
             .query(binding_id.lease_id)
             .binding
-            .rdma
+            .rdma()
             .unwrap()
             .previous,
         None
@@ -182,10 +182,7 @@ fn renewal_rotates_only_for_a_client_that_follows() {
     world.report(Report::Rotate(binding_id, Ok(rotated(8, 7))));
     let info = world.lease(renewed);
     assert_eq!(info.remaining_ms, 10_000);
-    assert_eq!(
-        info.binding.rdma.as_ref().unwrap().previous.unwrap().rkey,
-        7
-    );
+    assert_eq!(info.binding.rdma().unwrap().previous.unwrap().rkey, 7);
 }
 
 #[test]
@@ -229,5 +226,5 @@ fn a_renewal_whose_binding_fails_is_a_renewal_without_a_key() {
         (info.phase, info.remaining_ms),
         (LeasePhase::Active, 10_000)
     );
-    assert_eq!(info.binding, Binding::default());
+    assert_eq!(info.binding, Binding::plain(ResourceType::Mem));
 }

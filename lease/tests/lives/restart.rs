@@ -73,7 +73,11 @@ fn a_lease_over_udp_goes_on_with_its_deadline_and_a_new_key() {
     let waiting = after.query(binding_id.lease_id);
     assert_eq!(
         (waiting.status, waiting.remaining_ms, &waiting.binding),
-        (LeaseStatus::Active, 6_000, &Binding::default())
+        (
+            LeaseStatus::Active,
+            6_000,
+            &Binding::plain(ResourceType::Mem)
+        )
     );
     after.report(Report::Bind(order.binding_id, Ok(binding_over(UDP, 8))));
     assert_eq!(after.said(), Order::Extend(order.binding_id, deadline));
@@ -110,7 +114,7 @@ fn a_lease_over_both_transports_goes_on_without_its_queue_pairs() {
     let order = after.bind_order();
     assert_eq!((order.transport, order.peers().len()), (Transport::Both, 0));
     let mut without = binding_over(Transport::Both, 8);
-    without.rdma.as_mut().unwrap().rkey = None;
+    without.rdma_mut().unwrap().rkey = None;
     after.report(Report::Bind(order.binding_id, Ok(without)));
     after.rebind(binding_id.lease_id);
     assert_eq!(after.bind_order().peers(), [peer()]);

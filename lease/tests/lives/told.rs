@@ -297,7 +297,7 @@ fn nothing_is_granted_and_nothing_bound_anew_until_the_paths_have_agreed() {
     assert_eq!(world.bind_order().binding_id, second);
     world.report(bound(second, 8));
     assert_eq!(world.answer(rebound), None);
-    let none = Binding::default();
+    let none = Binding::plain(ResourceType::Mem);
     let told = world.query(binding_id.lease_id).binding;
     assert_eq!(told, none, "the one before is cut, this one not open");
     world.report(Report::Extended(second, deadline, Ok(())));

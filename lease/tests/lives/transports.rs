@@ -89,7 +89,7 @@ fn a_lease_over_both_transports_rotates_before_it_has_a_queue_pair() {
     world.ask(Request::LeaseAlloc(over(Transport::Both, 10, 0)));
     let binding_id = world.bind_order().binding_id;
     let mut without = binding_over(Transport::Both, 7);
-    without.rdma.as_mut().unwrap().rkey = None;
+    without.rdma_mut().unwrap().rkey = None;
     world.report(Report::Bind(binding_id, Ok(without)));
     world.rotate(binding_id.lease_id, 0);
     assert_eq!(world.order(), Order::Rotate(binding_id));

@@ -48,7 +48,10 @@ fn asked(count: u64, shared: bool) -> LeaseAllocRequest {
 fn granted(world: &mut World, wanted: LeaseAllocRequest) -> (BindingId, Placement) {
     let ticket = world.ask(Request::LeaseAlloc(wanted));
     let order = world.bind_order();
-    world.report(Report::Bind(order.binding_id, Ok(Binding::default())));
+    world.report(Report::Bind(
+        order.binding_id,
+        Ok(Binding::plain(ResourceType::Cpu)),
+    ));
     assert_eq!(world.lease(ticket).phase, LeasePhase::Active);
     (order.binding_id, order.placement)
 }
@@ -215,7 +218,10 @@ fn the_next_run_takes_up_what_lives_and_ends_what_does_not_each_by_itself() {
         2,
         "also its units that is over are not clean yet"
     );
-    after.report(Report::Bind(bind.binding_id, Ok(Binding::default())));
+    after.report(Report::Bind(
+        bind.binding_id,
+        Ok(Binding::plain(ResourceType::Cpu)),
+    ));
     let info = after.query(lives.lease_id);
     assert_eq!((info.phase, info.remaining_ms), (LeasePhase::Active, 6_000));
     assert_eq!(after.cut_order(), ends);
@@ -311,7 +317,7 @@ fn outcome(order: Order, well: bool) -> Report {
     };
     match order {
         Order::Bind(order) => {
-            let bound = or("bind").map(|()| Binding::default());
+            let bound = or("bind").map(|()| Binding::plain(ResourceType::Cpu));
             Report::Bind(order.binding_id, bound.map_err(BindError::Failed))
         }
         Order::Cut(binding_id, _) => Report::Cut(binding_id, or("cut").map(|()| Proof::default())),

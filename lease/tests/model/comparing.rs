@@ -147,14 +147,14 @@ impl Pair {
             assert_eq!(info.capacity, lease.extent.length);
             assert_eq!(info.resource_id, self.oracle.arenas[lease.arena].id);
             assert_eq!(info.granted_at_unix_ms != 0, lease.granted);
-            assert_eq!(info.binding, Binding::default(), "an operator gets no key");
+            assert!(info.binding.is_plain(), "an operator gets no key");
             let query = Request::LeaseQuery(lease.id);
             let holders = self.look(&lease.tenant, Asker::Holder, query);
             let Ok(Reply::Lease(holders)) = holders else {
                 panic!("{holders:?}");
             };
             self.seen.invariant_what_is_told_works(&holders);
-            let rdma = holders.binding.rdma.clone();
+            let rdma = holders.binding.rdma().cloned();
             let previous = rdma.as_ref().and_then(|rdma| rdma.previous);
             let (keys, old) = lease.told();
             let old = old.map(|(rkey, until)| (rkey, (until - now) / 1_000_000));
@@ -165,7 +165,7 @@ impl Pair {
             assert_eq!(ended_ms, lease.ended_ms, "{lease:?}");
             assert_eq!(info.tenant.as_deref(), Some(&*lease.tenant));
             let holders = LeaseInfo {
-                binding: Binding::default(),
+                binding: Binding::plain(holders.resource_type()),
                 ..holders
             };
             assert_eq!(holders, to_its_tenant(info));

@@ -317,7 +317,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
 pub(super) fn rotated(binding_id: BindingId, number: u32, oracle: &Oracle) -> Binding {
     let (transport, before) = oracle.keys(binding_id.lease_id);
     let mut binding = binding(binding_id, transport, before.rkey.map(|_| number), number);
-    if let Some(rdma) = &mut binding.rdma {
+    if let Some(rdma) = binding.rdma_mut() {
         rdma.previous = before.rkey.map(|rkey| PreviousKey {
             rkey,
             remaining_ms: 0,
@@ -340,7 +340,7 @@ pub(super) fn binding(
     number: u32,
 ) -> Binding {
     let blocks = kind_of(binding_id.resource_id) == ResourceType::Block;
-    let rdma = matches!(transport, Transport::Rdma | Transport::Both) && !blocks;
+    let rdma = matches!(transport, Transport::Rdma | Transport::Both);
     let rdma = rdma.then_some(RdmaBinding {
         rkey,
         remote_addr: 0x1000,
@@ -358,9 +358,14 @@ pub(super) fn binding(
     let by_datagrams = matches!(transport, Transport::Udp | Transport::Both);
     Binding {
         dp_key: by_datagrams.then(|| oracle::dp_key(number)),
-        rdma,
-        nvmeof: (blocks && transport != Transport::Udp).then(|| Box::new(nvmeof(number))),
-        ..Binding::default()
+        kind: match blocks {
+            true => {
+                let nvmeof = (transport != Transport::Udp).then(|| Box::new(nvmeof(number)));
+                KindBinding::Block(nvmeof)
+            }
+            false => KindBinding::Mem(rdma),
+        },
+        ..Binding::plain(ResourceType::Mem)
     }
 }
 

@@ -80,7 +80,7 @@ impl Seen {
 
     /// Nobody is told of a binding that is gone, nor of one that is not there yet.
     pub(crate) fn invariant_what_is_told_works(&self, info: &LeaseInfo) {
-        let told = info.binding != Binding::default();
+        let told = !info.binding.is_plain();
         let works = self.works.get(&info.lease_id);
         assert!(
             !told || works == Some(&info.generation),
@@ -162,7 +162,7 @@ impl Seen {
 
     /// Who is told of a key can use it until when he is told.
     fn invariant_the_transport_knew_before(&self, info: &LeaseInfo, now: BootTime) {
-        if info.binding == Binding::default() {
+        if info.binding.is_plain() {
             return;
         }
         // A newer binding may be on its way, or have come to nothing.
@@ -315,7 +315,7 @@ pub(crate) fn invariant_a_binding_that_fails_takes_nothing(
         return;
     };
     let takes = matches!(error, BindError::Lost(_) | BindError::Stranded(_));
-    let bound = before.filter(|info| info.binding != Binding::default());
+    let bound = before.filter(|info| !info.binding.is_plain());
     if let Some(before) = bound.filter(|_| !takes) {
         assert_eq!(Some(before), after, "{error:?}");
     }

@@ -331,8 +331,7 @@ pub(crate) fn block_binding_over(transport: Transport, key: u8) -> Binding {
         block_bytes: 512,
     };
     Binding {
-        nvmeof: (transport != Transport::Udp).then(|| Box::new(nvmeof)),
-        rdma: None,
+        kind: KindBinding::Block((transport != Transport::Udp).then(|| Box::new(nvmeof))),
         ..binding_over(transport, key)
     }
 }
@@ -386,14 +385,14 @@ pub(crate) fn binding(rkey: u32) -> Binding {
         further: vec![],
     };
     Binding {
-        rdma: Some(rdma),
-        ..Binding::default()
+        kind: KindBinding::Mem(Some(rdma)),
+        ..Binding::plain(ResourceType::Mem)
     }
 }
 
 pub(crate) fn rotated(rkey: u32, previous: u32) -> Binding {
     let mut binding = binding(rkey);
-    if let Some(rdma) = &mut binding.rdma {
+    if let Some(rdma) = binding.rdma_mut() {
         rdma.previous = Some(PreviousKey {
             rkey: previous,
             remaining_ms: 0,
@@ -414,14 +413,13 @@ pub(crate) fn over(transport: Transport, secs: u32, grace: u32) -> LeaseAllocReq
 /// `key` stands for whatever key the transport has.
 pub(crate) fn binding_over(transport: Transport, key: u8) -> Binding {
     let rdma = match transport {
-        Transport::Rdma | Transport::Both => binding(key.into()).rdma,
-        _ => None,
+        Transport::Rdma | Transport::Both => binding(key.into()),
+        _ => Binding::plain(ResourceType::Mem),
     };
     let udp = matches!(transport, Transport::Udp | Transport::Both);
     Binding {
         dp_key: udp.then(|| DpKey([key; 32])),
-        rdma,
-        ..Binding::default()
+        ..rdma
     }
 }
 

@@ -69,7 +69,7 @@ async fn a_lease_over_both_transports_ends_on_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
     let info = world.operator.alloc(over_both()).await.expect("granted");
-    let binding = info.binding.rdma.clone().expect("RDMA");
+    let binding = info.binding.rdma().cloned().expect("RDMA");
     let keys = [binding.rkey, binding.further.first().map(|pair| pair.rkey)];
     let keys = keys.map(|key| key.expect("a key of each queue pair"));
     assert!(keys.iter().all(|key| rdma.opens(*key)));
@@ -100,7 +100,7 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport()
     let bound = world.lease(Request::LeaseBind { lease_id, peers }).await;
     assert!(first(&info).await.is_err(), "another key has its place");
     assert_eq!(first(&bound).await.expect("read"), *b"stays");
-    let rkey = bound.binding.rdma.and_then(|rdma| rdma.rkey);
+    let rkey = bound.binding.rdma().and_then(|rdma| rdma.rkey);
     assert!(rdma.opens(rkey.expect("a key")));
     world.stop().await;
 }

@@ -33,7 +33,7 @@ async fn memory_is_leased_without_any_rdma_device() {
     assert!(inventory.extensions.iter().any(transports), "{inventory:?}");
     let info = world.alloc(60).await;
     assert_eq!(info.effective.transport, Some(Transport::Udp));
-    assert!(info.binding.rdma.is_none());
+    assert!(info.binding.rdma().is_none());
     write(&info, LEASE_BYTES - 5, b"bytes")
         .await
         .expect("written");

@@ -35,7 +35,7 @@ async fn a_journal_of_a_version_before_is_opened_and_told_from() {
         let mut told = Vec::new();
         for lease in &page.leases {
             let info = world.query(lease.lease_id).await;
-            told.push((info.granted_at_unix_ms, info.resource_type, info.phase));
+            told.push((info.granted_at_unix_ms, info.resource_type(), info.phase));
         }
         told.sort_unstable_by_key(|(granted, ..)| *granted);
         let told: Vec<_> = told

@@ -6,7 +6,9 @@ use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, BlockTerms, Generation, LeaseId, Limits, NvmeofBinding};
+use fabricbios_wire::{
+    Binding, BlockTerms, Generation, KindBinding, LeaseId, Limits, NvmeofBinding, ResourceType,
+};
 
 use super::{Export, Target};
 
@@ -138,8 +140,8 @@ fn check_watched(is_watched: bool, order: &BindOrder) -> Result<(), BindError> {
 
 fn binding(nvmeof: NvmeofBinding) -> Binding {
     Binding {
-        nvmeof: Some(Box::new(nvmeof)),
-        ..Binding::default()
+        kind: KindBinding::Block(Some(Box::new(nvmeof))),
+        ..Binding::plain(ResourceType::Block)
     }
 }
 

@@ -176,13 +176,14 @@ fn a_lease_lives_and_ends_over_a_socket() {
     };
     let bound = path.bind(&order, &part).unwrap();
     assert_eq!(bound.limits.unwrap().length, (16 << 20) / 512);
-    let binding = *bound.nvmeof.unwrap();
+    let binding = bound.nvmeof().unwrap().clone();
     let transport = transport(&binding, NvmeofTransport::Tcp, false);
     let busy = Busy::write(&connect(&binding, transport).unwrap());
-    let rekeyed = path.rotate(binding_id(1, 1)).unwrap().nvmeof.unwrap();
+    let rekeyed = path.rotate(binding_id(1, 1)).unwrap();
+    let rekeyed = rekeyed.nvmeof().unwrap();
     assert_ne!(rekeyed.dhchap_secret, binding.dhchap_secret);
     assert_eq!(
-        path.retire_key(binding_id(1, 1)).unwrap().nvmeof.unwrap(),
+        path.retire_key(binding_id(1, 1)).unwrap().nvmeof().unwrap(),
         rekeyed
     );
     assert_eq!(path.leases().unwrap(), [LeaseId(1)]);

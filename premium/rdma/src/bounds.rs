@@ -66,10 +66,12 @@ impl Hardware {
             pair.windows.push(window);
         }
         self.open_access(parts, binding_id)?;
-        let binding = self.binding(parts).rdma;
-        let binding = binding.ok_or_else(|| StepError::new("try window", "no binding"))?;
+        let bound = self.binding(parts);
+        let binding = bound
+            .rdma()
+            .ok_or_else(|| StepError::new("try window", "no binding"))?;
         let rkey = binding.rkey.unwrap_or_default();
-        client.connect(&binding)?;
+        client.connect(binding)?;
         let mut bytes = [0; READ_BYTES];
         client
             .read(rkey, binding.remote_addr, &mut bytes)

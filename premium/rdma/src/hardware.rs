@@ -12,7 +12,9 @@ use std::{
 use fabricbios_arena::Arena;
 use fabricbios_lease::{BindingId, StepError};
 use fabricbios_verbs::Rights;
-use fabricbios_wire::{Binding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair};
+use fabricbios_wire::{
+    Binding, KindBinding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair, ResourceType,
+};
 use nix::errno::Errno;
 
 use super::{
@@ -82,11 +84,11 @@ impl Hardware {
                 offset: 0,
                 length: parts.extent.length,
             }),
-            rdma: pairs.next().map(|first| RdmaBinding {
+            kind: KindBinding::Mem(pairs.next().map(|first| RdmaBinding {
                 further: pairs.filter_map(|pair| further(parts, pair)).collect(),
                 ..self.first(parts, first)
-            }),
-            ..Binding::default()
+            })),
+            ..Binding::plain(ResourceType::Mem)
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fabricbios_lease::{BindError, BindingId, Extent, StepError};
 use fabricbios_verbs::{MemoryRegion, ProtectionDomain, QueuePairState, Window};
-use fabricbios_wire::Binding;
+use fabricbios_wire::{Binding, ResourceType};
 
 use super::{
     RdmaPath,
@@ -168,7 +168,7 @@ impl RdmaPath {
         let mut state = cell.lock_settled()?;
         if matches!(state.phase, Phase::Cut(_)) {
             // The key ended with its binding; a newer binding is being made.
-            return Ok(Binding::default());
+            return Ok(Binding::plain(ResourceType::Mem));
         }
         let parts = self.live(&mut state, binding_id, "retire key")?;
         self.hardware.retire_oldest(parts, binding_id)?;

@@ -15,8 +15,8 @@ use fabricbios_lease::{
     FenceScope, Linger, Offer, Placement, Proof, StepError,
 };
 use fabricbios_wire::{
-    Binding, DpKey, Endpoint, Generation, LeaseId, Limits, PreviousKey, RdmaBinding, RdmaQueuePair,
-    RdmaStrategy, ResourceId, Transport,
+    Binding, DpKey, Endpoint, Generation, KindBinding, LeaseId, Limits, PreviousKey, RdmaBinding,
+    RdmaQueuePair, RdmaStrategy, ResourceId, ResourceType, Transport,
 };
 
 /// A peer with this queue pair number stands for an address that does not resolve.
@@ -68,6 +68,8 @@ struct State {
 
 #[derive(Clone, Debug)]
 struct Bound {
+    /// The kind of the lease; a fake serves any kind over UDP.
+    kind: ResourceType,
     generation: Generation,
     extent: Extent,
     /// One for each queue pair of the client; one over UDP.
@@ -188,7 +190,7 @@ impl State {
 
     fn binding(&self, lease: LeaseId, transport: Transport) -> Binding {
         let Some(bound) = self.bound.get(&lease) else {
-            return Binding::default();
+            return Binding::plain(ResourceType::Mem);
         };
         match transport {
             Transport::Udp => over_udp(bound),
@@ -209,8 +211,7 @@ fn over_udp(bound: &Bound) -> Binding {
             port: 5702,
         }),
         limits: Some(limits(bound)),
-        rdma: None,
-        nvmeof: None,
+        ..Binding::plain(bound.kind)
     }
 }
 
@@ -241,9 +242,9 @@ fn over_rdma(bound: &Bound) -> Binding {
             .collect(),
     };
     Binding {
-        rdma: Some(rdma),
+        kind: KindBinding::Mem(Some(rdma)),
         limits: Some(limits(bound)),
-        ..Binding::default()
+        ..Binding::plain(ResourceType::Mem)
     }
 }
 
@@ -277,6 +278,7 @@ impl DataPath for FakeMemory {
             _ => order.peers().len(),
         };
         let bound = Bound {
+            kind: order.terms.resource_type(),
             generation,
             extent,
             keys: (0..keys).map(|_| state.fresh_key()).collect(),

@@ -211,7 +211,7 @@ impl DataPath for UnitPath {
                 (Ok(_), None) => failed,
             }
         })?;
-        Ok(Binding::default())
+        Ok(Binding::plain(order.terms.resource_type()))
     }
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {

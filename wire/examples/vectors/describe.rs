@@ -248,7 +248,7 @@ fn lease(out: &mut Lines, p: &str, it: &LeaseInfo) {
         p,
         "lease_id" = it.lease_id,
         "resource_id" = it.resource_id,
-        "resource_type" = it.resource_type,
+        "resource_type" = it.resource_type(),
         "status" = it.status,
         "phase" = it.phase,
         "generation" = it.generation.0,
@@ -300,10 +300,10 @@ fn binding(out: &mut Lines, p: &str, it: &Binding) {
             "limits.length" = limits.length
         );
     }
-    if let Some(rdma) = &it.rdma {
+    if let Some(rdma) = it.rdma() {
         rdma_binding(out, &format!("{p}rdma."), rdma);
     }
-    if let Some(nvmeof) = &it.nvmeof {
+    if let Some(nvmeof) = it.nvmeof() {
         nvmeof_binding(out, &format!("{p}nvmeof."), nvmeof);
     }
 }

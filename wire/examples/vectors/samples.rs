@@ -124,12 +124,11 @@ pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -
         ..Effective::default()
     };
     LeaseInfo {
-        resource_type: ResourceType::Block,
         effective,
         ..lease(Binding {
             limits: Some(Limits { offset: 0, length }),
-            nvmeof: nvmeof.map(Box::new),
-            ..Binding::default()
+            kind: KindBinding::Block(nvmeof.map(Box::new)),
+            ..Binding::plain(ResourceType::Block)
         })
     }
 }
@@ -209,7 +208,6 @@ pub(crate) fn lease(binding: Binding) -> LeaseInfo {
     LeaseInfo {
         lease_id: LEASE,
         resource_id: ARENA,
-        resource_type: ResourceType::Mem,
         status: LeaseStatus::Active,
         phase: LeasePhase::Active,
         generation: Generation(3),
@@ -236,8 +234,8 @@ pub(crate) fn rdma_lease() -> LeaseInfo {
     });
     lease(Binding {
         limits,
-        rdma: Some(rdma()),
-        ..Binding::default()
+        kind: KindBinding::Mem(Some(rdma())),
+        ..Binding::plain(ResourceType::Mem)
     })
 }
 
@@ -266,12 +264,11 @@ pub(crate) fn full_lease() -> LeaseInfo {
             offset: 4096,
             length: 0x0010_0000,
         }),
-        rdma: Some(RdmaBinding {
+        kind: KindBinding::Mem(Some(RdmaBinding {
             previous,
             further: further(1),
             ..rdma()
-        }),
-        nvmeof: None,
+        })),
     };
     LeaseInfo {
         effective,
@@ -304,7 +301,7 @@ pub(crate) fn revoked_lease() -> LeaseInfo {
                 step("FBMU PING under its key", 0, "NO_LEASE"),
             ],
         })),
-        ..lease(Binding::default())
+        ..lease(Binding::plain(ResourceType::Mem))
     }
 }
 

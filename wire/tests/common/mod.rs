@@ -426,16 +426,22 @@ fn binding() -> impl Strategy<Value = Binding> {
         option::of(key),
         option::of(endpoint()),
         option::of(limits),
-        option::of(rdma()),
-        option::of(nvmeof()),
+        kind_binding(),
     )
-        .prop_map(|(dp_key, udp_endpoint, limits, rdma, nvmeof)| Binding {
+        .prop_map(|(dp_key, udp_endpoint, limits, kind)| Binding {
             dp_key,
             udp_endpoint,
             limits,
-            rdma,
-            nvmeof: nvmeof.map(Box::new),
+            kind,
         })
+}
+
+fn kind_binding() -> impl Strategy<Value = KindBinding> {
+    prop_oneof![
+        option::of(rdma()).prop_map(KindBinding::Mem),
+        option::of(nvmeof().prop_map(Box::new)).prop_map(KindBinding::Block),
+        resource_type().prop_map(|kind| Binding::plain(kind).kind),
+    ]
 }
 
 fn effective() -> impl Strategy<Value = Effective> {
@@ -459,13 +465,7 @@ fn effective() -> impl Strategy<Value = Effective> {
 }
 
 fn lease() -> impl Strategy<Value = LeaseInfo> {
-    let what = (
-        lease_id(),
-        resource_id(),
-        resource_type(),
-        any::<u32>(),
-        any::<u64>(),
-    );
+    let what = (lease_id(), resource_id(), any::<u32>(), any::<u64>());
     let life = (select(LeaseStatus::ALL), select(LeasePhase::ALL));
     let times = any::<(u64, u64, u64, u64, u64)>();
     let was = (option::of(text(TENANT_BYTES_MAX)), option::of(lease_end()));
@@ -473,11 +473,10 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
         |(what, life, times, effective, binding, (tenant, end))| LeaseInfo {
             lease_id: what.0,
             resource_id: what.1,
-            resource_type: what.2,
             status: life.0,
             phase: life.1,
-            generation: Generation(what.3),
-            capacity: what.4,
+            generation: Generation(what.2),
+            capacity: what.3,
             granted_at_unix_ms: times.0,
             expires_at_unix_ms: times.1,
             renewable_at_unix_ms: times.2,

@@ -1,7 +1,7 @@
 //! The paths over which a lease can become a device of this machine.
 
 use fabricbios_wire::{
-    Binding, LeaseInfo, LeasePhase, NvmeofAddress, NvmeofBinding, NvmeofTransport, RefusalClass,
+    LeaseInfo, LeasePhase, NvmeofAddress, NvmeofBinding, NvmeofTransport, RefusalClass,
     ResourceType, Transport,
 };
 
@@ -23,7 +23,7 @@ pub(super) fn attach_paths(
 ) -> Result<Vec<AttachPath<'_>>, Failure> {
     check(info)?;
     let mut paths = Vec::new();
-    if let Some(binding) = &info.binding.nvmeof {
+    if let Some(binding) = info.binding.nvmeof() {
         let fits = |address: &&NvmeofAddress| fits(wanted, transport_of(address.transport));
         let addresses: Vec<_> = binding.addresses.iter().filter(fits).copied().collect();
         if !addresses.is_empty() {
@@ -53,7 +53,7 @@ pub(super) fn transport_of(transport: NvmeofTransport) -> Transport {
 }
 
 fn no_path(info: &LeaseInfo, wanted: Transport) -> Failure {
-    if info.binding == Binding::default() {
+    if info.binding.is_plain() {
         return Failure::usage(
             "the node does not say where it is: it tells only the lease's tenant (--identity), and \
              nobody while the lease is being bound"
@@ -77,8 +77,8 @@ fn check(info: &LeaseInfo) -> Result<(), Failure> {
         Err(Failure::new(exit, RefusalClass::Permanent, code, message))
     };
     match info.phase {
-        LeasePhase::Binding | LeasePhase::Active if info.resource_type != ResourceType::Block => {
-            let kind = info.resource_type;
+        LeasePhase::Binding | LeasePhase::Active if info.resource_type() != ResourceType::Block => {
+            let kind = info.resource_type();
             failed(
                 Exit::Usage,
                 "Usage",

@@ -84,7 +84,7 @@ impl Device {
         &self,
         info: &LeaseInfo,
     ) -> Result<Option<Receiver<Result<(), Failure>>>, Failure> {
-        let (Self::Nvmeof(host, _), Some(binding)) = (self, &info.binding.nvmeof) else {
+        let (Self::Nvmeof(host, _), Some(binding)) = (self, info.binding.nvmeof()) else {
             // The UDP client takes new keys itself.
             return Ok(None);
         };

@@ -103,7 +103,6 @@ mod tests {
         LeaseInfo {
             lease_id: LeaseId(1),
             resource_id: ResourceId(1),
-            resource_type: ResourceType::Block,
             status: LeaseStatus::Active,
             phase,
             generation: Generation(1),
@@ -114,7 +113,7 @@ mod tests {
             grace_ends_unix_ms: 0,
             remaining_ms: secs * 1_000,
             effective: Effective::default(),
-            binding: Binding::default(),
+            binding: Binding::plain(ResourceType::Block),
             tenant: None,
             end: None,
         }

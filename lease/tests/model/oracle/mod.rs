@@ -67,9 +67,9 @@ impl Keys {
     pub(crate) fn of(binding: &Binding) -> Self {
         let number = |key: &DpKey| u32::from_be_bytes(*key.0.first_chunk().unwrap());
         Self {
-            rkey: binding.rdma.as_ref().and_then(|rdma| rdma.rkey),
+            rkey: binding.rdma().and_then(|rdma| rdma.rkey),
             dp_key: binding.dp_key.as_ref().map(number),
-            nvmeof: binding.nvmeof.as_ref().map(|it| it.nsid),
+            nvmeof: binding.nvmeof().map(|it| it.nsid),
         }
     }
 }

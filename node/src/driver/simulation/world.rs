@@ -10,7 +10,7 @@ use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Extent, LeaseRecord, Now, Order, Proof,
     Report, StepError,
 };
-use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase};
+use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceType};
 
 use super::MILLISECOND;
 use crate::{
@@ -255,10 +255,12 @@ impl World {
                 binding_id,
                 match self.fails(10) {
                     true => Err(BindError::Failed(failed("rotate"))),
-                    false => Ok(Binding::default()),
+                    false => Ok(Binding::plain(ResourceType::Mem)),
                 },
             ),
-            Order::RetireKey(binding_id) => Report::RetireKey(binding_id, Ok(Binding::default())),
+            Order::RetireKey(binding_id) => {
+                Report::RetireKey(binding_id, Ok(Binding::plain(ResourceType::Mem)))
+            }
             Order::Cut(binding_id, _) => Report::Cut(
                 binding_id,
                 match self.fails(4) {
@@ -364,6 +366,6 @@ impl World {
                 "it is half made",
             )));
         }
-        Ok(Binding::default())
+        Ok(Binding::plain(ResourceType::Mem))
     }
 }

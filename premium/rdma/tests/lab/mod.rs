@@ -111,7 +111,7 @@ impl Lab {
         };
         self.backend
             .bind(&order)
-            .map(|binding| binding.rdma.unwrap())
+            .map(|binding| binding.rdma().unwrap().clone())
     }
 
     pub(crate) fn cut(&self, binding_id: BindingId) -> String {

@@ -16,7 +16,8 @@ fn a_rotated_key_works_until_it_is_retired() {
     let lab = Lab::open();
     let (mut client, rdma) = lab.grant(1, pages(0, 1));
     let old = rdma.rkey.unwrap();
-    let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap().rdma.unwrap();
+    let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap();
+    let rotated = rotated.rdma().unwrap();
     let new = rotated.rkey.unwrap();
     assert_ne!(new, old);
     assert_eq!(rotated.previous.unwrap().rkey, old);
@@ -30,12 +31,8 @@ fn a_rotated_key_works_until_it_is_retired() {
         lab.backend.rotate(binding_id(1, 1)),
         Err(BindError::Refused(_))
     ));
-    let retired = lab
-        .backend
-        .retire_key(binding_id(1, 1))
-        .unwrap()
-        .rdma
-        .unwrap();
+    let retired = lab.backend.retire_key(binding_id(1, 1)).unwrap();
+    let retired = retired.rdma().unwrap();
     assert_eq!((retired.rkey, retired.previous), (Some(new), None));
     client.write(new, rdma.remote_addr, &[3; 8]).unwrap();
     assert_eq!(

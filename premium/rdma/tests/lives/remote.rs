@@ -36,7 +36,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
         .into(),
         ..BindOrder::new(binding_id(1, 1), pages(0, 1), Transport::Rdma)
     });
-    let rdma = bound.unwrap().rdma.unwrap();
+    let rdma = bound.unwrap().rdma().unwrap().clone();
     client.connect(&rdma).unwrap();
     let rkey = rdma.rkey.unwrap();
     client.write(rkey, rdma.remote_addr, b"here").unwrap();

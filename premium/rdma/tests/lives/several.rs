@@ -23,7 +23,7 @@ fn grant(lab: &Lab, generation: u32) -> (Vec<RdmaRequester>, RdmaBinding) {
     let clients: Vec<_> = (0..LANES).map(|_| client()).collect();
     let peers = clients.iter().map(RdmaRequester::peer).collect();
     let binding = lab.backend.bind(&order(generation, peers)).unwrap();
-    let rdma = binding.rdma.unwrap();
+    let rdma = binding.rdma().unwrap().clone();
     for (client, lane) in clients.iter().zip(lanes(&rdma)) {
         client.connect(&lane).unwrap();
     }
@@ -109,8 +109,9 @@ fn a_rotation_gives_every_queue_pair_a_new_key_and_retires_every_old_one() {
     let lab = Lab::open();
     let (mut clients, rdma) = grant(&lab, 1);
     let old = lanes(&rdma);
-    let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap().rdma.unwrap();
-    let new = lanes(&rotated);
+    let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap();
+    let rotated = rotated.rdma().unwrap();
+    let new = lanes(rotated);
     for (client, (old, new)) in clients.iter_mut().zip(old.iter().zip(&new)) {
         assert_ne!(old.rkey, new.rkey);
         assert_eq!(old.qp_num, new.qp_num);

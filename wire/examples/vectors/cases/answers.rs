@@ -59,17 +59,17 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         status: LeaseStatus::Expired,
         phase: LeasePhase::Freed,
         remaining_ms: 0,
-        ..samples::lease(Binding::default())
+        ..samples::lease(Binding::plain(ResourceType::Mem))
     };
     let about = "LEASE_FREE answers with the ended lease";
     answer(c, "lease_free", about, M::LeaseFree, Reply::Lease(freed.clone()));
     let about = "a lease with every part";
     answer(c, "lease_full", about, M::LeaseQuery, Reply::Lease(samples::full_lease()));
     let mut waiting = samples::rdma_lease();
-    waiting.binding.rdma = Some(RdmaBinding {
+    waiting.binding.kind = KindBinding::Mem(Some(RdmaBinding {
         rkey: None,
         ..samples::rdma()
-    });
+    }));
     let about = "a lease whose client has not yet named its queue pair: no rkey";
     answer(c, "lease_without_rkey", about, M::LeaseAlloc, Reply::Lease(waiting));
     several_queue_pairs(c);
@@ -86,7 +86,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         ..freed
     };
     let page = LeasePage {
-        leases: vec![samples::lease(Binding::default()), freed],
+        leases: vec![samples::lease(Binding::plain(ResourceType::Mem)), freed],
         next: Some(last),
     };
     answer(c, "lease_list", "LEASE_LIST, more to come", M::LeaseList, Reply::Leases(page));
@@ -95,7 +95,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let alive = LeaseInfo {
         lease_id: last,
         tenant: Some("team-é".to_owned()),
-        ..samples::lease(Binding::default())
+        ..samples::lease(Binding::plain(ResourceType::Mem))
     };
     let page = LeasePage {
         leases: vec![revoked, alive],
@@ -128,10 +128,10 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
 #[rustfmt::skip] // One case a line.
 fn several_queue_pairs(c: &mut Vec<Case>) {
     let mut lease = samples::rdma_lease();
-    lease.binding.rdma = Some(RdmaBinding {
+    lease.binding.kind = KindBinding::Mem(Some(RdmaBinding {
         further: samples::further(RDMA_PEERS_MAX - 1),
         ..samples::rdma()
-    });
+    }));
     let about = "a lease with as many queue pairs as it can have";
     answer(c, "lease_queue_pairs_8", about, MessageType::LeaseBind, Reply::Lease(lease));
 }
@@ -148,7 +148,7 @@ fn lease_lives(c: &mut Vec<Case>) {
         let lease = LeaseInfo {
             status,
             phase: *phase,
-            ..samples::lease(Binding::default())
+            ..samples::lease(Binding::plain(ResourceType::Mem))
         };
         let name = format!("lease_phase_{phase}");
         answer(c, &name, "LEASE_QUERY", MessageType::LeaseQuery, Reply::Lease(lease));
