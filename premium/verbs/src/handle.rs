@@ -9,6 +9,11 @@ use super::{check, last_errno};
 /// Dropped before it is taken down, it stays in the kernel until the process ends; the log says so.
 pub(super) struct Handle<T> {
     raw: Option<NonNull<T>>,
+    label: Box<Label>,
+}
+
+/// For the log.
+struct Label {
     kind: &'static str,
     name: String,
 }
@@ -29,17 +34,19 @@ impl<T> Handle<T> {
         Errno::clear();
         Ok(Self {
             raw: Some(NonNull::new(make()).ok_or_else(last_errno)?),
-            kind,
-            name: name.into(),
+            label: Box::new(Label {
+                kind,
+                name: name.into(),
+            }),
         })
     }
 
     pub(super) fn rename(&mut self, name: String) {
-        self.name = name;
+        self.label.name = name;
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.name
+        &self.label.name
     }
 
     /// Each method that takes an object down consumes it, so an absent one cannot be reached.
@@ -58,14 +65,14 @@ impl<T> Handle<T> {
 
 impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.name)
+        write!(f, "{} {}", self.label.kind, self.label.name)
     }
 }
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         if self.raw.is_some() {
-            let (kind, name) = (self.kind, &self.name);
+            let Label { kind, name } = &*self.label;
             tracing::warn!(kind, %name, "verbs object was dropped and not destroyed");
         }
     }
