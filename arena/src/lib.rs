@@ -29,7 +29,7 @@ const SCRUB_CHUNK_BYTES: u64 = 1 << 20;
 /// The mapped bytes.
 #[derive(Debug)]
 pub struct Arena {
-    /// Keeps the lock.
+    /// Keeps the lock of the file.
     _file: File,
     mapping: Mapping,
     backing: Backing,
@@ -109,6 +109,9 @@ impl Arena {
     }
 
     /// Copies bytes out.
+    ///
+    /// # Errors
+    /// The range is not in the arena.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfRange> {
         let at = self.check(offset, into.len() as u64)?;
         self.mapping.copy_out(at, into);
@@ -116,6 +119,9 @@ impl Arena {
     }
 
     /// Copies bytes in.
+    ///
+    /// # Errors
+    /// The range is not in the arena.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OutOfRange> {
         let at = self.check(offset, from.len() as u64)?;
         self.mapping.copy_in(at, from);
@@ -124,6 +130,9 @@ impl Arena {
 
     /// Overwrites a range with zeros, in the pages that devices use too. Punching a hole would not work: a device would keep
     /// the old pages. `progress` is called after every MiB.
+    ///
+    /// # Errors
+    /// The range is not in the arena.
     pub fn scrub(&self, offset: u64, length: u64, progress: &dyn Fn()) -> Result<(), OutOfRange> {
         let start = self.check(offset, length)?;
         let mut left = length;

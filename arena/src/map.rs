@@ -22,6 +22,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `bytes` of `file` from `offset`, shared, for reading and writing. `offset`: a multiple of
     /// the file's pages.
+    ///
+    /// # Errors
+    /// There are no bytes, or the kernel refuses.
     pub fn of(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let offset = libc::off_t::try_from(offset).map_err(invalid)?;
@@ -69,7 +72,7 @@ impl Mapping {
         }
     }
 
-    /// First address.
+    /// Address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.start.as_ptr().addr() as u64
@@ -81,7 +84,7 @@ impl Mapping {
         self.start.as_ptr().wrapping_byte_add(offset)
     }
 
-    /// Length.
+    /// Length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.get() as u64

@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// What the kernel itself says about the mapping.
+    /// The kernel's own report about the mapping.
     fn policy(arena: &Arena) -> String {
         let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
         let start = format!("{:x} ", arena.mapping().address());

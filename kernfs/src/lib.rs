@@ -206,6 +206,9 @@ impl Tree {
 
     /// Makes `link` point to `target`, both in this tree. The link holds the absolute path, because
     /// configfs resolves a relative one from the working directory of the process.
+    ///
+    /// # Errors
+    /// The system refuses.
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let target = self.resolve("link", target.as_ref())?;
         self.perform("link", link.as_ref(), |at| {

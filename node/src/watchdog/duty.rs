@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use fabricbios_lease::{BootTime, StepError};
-use fabricbios_nvmet::Shutter;
+use fabricbios_nvmet::EmergencyRevoker;
 use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::{LeaseId, NodeId};
 
@@ -34,7 +34,7 @@ pub(super) struct Duty {
     began: bool,
     tried: bool,
     blocks: Watch,
-    shutter: Arc<Shutter>,
+    revoker: Arc<EmergencyRevoker>,
     unswept: mpsc::Sender<(LeaseId, Vec<u16>)>,
     memory: Memory,
     /// Of a daemon that is still there.
@@ -51,11 +51,11 @@ impl Duty {
         daemon: Option<(Daemon, StandIn)>,
         report: Report,
     ) -> anyhow::Result<(Self, JoinHandle<()>)> {
-        let shutter = Arc::new(Shutter::new(Path::new(CONFIGFS), node_id));
+        let revoker = Arc::new(EmergencyRevoker::new(Path::new(CONFIGFS), node_id));
         let (unswept, sweeps) = mpsc::channel();
         let sweeper = {
-            let shutter = Arc::clone(&shutter);
-            let sweep = move || sweep(&shutter, &sweeps);
+            let revoker = Arc::clone(&revoker);
+            let sweep = move || sweep(&revoker, &sweeps);
             let thread = thread::Builder::new().name("sweep".into());
             thread.spawn(sweep).context("start a thread")?
         };
@@ -63,7 +63,7 @@ impl Duty {
             began: false,
             tried: false,
             blocks: Watch::default(),
-            shutter,
+            revoker,
             unswept,
             memory: Memory::default(),
             daemon,
@@ -143,7 +143,7 @@ impl Duty {
             return;
         };
         let lease = due.lease;
-        match self.shutter.shut(lease) {
+        match self.revoker.revoke(lease) {
             Ok(ports) if ports.is_empty() => {}
             Ok(ports) => {
                 tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
@@ -190,10 +190,10 @@ impl Duty {
 
 /// Beside the cuts: none of them waits for the sweep of another. What this leaves, because another watchdog takes
 /// over, the daemon's proof sweeps.
-fn sweep(shutter: &Shutter, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
+fn sweep(revoker: &EmergencyRevoker, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
     while let Ok(first) = unswept.recv() {
         let shut: Vec<_> = iter::once(first).chain(unswept.try_iter()).collect();
-        if let Err(error) = shutter.sweep(&shut) {
+        if let Err(error) = revoker.sweep(&shut) {
             tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
         }
     }

@@ -1,9 +1,9 @@
-//! Who may connect, and with which keys: one entry per host NQN, and a record of each, because a lease keeps its
-//! names and keys over restarts and reboots.
+//! The hosts that may connect, and their keys: one entry per host NQN. Each entry has a record on disk, because a
+//! lease keeps its names and keys over restarts and reboots.
 //!
-//! Keys belong to a host NQN and are the same for every subsystem of the node. So a name that a client
-//! brings along belongs to one tenant as long as any lease of it lives, and one that the node mints belongs to one lease.
-//! A client's kernel refuses two names with one host id, so ids belong to a name.
+//! Keys belong to a host NQN and are the same for every subsystem of the node. So a name that a client chooses
+//! belongs to one tenant as long as any lease has it, and a name that the node mints belongs to one lease. A client's
+//! kernel refuses two names with one host id, so each host id belongs to one name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,36 +13,36 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::{
-    host_records::{HostRecords, decode, encode, key_of},
+    host_records::{HostRecords, decode, encode, record_key},
     secret::{mint_host_id, mint_secret, name_of},
 };
 
-/// A host, its keys and who uses it.
+/// A host, its keys and the leases that use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Credential {
     pub(super) host_nqn: Nqn,
     pub(super) host_id: HostId,
     pub(super) tenant: String,
-    /// The node made the name up, for one lease.
+    /// Whether the node made the name up, for one lease.
     pub(super) minted: bool,
     pub(super) secret: DhchapSecret,
-    /// There once a lease has asked for mutual authentication.
+    /// Exists once a lease has asked for mutual authentication.
     pub(super) ctrl_secret: Option<DhchapSecret>,
     pub(super) leases: Vec<LeaseId>,
 }
 
-/// All of them.
+/// All entries.
 #[derive(Debug)]
 pub(super) struct Credentials {
     records: Arc<dyn HostRecords>,
     entries: BTreeMap<Nqn, Credential>,
 }
 
-/// What a lease has been given.
+/// The entry that a lease was given.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct Assigned {
     pub(super) credential: Credential,
-    /// It had none before.
+    /// Whether the lease had no entry before.
     pub(super) is_new: bool,
 }
 
@@ -51,7 +51,7 @@ fn refused(detail: impl std::fmt::Display) -> BindError {
 }
 
 impl Credentials {
-    /// With what is on record.
+    /// Reads the records.
     pub(super) fn open(
         known: &[Zeroizing<Vec<u8>>],
         records: Arc<dyn HostRecords>,
@@ -64,17 +64,17 @@ impl Credentials {
         Ok(Self { records, entries })
     }
 
-    /// Names and keys for a lease: those that it has, or its tenant's for that host, or new ones.
-    /// `is_foreign`: whether the kernel knows a host that is not from here.
-    pub(super) fn take(
+    /// Gives a lease names and keys: its own, or those of its tenant for that host, or new ones. `is_foreign`:
+    /// whether the kernel has a host of this name that the node did not make.
+    pub(super) fn assign(
         &mut self,
         lease: LeaseId,
         tenant: &str,
         terms: &BlockTerms,
         is_foreign: impl Fn(&Nqn) -> Result<bool, StepError>,
-    ) -> Result<Taken, BindError> {
-        let (mut credential, is_new) = match self.of(lease) {
-            Some(known) => (agreeing(known, terms)?.clone(), false),
+    ) -> Result<Assigned, BindError> {
+        let (mut credential, is_new) = match self.find(lease) {
+            Some(known) => (check_terms(known, terms)?.clone(), false),
             None => (self.choose(tenant, terms, is_foreign)?, true),
         };
         if is_new {
@@ -83,33 +83,33 @@ impl Credentials {
         if terms.mutual_auth && credential.ctrl_secret.is_none() {
             credential.ctrl_secret = Some(mint_secret().map_err(BindError::Failed)?);
         }
-        self.keep(credential.clone()).map_err(BindError::Failed)?;
-        Ok(Taken { credential, is_new })
+        self.store(credential.clone()).map_err(BindError::Failed)?;
+        Ok(Assigned { credential, is_new })
     }
 
     /// The entry that a lease uses.
-    pub(super) fn of(&self, lease: LeaseId) -> Option<&Credential> {
+    pub(super) fn find(&self, lease: LeaseId) -> Option<&Credential> {
         self.entries
             .values()
             .find(|entry| entry.leases.contains(&lease))
     }
 
-    /// Whether a host is known, by what its record is found by.
+    /// Whether a host has an entry, by [`record_key`].
     pub(super) fn has(&self, key: u128) -> bool {
-        self.entries.keys().any(|name| key_of(name) == key)
+        self.entries.keys().any(|name| record_key(name) == key)
     }
 
-    /// Every lease that has names.
+    /// All leases that have names.
     pub(super) fn leases(&self) -> impl Iterator<Item = LeaseId> {
         self.entries
             .values()
             .flat_map(|entry| entry.leases.iter().copied())
     }
 
-    /// The same names with new keys, not kept yet. Refused where another lease would lose its key.
-    pub(super) fn renewed(&self, lease: LeaseId) -> Result<Credential, BindError> {
+    /// The entry of a lease with new keys, not stored yet. Refused if another lease would lose its key.
+    pub(super) fn with_new_keys(&self, lease: LeaseId) -> Result<Credential, BindError> {
         let old = self
-            .of(lease)
+            .find(lease)
             .ok_or_else(|| refused(format_args!("lease {lease} has no host and no key")))?;
         if old.leases.len() > 1 {
             return Err(refused(format_args!(
@@ -126,40 +126,40 @@ impl Credentials {
         Ok(credential)
     }
 
-    /// Has it known, and written down if it is news.
-    pub(super) fn keep(&mut self, credential: Credential) -> Result<(), StepError> {
+    /// Stores the entry, and its record if it changed.
+    pub(super) fn store(&mut self, credential: Credential) -> Result<(), StepError> {
         if self.entries.get(&credential.host_nqn) == Some(&credential) {
             return Ok(());
         }
         let record = encode(&credential)?;
-        let key = key_of(&credential.host_nqn);
+        let key = record_key(&credential.host_nqn);
         self.entries.insert(credential.host_nqn.clone(), credential);
         self.records.write(key, Some(record));
         Ok(())
     }
 
-    /// The lease uses its host no more. If nobody else does, `remove_host` takes the host out of the kernel
-    /// before the entry goes. Idempotent.
-    pub(super) fn leave(
+    /// Ends the use of a host by a lease. After the last lease, `remove_host` removes the host from the kernel before
+    /// the entry goes. Idempotent.
+    pub(super) fn release(
         &mut self,
         lease: LeaseId,
         remove_host: impl FnOnce(&Nqn) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
-        let Some(mut credential) = self.of(lease).cloned() else {
+        let Some(mut credential) = self.find(lease).cloned() else {
             return Ok(());
         };
         credential.leases.retain(|user| *user != lease);
         if !credential.leases.is_empty() {
-            return self.keep(credential);
+            return self.store(credential);
         }
         remove_host(&credential.host_nqn)?;
-        // A record that is there still after a crash is that of a lease that is over: it goes with its export.
-        self.records.write(key_of(&credential.host_nqn), None);
+        // A record that survives a crash here belongs to a lease that is over, and goes with its export.
+        self.records.write(record_key(&credential.host_nqn), None);
         self.entries.remove(&credential.host_nqn);
         Ok(())
     }
 
-    /// An entry for a lease that has none, not kept yet.
+    /// Chooses an entry for a lease without one; it is not stored yet.
     fn choose(
         &self,
         tenant: &str,
@@ -170,14 +170,14 @@ impl Credentials {
             return self.mint(tenant, terms);
         };
         if let Some(entry) = self.entries.get(name) {
-            // Whose it is, is nobody else's business.
+            // The error does not tell who uses the host.
             if entry.minted || entry.tenant != tenant {
                 return Err(refused(format_args!(
                     "{name} is in use by another lease: if that host is yours, ask the node's operator, who can \
                      end that lease"
                 )));
             }
-            return agreeing(entry, terms).cloned();
+            return check_terms(entry, terms).cloned();
         }
         if is_foreign(name).map_err(BindError::Failed)? {
             return Err(refused(format_args!(
@@ -186,16 +186,16 @@ impl Credentials {
         }
         let host_id = terms.host_id.or_else(|| name.uuid());
         let host_id = host_id.map_or_else(|| mint_host_id().map_err(BindError::Failed), Ok)?;
-        self.fresh(name.clone(), host_id, tenant, false)
+        self.new_credential(name.clone(), host_id, tenant, false)
     }
 
     fn mint(&self, tenant: &str, terms: &BlockTerms) -> Result<Credential, BindError> {
         let minted = mint_host_id().map_err(BindError::Failed)?;
         let name = name_of(minted).map_err(BindError::Failed)?;
-        self.fresh(name, terms.host_id.unwrap_or(minted), tenant, true)
+        self.new_credential(name, terms.host_id.unwrap_or(minted), tenant, true)
     }
 
-    fn fresh(
+    fn new_credential(
         &self,
         host_nqn: Nqn,
         host_id: HostId,
@@ -220,8 +220,8 @@ impl Credentials {
     }
 }
 
-/// The entry, if it is what was asked for.
-fn agreeing<'a>(entry: &'a Credential, terms: &BlockTerms) -> Result<&'a Credential, BindError> {
+/// The entry, if it matches the terms.
+fn check_terms<'a>(entry: &'a Credential, terms: &BlockTerms) -> Result<&'a Credential, BindError> {
     let name = &entry.host_nqn;
     if terms.host_nqn.as_ref().is_some_and(|asked| asked != name) {
         return Err(refused(format_args!("the lease is for host {name}")));

@@ -1,4 +1,4 @@
-//! Ends access to a lease's subsystem, and proves it. docs/decisions/0008-nvmet-cut.md has the reasons.
+//! Ends access to the subsystem of a lease, and proves it. The reasons are in docs/decisions/0008-nvmet-cut.md.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -9,12 +9,12 @@ use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    faults,
-    names::{Names, allowed_at, subsystem_at},
+    names::{Names, allowed_host_path, subsystem_path},
     objects::failed,
     plan, ports,
     proof::{Case, Proofs},
     run::Run,
+    steps,
 };
 
 /// One cut.
@@ -26,10 +26,10 @@ pub(super) struct Cut<'a> {
     subsystem: String,
 }
 
-/// What was unlinked, for the proof.
+/// What a revoke found; the proof needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Unlinked {
-    /// Numbers of the ports that had the link. None: nobody knows which had it.
+    /// Numbers of the ports that had the link. Empty: unknown.
     pub(super) ports: Vec<u16>,
     /// A host that was allowed.
     host: Option<String>,
@@ -45,11 +45,11 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Ends access: new connections stop with the host, old ones with the link. Waits for nothing but other
-    /// cuts that do the same, and looks at nothing that it need not know.
+    /// Ends access: disallowing the host stops new connections, and unlinking ends the existing ones. Waits only for
+    /// other revokes, and reads nothing that it does not need.
     pub(super) fn revoke(&self) -> Result<Revoked, StepError> {
         let started = Instant::now();
-        let Some(unlinked) = self.shut()? else {
+        let Some(unlinked) = self.end_access()? else {
             return Ok(Revoked::proved(nothing_there()));
         };
         let mut steps = Proof::default();
@@ -67,9 +67,9 @@ impl<'a> Cut<'a> {
         })
     }
 
-    /// `None`: there is no subsystem.
-    pub(super) fn shut(&self) -> Result<Option<Unlinked>, StepError> {
-        let _turn = self.proofs.turns.begin();
+    /// Disallows the hosts and unlinks the subsystem. `None`: there is no subsystem.
+    pub(super) fn end_access(&self) -> Result<Option<Unlinked>, StepError> {
+        let _guard = self.proofs.fair_lock.acquire();
         if !self.is_there()? {
             return Ok(None);
         }
@@ -81,17 +81,17 @@ impl<'a> Cut<'a> {
     }
 
     fn is_there(&self) -> Result<bool, StepError> {
-        let exists = self.tree.exists(subsystem_at(&self.subsystem));
+        let exists = self.tree.exists(subsystem_path(&self.subsystem));
         exists.map_err(|error| self.error(error))
     }
 
     fn disallow_hosts(&self) -> Result<Vec<String>, StepError> {
-        let allowed = format!("{}/allowed_hosts", subsystem_at(&self.subsystem));
+        let allowed = format!("{}/allowed_hosts", subsystem_path(&self.subsystem));
         let hosts = self.tree.list(allowed).map_err(|error| self.error(error))?;
         for host in &hosts {
-            match self.tree.unlink(allowed_at(&self.subsystem, host)) {
-                Ok(()) => faults::passed("disallow host"),
-                // The watchdog cuts too, where the daemon is late.
+            match self.tree.unlink(allowed_host_path(&self.subsystem, host)) {
+                Ok(()) => steps::passed("disallow host"),
+                // The watchdog cuts too if the daemon is late.
                 Err(error) if error.is_absent() => {}
                 Err(error) => return Err(failed("disallow host", error)),
             }
@@ -110,7 +110,7 @@ impl<'a> Cut<'a> {
         Ok(unlinked)
     }
 
-    /// `Ok`: proven unreachable.
+    /// `Ok`: the subsystem is proved unreachable.
     pub(super) fn verify(&self, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let (mut proof, unlinked) = match revoked {
             Some(revoked) if revoked.is_proved => return Ok(revoked.steps.clone()),
@@ -148,7 +148,8 @@ impl<'a> Cut<'a> {
         Ok(proof)
     }
 
-    /// Where no link was found, somebody has unlinked before, and may have died before this.
+    /// Sweeps the ports that had the link, or all ports if none is known: another process may have unlinked and died
+    /// before its sweep.
     pub(super) fn sweep_all(
         &self,
         ports: &[u16],
@@ -159,17 +160,17 @@ impl<'a> Cut<'a> {
         swept.copied().try_for_each(|port| self.sweep(port))
     }
 
-    /// Links and unlinks once more: a connection that had passed the kernel's checks before the unlink, and
-    /// was entered in its list only after it, falls now. With no host allowed, no new one comes in.
-    /// A port without the anchor stopped listening at the unlink, and dropped all that it had.
+    /// Links and unlinks once more. A connection that had passed the kernel's checks before the unlink, but entered
+    /// the kernel's list only after it, ends now. No host is allowed, so no new connection comes in. A port without
+    /// the anchor stopped listening at the unlink and dropped all its connections.
     fn sweep(&self, port: u16) -> Result<(), StepError> {
         let mut link = plan::port_link(port, &self.subsystem);
         link.name = "sweep link";
-        self.proofs.turns.step_aside();
+        self.proofs.fair_lock.wait_until_idle();
         match Run::new(self.tree).take(&link) {
-            // It was only half made, and has been taken back since.
-            Err(failed) if failed.trouble.errno == Some(libc::ENOENT) => return Ok(()),
-            taken => taken?,
+            // The export was only half made, and its thread has removed it meanwhile.
+            Err(failed) if failed.error.errno == Some(libc::ENOENT) => return Ok(()),
+            linked => linked?,
         }
         ports::unlink(self.tree, "sweep unlink", port, &self.subsystem)?;
         Ok(())

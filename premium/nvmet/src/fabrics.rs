@@ -1,5 +1,5 @@
-//! Connect, the first command of the NVMe over Fabrics: its entry, its data and what is answered (NVMe over Fabrics
-//! 1.1, section 3.3). Pure: bytes both ways.
+//! Connect, the first command of NVMe over Fabrics: entry, data and status (NVMe over Fabrics 1.1, section 3.3).
+//! Pure: bytes both ways.
 
 use fabricbios_wire::HostId;
 use serde::{Deserialize, Serialize};
@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 pub(super) const ENTRY_BYTES: usize = 64;
 /// Bytes of a Connect command's data.
 pub(super) const CONNECT_BYTES: usize = 1024;
-/// Bytes of a name in that data, zeros behind it.
+/// Bytes of a name in that data, padded with zeros.
 const NAME_BYTES: usize = 256;
 
-/// Entries of the queue that is asked for, less one.
+/// Entries of the requested queue, minus one.
 pub(super) const QUEUE_ENTRIES: u16 = 31;
 
-/// The answer to a Connect, without phase bit: 0 is success, else the kind of the status, its number, and
-/// 0x4000 for "do not try again".
+/// The status of a Connect, without phase bit: 0 is success; otherwise it has the kind of the status, its number, and
+/// 0x4000 for "do not retry".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Status(pub(super) u16);
 
 impl Status {
-    /// "Connect Invalid Parameters", which is what a target says of a subsystem that the port has not. It
-    /// looks for the subsystem before it looks at the host, so a host that may not connect to one that is
-    /// there gets another answer (`nvmet_alloc_ctrl` in drivers/nvme/target/core.c).
+    /// "Connect Invalid Parameters": the answer of a target for a subsystem that is not linked to the port. The
+    /// target looks for the subsystem before it looks at the host, so a host that is not allowed gets another answer
+    /// (`nvmet_alloc_ctrl` in drivers/nvme/target/core.c).
     pub(super) fn says_no_such_subsystem(self) -> bool {
         self.0 & 0x07FF == 0x0182
     }
 
-    /// In the last two bytes of a completion queue entry.
+    /// The status in the last two bytes of a completion queue entry.
     pub(super) fn of(field: [u8; 2]) -> Self {
         Self(u16::from_le_bytes(field) >> 1)
     }
 }
 
-/// Who asks for what.
+/// A request for a connection: which host asks for which subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Question {
     pub(super) host_id: HostId,
@@ -41,7 +41,7 @@ pub(super) struct Question {
     pub(super) host: String,
 }
 
-/// Connect for an admin queue, its data where the scatter list `from` says.
+/// A Connect for an admin queue; the scatter list `from` says where its data is.
 pub(super) fn connect_entry(from: [u8; 16]) -> [u8; ENTRY_BYTES] {
     let mut entry = [0; ENTRY_BYTES];
     // Fabrics command, with a scatter list; type Connect.
@@ -53,7 +53,7 @@ pub(super) fn connect_entry(from: [u8; 16]) -> [u8; ENTRY_BYTES] {
     entry
 }
 
-/// What a Connect carries. `None`: a name is too long.
+/// The data of a Connect. `None`: a name is too long.
 pub(super) fn connect_data(question: &Question) -> Option<[u8; CONNECT_BYTES]> {
     let mut data = [0; CONNECT_BYTES];
     data[..16].copy_from_slice(&question.host_id.0);
@@ -65,7 +65,7 @@ pub(super) fn connect_data(question: &Question) -> Option<[u8; CONNECT_BYTES]> {
 }
 
 fn name(field: &mut [u8], name: &str) -> Option<()> {
-    // One byte at least stays zero.
+    // At least one byte stays zero.
     let field = field.get_mut(..NAME_BYTES - 1)?.get_mut(..name.len())?;
     field.copy_from_slice(name.as_bytes());
     Some(())
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_status_tells_a_missing_subsystem_from_everything_else() {
-        // What Linux 6.12 answers for a subsystem that is not linked to the port.
+        // The answer of Linux 6.12 for a subsystem that is not linked to the port.
         assert_eq!(Status::of([0x04, 0x83]), Status(0x4182));
         assert!(Status(0x4182).says_no_such_subsystem());
         for other in [0, 0x4184, 0x0182 ^ 0x0100, 0x4006] {

@@ -1,4 +1,4 @@
-//! Records of hosts as bytes, and who keeps them over the death of process and machine.
+//! Records of hosts as bytes, and the interface of their storage, which outlives process and machine.
 
 use std::{
     fmt,
@@ -12,29 +12,33 @@ use zeroize::Zeroizing;
 
 use super::credentials::Credential;
 
-/// Longest record: one of a host with 90,000 leases.
+/// Longest record: a host with 90,000 leases.
 pub const HOST_RECORD_BYTES_MAX: usize = 4_000_000;
 
-/// Keeps records of hosts, which hold keys.
+/// Stores records of hosts, which contain keys.
 pub trait HostRecords: fmt::Debug + Send + Sync {
-    /// Takes in a record in place of the earlier one of that host; `None`: it goes. It is on the disk at the latest when
-    /// the lease is for which it was taken in.
+    /// Stores a record in place of the host's earlier one; `None` removes it. It is on disk at the latest when the
+    /// lease is for which it was stored.
     fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>);
-    /// Has what was taken in until now written without waiting for a lease. The number is for [`HostRecords::wait`].
+    /// Starts to write all records stored so far, without waiting for a lease. Returns a number for
+    /// [`HostRecords::wait`].
     fn submit(&self) -> u64;
-    /// Waits until what was submitted up to that number is on the disk. After an error it may get there later.
+    /// Waits until everything up to that [`HostRecords::submit`] is on disk.
+    ///
+    /// # Errors
+    /// It is not on disk; it may get there later.
     fn wait(&self, number: u64) -> Result<(), StepError>;
 }
 
-/// By what a record is found: a name from a client can have 223 bytes.
-pub(super) fn key_of(name: &Nqn) -> u128 {
+/// The key of a host's record: a hash, since a name from a client can have 223 bytes.
+pub(super) fn record_key(name: &Nqn) -> u128 {
     let digest: [u8; 32] = Sha256::digest(name.as_str().as_bytes()).into();
     digest
         .first_chunk()
         .map_or(0, |key| u128::from_be_bytes(*key))
 }
 
-/// Grows like a vector, and leaves no copy behind when it does.
+/// Grows like a vector, and wipes the old copy when it does.
 #[derive(Default)]
 struct Wiped(Zeroizing<Vec<u8>>);
 
@@ -69,7 +73,7 @@ pub(super) fn encode(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Step
     Ok(text.0)
 }
 
-/// Whether a record can be read.
+/// Checks that a record can be read.
 ///
 /// # Errors
 /// It is damaged.

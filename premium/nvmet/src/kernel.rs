@@ -1,4 +1,4 @@
-//! Whether the kernel's target is there to be spoken to.
+//! Checks that the kernel has the NVMe target, and loads its module.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -7,7 +7,7 @@ use fabricbios_kernfs::{Mount, mounts};
 use fabricbios_lease::StepError;
 use serde::{Deserialize, Serialize};
 
-/// A module that is loaded in less than this is loaded at all.
+/// Longest time for loading a module.
 const LOAD_MAX: Duration = Duration::from_secs(20);
 
 /// The program with which the kernel loads modules itself.
@@ -33,7 +33,7 @@ impl Call for LoadModule {
     }
 }
 
-/// Loads the module, if that is what is missing. `Err` says what to do.
+/// Loads the module if it is missing. `Err` says what the operator can do.
 pub(super) fn make_ready(configfs: &Path, supervisor: &Supervisor) -> Result<(), StepError> {
     let is_there = || configfs.join("subsystems").is_dir();
     if is_there() {

@@ -1,15 +1,19 @@
 //! Block storage over NVMe-oF: the kernel's own target, through configfs.
 //!
-//! Per lease one subsystem with one namespace and one host that may connect, linked to shared ports. The
-//! kernel serves; this room makes, proves and unmakes. What it makes carries the lease's id in its name,
-//! so that a new process finds it; objects of others are never touched.
+//! Each lease has one subsystem with one namespace and one allowed host, linked to shared ports. The kernel serves
+//! the blocks; this crate makes the objects in configfs, removes them, and proves that access has ended. The names of
+//! the objects contain the lease id, so that a new process finds them. Objects of others are never touched.
 
+mod batcher;
+mod binding_states;
 mod credentials;
 mod cut;
+mod emergency_revoker;
 mod fabrics;
-mod faults;
+mod fair_lock;
 mod host_records;
 mod kernel;
+mod listed_port;
 mod names;
 mod namespace;
 mod nvme_rdma;
@@ -22,13 +26,9 @@ mod probe;
 mod proof;
 mod publish;
 mod remove;
-mod rounds;
 mod run;
 mod secret;
-mod shutter;
-mod slots;
-mod survey;
-mod turns;
+mod steps;
 
 use std::{
     net::SocketAddr,
@@ -44,19 +44,19 @@ use fabricbios_lease::{BindingId, Proof, StepError};
 use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 use zeroize::Zeroizing;
 
-pub use faults::STEPS;
+pub use emergency_revoker::EmergencyRevoker;
 pub use host_records::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 pub use names::{belongs_to, maker_of};
 pub use path::Guard;
 pub use probe::ask_rdma_main;
-pub use shutter::Shutter;
+pub use steps::STEPS;
 
 use self::{
-    credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Asker, proof::Proofs,
-    slots::Slots,
+    binding_states::BindingStates, credentials::Credentials, cut::Cut, names::Names, ports::Ports,
+    probe::Prober, proof::Proofs,
 };
 
-/// Calls of this room that may hang, for the process that makes them.
+/// Calls of this crate that may hang, for the process that makes them.
 #[must_use]
 pub fn calls() -> Vec<Handler> {
     vec![
@@ -70,50 +70,50 @@ pub fn calls() -> Vec<Handler> {
 /// A port that all leases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortSetting {
-    /// Over what.
+    /// Its transport.
     pub transport: NvmeofTransport,
     /// Where the kernel listens.
     pub address: SocketAddr,
 }
 
-/// What the operator says, and where things are.
+/// Settings of a [`Target`].
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// `/sys/kernel/config/nvmet`.
     pub configfs: PathBuf,
     /// `--nvmet`.
     pub ports: Vec<PortSetting>,
-    /// Records of hosts of earlier runs, whose names and keys go on.
+    /// Records of the hosts of earlier runs, which keep their names and keys.
     pub hosts: Vec<Zeroizing<Vec<u8>>>,
-    /// Keeps those of this run.
+    /// Keeps the records of this run.
     pub host_records: Arc<dyn HostRecords>,
-    /// Whose objects these are.
+    /// The node that owns the objects.
     pub node_id: NodeId,
-    /// Who makes [`calls`].
+    /// Makes the calls of [`calls`].
     pub supervisor: Supervisor,
 }
 
-/// What is to be connected to.
+/// An export to make: the blocks of one lease.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// Which binding of which lease.
+    /// The binding.
     pub binding_id: BindingId,
-    /// Keys of a host NQN belong to one tenant.
+    /// The tenant. The keys of a host NQN belong to one tenant.
     pub tenant: Arc<str>,
-    /// What was asked for.
+    /// The terms of the lease.
     pub terms: BlockTerms,
     /// The lease's blocks: a file or a block device.
     pub volume: PathBuf,
-    /// Bytes of a block, for the binding.
+    /// Bytes of a block; the binding tells the client.
     pub block_bytes: u32,
     /// [`Transport::NvmeTcp`], [`Transport::NvmeRdma`], or [`Transport::Both`] for every port.
     pub transport: Transport,
-    /// Of the lease: what a client's kernel may wait for is counted from it.
+    /// Grace of the lease; the time that a client's kernel waits for a lost connection depends on it.
     pub grace: Duration,
 }
 
-/// The kernel's target. Blocking; called from several threads at once; a call for one lease waits for a
-/// call for another only where the kernel itself does.
+/// The kernel's target. Its calls block and may be made from several threads at once. A call for one lease waits for
+/// a call for another lease only where the kernel itself does.
 #[derive(Debug)]
 pub struct Target {
     tree: Tree,
@@ -121,17 +121,20 @@ pub struct Target {
     ports: Arc<Ports>,
     credentials: Mutex<Credentials>,
     host_records: Arc<dyn HostRecords>,
-    slots: Slots,
+    states: BindingStates,
     proofs: Proofs,
     guard: Option<Arc<dyn Guard>>,
     supervisor: Supervisor,
 }
 
 impl Target {
-    /// Takes the ports, with an anchor that keeps them listening. Errors say what is missing and what to
-    /// do about it: configfs to mount, a module to load, an address that is taken. An address that does
-    /// not exist yet is no error: it is tried until it does. Without ports nothing is published, and what
-    /// an earlier run left can be cut and removed.
+    /// Takes the ports and links the anchor to them, which keeps them listening. A port whose address does not exist
+    /// yet is tried again until the address exists. Without ports nothing is published, but leases of an earlier run
+    /// can be cut and removed.
+    ///
+    /// # Errors
+    /// Something is missing, and the error says what to do about it: configfs to mount, a module to load, an address
+    /// that another program uses.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
         kernel::make_ready(&config.configfs, &config.supervisor)?;
         let credentials = Credentials::open(&config.hosts, Arc::clone(&config.host_records))?;
@@ -142,34 +145,33 @@ impl Target {
         let proofs = Proofs::new(
             tree.clone(),
             names.anchor(),
-            Asker::new(Some(config.supervisor.clone())),
+            Prober::new(Some(config.supervisor.clone())),
         );
-        proofs.try_to_ask()?;
+        proofs.test_rdma_ports()?;
         Ok(Self {
             tree,
             names,
             ports,
             credentials: Mutex::new(credentials),
             host_records: config.host_records,
-            slots: Slots::default(),
+            states: BindingStates::default(),
             proofs,
             guard: None,
             supervisor: config.supervisor,
         })
     }
 
-    /// Whether leases of an earlier run of this node may still be served by this kernel. Needs nothing
-    /// to be there.
+    /// Whether this kernel may still serve leases of an earlier run of the node. `configfs` need not exist.
     #[must_use]
     pub fn has_leftovers(configfs: &Path, node_id: NodeId) -> bool {
         let names = Names::new(node_id);
         let subsystems = Tree::new(configfs).list("subsystems").unwrap_or_default();
         let is_left =
-            |name: &String| names.lease_of(name).is_some() || names.marked(name).is_some();
+            |name: &String| names.lease_of(name).is_some() || names.marked_host(name).is_some();
         subsystems.iter().any(is_left)
     }
 
-    /// Transports that its ports are, also of those whose address does not exist yet.
+    /// The transports of its ports, also of ports whose address does not exist yet.
     #[must_use]
     pub fn transports(&self) -> Vec<Transport> {
         let mut transports = vec![
@@ -181,21 +183,21 @@ impl Target {
         transports.into_iter().map(|(_, it)| it).collect()
     }
 
-    /// Ends access, by unlinking from every port, and proves nothing yet. Idempotent; also for a lease of an earlier
-    /// process. It never waits for the proof of another lease; so where many leases end together, all of them end
+    /// Ends access by unlinking the subsystem from every port. Idempotent; also for a lease of an earlier process. A
+    /// revoke never waits for the proof of another lease, so if many leases end together, all of them are unlinked
     /// before the first one is proved. Depends on no storage.
     ///
     /// # Errors
     /// The subsystem may still be linked, and a host allowed.
     pub fn revoke(&self, binding_id: BindingId) -> Result<Revoked, StepError> {
-        let slot = self.slots.of(binding_id.lease_id);
-        let mut gate = slot.gate();
+        let state = self.states.get_or_make(binding_id.lease_id);
+        let mut gate = state.gate();
         match gate.revoke(binding_id.generation) {
             Err(moved_on) => Ok(Revoked::proved(moved_on.into())),
             Ok(()) => {
                 let cut = self.cut_of(binding_id);
-                // The watchdog may have been at the same links; nothing is wrong with that.
-                cut.revoke().or_else(|_met_somebody| cut.revoke())
+                // The watchdog may have removed the same links meanwhile, which is no error.
+                cut.revoke().or_else(|_concurrent| cut.revoke())
             }
         }
     }
@@ -204,18 +206,18 @@ impl Target {
     /// share the proof.
     ///
     /// # Errors
-    /// A port has the subsystem, a host is allowed, or a port answers otherwise than it should.
+    /// A port has the subsystem, a host is allowed, or a port gives another answer than it should.
     pub fn verify(
         &self,
         binding_id: BindingId,
         revoked: Option<&Revoked>,
     ) -> Result<Proof, StepError> {
-        let slot = self.slots.of(binding_id.lease_id);
-        if let Err(moved_on) = slot.gate().check_current(binding_id.generation) {
+        let state = self.states.get_or_make(binding_id.lease_id);
+        if let Err(moved_on) = state.gate().check_current(binding_id.generation) {
             return Ok(moved_on.into());
         }
         let proof = self.cut_of(binding_id).verify(revoked)?;
-        slot.gate().ended(binding_id.generation);
+        state.gate().ended(binding_id.generation);
         Ok(proof)
     }
 
@@ -232,7 +234,10 @@ impl Target {
         Cut::of(binding_id.lease_id, &self.names, &self.proofs)
     }
 
-    /// Every lease of this node of which there is something, whole or half made.
+    /// All leases of this node that have objects here, complete or not.
+    ///
+    /// # Errors
+    /// The subsystems cannot be listed.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let subsystems = self.tree.list("subsystems");
         let subsystems =
@@ -246,7 +251,10 @@ impl Target {
         Ok(leases)
     }
 
-    /// Gives the ports back, if no lease is linked to them.
+    /// Removes the ports, if no lease is linked to them.
+    ///
+    /// # Errors
+    /// The kernel refuses to remove an object.
     pub fn close(self) -> Result<(), StepError> {
         self.ports.close()
     }
@@ -258,8 +266,8 @@ impl Target {
     }
 }
 
-/// A host's key can be opened by anybody from when the host is made until its mode is changed, and read at
-/// any time by who has opened it: so nobody but root gets there.
+/// Lets nobody but root into the directory of hosts. From the making of a host until the change of its mode anybody
+/// could open its key, and whoever has opened the file can read the key at any time.
 fn close_hosts(tree: &Tree) -> Result<(), StepError> {
     let closed = tree.set_mode("hosts", 0o700);
     closed.map_err(|error| StepError::new("open nvmet", error))

@@ -1,18 +1,18 @@
-//! What the target's objects are called. Everything of a lease carries the lease's id, so that a later
-//! process finds it, and a client sees the same disk again after a restart.
+//! The names of the objects. All objects of a lease contain the lease id, so that a later process finds them, and a
+//! client sees the same disk after a restart.
 
 use fabricbios_wire::{HostId, LeaseId, NodeId, Nqn};
 
-use super::host_records::key_of;
+use super::host_records::record_key;
 
-/// What every node's begin with; then 16 digits of the node's id, and the lease's. Whatever else is in configfs
-/// is somebody else's.
+/// The beginning of all names of all nodes; 16 digits of the node id and the lease id follow. Other objects in
+/// configfs belong to others.
 const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
 
-/// Then, of the mark of a host, what its record is found by.
+/// Follows in the mark of a host, before the key of its record.
 const MARK: &str = "host-";
 
-/// What clients see as the model of the disk.
+/// The model of the disk, as clients see it.
 pub(super) const MODEL: &str = "fabricBIOS";
 
 /// The namespace of every subsystem.
@@ -45,33 +45,33 @@ impl Names {
         format!("{}{lease}", self.prefix)
     }
 
-    /// The subsystem that marks a host as one that this node has made: the host's own name may be anybody's. It is made
-    /// before the host and goes after it. It has no namespace, lets nobody in, and is linked to no port.
-    pub(super) fn mark(&self, host: &Nqn) -> String {
-        format!("{}{MARK}{:032x}", self.prefix, key_of(host))
+    /// The subsystem that marks a host as made by this node, since the name of the host may be anybody's. It is made
+    /// before the host and removed after it. It has no namespace, allows no host and is linked to no port.
+    pub(super) fn host_mark(&self, host: &Nqn) -> String {
+        format!("{}{MARK}{:032x}", self.prefix, record_key(host))
     }
 
-    /// Which host a subsystem marks, by what its record is found by.
-    pub(super) fn marked(&self, subsystem: &str) -> Option<u128> {
+    /// The host that a subsystem marks, by the key of its record.
+    pub(super) fn marked_host(&self, subsystem: &str) -> Option<u128> {
         let digits = subsystem.strip_prefix(&self.prefix)?.strip_prefix(MARK)?;
         u128::from_str_radix(digits, 16).ok()
     }
 
-    /// Whose subsystem that is; `None`: no lease's of this node.
+    /// The lease of a subsystem; `None`: it belongs to no lease of this node.
     pub(super) fn lease_of(&self, subsystem: &str) -> Option<LeaseId> {
         let lease = subsystem.strip_prefix(&self.prefix)?.parse().ok()?;
-        // Another way to write its id would be another object.
+        // Another spelling of the id would be another object.
         (self.subsystem(lease) == subsystem).then_some(lease)
     }
 }
 
-/// Whether a subsystem is one of that node's: of a lease, or its anchor.
+/// Whether a subsystem belongs to the node: it has a lease of the node, is its anchor, or marks a host.
 #[must_use]
 pub fn belongs_to(subsystem: &str, node_id: NodeId) -> bool {
     subsystem.starts_with(&Names::new(node_id).prefix)
 }
 
-/// Which node made a subsystem, as far as its name tells, and for which lease; `None`: no node, or for none.
+/// The node that made a subsystem, as far as its name tells, and the lease; `None`: it has no lease of any node.
 #[must_use]
 pub fn maker_of(subsystem: &str) -> Option<(NodeId, LeaseId)> {
     let (node, _) = subsystem.strip_prefix(PREFIX)?.split_once(':')?;
@@ -95,27 +95,27 @@ pub(super) fn uuid(lease: LeaseId) -> String {
     HostId(lease.0.to_be_bytes()).to_string()
 }
 
-pub(super) fn subsystem_at(subsystem: &str) -> String {
+pub(super) fn subsystem_path(subsystem: &str) -> String {
     format!("subsystems/{subsystem}")
 }
 
-pub(super) fn namespace_at(subsystem: &str) -> String {
+pub(super) fn namespace_path(subsystem: &str) -> String {
     format!("subsystems/{subsystem}/namespaces/{NAMESPACE}")
 }
 
-pub(super) fn host_at(host: &str) -> String {
+pub(super) fn host_path(host: &str) -> String {
     format!("hosts/{host}")
 }
 
-pub(super) fn allowed_at(subsystem: &str, host: &str) -> String {
+pub(super) fn allowed_host_path(subsystem: &str, host: &str) -> String {
     format!("subsystems/{subsystem}/allowed_hosts/{host}")
 }
 
-pub(super) fn port_at(port: u16) -> String {
+pub(super) fn port_path(port: u16) -> String {
     format!("ports/{port}")
 }
 
-pub(super) fn link_at(port: u16, subsystem: &str) -> String {
+pub(super) fn port_link_path(port: u16, subsystem: &str) -> String {
     format!("ports/{port}/subsystems/{subsystem}")
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let other = Names::new(NodeId([0xAC; 32]));
         for foreign in [
             names.anchor(),
-            names.mark(&"nqn.2020-01.com.example:client".parse().unwrap()),
+            names.host_mark(&"nqn.2020-01.com.example:client".parse().unwrap()),
             other.subsystem(lease),
             format!("{subsystem}0"),
             "nqn.2014-08.org.nvmexpress.discovery".to_owned(),

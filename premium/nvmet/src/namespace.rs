@@ -1,8 +1,8 @@
-//! Removes a namespace by a process that may wait for ever in our place.
+//! Removes a namespace in a helper process, which may wait for ever.
 //!
-//! The kernel waits for all I/O of the namespace, without a limit and uninterruptibly (`nvmet_ns_disable`).
-//! Meanwhile nobody else should look into the subsystem's `namespaces` directory. `enable` is never set to
-//! 0: that waits just as long, and with a lock for which every other subsystem then waits.
+//! The kernel waits for all I/O of the namespace, without limit and uninterruptibly (`nvmet_ns_disable`). Meanwhile
+//! no other process should read the directory `namespaces` of the subsystem. `enable` is never set to 0: that waits
+//! as long, and holds a lock that every other subsystem needs.
 
 use std::{cell::RefCell, ffi::OsString, fs, path::Path};
 
@@ -10,9 +10,9 @@ use fabricbios_helper::{Call, Caller, Failure, Supervisor};
 use fabricbios_kernfs::Tree;
 use serde::{Deserialize, Serialize};
 
-use super::objects::{SILENCE_MAX, Trouble};
+use super::objects::{ObjectError, SILENCE_MAX};
 
-/// Removes the namespace at this path. It may be gone already.
+/// Removes the namespace at this path, if it exists.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RemoveNamespace(OsString);
 
@@ -20,8 +20,8 @@ impl Call for RemoveNamespace {
     const NAME: &'static str = "rmdir";
     type Answer = ();
 
-    /// Waits for an earlier process that is at it, also one of an earlier run of the node: a second one would only wait
-    /// behind it, and could not be killed either. Says what it waits for.
+    /// First waits for an earlier process that removes the same namespace, also one of an earlier run of the node: a
+    /// second process would only wait behind it, and could not be killed either. Reports what it waits for.
     fn make(self, caller: &Caller) -> Result<(), Failure> {
         let path = Path::new(&self.0);
         caller.lock(&path.to_string_lossy(), |pid| {
@@ -42,13 +42,14 @@ impl Call for RemoveNamespace {
     }
 }
 
-/// Removes the namespace at `path`. An error names `device`, or the one that is found, and what is waited for.
+/// Removes the namespace at `path`. An error names `device`, or the device that was found, and what the process waits
+/// for.
 pub(super) fn remove(
     tree: &Tree,
     supervisor: &Supervisor,
     path: &str,
     device: Option<&Path>,
-) -> Result<(), Trouble> {
+) -> Result<(), ObjectError> {
     let known = device.map(|device| device.display().to_string());
     let known = RefCell::new(Vec::from_iter(known));
     let call = RemoveNamespace(tree.root().join(path).into());
@@ -60,10 +61,10 @@ pub(super) fn remove(
     };
     let removed = supervisor.call(&call, SILENCE_MAX, &note);
     removed.map_err(|error| {
-        let trouble = Trouble::from(error);
-        Trouble {
-            detail: format!("{}: {trouble}", known.borrow().join(", ")),
-            ..trouble
+        let error = ObjectError::from(error);
+        ObjectError {
+            detail: format!("{}: {error}", known.borrow().join(", ")),
+            ..error
         }
     })
 }

@@ -1,14 +1,14 @@
-//! As much of NVMe over RDMA as carries a Connect: the request of the connection manager, and the capsules
+//! The part of NVMe over RDMA that a Connect needs: the request of the connection manager, and the capsules
 //! (NVMe/RDMA transport specification 1.0; `include/linux/nvme-rdma.h`). Pure: bytes both ways.
 
 use super::fabrics::{CONNECT_BYTES, ENTRY_BYTES, QUEUE_ENTRIES, Status, connect_entry};
 
 /// Bytes of private data in the request for a connection.
 const REQUEST_BYTES: usize = 32;
-/// Bytes of a completion queue entry, which is all of a response.
+/// Bytes of a completion queue entry, which is the whole response.
 pub(super) const RESPONSE_BYTES: usize = 16;
 
-/// Format 0, the admin queue; so many entries to receive, and one less to send.
+/// Format 0, the admin queue; the sizes of the receive and the send queue.
 pub(super) fn request() -> [u8; REQUEST_BYTES] {
     let mut request = [0; REQUEST_BYTES];
     request[4..6].copy_from_slice(&(QUEUE_ENTRIES + 1).to_le_bytes());
@@ -16,7 +16,7 @@ pub(super) fn request() -> [u8; REQUEST_BYTES] {
     request
 }
 
-/// Connect, its data to be read from `address` with `key`.
+/// A Connect whose data the target reads from `address` with `key`.
 pub(super) fn connect(address: u64, key: u32) -> [u8; ENTRY_BYTES] {
     let mut list = [0; 16];
     list[..8].copy_from_slice(&address.to_le_bytes());

@@ -1,5 +1,5 @@
-//! As much of NVMe/TCP as carries a Connect: the initialize PDUs and the capsules (NVMe/TCP transport
-//! specification 1.0, section 3.6.2). Pure: bytes both ways.
+//! The part of NVMe/TCP that a Connect needs: the initialize PDUs and the capsules (NVMe/TCP transport specification
+//! 1.0, section 3.6.2). Pure: bytes both ways.
 
 use super::fabrics::{CONNECT_BYTES, ENTRY_BYTES, Question, Status, connect_data, connect_entry};
 
@@ -9,7 +9,7 @@ pub(super) const INIT_BYTES: usize = 128;
 pub(super) const RESPONSE_BYTES: usize = 24;
 /// Bytes of a common header.
 const HEADER_BYTES: usize = 8;
-/// Bytes before the data of a command capsule.
+/// Bytes of a command capsule before the data.
 const COMMAND_BYTES: usize = HEADER_BYTES + ENTRY_BYTES;
 
 const ICREQ: u8 = 0x00;
@@ -24,7 +24,7 @@ pub(super) fn initialize() -> [u8; INIT_BYTES] {
     pdu
 }
 
-/// Whether the controller agrees; `Err` says what it sent.
+/// Whether the controller agrees; `Err` says what it sent instead.
 pub(super) fn check_initialized(pdu: &[u8; INIT_BYTES]) -> Result<(), String> {
     let expected = (ICRESP, INIT_BYTES, [0, 0]);
     let version = [pdu[8], pdu[9]];
@@ -37,7 +37,7 @@ pub(super) fn check_initialized(pdu: &[u8; INIT_BYTES]) -> Result<(), String> {
     ))
 }
 
-/// The capsule of a Connect, its data in it. `None`: a name is too long.
+/// The capsule of a Connect, with its data. `None`: a name is too long.
 pub(super) fn connect(question: &Question) -> Option<Vec<u8>> {
     const LENGTH: usize = COMMAND_BYTES + CONNECT_BYTES;
     let mut pdu = vec![0; LENGTH];
@@ -55,7 +55,7 @@ fn in_capsule() -> [u8; 16] {
     list
 }
 
-/// The status in a response; `Err` says what it is instead.
+/// The status in a response; `Err` says what was received instead.
 pub(super) fn status(pdu: &[u8; RESPONSE_BYTES]) -> Result<Status, String> {
     if (pdu[0], length(pdu)) == (RESPONSE, RESPONSE_BYTES) {
         return Ok(Status::of([pdu[22], pdu[23]]));
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(pdu[72..], connect_data(&question).unwrap());
     }
 
-    /// What Linux 6.12 answers for a subsystem that is not linked to the port.
+    /// The answer of Linux 6.12 for a subsystem that is not linked to the port.
     fn canned() -> [u8; RESPONSE_BYTES] {
         let mut pdu = [0; RESPONSE_BYTES];
         pdu[..8].copy_from_slice(&[5, 0, 24, 0, 24, 0, 0, 0]);

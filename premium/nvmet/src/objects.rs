@@ -1,4 +1,4 @@
-//! What steps are made of: configfs, or a test's imitation of it.
+//! The operations of steps: on configfs, or on the imitation of a test.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -8,21 +8,20 @@ use fabricbios_lease::StepError;
 
 use super::{Target, namespace};
 
-/// The longest that a process which only waits for a device may be silent. With what comes around it, a
-/// removal that is stuck is told within ten seconds.
+/// Longest silence of a process that only waits for a device: a stuck removal is reported within ten seconds.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(9);
 
-/// Why something was not done.
+/// The reason why an operation failed.
 #[derive(Debug)]
-pub(super) struct Trouble {
-    /// Of the system, where it was the system that refused.
+pub(super) struct ObjectError {
+    /// The errno, if the system refused.
     pub(super) errno: Option<i32>,
     pub(super) detail: String,
-    /// A process is left that waits in the kernel, and what it holds is not free.
+    /// A process still waits in the kernel, and what it uses is not free.
     pub(super) stuck: bool,
 }
 
-impl Trouble {
+impl ObjectError {
     pub(super) fn new(detail: impl fmt::Display) -> Self {
         Self {
             errno: None,
@@ -32,7 +31,7 @@ impl Trouble {
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for ObjectError {
     fn from(error: Error) -> Self {
         Self {
             errno: error.errno(),
@@ -41,13 +40,13 @@ impl From<Error> for Trouble {
     }
 }
 
-/// A step that the system refused, or that has another trouble.
-pub(super) fn failed(step: &'static str, trouble: impl Into<Trouble>) -> StepError {
-    let trouble = trouble.into();
-    StepError::new(step, &trouble).with_errno(trouble.errno)
+/// The error of a step.
+pub(super) fn failed(step: &'static str, error: impl Into<ObjectError>) -> StepError {
+    let error = error.into();
+    StepError::new(step, &error).with_errno(error.errno)
 }
 
-impl From<CallError> for Trouble {
+impl From<CallError> for ObjectError {
     fn from(error: CallError) -> Self {
         let errno = match &error {
             CallError::Failed(failure) => failure.errno,
@@ -61,7 +60,7 @@ impl From<CallError> for Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
     }
@@ -71,61 +70,61 @@ impl fmt::Display for Trouble {
 pub(super) trait Objects {
     fn tree(&self) -> &Tree;
 
-    /// Who makes calls there that may hang. Links need nobody.
+    /// Makes the calls that may hang. Links need none.
     fn supervisor(&self) -> Option<&Supervisor> {
         None
     }
 
-    fn exists(&self, path: &str) -> Result<bool, Trouble> {
+    fn exists(&self, path: &str) -> Result<bool, ObjectError> {
         Ok(self.tree().exists(path)?)
     }
 
-    fn read(&self, path: &str) -> Result<String, Trouble> {
+    fn read(&self, path: &str) -> Result<String, ObjectError> {
         Ok(self.tree().read(path)?)
     }
 
-    fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
+    fn write(&self, path: &str, value: &str) -> Result<(), ObjectError> {
         Ok(self.tree().write(path, value)?)
     }
 
-    /// Nobody but root may open it from now on.
-    fn make_private(&self, path: &str) -> Result<(), Trouble> {
+    /// From now on only root can open it.
+    fn make_private(&self, path: &str) -> Result<(), ObjectError> {
         Ok(self.tree().set_mode(path, 0o600)?)
     }
 
-    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, Trouble> {
+    fn holds_secret(&self, path: &str, value: &str) -> Result<bool, ObjectError> {
         Ok(self.tree().holds_secret(path, value)?)
     }
 
-    /// The value appears in no error.
-    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
+    /// No error shows the value.
+    fn write_secret(&self, path: &str, value: &str) -> Result<(), ObjectError> {
         Ok(self.tree().write_secret(path, value)?)
     }
 
-    fn mkdir(&self, path: &str) -> Result<(), Trouble> {
+    fn mkdir(&self, path: &str) -> Result<(), ObjectError> {
         Ok(self.tree().mkdir(path)?)
     }
 
-    fn rmdir(&self, path: &str) -> Result<(), Trouble> {
+    fn rmdir(&self, path: &str) -> Result<(), ObjectError> {
         Ok(self.tree().rmdir(path)?)
     }
 
-    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble> {
+    fn symlink(&self, target: &str, at: &str) -> Result<(), ObjectError> {
         Ok(self.tree().symlink(target, at)?)
     }
 
-    fn unlink(&self, path: &str) -> Result<(), Trouble> {
+    fn unlink(&self, path: &str) -> Result<(), ObjectError> {
         Ok(self.tree().unlink(path)?)
     }
 
-    /// Removes a namespace, which waits for its device: gives up when that takes too long.
-    fn remove_namespace(&self, path: &str) -> Result<(), Trouble> {
+    /// Removes a namespace, which waits for its device; gives up when that takes too long.
+    fn remove_namespace(&self, path: &str) -> Result<(), ObjectError> {
         let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
         namespace::remove(self.tree(), supervisor, path, None)
     }
 
-    /// Reads the beginning of a device or file, not from a cache; gives up when that takes too long.
-    fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
+    /// Reads the start of a device or file, past the cache; gives up when that takes too long.
+    fn read_once(&self, volume: &Path) -> Result<(), ObjectError> {
         let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
         let read = supervisor.call(&ReadFirst::of(volume), SILENCE_MAX, &|_what| ());
         Ok(read?)
@@ -148,6 +147,6 @@ impl Objects for Target {
     }
 }
 
-fn no_supervisor() -> Trouble {
-    Trouble::new("this process makes no calls that may hang")
+fn no_supervisor() -> ObjectError {
+    ObjectError::new("this process makes no calls that may hang")
 }

@@ -1,4 +1,4 @@
-//! The kernel's target as a path to blocks.
+//! The kernel's target as a data path for blocks.
 
 use std::{fmt, sync::Arc};
 
@@ -12,24 +12,24 @@ use fabricbios_wire::{
 
 use super::{Export, Target};
 
-/// What the kernel does not do: look at the clock, and know whose a host is. Nothing here waits.
+/// Duties that the kernel does not have: it looks at no clock and knows no owner of a host. No method waits.
 pub trait Guard: fmt::Debug + Send + Sync {
-    /// Whether somebody is there who ends access when this process cannot.
+    /// Whether the watchdog is there to end access if this process cannot.
     fn watches(&self) -> bool;
-    /// The lease may be used until then; the newest counts.
+    /// Sets the deadline of the lease; the newest one counts.
     fn extend(&self, binding_id: BindingId, deadline: BootTime);
-    /// The end of the lease is proved.
+    /// The end of the lease was proved.
     fn over(&self, binding_id: BindingId);
-    /// Whether this tenant may name the host that it names.
+    /// Whether the tenant may use the host that its terms name.
     ///
     /// # Errors
-    /// It may not, for this reason.
+    /// The reason why it may not.
     fn admits(&self, binding_id: BindingId, tenant: &str, terms: &BlockTerms)
     -> Result<(), String>;
 }
 
 impl Target {
-    /// With somebody who does what the kernel does not. For a target that has no leases yet.
+    /// Sets the guard. For a target without leases.
     #[must_use]
     pub fn guarded_by(mut self, guard: Arc<dyn Guard>) -> Self {
         self.guard = Some(guard);
@@ -73,8 +73,8 @@ impl DataPath for Target {
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         if self
-            .slots
-            .of(binding_id.lease_id)
+            .states
+            .get_or_make(binding_id.lease_id)
             .is_over(binding_id.generation)
         {
             return Err(AlreadyCut);
@@ -85,7 +85,7 @@ impl DataPath for Target {
         Ok(())
     }
 
-    /// Whoever still asks is answered by the kernel.
+    /// Nothing to do: the kernel itself answers the client.
     fn fenced(&self, _binding_id: BindingId) {}
 
     fn extends_at_once(&self) -> bool {
@@ -96,12 +96,12 @@ impl DataPath for Target {
         self.rekey(binding_id).map(binding)
     }
 
-    /// The old secret was dead at once.
+    /// The old secret ended with the rotation.
     fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         self.binding_of(binding_id).map(binding)
     }
 
-    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
+    fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         Self::revoke(self, binding_id)
     }
 
@@ -122,8 +122,8 @@ impl DataPath for Target {
     }
 }
 
-/// The kernel would serve a new lease without anybody who ends that in this process's stead. One that it serves
-/// already goes on.
+/// Refuses a new lease while the watchdog is absent, since nobody else would end it if this process hangs. A lease
+/// that is served already goes on.
 fn check_watched(is_watched: bool, order: &BindOrder) -> Result<(), BindError> {
     let is_new = !order.adopts && order.binding_id.generation == Generation(1);
     if is_watched || !is_new {

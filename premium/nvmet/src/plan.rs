@@ -1,4 +1,4 @@
-//! What has to be there for an export, in order: pure data, and what undoes each step.
+//! The steps of an export, in order, and how each is undone. Pure data.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::{
     names::{self, MODEL},
 };
 
-/// One thing that has to be so.
+/// One step: a state that must exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     /// One of [`STEPS`](super::STEPS).
@@ -20,27 +20,27 @@ pub(super) struct Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// There is an object at this path.
+    /// An object exists at this path.
     Object(String),
-    /// There is a namespace; once it is enabled, removing it waits for its device.
+    /// A namespace exists. Once it is enabled, its removal waits for its device.
     Namespace(String),
     /// The attribute reads like this.
     Attribute(String, Value),
-    /// There is a link.
+    /// A link exists.
     Link { target: String, at: String },
-    /// The volume can be read. Nothing is tried where the namespace is enabled already: then the target
-    /// has the device open, and a client may be using it.
+    /// The volume can be read. Not tried if the namespace is enabled already: then the target has the device open,
+    /// and a client may be using it.
     Readable { volume: PathBuf, enabled: String },
 }
 
-/// What an attribute is to be.
+/// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Plain(String),
     Secret(DhchapSecret),
 }
 
-/// What takes a step back.
+/// How a step is undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Inverse {
     RemoveObject(String),
@@ -49,8 +49,8 @@ pub(super) enum Inverse {
 }
 
 impl Step {
-    /// `None`: what it changed goes with the object that it is in. In an object that was there before, it
-    /// stays, because the next try wants it as well.
+    /// `None`: the change goes with its object. In an object that existed before, the change stays, because the next
+    /// try needs it too.
     pub(super) fn inverse(&self) -> Option<Inverse> {
         match &self.action {
             Action::Object(path) => Some(Inverse::RemoveObject(path.clone())),
@@ -81,7 +81,7 @@ fn link(name: &'static str, target: String, at: String) -> Step {
     Step { name, action }
 }
 
-/// An export, up to where only [`links`] are missing: until then nobody can connect.
+/// The steps of an export before its [`links`]; until those are made, nobody can connect.
 pub(super) fn export(
     lease: LeaseId,
     subsystem: &str,
@@ -90,8 +90,8 @@ pub(super) fn export(
     mark: &str,
     credential: &Credential,
 ) -> Vec<Step> {
-    let base = names::subsystem_at(subsystem);
-    let namespace = names::namespace_at(subsystem);
+    let base = names::subsystem_path(subsystem);
+    let namespace = names::namespace_path(subsystem);
     let enable = format!("{namespace}/enable");
     let of_namespace = |attribute: &str| format!("{namespace}/{attribute}");
     let readable = Action::Readable {
@@ -120,26 +120,26 @@ pub(super) fn export(
         plain("device_uuid", of_namespace("device_uuid"), uuid.clone()),
         plain("device_nguid", of_namespace("device_nguid"), uuid),
     ];
-    steps.push(object("mark host", &names::subsystem_at(mark)));
+    steps.push(object("mark host", &names::subsystem_path(mark)));
     steps.extend(host(credential));
     steps.push(plain("enable", enable, "1"));
     steps
 }
 
-/// What lets the host in, and where to: the last steps of an export, which a cut takes back.
+/// The last steps of an export, which a cut undoes: they allow the host and link the ports.
 pub(super) fn links(
     subsystem: &str,
     host: &str,
     ports: impl IntoIterator<Item = u16>,
 ) -> Vec<Step> {
-    let allowed = names::allowed_at(subsystem, host);
-    let mut steps = vec![link("allow host", names::host_at(host), allowed)];
+    let allowed = names::allowed_host_path(subsystem, host);
+    let mut steps = vec![link("allow host", names::host_path(host), allowed)];
     steps.extend(ports.into_iter().map(|port| port_link(port, subsystem)));
     steps
 }
 
 fn host(credential: &Credential) -> Vec<Step> {
-    let base = names::host_at(credential.host_nqn.as_str());
+    let base = names::host_path(credential.host_nqn.as_str());
     let key = |attribute: &str| format!("{base}/{attribute}");
     let mut steps = vec![
         object("host", &base),
@@ -150,7 +150,7 @@ fn host(credential: &Credential) -> Vec<Step> {
     steps
 }
 
-/// New keys of a host that is there.
+/// New keys of an existing host.
 pub(super) fn rekey(credential: &Credential) -> Vec<Step> {
     let mut steps = host(credential).split_off(1);
     for step in &mut steps {
@@ -162,15 +162,15 @@ pub(super) fn rekey(credential: &Credential) -> Vec<Step> {
     steps
 }
 
-/// Has a port serve it.
+/// Makes a port serve the subsystem.
 pub(super) fn port_link(port: u16, subsystem: &str) -> Step {
-    let at = names::link_at(port, subsystem);
-    link("link port", names::subsystem_at(subsystem), at)
+    let at = names::port_link_path(port, subsystem);
+    link("link port", names::subsystem_path(subsystem), at)
 }
 
-/// The subsystem that keeps ports listening. It has no namespace and lets nobody in.
+/// The subsystem that keeps ports listening. It has no namespace and allows no host.
 pub(super) fn anchor(subsystem: &str) -> Vec<Step> {
-    let base = names::subsystem_at(subsystem);
+    let base = names::subsystem_path(subsystem);
     let any_host = format!("{base}/attr_allow_any_host");
     vec![
         object("anchor subsystem", &base),
@@ -178,9 +178,9 @@ pub(super) fn anchor(subsystem: &str) -> Vec<Step> {
     ]
 }
 
-/// A port, up to where it begins to listen.
+/// A port, before it listens.
 pub(super) fn port(number: u16, setting: PortSetting) -> Vec<Step> {
-    let base = names::port_at(number);
+    let base = names::port_path(number);
     let attribute = |name: &str| format!("{base}/{name}");
     let [trtype, adrfam, traddr, trsvcid] = setting.attributes();
     vec![
@@ -192,10 +192,10 @@ pub(super) fn port(number: u16, setting: PortSetting) -> Vec<Step> {
     ]
 }
 
-/// What makes a port listen.
+/// Makes a port listen.
 pub(super) fn anchor_link(number: u16, anchor: &str) -> Step {
-    let at = names::link_at(number, anchor);
-    link("link anchor", names::subsystem_at(anchor), at)
+    let at = names::port_link_path(number, anchor);
+    link("link anchor", names::subsystem_path(anchor), at)
 }
 
 impl PortSetting {

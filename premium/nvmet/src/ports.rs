@@ -1,8 +1,8 @@
-//! The ports that all leases share: found again or made, kept listening by the anchor, given back.
+//! The ports that all leases share: finds or makes them, keeps them listening, and removes them.
 //!
-//! A port listens while a subsystem is linked to it. The anchor has no namespace and lets nobody in, and is
-//! linked as long as the node runs; so an address is taken at start, and an unlink of the last lease does not stop
-//! the port.
+//! A port listens while a subsystem is linked to it. The anchor is a subsystem without namespace and hosts that is
+//! linked as long as the node runs. So each address is in use from the start on, and unlinking the last lease does
+//! not stop the port.
 
 use std::{
     sync::{
@@ -18,19 +18,20 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::NvmeofTransport;
 
 use super::{
-    PortSetting, faults,
-    names::{link_at, port_at},
+    PortSetting,
+    listed_port::{ListedPort, choose_number, list_ports},
+    names::{port_link_path, port_path},
     objects::failed,
     plan,
     run::{Failed, Run},
-    survey::{Seen, choose, survey},
+    steps,
 };
 
-/// Between two tries of an address that does not exist yet. There is no one event for it: addresses come
-/// and cease to be tentative, and RDMA devices come.
+/// Pause between two tries of an address that does not exist yet. No single event tells: addresses appear, addresses
+/// stop being tentative, and RDMA devices appear.
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
-/// One of ours.
+/// A port of this node.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) setting: PortSetting,
@@ -38,7 +39,7 @@ pub(super) struct Port {
     listens: AtomicBool,
 }
 
-/// All of ours.
+/// All ports of this node.
 #[derive(Debug)]
 pub(super) struct Ports {
     tree: Tree,
@@ -49,7 +50,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Takes the addresses. One that does not exist yet is tried again, by a thread, until it does.
+    /// Takes the addresses. A thread tries an address that does not exist yet again until it does.
     pub(super) fn open(
         tree: &Tree,
         anchor: String,
@@ -90,12 +91,12 @@ impl Ports {
         })
     }
 
-    /// Ports of an earlier run that are not asked for any more and have no lease.
+    /// Removes ports of an earlier run that the settings do not name any more and that have no lease.
     fn drop_unwanted(&self) -> Result<(), StepError> {
-        for seen in survey(&self.tree)? {
-            let asked_for = self.list.iter().any(|port| port.number == seen.number);
-            if !asked_for && seen.subsystems == [self.anchor.as_str()] {
-                self.give_back(&seen)?;
+        for listed in list_ports(&self.tree)? {
+            let asked_for = self.list.iter().any(|port| port.number == listed.number);
+            if !asked_for && listed.subsystems == [self.anchor.as_str()] {
+                self.give_back(&listed)?;
             }
         }
         Ok(())
@@ -127,33 +128,33 @@ impl Ports {
         self.stop.notify_all();
     }
 
-    /// Takes away the ports that no lease is linked to, and the anchor, if it is linked to none then.
+    /// Removes the ports that no lease is linked to, and then the anchor, if it is linked to no port.
     pub(super) fn close(&self) -> Result<(), StepError> {
         self.stop();
-        let ours = |seen: &Seen| self.list.iter().any(|port| port.number == seen.number);
-        for seen in survey(&self.tree)?.iter().filter(|seen| ours(seen)) {
-            if seen.subsystems.iter().all(|name| *name == self.anchor) {
-                self.give_back(seen)?;
+        let ours = |listed: &ListedPort| self.list.iter().any(|port| port.number == listed.number);
+        for listed in list_ports(&self.tree)?.iter().filter(|listed| ours(listed)) {
+            if listed.subsystems.iter().all(|name| *name == self.anchor) {
+                self.give_back(listed)?;
             }
         }
-        let linked = survey(&self.tree)?;
+        let linked = list_ports(&self.tree)?;
         let linked = linked
             .iter()
-            .any(|seen| seen.subsystems.contains(&self.anchor));
+            .any(|listed| listed.subsystems.contains(&self.anchor));
         if linked {
             return Ok(());
         }
-        let removed = self.tree.rmdir(super::names::subsystem_at(&self.anchor));
+        let removed = self.tree.rmdir(super::names::subsystem_path(&self.anchor));
         removed.map_err(|error| failed("remove anchor", error))
     }
 
-    fn give_back(&self, seen: &Seen) -> Result<(), StepError> {
+    fn give_back(&self, listed: &ListedPort) -> Result<(), StepError> {
         let failed = |error| failed("give back port", error);
-        if seen.subsystems.contains(&self.anchor) {
-            let link = link_at(seen.number, &self.anchor);
+        if listed.subsystems.contains(&self.anchor) {
+            let link = port_link_path(listed.number, &self.anchor);
             self.tree.unlink(link).map_err(failed)?;
         }
-        self.tree.rmdir(port_at(seen.number)).map_err(failed)
+        self.tree.rmdir(port_path(listed.number)).map_err(failed)
     }
 }
 
@@ -172,7 +173,7 @@ impl Port {
             let what = "a client is told this address: give one that it can reach, and a port";
             return Err(StepError::new("port", format_args!("{setting}: {what}")));
         }
-        let number = choose(&survey(tree)?, anchor, setting)
+        let number = choose_number(&list_ports(tree)?, anchor, setting)
             .map_err(|why| StepError::new("port", format_args!("{setting}: {why}")))?;
         run.take_all(&plan::port(number, setting))?;
         let port = Self {
@@ -182,8 +183,8 @@ impl Port {
         };
         match run.take(&plan::anchor_link(number, anchor)) {
             Ok(()) => port.listens.store(true, Ordering::Release),
-            Err(failed) if is_early(&failed) => {
-                tracing::warn!(%setting, why = %failed.trouble, "address does not exist yet; trying on");
+            Err(failed) if may_work_later(&failed) => {
+                tracing::warn!(%setting, why = %failed.error, "address does not exist yet; trying on");
             }
             Err(failed) => return Err(explained(setting, failed)),
         }
@@ -197,7 +198,7 @@ impl Port {
                 self.listens.store(true, Ordering::Release);
                 tracing::info!(%setting, "the address has come, and the port listens");
             }
-            Err(failed) if is_early(&failed) => {}
+            Err(failed) if may_work_later(&failed) => {}
             Err(failed) => {
                 let error = explained(setting, failed);
                 tracing::warn!(%error, "the port does not listen; trying on");
@@ -213,37 +214,36 @@ impl std::fmt::Display for PortSetting {
     }
 }
 
-/// Whether it may work later: no such address, no RDMA device that has it, no network.
-fn is_early(failed: &Failed) -> bool {
+/// Whether it may work later: there is no such address, no RDMA device that has it, or no network.
+fn may_work_later(failed: &Failed) -> bool {
     let early = [libc::EADDRNOTAVAIL, libc::ENODEV, libc::ENETUNREACH];
     failed
-        .trouble
+        .error
         .errno
         .is_some_and(|errno| early.contains(&errno))
 }
 
 fn explained(setting: PortSetting, failed: Failed) -> StepError {
-    let hint = match (failed.trouble.errno, setting.transport) {
+    let hint = match (failed.error.errno, setting.transport) {
         (Some(libc::EADDRINUSE), _) => "; somebody else listens there: `ss -ltnp` shows whom",
         (Some(libc::EINVAL | libc::ENOENT), NvmeofTransport::Tcp) => "; try `modprobe nvmet-tcp`",
         (Some(libc::EINVAL | libc::ENOENT), NvmeofTransport::Rdma) => "; try `modprobe nvmet-rdma`",
         _ => "",
     };
-    let trouble = failed.trouble;
-    StepError::new(failed.step, format_args!("{setting}: {trouble}{hint}"))
-        .with_errno(trouble.errno)
+    let error = failed.error;
+    StepError::new(failed.step, format_args!("{setting}: {error}{hint}")).with_errno(error.errno)
 }
 
-/// Takes a subsystem off a port; `false`: it was not linked.
+/// Unlinks a subsystem from a port; `false`: it was not linked.
 pub(super) fn unlink(
     tree: &Tree,
     step: &'static str,
     number: u16,
     subsystem: &str,
 ) -> Result<bool, StepError> {
-    match tree.unlink(link_at(number, subsystem)) {
+    match tree.unlink(port_link_path(number, subsystem)) {
         Ok(()) => {
-            faults::passed(step);
+            steps::passed(step);
             Ok(true)
         }
         Err(error) if error.is_absent() => Ok(false),

@@ -1,5 +1,4 @@
-//! Proves that subsystems cannot be reached, many at once: the ports are looked at and asked in rounds that
-//! all cuts share.
+//! Proves that subsystems cannot be reached. All cuts share batches in which the ports are listed and asked.
 
 use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
@@ -8,167 +7,167 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::{HostId, LeaseId, NvmeofTransport};
 
 use super::{
+    batcher::Batcher,
     fabrics::Question,
-    names::{link_at, subsystem_at},
-    probe::{self, Answer, Asker},
-    rounds::Rounds,
-    survey::{Seen, survey},
-    turns::Turns,
+    fair_lock::FairLock,
+    listed_port::{ListedPort, list_ports},
+    names::{port_link_path, subsystem_path},
+    probe::{self, Answer, Prober},
 };
 
-/// A host name to ask with where the lease has none (any more). What is asked for is looked up first.
-const NOBODY: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000000";
+/// A host to ask with if the lease has none any more. The kernel looks for the subsystem first.
+const UNKNOWN_HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000000";
 
-/// As long as a port for TCP takes to answer, and longer.
-const MOMENT: Duration = Duration::from_millis(5);
+/// Longer than a port for TCP takes to answer.
+const SETTLE_TIME: Duration = Duration::from_millis(5);
 
-/// Proved in one round: an answer over RDMA takes a connection, and who waits should see that cuts move.
+/// Cases in one batch. An answer over RDMA takes a connection, and threads that wait should see that cuts move.
 const CASES_MAX: usize = 2;
 
-/// What all cuts of a target share.
+/// Shared by all cuts of a target.
 #[derive(Debug)]
 pub(super) struct Proofs {
     pub(super) tree: Tree,
     anchor: String,
-    asker: Arc<Asker>,
-    pub(super) turns: Turns,
-    settling: Rounds<(), Result<BTreeSet<u16>, StepError>>,
-    proving: Rounds<Case, Result<Proven, StepError>>,
+    prober: Arc<Prober>,
+    pub(super) fair_lock: FairLock,
+    settling: Batcher<(), Result<BTreeSet<u16>, StepError>>,
+    proving: Batcher<Case, Result<Proven, StepError>>,
 }
 
-/// A subsystem of which access has ended.
+/// A subsystem whose access has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) lease: LeaseId,
     pub(super) subsystem: String,
-    /// It was linked to these.
+    /// The ports that it was linked to; empty: unknown.
     pub(super) ports: Vec<u16>,
-    /// One that was allowed.
+    /// A host that was allowed.
     pub(super) host: Option<String>,
 }
 
-/// What the ports said.
+/// The answers of the ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proven {
-    /// To a Connect, with the port that gave each.
+    /// Each answer to a Connect, with its port.
     pub(super) answers: Vec<String>,
-    /// Ports that may have had the subsystem and were not asked, and why.
+    /// Ports that may have had the subsystem and could not be asked, and why.
     pub(super) not_asked: Vec<String>,
 }
 
 impl Proofs {
-    /// `asker` is what asks ports for RDMA.
-    pub(super) fn new(tree: Tree, anchor: String, asker: Arc<Asker>) -> Self {
+    /// `prober` asks ports for RDMA.
+    pub(super) fn new(tree: Tree, anchor: String, prober: Arc<Prober>) -> Self {
         Self {
             tree,
             anchor,
-            asker,
-            turns: Turns::default(),
-            settling: Rounds::default(),
-            proving: Rounds::of_at_most(CASES_MAX),
+            prober,
+            fair_lock: FairLock::default(),
+            settling: Batcher::default(),
+            proving: Batcher::with_max_batch(CASES_MAX),
         }
     }
 
-    /// Takes a moment, in which connections that were let in just before are made: as long as ports take
-    /// for an answer. The ports with our anchor.
+    /// Waits as long as a port takes to answer: meanwhile connections that were accepted just before are established.
+    /// Returns the numbers of the ports that have the anchor.
     pub(super) fn settle(&self) -> Result<BTreeSet<u16>, StepError> {
         let once = |all: &[()]| vec![self.ask_for_anchor(); all.len()];
         let asked = self.settling.ask((), once);
         asked.ok_or_else(|| stuck("look at ports"))?
     }
 
-    /// Tells the log which of our ports for RDMA cannot be asked from this machine.
-    pub(super) fn try_to_ask(&self) -> Result<(), StepError> {
-        if !self.asker.is_there() {
+    /// Tests the ports of this node for RDMA, and logs those that cannot be asked from this machine.
+    pub(super) fn test_rdma_ports(&self) -> Result<(), StepError> {
+        if !self.prober.is_there() {
             return Ok(());
         }
-        let seen = survey(&self.tree)?;
-        for port in seen.iter().filter(|port| self.is_anchored(port)) {
-            let greeted = match port.listens_at() {
-                Some((NvmeofTransport::Rdma, address)) => {
-                    self.asker.greet((port.number, address), &self.greeting())
-                }
+        let ports = list_ports(&self.tree)?;
+        for port in ports.iter().filter(|port| self.is_anchored(port)) {
+            let tested = match port.listens_at() {
+                Some((NvmeofTransport::Rdma, address)) => self
+                    .prober
+                    .test_port((port.number, address), &self.test_question()),
                 _ => Ok(()),
             };
-            if let Err(why) = greeted {
+            if let Err(why) = tested {
                 tracing::warn!(%port, why, "cannot be asked: its cuts are proved by the missing link alone");
             }
         }
         Ok(())
     }
 
-    /// `Ok`: no port has the subsystem, no host is allowed, and every port that could have had it says that it
-    /// has not, but for those that cannot be asked.
+    /// `Ok`: no port has the subsystem, no host is allowed, and every port that may have had the subsystem says that
+    /// it does not have it, except ports that cannot be asked.
     pub(super) fn prove(&self, case: Case) -> Result<Proven, StepError> {
         let proven = self.proving.ask(case, |cases| self.prove_all(cases));
         proven.ok_or_else(|| stuck("cut"))?
     }
 
-    fn is_anchored(&self, port: &Seen) -> bool {
+    fn is_anchored(&self, port: &ListedPort) -> bool {
         port.subsystems.contains(&self.anchor)
     }
 
     fn ask_for_anchor(&self) -> Result<BTreeSet<u16>, StepError> {
-        let seen = survey(&self.tree)?;
-        let anchored: Vec<&Seen> = seen.iter().filter(|it| self.is_anchored(it)).collect();
+        let ports = list_ports(&self.tree)?;
+        let anchored: Vec<&ListedPort> = ports.iter().filter(|it| self.is_anchored(it)).collect();
         let addresses = anchored.iter().filter_map(|port| match port.listens_at() {
             Some((NvmeofTransport::Tcp, address)) => Some(address),
             _ => None,
         });
-        let asked = addresses.map(|address| probe::tcp::ask(address, &[self.greeting()]));
-        // What asks a port for RDMA is too slow for this.
+        let asked = addresses.map(|address| probe::tcp::ask(address, &[self.test_question()]));
+        // A question over RDMA takes too long here.
         if asked.count() == 0 && !anchored.is_empty() {
-            thread::sleep(MOMENT);
+            thread::sleep(SETTLE_TIME);
         }
         Ok(anchored.iter().map(|port| port.number).collect())
     }
 
-    /// Our ports have an answer to it; it lets nobody in.
-    fn greeting(&self) -> Question {
+    /// A question that the ports of this node answer without letting anybody in.
+    fn test_question(&self) -> Question {
         Question {
             host_id: HostId([0; 16]),
             subsystem: self.anchor.clone(),
-            host: NOBODY.to_owned(),
+            host: UNKNOWN_HOST.to_owned(),
         }
     }
 
     /// `Err`: why the port cannot be asked.
-    fn ask(&self, port: &Seen, questions: &[Question]) -> Result<Vec<Answer>, String> {
+    fn ask(&self, port: &ListedPort, questions: &[Question]) -> Result<Vec<Answer>, String> {
         match port.listens_at() {
             Some((NvmeofTransport::Tcp, address)) => Ok(probe::tcp::ask(address, questions)),
             Some((NvmeofTransport::Rdma, address)) => {
                 let port = (port.number, address);
-                self.asker.ask(port, &self.greeting(), questions)
+                self.prober.ask(port, &self.test_question(), questions)
             }
             None => Err("neither for TCP nor for RDMA".to_owned()),
         }
     }
 
     fn prove_all(&self, cases: &[Case]) -> Vec<Result<Proven, StepError>> {
-        let seen = match survey(&self.tree) {
-            Ok(seen) => seen,
+        let ports = match list_ports(&self.tree) {
+            Ok(ports) => ports,
             Err(error) => return vec![Err(error); cases.len()],
         };
         let unlinked = |case: &Case| {
-            let checked = self.check_links(case, &seen);
+            let checked = self.check_links(case, &ports);
             checked.map(|()| Proven::default())
         };
         let mut results: Vec<_> = cases.iter().map(unlinked).collect();
-        for port in &seen {
+        for port in &ports {
             self.ask_port(port, cases, &mut results);
         }
         results
     }
 
-    fn check_links(&self, case: &Case, seen: &[Seen]) -> Result<(), StepError> {
-        let linked = |port: &&Seen| port.subsystems.contains(&case.subsystem);
-        if let Some(port) = seen.iter().find(linked) {
-            let link = link_at(port.number, &case.subsystem);
+    fn check_links(&self, case: &Case, ports: &[ListedPort]) -> Result<(), StepError> {
+        let linked = |port: &&ListedPort| port.subsystems.contains(&case.subsystem);
+        if let Some(port) = ports.iter().find(linked) {
+            let link = port_link_path(port.number, &case.subsystem);
             return Err(case.error(format_args!("{link} is still there")));
         }
-        let allowed = format!("{}/allowed_hosts", subsystem_at(&case.subsystem));
+        let allowed = format!("{}/allowed_hosts", subsystem_path(&case.subsystem));
         let allowed = match self.tree.list(allowed) {
-            // It was only half made, and has been taken back since.
+            // The export was only half made, and its thread has removed it meanwhile.
             Err(error) if error.is_absent() => return Ok(()),
             allowed => allowed.map_err(|error| case.error(error))?,
         };
@@ -178,10 +177,15 @@ impl Proofs {
         }
     }
 
-    /// One port, for every case that it could have had and that stands so far.
-    fn ask_port(&self, port: &Seen, cases: &[Case], results: &mut [Result<Proven, StepError>]) {
+    /// Asks one port about every case that it may have had and that has not failed.
+    fn ask_port(
+        &self,
+        port: &ListedPort,
+        cases: &[Case],
+        results: &mut [Result<Proven, StepError>],
+    ) {
         let anchored = self.is_anchored(port);
-        // A port for RDMA goes with its device: that is the trouble of those alone that had it, where that is known.
+        // A port for RDMA disappears with its device. Then only the cases that had it fail, if they are known.
         let alone = matches!(port.listens_at(), Some((NvmeofTransport::Rdma, _)));
         let concerned = |case: &Case| {
             let may_have_had = anchored && (case.ports.is_empty() || !alone);
@@ -196,7 +200,7 @@ impl Proofs {
         match self.ask(port, &questions) {
             Ok(answers) => {
                 for (at, answer) in asked.into_iter().zip(answers) {
-                    cases[at].hear(port, anchored, answer, &mut results[at]);
+                    cases[at].judge(port, anchored, answer, &mut results[at]);
                 }
             }
             Err(why) => {
@@ -221,14 +225,14 @@ impl Case {
         Question {
             host_id: HostId(self.lease.0.to_be_bytes()),
             subsystem: self.subsystem.clone(),
-            host: self.host.clone().unwrap_or_else(|| NOBODY.to_owned()),
+            host: self.host.clone().unwrap_or_else(|| UNKNOWN_HOST.to_owned()),
         }
     }
 
-    /// Only what says that the subsystem is not there lets the proof stand.
-    fn hear(
+    /// Only an answer that the subsystem does not exist keeps the proof.
+    fn judge(
         &self,
-        port: &Seen,
+        port: &ListedPort,
         anchored: bool,
         answer: Answer,
         result: &mut Result<Proven, StepError>,

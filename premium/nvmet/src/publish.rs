@@ -1,4 +1,4 @@
-//! Makes an export, or takes it back when that does not work out.
+//! Makes an export, and undoes it if a step fails.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use fabricbios_wire::{Endpoint, Nqn, NvmeofAddress, NvmeofBinding, NvmeofTranspo
 
 use super::{
     Export, Target,
-    credentials::{Credential, Credentials, Taken},
-    faults,
-    names::{NAMESPACE, host_at, link_at, subsystem_at},
+    binding_states::BindingState,
+    credentials::{Assigned, Credential, Credentials},
+    names::{NAMESPACE, host_path, port_link_path, subsystem_path},
     objects::{Objects, failed},
     plan,
     ports::Port,
     run::{Failed, Run},
-    slots::Slot,
+    steps,
 };
 
-/// How long a client's kernel goes on after it lost a connection: through the grace, and a moment longer.
+/// A client's kernel tries to reconnect for the grace and this much longer.
 const CTRL_LOSS_MARGIN: Duration = Duration::from_secs(5);
-/// No disk without a node for longer than this.
+/// A disk without a node is kept no longer than this.
 const CTRL_LOSS_MAX: Duration = Duration::from_secs(30);
 
 fn refused(detail: impl std::fmt::Display) -> BindError {
@@ -28,117 +28,128 @@ fn refused(detail: impl std::fmt::Display) -> BindError {
 }
 
 /// Why an export was not made.
-enum Stopped {
+enum PublishError {
     Failed {
         error: StepError,
-        /// The kernel has not come back from it.
+        /// A call still waits in the kernel.
         is_stuck: bool,
     },
     /// A cut came first.
     Cut,
 }
 
-impl From<Failed> for Stopped {
+impl From<Failed> for PublishError {
     fn from(failed: Failed) -> Self {
         Self::Failed {
-            is_stuck: failed.trouble.stuck,
+            is_stuck: failed.error.stuck,
             error: failed.into(),
         }
     }
 }
 
 impl Target {
-    /// Makes the export, or as much of it as is not there yet; what is there and as it should be stays as
-    /// it is, also under a connected client. Same names and keys as before for a lease that had some. Never
-    /// links to a port after a [`Target::cut`] of the same or a newer generation has begun.
+    /// Makes the objects of the export that do not exist yet. Existing objects stay unchanged, also under a connected
+    /// client, and a lease keeps its names and keys. Never links to a port after a [`Target::cut`] of the same or a
+    /// newer generation has begun.
+    ///
+    /// # Errors
+    /// `Refused`: the terms or the volume cannot be exported. `Cancelled`: a cut came first. `Failed`: the kernel
+    /// refused a step, and everything was undone. `Stranded`: something could not be undone.
     pub fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
-        let slot = self.slots.of(export.binding_id.lease_id);
-        let mut work = slot.work();
-        let result = self.publish_in(&slot, export);
+        let state = self.states.get_or_make(export.binding_id.lease_id);
+        let mut work = state.work();
+        let result = self.publish_in(&state, export);
         match &result {
             Ok(_) => {
                 *work = Some(export.clone());
-                self.slots.keep(export.binding_id.lease_id);
+                self.states.keep(export.binding_id.lease_id);
             }
-            Err(_) => self.slots.forget_later(export.binding_id.lease_id),
+            Err(_) => self.states.forget_later(export.binding_id.lease_id),
         }
         result
     }
 
-    fn publish_in(&self, slot: &Slot, export: &Export) -> Result<NvmeofBinding, BindError> {
-        if !slot.gate().begin(export.binding_id.generation) {
+    fn publish_in(
+        &self,
+        state: &BindingState,
+        export: &Export,
+    ) -> Result<NvmeofBinding, BindError> {
+        if !state.gate().begin(export.binding_id.generation) {
             return Err(BindError::Cancelled);
         }
-        let device_path = acceptable(export)?;
+        let device_path = volume_path(export)?;
         let ports = self.ports_for(export)?;
-        let taken = self.take_credential(export)?;
-        let credential = &taken.credential;
+        let assigned = self.assign_credential(export)?;
+        let credential = &assigned.credential;
         let mut run = Run::new(self);
         let subsystem = self.names.subsystem(export.binding_id.lease_id);
         let lease = export.binding_id.lease_id;
         let volume = export.volume.clone();
-        let mark = self.names.mark(&credential.host_nqn);
+        let mark = self.names.host_mark(&credential.host_nqn);
         let steps = plan::export(lease, &subsystem, volume, device_path, &mark, credential);
         let numbers = ports.iter().map(|port| port.number);
         let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
-        faults::passed("write credentials");
-        let made = run.take_all(&steps).map_err(Stopped::from);
-        let made = made.and_then(|()| open_all(slot, export.binding_id, &links, &mut run));
+        steps::passed("write credentials");
+        let made = run.take_all(&steps).map_err(PublishError::from);
+        let made = made.and_then(|()| link_all(state, export.binding_id, &links, &mut run));
         match made {
             Ok(()) => self
                 .binding(export, credential, &ports)
                 .map_err(BindError::Failed),
-            Err(stopped) => Err(self.take_back(export.binding_id, run, &taken, stopped)),
+            Err(stopped) => Err(self.undo_publish(export.binding_id, run, &assigned, stopped)),
         }
     }
 
-    /// New keys for the next connection; a live one goes on. Where another lease of the tenant has the same
-    /// host NQN, that is refused: it would lose its key.
+    /// Makes new keys for the next connection; a live connection goes on.
+    ///
+    /// # Errors
+    /// `Refused`: the lease has no export here, or another lease of the tenant has the same host NQN and would lose
+    /// its key. `Failed`: the old key is back. `Stranded`: it is not.
     pub fn rekey(&self, binding_id: BindingId) -> Result<NvmeofBinding, BindError> {
-        let slot = self.slots.of(binding_id.lease_id);
-        let work = slot.work();
+        let state = self.states.get_or_make(binding_id.lease_id);
+        let work = state.work();
         let nothing = || {
             refused(format_args!(
                 "{binding_id} has no export here to give new keys to"
             ))
         };
         let export = work.as_ref().ok_or_else(nothing)?;
-        if !slot.gate().admits(binding_id.generation) {
+        if !state.gate().admits(binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         let mut credentials = self.credentials();
         let old = credentials
-            .of(binding_id.lease_id)
+            .find(binding_id.lease_id)
             .cloned()
             .ok_or_else(nothing)?;
-        let new = credentials.renewed(binding_id.lease_id)?;
+        let new = credentials.with_new_keys(binding_id.lease_id)?;
         let written = Run::new(self).take_all(&plan::rekey(&new));
         let kept = written
             .map_err(StepError::from)
-            .and_then(|()| credentials.keep(new.clone()));
-        // Nobody else comes to use a key that may have to go again.
+            .and_then(|()| credentials.store(new.clone()));
+        // The lock is held meanwhile, so that no other lease uses a key that may be taken back.
         let number = kept.map(|()| self.host_records.submit());
         if let Err(error) = number.and_then(|number| self.host_records.wait(number)) {
             return Err(self.restore_keys(&mut credentials, old, error));
         }
-        faults::passed("rekey credentials");
+        steps::passed("rekey credentials");
         drop(credentials);
         let ports = self.linked_ports(binding_id).map_err(BindError::Stranded)?;
         self.binding(export, &new, &ports)
             .map_err(BindError::Failed)
     }
 
-    /// What a client needs to know of a lease that has an export.
+    /// The coordinates of an exported lease for the client.
     ///
     /// # Errors
-    /// It has none here.
+    /// The lease has no export here.
     pub fn binding_of(&self, binding_id: BindingId) -> Result<NvmeofBinding, StepError> {
-        let slot = self.slots.of(binding_id.lease_id);
-        let work = slot.work();
+        let state = self.states.get_or_make(binding_id.lease_id);
+        let work = state.work();
         let nothing =
             || StepError::new("look at export", format_args!("{binding_id} has none here"));
         let export = work.as_ref().ok_or_else(nothing)?;
-        let credential = self.credentials().of(binding_id.lease_id).cloned();
+        let credential = self.credentials().find(binding_id.lease_id).cloned();
         let ports = self.linked_ports(binding_id)?;
         self.binding(export, &credential.ok_or_else(nothing)?, &ports)
     }
@@ -151,9 +162,9 @@ impl Target {
     ) -> BindError {
         let back = Run::new(self).take_all(&plan::rekey(&old));
         let back = back.map_err(StepError::from);
-        match back.and_then(|()| credentials.keep(old)) {
+        match back.and_then(|()| credentials.store(old)) {
             Ok(()) => {
-                let _not_waited_for = self.host_records.submit();
+                let _number = self.host_records.submit();
                 BindError::Failed(error)
             }
             Err(failed) => BindError::Stranded(StepError {
@@ -166,10 +177,10 @@ impl Target {
         }
     }
 
-    /// Those that the lease was given; one that joined later has no link of it.
+    /// The ports that the lease is linked to. A port that began to listen later has no link to it.
     fn linked_ports(&self, binding_id: BindingId) -> Result<Vec<&Port>, StepError> {
         let subsystem = self.names.subsystem(binding_id.lease_id);
-        let linked = |port: &Port| self.tree.exists(link_at(port.number, &subsystem));
+        let linked = |port: &Port| self.tree.exists(port_link_path(port.number, &subsystem));
         let mut ports = Vec::new();
         for port in &self.ports.list {
             let linked = linked(port).map_err(|error| failed("look at ports", error));
@@ -206,42 +217,42 @@ impl Target {
         Ok(ports)
     }
 
-    fn take_credential(&self, export: &Export) -> Result<Taken, BindError> {
+    fn assign_credential(&self, export: &Export) -> Result<Assigned, BindError> {
         let exists = |path: &str| {
             let exists = Objects::exists(self, path);
-            exists.map_err(|trouble| StepError::new("host", trouble))
+            exists.map_err(|error| StepError::new("host", error))
         };
         let foreign = |host: &Nqn| {
-            let mark = subsystem_at(&self.names.mark(host));
-            Ok(exists(&host_at(host.as_str()))? && !exists(&mark)?)
+            let mark = subsystem_path(&self.names.host_mark(host));
+            Ok(exists(&host_path(host.as_str()))? && !exists(&mark)?)
         };
         let lease = export.binding_id.lease_id;
         let mut credentials = self.credentials();
-        credentials.take(lease, &export.tenant, &export.terms, foreign)
+        credentials.assign(lease, &export.tenant, &export.terms, foreign)
     }
 
-    fn take_back(
+    fn undo_publish(
         &self,
         binding_id: BindingId,
         run: Run<'_, Target>,
-        taken: &Taken,
-        stopped: Stopped,
+        assigned: &Assigned,
+        stopped: PublishError,
     ) -> BindError {
-        let undone = run.undo().and_then(|()| match taken.is_new {
+        let undone = run.undo().and_then(|()| match assigned.is_new {
             true => {
                 let mut credentials = self.credentials();
-                credentials.leave(binding_id.lease_id, |host| self.remove_host(host))
+                credentials.release(binding_id.lease_id, |host| self.remove_host(host))
             }
             false => Ok(()),
         });
         match (undone, stopped) {
-            (Ok(()), Stopped::Cut) => BindError::Cancelled,
-            (Ok(()), Stopped::Failed { error, is_stuck }) => match is_stuck {
+            (Ok(()), PublishError::Cut) => BindError::Cancelled,
+            (Ok(()), PublishError::Failed { error, is_stuck }) => match is_stuck {
                 true => BindError::Stranded(error),
                 false => BindError::Failed(error),
             },
-            (Err(left), Stopped::Cut) => BindError::Stranded(left),
-            (Err(left), Stopped::Failed { error, .. }) => {
+            (Err(left), PublishError::Cut) => BindError::Stranded(left),
+            (Err(left), PublishError::Failed { error, .. }) => {
                 let detail = format!("{}; then {left}", error.detail);
                 BindError::Stranded(StepError { detail, ..error })
             }
@@ -284,8 +295,8 @@ fn best_first(ports: &mut [&Port]) {
     ports.sort_by_key(|port| Reverse(port.setting.transport == NvmeofTransport::Rdma));
 }
 
-/// The volume's path as the kernel is to have it.
-fn acceptable(export: &Export) -> Result<&str, BindError> {
+/// The path of the volume, checked.
+fn volume_path(export: &Export) -> Result<&str, BindError> {
     if export.terms.read_only {
         return Err(refused(
             "the kernel's target writes to whatever it exports: use --transport udp for a read-only lease",
@@ -301,17 +312,17 @@ fn acceptable(export: &Export) -> Result<&str, BindError> {
     })
 }
 
-/// A cut waits for one link at most, and none is made behind it.
-fn open_all(
-    slot: &Slot,
+/// A cut waits for one link at most, and no link follows a cut.
+fn link_all(
+    state: &BindingState,
     binding_id: BindingId,
     links: &[plan::Step],
     run: &mut Run<'_, Target>,
-) -> Result<(), Stopped> {
+) -> Result<(), PublishError> {
     for link in links {
-        let mut gate = slot.gate();
+        let mut gate = state.gate();
         gate.open(binding_id.generation)
-            .map_err(|_shut| Stopped::Cut)?;
+            .map_err(|_shut| PublishError::Cut)?;
         run.take(link)?;
     }
     Ok(())

@@ -1,30 +1,30 @@
-//! Takes the steps of a plan, and takes them back.
+//! Runs the steps of a plan, and undoes them.
 
 use fabricbios_lease::StepError;
 
 use super::{
-    faults,
-    objects::{Objects, Trouble},
+    objects::{ObjectError, Objects},
     plan::{Action, Inverse, Step, Value},
+    steps,
 };
 
-/// A plan under way: what it has made, and nothing that was there before.
+/// A plan in progress, with the objects that it has made; objects that existed before are not among them.
 #[derive(Debug)]
 pub(super) struct Run<'a, O> {
     objects: &'a O,
     made: Vec<(&'static str, Inverse)>,
 }
 
-/// A step that was not taken.
+/// A step that failed.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) step: &'static str,
-    pub(super) trouble: Trouble,
+    pub(super) error: ObjectError,
 }
 
 impl From<Failed> for StepError {
     fn from(failed: Failed) -> Self {
-        super::objects::failed(failed.step, failed.trouble)
+        super::objects::failed(failed.step, failed.error)
     }
 }
 
@@ -38,26 +38,26 @@ impl<'a, O: Objects> Run<'a, O> {
         steps.iter().try_for_each(|step| self.take(step))
     }
 
-    /// Does nothing where what is wanted is there already.
+    /// Runs a step. Does nothing if the wanted state exists already.
     pub(super) fn take(&mut self, step: &Step) -> Result<(), Failed> {
-        let is_new = take(self.objects, &step.action).map_err(|trouble| Failed {
+        let is_new = take(self.objects, &step.action).map_err(|error| Failed {
             step: step.name,
-            trouble,
+            error,
         })?;
         let inverse = step.inverse().filter(|_| is_new);
         self.made
             .extend(inverse.map(|inverse| (step.name, inverse)));
-        faults::passed(step.name);
+        steps::passed(step.name);
         Ok(())
     }
 
-    /// Takes back what was made, the newest first. Goes on behind a failure; the first one is told.
+    /// Undoes all steps, newest first. Goes on after a failure; the first failure is returned.
     pub(super) fn undo(self) -> Result<(), StepError> {
         let mut result = Ok(());
         for (name, inverse) in self.made.iter().rev() {
-            if let Err(trouble) = undo(self.objects, inverse) {
-                let error = StepError::new(*name, format_args!("not undone: {trouble}"))
-                    .with_errno(trouble.errno);
+            if let Err(error) = undo(self.objects, inverse) {
+                let error = StepError::new(*name, format_args!("not undone: {error}"))
+                    .with_errno(error.errno);
                 tracing::warn!(%error, "something is left behind");
                 result = result.and(Err(error));
             }
@@ -66,8 +66,8 @@ impl<'a, O: Objects> Run<'a, O> {
     }
 }
 
-/// Whether there is something new to take back.
-fn take(objects: &impl Objects, action: &Action) -> Result<bool, Trouble> {
+/// Runs an action; returns whether it made something that has to be undone.
+fn take(objects: &impl Objects, action: &Action) -> Result<bool, ObjectError> {
     match action {
         Action::Object(path) | Action::Namespace(path) => {
             let missing = !objects.exists(path)?;
@@ -88,10 +88,10 @@ fn take(objects: &impl Objects, action: &Action) -> Result<bool, Trouble> {
     }
 }
 
-/// Some attributes take a value and keep another, so it is read back.
-fn set(objects: &impl Objects, path: &str, value: &Value) -> Result<(), Trouble> {
+/// Sets an attribute and reads it back, since some attributes accept a value and keep another one.
+fn set(objects: &impl Objects, path: &str, value: &Value) -> Result<(), ObjectError> {
     if matches!(value, Value::Secret(_)) {
-        // Linux 6.12 makes keys 0644, and 0644 are those that an earlier version of this program wrote.
+        // Linux 6.12 makes keys with mode 0644, and earlier versions of this program left them so.
         objects.make_private(path)?;
     }
     if holds(objects, path, value)? {
@@ -108,19 +108,19 @@ fn set(objects: &impl Objects, path: &str, value: &Value) -> Result<(), Trouble>
         Value::Plain(text) => format!("`{text}`"),
         Value::Secret(_) => "a secret".to_owned(),
     };
-    Err(Trouble::new(format_args!(
+    Err(ObjectError::new(format_args!(
         "wrote {what} to {path}: accepted, but something else reads back"
     )))
 }
 
-fn holds(objects: &impl Objects, path: &str, value: &Value) -> Result<bool, Trouble> {
+fn holds(objects: &impl Objects, path: &str, value: &Value) -> Result<bool, ObjectError> {
     match value {
         Value::Plain(text) => Ok(objects.read(path)? == *text),
         Value::Secret(secret) => objects.holds_secret(path, secret.reveal()),
     }
 }
 
-fn undo(objects: &impl Objects, inverse: &Inverse) -> Result<(), Trouble> {
+fn undo(objects: &impl Objects, inverse: &Inverse) -> Result<(), ObjectError> {
     match inverse {
         Inverse::RemoveObject(path) => objects.rmdir(path),
         Inverse::RemoveNamespace(path) => objects.remove_namespace(path),

@@ -12,8 +12,8 @@ const SECRET_BYTES: usize = 32;
 /// The sum that is part of a secret's text: CRC-32 of the secret, the one of Ethernet and zlib.
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// `DHHC-1:01:`, base64 of the secret and its CRC with the low byte first, `:` (NVM Express base
-/// specification 2.0, section 8.13.5.8), as `nvme gen-dhchap-key --hmac=1` makes it.
+/// Makes a random secret in its text form: `DHHC-1:01:`, base64 of the secret and its CRC with the low byte first,
+/// `:` (NVM Express base specification 2.0, section 8.13.5.8), like `nvme gen-dhchap-key --hmac=1`.
 pub(super) fn mint_secret() -> Result<DhchapSecret, StepError> {
     let mut secret = Zeroizing::new([0; SECRET_BYTES]);
     fill(secret.as_mut())?;
@@ -42,7 +42,7 @@ pub(super) fn mint_host_id() -> Result<HostId, StepError> {
     Ok(HostId(id.into_bytes()))
 }
 
-/// The name of a host that is a UUID.
+/// The NQN of a host whose id is a UUID.
 pub(super) fn name_of(host_id: HostId) -> Result<Nqn, StepError> {
     let text = format!("{UUID_PREFIX}{host_id}");
     text.parse()
@@ -59,8 +59,8 @@ mod tests {
 
     #[test]
     fn a_secret_is_written_as_the_specification_says() {
-        // Made by `nvme gen-dhchap-key --hmac=1` of nvme-cli 2.3 is the form; the bytes are 0 to 31, whose
-        // CRC-32 is 0x91267E8A.
+        // The form is that of `nvme gen-dhchap-key --hmac=1` of nvme-cli 2.3; the bytes are 0 to 31, whose CRC-32 is
+        // 0x91267E8A.
         let secret: [u8; SECRET_BYTES] = std::array::from_fn(|at| u8::try_from(at).unwrap());
         assert_eq!(
             encode(&secret).unwrap().reveal(),

@@ -1,8 +1,7 @@
 //! Leases as exports of the kernel's own NVMe target, seen from a client: nvme-cli and the kernel's host.
 //!
-//! Changes the kernel's target, and needs root, device-mapper and the modules. In the lab:
-//! `FABRICBIOS_LAB=1 nvmet --include-ignored --test-threads=1`. Elsewhere the tests are ignored, one says
-//! what is missing, and nothing is claimed.
+//! Changes the kernel's target, and needs root, device-mapper and the modules. In the lab: `FABRICBIOS_LAB=1 nvmet
+//! --include-ignored --test-threads=1`. Elsewhere the tests are ignored; one test says what is missing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -18,7 +17,7 @@ use fabricbios_contract::{
     stray_binding_id,
 };
 use fabricbios_lease::{BindError, BindOrder, Linger, Placement, Proof};
-use fabricbios_nvmet::{Export, STEPS, Shutter, Target};
+use fabricbios_nvmet::{EmergencyRevoker, Export, STEPS, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
     CONFIGFS, HostFiles, Lab, NODE_ID, binding_id,
@@ -64,7 +63,7 @@ fn only_the_right_host_with_the_right_key_connects_on_every_transport() {
         disconnect(&binding);
         let host = binding.host_nqn.as_str();
         let wrong = format!("--dhchap-secret {WRONG_KEY}");
-        // Over RDMA a client's kernel takes minutes to understand that its key is wrong.
+        // Over RDMA a client's kernel takes minutes to notice that its key is wrong.
         if binding.addresses[transport].transport == NvmeofTransport::Tcp {
             connect_with(&binding, transport, host, &wrong).unwrap_err();
         }
@@ -187,7 +186,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
         rekeyed
     );
     assert_eq!(path.leases().unwrap(), [LeaseId(1)]);
-    // By its name alone, by somebody who did not make it, and who has died between the two halves.
+    // The cut comes by name alone, from a process that did not make the binding and dies between revoke and verify.
     let its = stray_binding_id(order.binding_id.resource_id, LeaseId(1));
     assert!(path.verify(its, None).is_err(), "it is in use");
     path.revoke(its, Linger::None).unwrap();
@@ -215,7 +214,7 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     let transport = transport(&binding, NvmeofTransport::Tcp, false);
     let busy = Busy::write(&connect(&binding, transport).unwrap());
     stuck.suspend();
-    // A write has to be under way when it is cut: else nothing is stuck.
+    // The write must be in progress when it is cut; otherwise nothing is stuck.
     while !run("ps -C dd -o stat=").is_ok_and(|states| states.contains('D')) {
         thread::yield_now();
     }
@@ -247,11 +246,11 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     });
     let error = target.remove(LeaseId(1), &|| ()).unwrap_err().to_string();
     assert!(error.contains("earlier try"), "{error}");
-    // Another run of the node knows nothing of the process, and finds it.
+    // Another run of the node does not know the process, and finds it.
     let later = lab.target();
     let error = later.remove(LeaseId(1), &|| ()).unwrap_err().to_string();
     assert!(error.contains("earlier try"), "{error}");
-    // Those of the later tries end when they are killed.
+    // The processes of the later tries end when they are killed.
     while must("pgrep -x fb-rmdir").lines().count() > 1 {
         thread::yield_now();
     }
@@ -325,7 +324,7 @@ fn a_new_process_adopts_an_export_under_running_io() {
             .contains("cut it first")
     );
     drop(target);
-    // And one more ends it without having published it.
+    // Another run ends the lease without having published it.
     let target = lab.target();
     let proof = target.cut(binding_id(1, 2)).unwrap().to_string();
     assert!(proof.starts_with("unlink from "), "{proof}");
@@ -471,7 +470,7 @@ fn a_taken_address_is_refused_and_one_to_come_is_waited_for() {
     must("ip address del 10.99.0.1/32 dev lo");
 }
 
-/// The binding named the addresses; so the lease stays with them, and a later one has them all.
+/// The binding names the addresses, so the lease stays on these; a later lease has all.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn a_port_that_joins_late_is_for_later_leases() {
@@ -502,7 +501,7 @@ fn a_port_that_joins_late_is_for_later_leases() {
     must("ip address del 10.99.0.1/32 dev lo");
 }
 
-/// All at one moment, some of them under I/O; the unlinks come before the proofs.
+/// All end at one moment, some of them under I/O; the unlinks come before the proofs.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
@@ -570,15 +569,15 @@ fn who_knows_only_names_ends_access_and_the_target_proves_it_later() {
     let other = target.publish(&export(2, &volume)).unwrap();
     let transport = transport(&binding, NvmeofTransport::Tcp, false);
     let busy = Busy::write(&connect(&binding, transport).unwrap());
-    let shutter = Shutter::new(Path::new(CONFIGFS), NODE_ID);
-    let shut = shutter.shut(LeaseId(1)).unwrap();
+    let revoker = EmergencyRevoker::new(Path::new(CONFIGFS), NODE_ID);
+    let shut = revoker.revoke(LeaseId(1)).unwrap();
     assert_eq!(shut.len(), ports().len());
-    assert_eq!(shutter.shut(LeaseId(1)).unwrap(), Vec::<u16>::new());
+    assert_eq!(revoker.revoke(LeaseId(1)).unwrap(), Vec::<u16>::new());
     busy.fails();
     disconnect(&binding);
     connect(&binding, transport).unwrap_err();
-    // Also of one that another has shut, of one that there is not, and of one that goes on.
-    shutter
+    // Also a lease that another process has revoked, one that does not exist, and one that goes on.
+    revoker
         .sweep(&[
             (LeaseId(1), shut),
             (LeaseId(1), Vec::new()),
@@ -603,14 +602,14 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
     let volume = lab.volume("v1");
     let mut died = 0;
     let records = lab.place.path().join("hosts");
-    // A shorter run takes some of them.
+    // A short run takes some of the steps.
     let stride = if std::env::var_os("FABRICBIOS_FULL").is_some() {
         1
     } else {
         6
     };
     let steps = STEPS.iter().step_by(stride);
-    // The records of hosts may be on the disk by then, or not.
+    // The records of hosts may be on disk by then, or not.
     for (step, is_recorded) in steps.flat_map(|step| [(step, true), (step, false)]) {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lives_one_life_as_a_child", "--include-ignored"])
@@ -641,7 +640,7 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
     lab.close(target);
 }
 
-/// What the child does: nothing when it is not one.
+/// The child's part; does nothing in the parent.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn lives_one_life_as_a_child() {

@@ -1,14 +1,13 @@
-//! Steps of binds and cuts that tests make fail, to see what follows when the kernel refuses one.
+//! Test hook: makes steps of binds and cuts fail, to see what follows when the kernel refuses one.
 //!
-//! No kernel can be talked into refusing at will. Without the feature `fault-injection` there is
-//! nothing here, and nothing can be made to fail.
+//! A kernel does not refuse on demand. Without the feature `fault-injection` nothing can be made to fail.
 
 #[cfg(feature = "fault-injection")]
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 
-/// The steps to come that fail without being tried.
+/// The planned failures.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     #[cfg(feature = "fault-injection")]
@@ -16,7 +15,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// The step, unless it is to fail.
+    /// Runs the step, unless its failure is planned.
     pub(crate) fn or<T>(
         &self,
         name: &str,
@@ -28,7 +27,7 @@ impl Faults {
         }
     }
 
-    /// Whether the next such step is to fail; once per time it was planned.
+    /// Whether the step is to fail; each planned failure happens once.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn strike(&self, step: &str) -> bool {
         let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +35,7 @@ impl Faults {
         place.map(|place| planned.remove(place)).is_some()
     }
 
-    /// Whether the next such step is to fail: never.
+    /// Never, without the feature.
     #[cfg(not(feature = "fault-injection"))]
     #[expect(clippy::unused_self, reason = "the same call as with the feature")]
     pub(crate) fn strike(&self, _step: &str) -> bool {

@@ -35,7 +35,7 @@ pub trait Guard: fmt::Debug + Send + Sync {
     fn moves(&self);
     /// The cut of this queue pair was proved, or failed, and this process reports it.
     fn ends(&self, lease: LeaseId, number: u32);
-    /// What the guard has done to the lease; returned once.
+    /// The guard's report about the lease; returned once.
     fn has_done(&self, lease: LeaseId) -> Option<String>;
 }
 

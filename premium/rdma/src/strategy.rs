@@ -12,14 +12,14 @@ use super::{device::Device, memory};
 /// The operator's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// Windows where the device has those of type 2B, else regions.
+    /// Windows if the device has type 2B, otherwise regions.
     #[default]
     Auto,
     /// A type 2B window per queue pair, bound to one registration of the whole arena. A grant costs
     /// no registration.
     Window,
-    /// A protection domain and a region per lease: for virtual functions and other devices without
-    /// windows. All queue pairs of a lease have the same key, and it works for no other lease's.
+    /// A protection domain and a region per lease: for virtual functions and other devices without windows. All queue
+    /// pairs of a lease share one key, which works for no other lease.
     Region,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Shared {
     /// Windows.
     Windows {
         domain: Arc<ProtectionDomain>,
-        /// All of the arena, without remote rights.
+        /// The whole arena, without remote rights.
         arena: MemoryRegion,
         /// Whether the device enforces the bounds of a window.
         have_bounds: bool,
@@ -72,7 +72,7 @@ impl Shared {
         Ok(Self::Windows {
             domain,
             arena,
-            // Until the test at the start shows that it does not.
+            // Until the test at the start shows the opposite.
             have_bounds: true,
         })
     }

@@ -20,11 +20,11 @@ use lab::{ARENA_BYTES, Lab, PAGE, binding_id, pages, pattern};
 pub(crate) const STRATEGY: Strategy = Strategy::Auto;
 
 const HUGE_PAGE: u64 = 2 << 20;
-/// For the arena and, of a file, the page before it.
+/// Huge pages for the arena and, in a file, for the page before it.
 const ENOUGH: u64 = 12;
 const MOUNT: &str = "/run/fabricbios-lab-huge";
 
-/// Sets that many huge pages aside, if the kernel has them.
+/// Reserves that many huge pages, if the kernel has them.
 fn set_aside(count: u64) {
     const KNOB: &str = "/proc/sys/vm/nr_hugepages";
     fs::write(KNOB, count.to_string()).unwrap();
@@ -57,7 +57,7 @@ fn in_file(name: &str) -> Source {
     }
 }
 
-/// One life of a lease that lies across a border of huge pages.
+/// Runs one lease that lies across a border of huge pages.
 fn live_across_a_border(arena: Arena, strategy: Strategy) {
     let lab = Lab::over(arena, strategy);
     let extent = pages(HUGE_PAGE / PAGE - 1, 3);
@@ -105,7 +105,7 @@ fn a_file_in_hugetlbfs_carries_leases_and_keeps_its_bytes() {
     let rkey = rdma.rkey.unwrap();
     client.write(rkey, rdma.remote_addr, b"stays").unwrap();
     client.close().unwrap();
-    // The file is not scrubbed by the end of a daemon, only by the end of a lease.
+    // The end of a lease scrubs its bytes in the file; the end of a daemon does not.
     lab.close();
     let arena = Arena::open(&source, ARENA_BYTES).unwrap();
     let mut bytes = [0; 5];
@@ -119,7 +119,7 @@ fn a_file_in_hugetlbfs_carries_leases_and_keeps_its_bytes() {
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_file_in_hugetlbfs_says_what_does_not_fit() {
-    // One for the arena and one for the page before it.
+    // One page for the arena and one for the page before it.
     set_aside(2);
     mount();
     let odd = Arena::open(&in_file("odd"), PAGE).unwrap_err();

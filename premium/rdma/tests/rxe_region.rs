@@ -1,6 +1,4 @@
-//! The same leases as `rxe_window`, made of regions: what devices without windows do.
-//!
-//! Runs like that, on the same device.
+//! The leases of `rxe_window` as regions, as on devices without windows. Runs in the same way, on the same device.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,9 +1,7 @@
-//! Leases as windows on a real kernel's RDMA device: bind, use, cut, rotate and release, seen from a
-//! client.
+//! Leases as windows on a real kernel's RDMA device: bind, use, cut, rotate and release, seen from a client.
 //!
-//! Needs a device; soft-RoCE over a veth pair with address 10.77.0.1/24 is enough. In the lab:
-//! `FABRICBIOS_LAB=1 rxe_window --include-ignored --test-threads=1`. Elsewhere the tests are
-//! ignored, one says what is missing, and nothing is claimed.
+//! Needs a device; soft-RoCE over a veth pair with address 10.77.0.1/24 is enough. In the lab: `FABRICBIOS_LAB=1
+//! rxe_window --include-ignored --test-threads=1`. Elsewhere the tests are ignored; one test says what is missing.
 
 #![allow(
     clippy::unwrap_used,

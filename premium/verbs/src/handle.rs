@@ -1,4 +1,4 @@
-//! An object of libibverbs: made, used and taken down.
+//! A pointer to an object of libibverbs, and the end of the object.
 
 use std::{fmt, ptr::NonNull};
 
@@ -6,21 +6,27 @@ use nix::errno::Errno;
 
 use super::{check, last_errno};
 
-/// Dropped before it is taken down, it stays in the kernel until the process ends; the log says so.
+/// If it is dropped before the object is destroyed, the kernel keeps the object until the process ends, and the log
+/// says so.
 pub(super) struct Handle<T> {
     raw: Option<NonNull<T>>,
+    label: Box<Label>,
+}
+
+/// For the log.
+struct Label {
     kind: &'static str,
     name: String,
 }
 
-// SAFETY: libibverbs documents its objects as usable from any thread. The crate makes handles of nothing else, copies
-// fields out that never change, and writes the one that does, the key of a window, under `&mut` only.
+// SAFETY: libibverbs documents its objects as usable from any thread, and all handles are of such objects. The crate
+// copies only fields that never change out of them, and writes one field, the key of a window, under `&mut`.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// `make` returns null where it fails, and sets errno.
+    /// `make` returns null if it fails, and sets errno.
     pub(super) fn make(
         kind: &'static str,
         name: impl Into<String>,
@@ -29,26 +35,28 @@ impl<T> Handle<T> {
         Errno::clear();
         Ok(Self {
             raw: Some(NonNull::new(make()).ok_or_else(last_errno)?),
-            kind,
-            name: name.into(),
+            label: Box::new(Label {
+                kind,
+                name: name.into(),
+            }),
         })
     }
 
     pub(super) fn rename(&mut self, name: String) {
-        self.name = name;
+        self.label.name = name;
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.name
+        &self.label.name
     }
 
-    /// Each method that takes an object down consumes it, so an absent one cannot be reached.
+    /// Every method that destroys the object consumes it, so the pointer is there.
     pub(super) fn as_ptr(&self) -> *mut T {
         let raw = self.raw.expect("only a consumed object has no pointer");
         raw.as_ptr()
     }
 
-    /// `destroy` returns as verbs do; after a refusal the object is still there.
+    /// Destroys the object with `destroy`, which returns like verbs. After a refusal the object still exists.
     pub(super) fn take_down(&mut self, destroy: impl FnOnce(*mut T) -> i32) -> Result<(), Errno> {
         check(destroy(self.as_ptr()))?;
         self.raw = None;
@@ -58,14 +66,14 @@ impl<T> Handle<T> {
 
 impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.name)
+        write!(f, "{} {}", self.label.kind, self.label.name)
     }
 }
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         if self.raw.is_some() {
-            let (kind, name) = (self.kind, &self.name);
+            let Label { kind, name } = &*self.label;
             tracing::warn!(kind, %name, "verbs object was dropped and not destroyed");
         }
     }

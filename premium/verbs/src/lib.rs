@@ -1,9 +1,8 @@
 //! A thin typed layer over libibverbs and librdmacm.
 //!
-//! Every object is taken down by a method that consumes it and gives it back with the errno when
-//! the kernel refuses; nothing is taken down in `Drop`, which only reports what was forgotten;
-//! [`managed`], whose process ends, is the exception.
-//! libibverbs is loaded when first called, so a host without it is an ordinary host.
+//! Every object is destroyed by a method that consumes it; if the kernel refuses, the method returns the object with
+//! the errno. `Drop` destroys nothing and only logs a forgotten object. [`managed`] is the exception: its process
+//! ends anyway. libibverbs is loaded at the first call, so a host without it works too.
 
 mod foreign;
 mod handle;
@@ -32,10 +31,10 @@ pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window};
 pub use pair::{Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote};
 pub use queue::{Completion, CompletionQueue, WorkError};
 
-/// An object that the kernel would not take down, and what it said.
+/// An object that the kernel refused to destroy, and the errno.
 pub type Refused<T> = (T, Errno);
 
-/// What a device says about itself.
+/// Properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Ports, counted from 1.
@@ -48,7 +47,7 @@ pub struct DeviceLimits {
     pub responder_reads: u8,
 }
 
-/// What a port says about itself.
+/// Properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
     /// Whether it carries traffic.
@@ -59,7 +58,7 @@ pub struct PortState {
     pub message_bytes: u32,
 }
 
-/// The devices of this host, as they were when asked.
+/// The devices of this host at the time of the call.
 pub struct DeviceList {
     list: NonNull<*mut ffi::ibv_device>,
     count: usize,
@@ -69,11 +68,14 @@ pub struct DeviceList {
 #[derive(Debug)]
 pub struct Context(Handle<ffi::ibv_context>);
 
-/// libibverbs keeps its list of devices in unguarded statics while it scans for them.
+/// libibverbs scans for devices without a lock on its static list.
 static SCAN: Mutex<()> = Mutex::new(());
 
 impl DeviceList {
-    /// Asks for the devices; `ENOSYS` where there is no libibverbs or no kernel support.
+    /// Lists the devices.
+    ///
+    /// # Errors
+    /// `ENOSYS` if libibverbs or the kernel's support is missing, or another errno of the library.
     pub fn get() -> Result<Self, Errno> {
         let _scan = SCAN
             .lock()
@@ -89,14 +91,17 @@ impl DeviceList {
         })
     }
 
-    /// Names, in the library's order.
+    /// Names of the devices, in the order of the library.
     pub fn names(&self) -> Vec<String> {
         (0..self.count)
             .map(|position| self.name(position))
             .collect()
     }
 
-    /// Opens the device of that name; `ENODEV` if there is none.
+    /// Opens the device with that name.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is none, or the errno of the library.
     pub fn open(&self, name: &str) -> Result<Arc<Context>, Errno> {
         let position = (0..self.count)
             .find(|at| self.name(*at) == name)
@@ -134,7 +139,10 @@ impl Context {
         self.0.name()
     }
 
-    /// Asks the device what it can do.
+    /// Asks the device for its properties.
+    ///
+    /// # Errors
+    /// The errno of the library.
     pub fn limits(&self) -> Result<DeviceLimits, Errno> {
         let mut attr = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
         // SAFETY: the context is open and `attr` is writable.
@@ -143,7 +151,10 @@ impl Context {
         Ok(device_limits(&unsafe { attr.assume_init() }))
     }
 
-    /// Asks a port how it is.
+    /// Asks a port for its properties.
+    ///
+    /// # Errors
+    /// The errno of the library.
     pub fn port(&self, port: u8) -> Result<PortState, Errno> {
         let mut attr = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
         // SAFETY: the context is open and `attr` is writable.
@@ -158,6 +169,9 @@ impl Context {
     }
 
     /// Closes the device.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the context is open and nobody else holds it, since it was moved in here.
         let closed = self
@@ -166,7 +180,7 @@ impl Context {
         closed.map_err(|errno| (self, errno))
     }
 
-    /// Number of the descriptor that orders go through.
+    /// Number of the descriptor that commands to the device go through.
     pub fn descriptor(&self) -> RawFd {
         // SAFETY: the context is open, and the library never changes the field.
         unsafe { (*self.as_ptr()).cmd_fd }

@@ -1,8 +1,8 @@
-//! A connection made by the kernel's connection manager (librdmacm), for one message and its answer.
+//! A connection through the kernel's connection manager (librdmacm), for one message and its answer.
 //!
-//! Each call waits for as long as the kernel and the other end take: this is for a process of its own, which
-//! can be killed, and what cannot be taken down goes with it. librdmacm is looked for when a program starts; without
-//! it every call says `EOPNOTSUPP`.
+//! Each call waits as long as the kernel and the peer take. So it needs a process of its own, which can be killed;
+//! objects that cannot be destroyed end with it. librdmacm is loaded at the start of a program; without it every call
+//! fails with `EOPNOTSUPP`.
 
 use std::{
     cell::UnsafeCell,
@@ -27,34 +27,34 @@ pub const REQUEST_BYTES: usize = 32;
 pub const MESSAGE_BYTES: usize = 64;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 16;
-/// Bytes that the other end may read meanwhile.
+/// Bytes that the peer may read meanwhile.
 pub const DATA_BYTES: usize = 1024;
 
-/// For the address, and again for the route.
+/// Limit for resolving the address, and again for the route.
 const RESOLVE_MS: i32 = 300;
 
 /// `IB_CM_REJ_INVALID_SERVICE_ID` of include/rdma/ib_cm.h: nobody listens on this device.
 const NO_SERVICE: i32 = 8;
-/// `IB_CM_REJ_CONSUMER_DEFINED`: whoever listens does not want it and says why; or somebody listens on the device, at
-/// another of its addresses, and then the connection manager itself says no more.
+/// `IB_CM_REJ_CONSUMER_DEFINED`: the listener rejects the connection and gives a reason. Or somebody listens on the
+/// device at another address of it; then the connection manager itself rejects, without a reason.
 const CONSUMER_DEFINED: i32 = 28;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     /// Nobody listens at the address.
     NobodyListens,
     /// This machine has no RDMA device with that address.
     NoSuchAddress,
-    /// The other end does not want the connection; the reason of the connection manager's REJ.
+    /// The peer rejects the connection; the reason in the REJ of the connection manager.
     Rejected(i32),
     /// This call failed.
     Failed(&'static str, Errno),
-    /// The answer was lost, or the message was; `enum ibv_wc_status`.
+    /// The message or the answer was lost; `enum ibv_wc_status`.
     Broken(u32),
 }
 
-/// What the device reads and writes.
+/// The memory that the device reads and writes.
 struct Memory {
     answer: [u8; ANSWER_BYTES],
     message: [u8; MESSAGE_BYTES],
@@ -67,12 +67,15 @@ struct Call {
     memory: Box<UnsafeCell<Memory>>,
 }
 
-// SAFETY: librdmacm and libibverbs document their objects as usable from any thread, and the memory is nobody
-// else's.
+// SAFETY: librdmacm and libibverbs document their objects as usable from any thread, and nothing else uses the
+// memory.
 unsafe impl Send for Call {}
 
-/// Connects to `to`, an address of this machine, with `request` as private data; sends what `message` makes of
-/// address and key under which the other end can read `data`; returns its answer.
+/// Connects to `to`, an address of this machine, with `request` as private data. `message` gets the address and the
+/// key with which the peer can read `data`, and makes the message that is sent. Returns the answer of the peer.
+///
+/// # Errors
+/// See [`NoAnswer`].
 pub fn exchange(
     to: SocketAddr,
     request: &[u8; REQUEST_BYTES],
@@ -87,7 +90,7 @@ pub fn exchange(
     call.connect(request)?;
     call.send()?;
     let answer = call.wait();
-    // The kernel takes its time for that, and who asked has no use for it.
+    // The kernel takes its time for the end of the connection, and the caller does not need it.
     thread::spawn(move || drop(call));
     answer
 }
@@ -117,7 +120,7 @@ impl Call {
         })
     }
 
-    /// From the address to itself: whoever else may have it, it is this machine that is asked.
+    /// Resolves from the address to itself, so that this machine is asked even if another one has the same address.
     fn resolve(&self, to: SocketAddr) -> Result<(), NoAnswer> {
         let from = SockaddrStorage::from(SocketAddr::new(to.ip(), 0));
         let to = SockaddrStorage::from(to);
@@ -139,9 +142,9 @@ impl Call {
         done("rdma_resolve_route", code)
     }
 
-    /// With a protection domain and completion queues of the library's.
+    /// The library makes the protection domain and the completion queues.
     fn make_pair(&self) -> Result<(), NoAnswer> {
-        // SAFETY: integers and pointers, of which all zeros are none.
+        // SAFETY: integers and pointers; zero is a value of each.
         let mut wanted: ffi::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         wanted.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
         wanted.sq_sig_all = 1;
@@ -189,11 +192,11 @@ impl Call {
     }
 
     fn connect(&self, request: &[u8; REQUEST_BYTES]) -> Result<(), NoAnswer> {
-        // SAFETY: integers and a pointer, of which all zeros are none.
+        // SAFETY: integers and a pointer; zero is a value of each.
         let mut wanted: ffi::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
         wanted.private_data = request.as_ptr().cast();
         wanted.private_data_len = u8::try_from(REQUEST_BYTES).unwrap_or(u8::MAX);
-        // The other end reads `data`.
+        // The peer reads `data`.
         wanted.responder_resources = 1;
         wanted.retry_count = 3;
         wanted.rnr_retry_count = 3;
@@ -202,7 +205,7 @@ impl Call {
         done("rdma_connect", code).map_err(|failed| self.rejected().unwrap_or(failed))
     }
 
-    /// What the last event says, if it is a REJ.
+    /// The rejection in the last event, if it is a REJ.
     fn rejected(&self) -> Option<NoAnswer> {
         // SAFETY: the id exists, and keeps the event of its last call until the next one.
         let event = unsafe { self.id.as_ref().event.as_ref() }?;
@@ -248,10 +251,11 @@ impl Call {
 }
 
 impl Drop for Call {
-    /// The pair goes before the region. Nobody waits for the end of the connection, which goes with the id.
+    /// Destroys the queue pair before the region. Does not wait for the end of the connection, which ends with the
+    /// id.
     fn drop(&mut self) {
         let id = self.id.as_ptr();
-        // SAFETY: the id exists, and its parts are taken down once, those that there are.
+        // SAFETY: the id exists, and each of its parts that exist is destroyed once.
         unsafe {
             if !(*id).qp.is_null() {
                 ffi::rdma_destroy_qp(id);
@@ -264,13 +268,13 @@ impl Drop for Call {
     }
 }
 
-/// A target that does not want a connection says why in two bytes behind two for their format, `struct
+/// Whether the listener itself rejects. It then gives its reason in two bytes after two bytes for the format, `struct
 /// nvme_rdma_cm_rej` of include/linux/nvme-rdma.h.
 fn gives_a_reason(rejection: &ffi::rdma_cm_event) -> bool {
-    // SAFETY: what a connection's event has.
+    // SAFETY: the event of a connection has this member.
     let told = unsafe { rejection.param.conn };
     let bytes: *const [u8; 4] = told.private_data.cast();
-    // SAFETY: so many bytes are there, as long as the event is.
+    // SAFETY: this many bytes live as long as the event.
     told.private_data_len >= 4 && unsafe { bytes.as_ref() }.is_some_and(|it| it[2..] != [0, 0])
 }
 

@@ -8,36 +8,36 @@ use rdma_mummy_sys as ffi;
 
 use super::{Context, Refused, handle::Handle};
 
-/// What may be done to memory.
+/// Access to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The device may write on behalf of this process; windows may be bound; nobody remote.
+    /// The device may write for this process, and windows may be bound to the region. No remote access.
     UnderWindows,
-    /// Only this process's own requests: the buffer of a client.
+    /// Only requests of this process: the buffer of a client.
     LocalBuffer,
-    /// Remote peers, as far as their queue pairs here are open: the region of a lease.
+    /// Remote peers, if their queue pairs here are open: the region of a lease.
     Remote(Rights),
 }
 
-/// What a remote peer may do.
+/// Rights of a remote peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Nothing.
+    /// No access.
     Nothing,
     /// RDMA READ and RDMA WRITE.
     ReadWrite,
-    /// Those and atomics.
+    /// RDMA READ, RDMA WRITE and atomics.
     ReadWriteAtomic,
 }
 
-/// Keeps the objects of one user of a device apart from those of others.
+/// Separates the objects of one user of a device from those of other users.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     raw: Handle<ffi::ibv_pd>,
     context: Arc<Context>,
 }
 
-/// Memory registered with a device: pinned, and reachable as its access says.
+/// Memory registered with a device: pinned, and accessible according to its [`Access`].
 #[derive(Debug)]
 pub struct MemoryRegion {
     raw: Handle<ffi::ibv_mr>,
@@ -45,7 +45,7 @@ pub struct MemoryRegion {
     _domain: Arc<ProtectionDomain>,
 }
 
-/// A memory window of type 2: a key to part of a region that only one queue pair can use.
+/// A memory window of type 2: a key to part of a region that works for one queue pair only.
 #[derive(Debug)]
 pub struct Window {
     raw: Handle<ffi::ibv_mw>,
@@ -56,7 +56,10 @@ pub struct Window {
 }
 
 impl ProtectionDomain {
-    /// A new one.
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Errno> {
         // SAFETY: the context is open.
         let make = || unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
@@ -66,12 +69,15 @@ impl ProtectionDomain {
         }))
     }
 
-    /// The device it is of.
+    /// The device of the domain.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Takes it away.
+    /// Deallocates the domain.
+    ///
+    /// # Errors
+    /// The kernel refuses, as long as another object uses the domain.
     pub fn dealloc(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the domain exists; the kernel refuses while anything uses it.
         let taken = self
@@ -87,6 +93,9 @@ impl ProtectionDomain {
 
 impl MemoryRegion {
     /// Registers `bytes` bytes of the arena from `offset`.
+    ///
+    /// # Errors
+    /// The range is not in the arena (`EINVAL`), or the kernel refuses.
     pub fn register(
         domain: &Arc<ProtectionDomain>,
         arena: &Arc<Arena>,
@@ -110,7 +119,7 @@ impl MemoryRegion {
         })
     }
 
-    /// The key for this process's own requests.
+    /// The key for requests of this process.
     pub fn lkey(&self) -> u32 {
         // SAFETY: the region exists, and the library never changes the field.
         unsafe { (*self.as_ptr()).lkey }
@@ -122,13 +131,16 @@ impl MemoryRegion {
         unsafe { (*self.as_ptr()).rkey }
     }
 
-    /// The memory that it is of.
+    /// The arena of the region.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Takes it away. Of a region under windows only at the end of everything: never a way to
-    /// revoke, and never a probe.
+    /// Deregisters the region. For a region with windows only when everything ends: never to revoke access, and never
+    /// as a test.
+    ///
+    /// # Errors
+    /// The kernel refuses, as long as a window is bound to the region.
     pub fn dereg(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the region exists; the kernel refuses while windows are bound to it.
         let taken = self.raw.take_down(|raw| unsafe { ffi::ibv_dereg_mr(raw) });
@@ -141,8 +153,11 @@ impl MemoryRegion {
 }
 
 impl Window {
-    /// A new unbound window. Allocate it after the queue pair it is for: a process that dies has
-    /// its objects taken newest first, and a window that outlives its queue pair stalls that.
+    /// Allocates an unbound window. Allocate the window after its queue pair: the kernel destroys the objects of a
+    /// dead process newest first, and a window that outlives its queue pair stalls that.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn alloc(domain: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
         let kind = ffi::ibv_mw_type::IBV_MW_TYPE_2;
         // SAFETY: the domain exists.
@@ -163,12 +178,14 @@ impl Window {
         self.rkey
     }
 
-    /// Whether it ever was. The LOCAL_INV of one that was not makes soft-RoCE's kernel fault.
+    /// Whether the window was ever bound. LOCAL_INV of a window that was never bound makes the kernel of soft-RoCE
+    /// fault.
     pub fn was_bound(&self) -> bool {
         self.was_bound
     }
 
-    /// To be told after every successful bind: a bind that names a stale key kills the queue pair.
+    /// Stores the new key. Call it after every successful bind: a bind that names an old key puts the queue pair in
+    /// ERR.
     pub fn set_rkey(&mut self, rkey: u32) {
         self.rkey = rkey;
         self.was_bound = true;
@@ -176,7 +193,10 @@ impl Window {
         unsafe { (*self.as_ptr()).rkey = rkey }
     }
 
-    /// Takes it away, bound or not. Nothing can be reached through it afterwards.
+    /// Deallocates the window, bound or not. It gives no access afterwards.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn dealloc(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the window exists.
         let taken = self
@@ -203,7 +223,7 @@ impl Access {
 }
 
 impl Rights {
-    /// Everything but atomics, and those if the device has them.
+    /// All rights; atomics only if the device has them.
     pub fn all(atomics: bool) -> Self {
         match atomics {
             true => Self::ReadWriteAtomic,

@@ -1,4 +1,4 @@
-//! Queue pairs of the reliable connected kind, and their states.
+//! Queue pairs of the reliable connected type, and their states.
 
 use std::{mem::MaybeUninit, ptr::null_mut, sync::Arc};
 
@@ -29,7 +29,7 @@ pub struct QueueSizes {
 pub struct Local {
     /// Port of the device.
     pub port: u8,
-    /// Where in the port's table the local GID is.
+    /// Index of the local GID in the table of the port.
     pub gid_index: u8,
     /// Starting send PSN, 24 bits.
     pub psn: u32,
@@ -46,12 +46,12 @@ pub struct Remote {
     pub gid: [u8; 16],
 }
 
-/// Two sides and what they agreed on.
+/// Both sides of a connection, and what they agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Here.
+    /// This side.
     pub local: Local,
-    /// There.
+    /// The other side.
     pub remote: Remote,
     /// Path MTU: 256, 512, 1024, 2048 or 4096.
     pub mtu_bytes: u16,
@@ -61,21 +61,24 @@ pub struct Connection {
     pub initiator_reads: u8,
 }
 
-/// State of a queue pair, as far as anyone here cares.
+/// State of a queue pair, as far as this project needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// Made, or given its port.
+    /// RESET or INIT.
     NotConnected,
-    /// Works.
+    /// RTS: works.
     ReadyToSend,
-    /// Failed, and does nothing any more.
+    /// ERR: does nothing any more.
     Error,
-    /// Between the others.
+    /// Any other state.
     Other,
 }
 
 impl QueuePair {
-    /// A new one that completes on `queue`.
+    /// Makes a queue pair whose work completes on `queue`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn create(
         domain: &Arc<ProtectionDomain>,
         queue: &CompletionQueue,
@@ -96,18 +99,21 @@ impl QueuePair {
         })
     }
 
-    /// Its number on the wire.
+    /// Number of the queue pair on the wire.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The kernel's handle of it, in this process.
+    /// The kernel's handle of the queue pair, in this process.
     pub fn handle(&self) -> u32 {
         // SAFETY: the queue pair exists, and the library never changes the field.
         unsafe { (*self.as_ptr()).handle }
     }
 
-    /// RESET to INIT: on a port, and as open as `rights` say.
+    /// RESET to INIT, on a port, with these rights for the peer.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn init(&self, port: u8, rights: Rights) -> Result<(), Errno> {
         use ffi::ibv_qp_attr_mask as mask;
         let mut attr = blank();
@@ -123,7 +129,10 @@ impl QueuePair {
         )
     }
 
-    /// INIT to RTR: knows its peer. The kernel resolves the GID, which can take seconds.
+    /// INIT to RTR: connects to the peer. The kernel resolves the GID, which can take seconds.
+    ///
+    /// # Errors
+    /// The MTU is invalid (`EINVAL`), the GID cannot be resolved, or the kernel refuses.
     pub fn ready_to_receive(&self, to: &Connection) -> Result<(), Errno> {
         use ffi::ibv_qp_attr_mask as mask;
         let mut attr = blank();
@@ -150,7 +159,10 @@ impl QueuePair {
         )
     }
 
-    /// RTR to RTS: may post work.
+    /// RTR to RTS: work can be posted.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn ready_to_send(&self, to: &Connection) -> Result<(), Errno> {
         use ffi::ibv_qp_attr_mask as mask;
         let mut attr = blank();
@@ -158,7 +170,7 @@ impl QueuePair {
         attr.sq_psn = to.local.psn;
         attr.max_rd_atomic = to.initiator_reads;
         attr.timeout = 15;
-        // 7 would be one more for hardware; for soft-RoCE it means for ever.
+        // With 7, hardware tries once more, and soft-RoCE for ever.
         attr.retry_cnt = 6;
         attr.rnr_retry = 7;
         self.modify(
@@ -172,7 +184,10 @@ impl QueuePair {
         )
     }
 
-    /// To ERR, from anywhere.
+    /// Any state to ERR.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn fail(&self) -> Result<(), Errno> {
         let mut attr = blank();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
@@ -180,6 +195,9 @@ impl QueuePair {
     }
 
     /// Asks the kernel for the state.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn state(&self) -> Result<QueuePairState, Errno> {
         let mut attr = blank();
         // SAFETY: plain integers and pointers, for which zero is a value.
@@ -197,8 +215,10 @@ impl QueuePair {
         })
     }
 
-    /// RTS to RTS: from now on the peer may do what `rights` say, whatever keys it has. Done by the
-    /// local device alone.
+    /// RTS to RTS: sets the rights of the peer, for all keys. Only the local device is involved.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn open_to(&self, rights: Rights) -> Result<(), Errno> {
         use ffi::ibv_qp_attr_mask as mask;
         let mut attr = blank();
@@ -207,7 +227,10 @@ impl QueuePair {
         self.modify(&mut attr, mask::IBV_QP_STATE | mask::IBV_QP_ACCESS_FLAGS)
     }
 
-    /// Takes it away.
+    /// Destroys the queue pair.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the queue pair exists.
         let taken = self
@@ -230,7 +253,7 @@ impl QueuePair {
     }
 }
 
-/// The path MTU in bytes that the verbs code stands for.
+/// The path MTU in bytes of a verbs code.
 pub(super) fn mtu_bytes(code: ffi::ibv_mtu::Type) -> u16 {
     match code {
         1..=5 => 128 << code,

@@ -1,4 +1,4 @@
-//! Completion queues: where posted work ends, and how.
+//! Completion queues, and the results of posted work.
 
 use std::{
     ffi::CStr,
@@ -14,31 +14,31 @@ use rdma_mummy_sys as ffi;
 
 use super::{Context, Refused, handle::Handle};
 
-/// Where completions arrive. One user polls it at a time.
+/// Receives completions. One thread polls it at a time.
 #[derive(Debug)]
 pub struct CompletionQueue {
     raw: Handle<ffi::ibv_cq>,
     _context: Arc<Context>,
 }
 
-/// The end of one piece of work.
+/// The end of one work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The number that the work was posted with.
+    /// The id of the work request.
     pub id: u64,
     status: ffi::ibv_wc_status::Type,
 }
 
-/// Why posted work did not succeed.
+/// Why a work request did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkError {
-    /// It could not be posted.
+    /// The request could not be posted.
     Post(Errno),
     /// The completion queue could not be read.
     Poll(Errno),
-    /// It completed with a failure.
+    /// The request completed with a failure.
     Failed(Completion),
-    /// Nothing was heard of it in time.
+    /// The request did not complete in time.
     Silent(Duration),
 }
 
@@ -47,7 +47,10 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
-    /// A new one.
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// The kernel refuses.
     pub fn create(context: &Arc<Context>, entries: u8) -> Result<Self, Errno> {
         let entries = entries.into();
         // SAFETY: the context is open; no channel and no user pointer are given.
@@ -62,7 +65,7 @@ impl CompletionQueue {
     /// The next completion, if there is one.
     fn poll(&self) -> Result<Option<Completion>, Errno> {
         let mut entry = MaybeUninit::<ffi::ibv_wc>::zeroed();
-        // SAFETY: the queue exists and `entry` has room for the one that is asked for.
+        // SAFETY: the queue exists, and `entry` has room for one completion.
         match unsafe { ffi::ibv_poll_cq(self.as_ptr(), 1, entry.as_mut_ptr()) } {
             0 => Ok(None),
             count if count < 0 => Err(Errno::EIO),
@@ -77,7 +80,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Waits for the completion numbered `id`, dropping those of older work.
+    /// Waits for the completion with this id; drops completions of older work.
+    ///
+    /// # Errors
+    /// The work failed or did not complete in time, or the queue cannot be read.
     pub fn wait(&self, id: u64, limit: Duration) -> Result<(), WorkError> {
         let started = Instant::now();
         loop {
@@ -95,7 +101,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes it away; refused while a queue pair uses it.
+    /// Destroys the queue.
+    ///
+    /// # Errors
+    /// The kernel refuses, as long as a queue pair uses the queue.
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
         // SAFETY: the queue exists.
         let taken = self
@@ -106,12 +115,12 @@ impl CompletionQueue {
 }
 
 impl Completion {
-    /// Whether the other side refused the key, the address or the kind of access.
+    /// Whether the peer refused the key, the address or the kind of access.
     pub fn is_remote_access_error(self) -> bool {
         self.status == ffi::ibv_wc_status::IBV_WC_REM_ACCESS_ERR
     }
 
-    /// Whether the queue pair had failed before this work was done.
+    /// Whether the queue pair had failed before this work.
     pub fn is_flushed(self) -> bool {
         self.status == ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }

@@ -1,4 +1,4 @@
-//! The few kinds of work that this crate posts: bind, invalidate, and a client's read and write.
+//! The work requests that this crate posts: bind, invalidate, and read and write of a client.
 
 use std::{mem::MaybeUninit, ptr::null_mut};
 
@@ -9,6 +9,9 @@ use super::{MemoryRegion, QueuePair, Rights, Window, check};
 
 impl QueuePair {
     /// Posts BIND_MW: gives `window` the key `rkey` to `bytes` bytes of `region` at `address`.
+    ///
+    /// # Errors
+    /// The request cannot be posted.
     pub fn post_bind(
         &self,
         id: u64,
@@ -32,7 +35,10 @@ impl QueuePair {
         self.post(&mut work)
     }
 
-    /// Posts LOCAL_INV: ends the key.
+    /// Posts LOCAL_INV, which ends the key.
+    ///
+    /// # Errors
+    /// The request cannot be posted.
     pub fn post_invalidate(&self, id: u64, rkey: u32) -> Result<(), Errno> {
         let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV);
         work.imm_data_invalidated_rkey_union.invalidated_rkey = rkey;
@@ -40,6 +46,9 @@ impl QueuePair {
     }
 
     /// Posts an RDMA WRITE from `offset` of the local buffer.
+    ///
+    /// # Errors
+    /// The range is not in the buffer (`EINVAL`), or the request cannot be posted.
     pub fn post_write(
         &self,
         id: u64,
@@ -50,6 +59,9 @@ impl QueuePair {
     }
 
     /// Posts an RDMA READ to `offset` of the local buffer.
+    ///
+    /// # Errors
+    /// The range is not in the buffer (`EINVAL`), or the request cannot be posted.
     pub fn post_read(
         &self,
         id: u64,
@@ -85,8 +97,7 @@ impl QueuePair {
 
     fn post(&self, work: &mut ffi::ibv_send_wr) -> Result<(), Errno> {
         let mut bad = null_mut();
-        // SAFETY: the queue pair exists; `work` and what it points to live until the library has
-        // copied them, which it does before it returns.
+        // SAFETY: the queue pair exists; the library copies `work` and everything it points to before it returns.
         check(unsafe { ffi::ibv_post_send(self.as_ptr(), work, &raw mut bad) })
     }
 }

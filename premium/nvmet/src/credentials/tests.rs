@@ -18,13 +18,13 @@ fn names(name: &str) -> BlockTerms {
 }
 
 fn take(all: &mut Credentials, lease: LeaseId, terms: &BlockTerms) -> Credential {
-    all.take(lease, "ann", terms, |_| Ok(false))
+    all.assign(lease, "ann", terms, |_| Ok(false))
         .unwrap()
         .credential
 }
 
 fn refusal(all: &mut Credentials, tenant: &str, terms: &BlockTerms, foreign: bool) -> String {
-    match all.take(LeaseId(99), tenant, terms, |_| Ok(foreign)) {
+    match all.assign(LeaseId(99), tenant, terms, |_| Ok(foreign)) {
         Err(BindError::Refused(error)) => error.to_string(),
         other => panic!("not refused: {other:?}"),
     }
@@ -61,16 +61,16 @@ fn a_host_of_a_tenant_is_shared_by_its_leases_and_goes_with_the_last() {
     let two = take(&mut all, B, &names(NAME));
     assert_eq!((&one.secret, one.host_id), (&two.secret, two.host_id));
     assert_eq!(Some(one.host_id), one.host_nqn.uuid());
-    all.leave(A, |_| panic!("B still has it")).unwrap();
+    all.release(A, |_| panic!("B still has it")).unwrap();
     let mut removed = None;
-    all.leave(B, |name| {
+    all.release(B, |name| {
         removed = Some(name.clone());
         Ok(())
     })
     .unwrap();
     assert_eq!(removed, Some(one.host_nqn));
     assert!(disk.records().is_empty());
-    all.leave(B, |_| panic!("it is gone")).unwrap();
+    all.release(B, |_| panic!("it is gone")).unwrap();
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn new_keys_are_refused_where_another_lease_would_lose_its_own() {
     let disk = Disk::default();
     let mut all = open(&disk);
     let old = take(&mut all, A, &names(NAME));
-    let new = all.renewed(A).unwrap();
+    let new = all.with_new_keys(A).unwrap();
     assert_ne!(new.secret, old.secret);
-    assert_eq!(all.of(A), Some(&old), "not kept yet");
+    assert_eq!(all.find(A), Some(&old), "not kept yet");
     take(&mut all, B, &names(NAME));
-    assert!(matches!(all.renewed(A), Err(BindError::Refused(_))));
+    assert!(matches!(all.with_new_keys(A), Err(BindError::Refused(_))));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_record_has_an_end() {
     many.leases = (0..100_000)
         .map(|number| LeaseId(u128::MAX - number))
         .collect();
-    let error = all.keep(many).unwrap_err().to_string();
+    let error = all.store(many).unwrap_err().to_string();
     assert!(error.contains("too many leases"), "{error}");
     assert_eq!(open(&disk).leases().collect::<Vec<_>>(), [A]);
 }

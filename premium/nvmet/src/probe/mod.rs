@@ -1,29 +1,29 @@
-//! Asks ports for connections to subsystems, as clients would.
+//! Asks ports for connections to subsystems, like a client.
 
-mod asked;
-mod rdma;
+mod call;
+mod prober;
 pub(super) mod tcp;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use asked::AskRdma;
-pub use asked::ask_rdma_main;
-pub(super) use rdma::Asker;
+pub(crate) use call::AskRdma;
+pub use call::ask_rdma_main;
+pub(super) use prober::Prober;
 
 use super::fabrics::Status;
 
-/// What a port said.
+/// The answer of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// This, to Connect.
+    /// The status of the Connect.
     Status(Status),
     /// Nobody listens there.
     NobodyListens,
-    /// This machine does not have that address (any more), so nobody can listen there.
+    /// This machine does not have the address (any more), so nobody can listen there.
     NoSuchAddress,
-    /// Nothing that can be understood.
+    /// No answer, or one that cannot be understood; why.
     Silence(String),
 }
 

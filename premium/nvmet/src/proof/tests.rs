@@ -16,7 +16,7 @@ use crate::{fabrics::Status, probe::AskRdma};
 
 const ANCHOR: &str = "nqn.2020-01.org:anchor";
 
-/// A directory that looks like configfs, with one port for TCP of ours.
+/// A directory that looks like configfs, with one port of ours for TCP.
 struct Imitation {
     place: tempfile::TempDir,
 }
@@ -69,13 +69,13 @@ impl Imitation {
         Proofs::new(
             Tree::new(self.place.path()),
             ANCHOR.to_owned(),
-            Asker::new(None),
+            Prober::new(None),
         )
     }
 }
 
-/// A port that says of the subsystem whose name ends in 2 that it is there, of those that end in 3 nothing,
-/// and of others that they are not. It counts connections.
+/// A port that says that a subsystem exists if its name ends in 2, says nothing if it ends in 3, and otherwise says
+/// that it does not exist. It counts connections.
 fn port() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -170,7 +170,8 @@ fn a_port_that_says_nothing_proves_nothing() {
     }
 }
 
-/// A node with a port for RDMA alone, number 2, that answers a greeting, and then so. `None`: whoever asks it dies.
+/// A node with one port, number 2, for RDMA. It passes the test and then gives this answer. `None`: the process that
+/// asks it dies.
 fn over_rdma(answer: Option<Answer>) -> (Imitation, Proofs) {
     let imitation = Imitation {
         place: tempfile::tempdir().unwrap(),
@@ -182,9 +183,9 @@ fn over_rdma(answer: Option<Answer>) -> (Imitation, Proofs) {
             _ => Ok(answer.clone().expect("one that dies of it")),
         },
     );
-    let asker = Asker::new(Some(Supervisor::of_threads(vec![ask])));
+    let prober = Prober::new(Some(Supervisor::of_threads(vec![ask])));
     let tree = Tree::new(imitation.place.path());
-    let proofs = Proofs::new(tree, ANCHOR.to_owned(), asker);
+    let proofs = Proofs::new(tree, ANCHOR.to_owned(), prober);
     (imitation, proofs)
 }
 
@@ -201,13 +202,13 @@ fn a_port_for_rdma_must_say_that_the_subsystem_is_gone() {
         (Answer::NobodyListens, "nobody listens"),
     ] {
         let (imitation, proofs) = over_rdma(Some(answer));
-        proofs.try_to_ask().unwrap();
+        proofs.test_rdma_ports().unwrap();
         let case = imitation.case_at(1, &[2]);
         let error = proofs.prove(case).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
     let (imitation, proofs) = over_rdma(Some(status(0x4182)));
-    proofs.try_to_ask().unwrap();
+    proofs.test_rdma_ports().unwrap();
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(proven.answers[0].contains("0x4182"), "{proven:?}");
     assert_eq!(proven.not_asked, [""; 0]);
@@ -216,14 +217,14 @@ fn a_port_for_rdma_must_say_that_the_subsystem_is_gone() {
 #[test]
 fn a_port_that_cannot_be_asked_is_told_of_and_fails_nothing() {
     let (imitation, proofs) = over_rdma(None);
-    // Nobody has tried it.
+    // The port was not tested yet.
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(
         proven.not_asked[0].contains("ports/2 (rdma 10.0.0.1 4420)"),
         "{proven:?}"
     );
     let (imitation, proofs) = over_rdma(Some(Answer::NoSuchAddress));
-    proofs.try_to_ask().unwrap();
+    proofs.test_rdma_ports().unwrap();
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(proven.not_asked[0].contains("has no device"), "{proven:?}");
 }
@@ -231,7 +232,7 @@ fn a_port_that_cannot_be_asked_is_told_of_and_fails_nothing() {
 #[test]
 fn a_port_for_rdma_in_trouble_is_that_of_its_own_leases() {
     let (imitation, proofs) = over_rdma(None);
-    proofs.try_to_ask().unwrap();
+    proofs.test_rdma_ports().unwrap();
     let elsewhere = imitation.case_at(1, &[1]);
     assert_eq!(proofs.prove(elsewhere), Ok(Proven::default()));
     let unknown = imitation.case_at(2, &[]);

@@ -19,8 +19,8 @@ use crate::{
 const MARK: &str = "nqn.2026-11.org.fabricbios:0011223344556677:host-2";
 const SUBSYSTEM: &str = "nqn.2026-11.org.fabricbios:0011223344556677:1";
 
-/// configfs as far as steps see it: an object comes with its attributes and its directories, and cannot go while a
-/// link leads to it.
+/// configfs as far as steps see it: an object comes with its attributes and its directories, and cannot be removed
+/// while a link leads to it.
 struct Fake {
     place: tempfile::TempDir,
     tree: Tree,
@@ -61,9 +61,9 @@ impl Fake {
         fake
     }
 
-    fn check(&self, path: &str) -> Result<(), Trouble> {
+    fn check(&self, path: &str) -> Result<(), ObjectError> {
         match &self.broken {
-            Some(broken) if broken == path => Err(Trouble::new("made to fail")),
+            Some(broken) if broken == path => Err(ObjectError::new("made to fail")),
             _ => Ok(()),
         }
     }
@@ -72,7 +72,7 @@ impl Fake {
         self.place.path().join(path)
     }
 
-    /// Every path, sorted; of files also what they hold.
+    /// Every path, sorted; for files also their text.
     fn picture(&self) -> Vec<String> {
         let mut found = Vec::new();
         gather(self.place.path(), &mut found);
@@ -98,19 +98,19 @@ impl Objects for Fake {
         &self.tree
     }
 
-    fn write(&self, path: &str, value: &str) -> Result<(), Trouble> {
+    fn write(&self, path: &str, value: &str) -> Result<(), ObjectError> {
         self.check(path)?;
         Objects::write(&self.tree, path, value)
     }
 
-    fn write_secret(&self, path: &str, value: &str) -> Result<(), Trouble> {
+    fn write_secret(&self, path: &str, value: &str) -> Result<(), ObjectError> {
         let mode = fs::metadata(self.at(path)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{path}");
         self.check(path)?;
         Objects::write_secret(&self.tree, path, value)
     }
 
-    fn mkdir(&self, path: &str) -> Result<(), Trouble> {
+    fn mkdir(&self, path: &str) -> Result<(), ObjectError> {
         self.check(path)?;
         Objects::mkdir(&self.tree, path)?;
         let (files, directories) = attributes(path);
@@ -125,39 +125,39 @@ impl Objects for Fake {
         Ok(())
     }
 
-    fn rmdir(&self, path: &str) -> Result<(), Trouble> {
+    fn rmdir(&self, path: &str) -> Result<(), ObjectError> {
         let target = self.at(path);
         let linked = self.picture().iter().any(|line| {
             let link = line.split(' ').next().unwrap();
             fs::read_link(link).is_ok_and(|to| to == target)
         });
         if linked {
-            return Err(Trouble::new(format_args!("{path} is linked to")));
+            return Err(ObjectError::new(format_args!("{path} is linked to")));
         }
         let (files, directories) = attributes(path);
         for name in directories {
-            fs::remove_dir(target.join(name)).map_err(Trouble::new)?;
+            fs::remove_dir(target.join(name)).map_err(ObjectError::new)?;
         }
         for name in files {
             fs::remove_file(target.join(name)).unwrap();
         }
-        fs::remove_dir(target).map_err(Trouble::new)
+        fs::remove_dir(target).map_err(ObjectError::new)
     }
 
-    fn symlink(&self, target: &str, at: &str) -> Result<(), Trouble> {
+    fn symlink(&self, target: &str, at: &str) -> Result<(), ObjectError> {
         self.check(at)?;
         Objects::symlink(&self.tree, target, at)
     }
 
-    fn unlink(&self, path: &str) -> Result<(), Trouble> {
+    fn unlink(&self, path: &str) -> Result<(), ObjectError> {
         Objects::unlink(&self.tree, path)
     }
 
-    fn remove_namespace(&self, path: &str) -> Result<(), Trouble> {
+    fn remove_namespace(&self, path: &str) -> Result<(), ObjectError> {
         self.rmdir(path)
     }
 
-    fn read_once(&self, volume: &Path) -> Result<(), Trouble> {
+    fn read_once(&self, volume: &Path) -> Result<(), ObjectError> {
         self.check(&volume.display().to_string())
     }
 }
@@ -168,7 +168,7 @@ fn credential() -> Credential {
         mutual_auth: true,
         ..BlockTerms::default()
     };
-    all.take(LeaseId(1), "ann", &terms, |_| Ok(false))
+    all.assign(LeaseId(1), "ann", &terms, |_| Ok(false))
         .unwrap()
         .credential
 }
@@ -269,7 +269,7 @@ fn nobody_can_connect_before_the_last_steps() {
     assert!(place("read volume") < place("namespace"));
     assert!(place("mark host") < place("host"));
     assert!(place("dhchap_key") < place("allow host"));
-    assert!(names.iter().all(|name| faults::STEPS.contains(name)));
+    assert!(names.iter().all(|name| steps::STEPS.contains(name)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The client's side: nvme-cli, and programs that keep a disk busy.
+//! The client's side: nvme-cli, and programs that use a disk all the time.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use nix::libc;
 
 use super::{must, run};
 
-/// A key of the right form that nobody has.
+/// A key of the right form that no host has.
 pub(crate) const WRONG_KEY: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
-/// Connects over one transport, with these secrets; the disk.
+/// Connects over one transport with these secrets; returns the disk.
 pub(crate) fn connect_with(
     binding: &NvmeofBinding,
     transport: usize,
@@ -41,7 +41,7 @@ pub(crate) fn connect_with(
     Ok(disk(binding))
 }
 
-/// Connects as the binding says; the disk.
+/// Connects as the binding says; returns the disk.
 pub(crate) fn connect(binding: &NvmeofBinding, transport: usize) -> Result<String, String> {
     let mut secrets = format!("--dhchap-secret {}", binding.dhchap_secret.reveal());
     if let Some(ctrl) = &binding.dhchap_ctrl_secret {
@@ -55,7 +55,7 @@ pub(crate) fn disconnect(binding: &NvmeofBinding) {
     must(&format!("nvme disconnect -n {}", binding.subsystem));
 }
 
-/// The disk of a subsystem, once the kernel has looked at it.
+/// The disk of a subsystem, once the kernel has made it.
 fn disk(binding: &NvmeofBinding) -> String {
     for _ in 0..500 {
         for entry in fs::read_dir("/sys/block").unwrap() {
@@ -69,13 +69,13 @@ fn disk(binding: &NvmeofBinding) -> String {
                 return format!("/dev/{name}");
             }
         }
-        // Nothing tells a program without udev that a disk has come.
+        // Without udev nothing tells a program that a disk exists.
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("no disk of {}", binding.subsystem);
 }
 
-/// Reads or writes a disk again and again, and says so each time, until it fails.
+/// Reads or writes a disk repeatedly and prints a line each time, until it fails.
 pub(crate) struct Busy {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -83,7 +83,7 @@ pub(crate) struct Busy {
 
 impl Busy {
     pub(crate) fn write(disk: &str) -> Self {
-        // Without nocreat, a disk that is gone would become a file that takes everything.
+        // Without nocreat, a missing disk would become a regular file.
         let script = format!(
             "while dd if=/dev/zero of={disk} bs=64k count=16 oflag=direct conv=nocreat; \
              do echo round; done; echo failed"
@@ -106,9 +106,9 @@ impl Busy {
         line.trim().to_owned()
     }
 
-    /// It goes on, for some rounds more than can have been said before.
+    /// Waits for more lines than can be in the pipe already.
     pub(crate) fn goes_on(&mut self) {
-        // What it has said already is in a pipe of at most 64 KiB, which it never fills between two looks.
+        // Earlier lines are in a pipe of at most 64 KiB, which is never full between two looks.
         let before = self.pending();
         for _ in 0..before + 3 {
             assert_eq!(self.line(), "round");
@@ -123,7 +123,7 @@ impl Busy {
         (self.lines.buffer().len() + usize::try_from(waiting).unwrap()) / "round\n".len()
     }
 
-    /// Until it has failed.
+    /// Waits until it has failed.
     pub(crate) fn fails(mut self) {
         while self.line() != "failed" {}
         self.child.wait().unwrap();

@@ -23,7 +23,7 @@ pub(crate) mod client;
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 pub(crate) const NODE_ID: NodeId = NodeId([0x5A; 32]);
 
-/// There is one kernel's target, so tests take turns.
+/// The kernel has only one target, so one test runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Whether this run is meant to change the kernel's target.
@@ -31,7 +31,7 @@ pub(crate) fn is_wanted() -> bool {
     std::env::var_os("FABRICBIOS_LAB").is_some_and(|value| value == "1")
 }
 
-/// Runs a program; its output, or what it complained about.
+/// Runs a program; returns its output, or its complaint.
 pub(crate) fn run(line: &str) -> Result<String, String> {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap())
@@ -54,7 +54,7 @@ pub(crate) fn must(line: &str) -> String {
     run(line).unwrap()
 }
 
-/// Whoever looks into the same place finds what another one's calls are at.
+/// Supervisors with the same directory find the processes of each other's calls.
 pub(crate) fn supervisor(place: &Path) -> Supervisor {
     let program = Path::new(env!("CARGO_BIN_EXE_fabricbios-nvmet-calls"));
     let program = Program::copy_of(program).unwrap();
@@ -66,7 +66,7 @@ pub(crate) fn supervisor(place: &Path) -> Supervisor {
     Supervisor::start(&program, "supervisor", lock.unwrap()).unwrap()
 }
 
-/// Everything below the target's directory, links with where they lead.
+/// All paths below the directory of the target, links with their targets.
 pub(crate) fn picture() -> String {
     must(&format!("find {CONFIGFS} -mindepth 2 -printf %P_%l\\n"))
         .lines()
@@ -91,7 +91,7 @@ pub(crate) fn tcp(address: &str) -> PortSetting {
     }
 }
 
-/// Every transport that the guest has.
+/// All transports that the guest has.
 pub(crate) fn ports() -> Vec<PortSetting> {
     let mut ports = vec![tcp("127.0.0.1:4420"), tcp("[::1]:4420")];
     if Path::new("/sys/class/infiniband/rxe0").exists() {
@@ -125,7 +125,7 @@ impl Lab {
         if !Path::new(CONFIGFS).exists() {
             must("mount -t configfs none /sys/kernel/config");
         }
-        // Clients of an earlier test may still try to come back to a lease of this name.
+        // Clients of an earlier test may still try to reconnect to a lease with this name.
         must("nvme disconnect-all");
         Self {
             place: tempfile::tempdir_in("/run").unwrap(),
@@ -158,7 +158,7 @@ impl Lab {
         Volume::make(self.place.path(), name)
     }
 
-    /// Everything is as it was found.
+    /// Checks that everything is as it was before.
     pub(crate) fn close(self, target: Target) {
         assert_eq!(target.leases().unwrap(), []);
         target.close().unwrap();
@@ -240,7 +240,7 @@ impl Volume {
         must(&format!("dmsetup resume {}", self.name));
     }
 
-    /// Fails where anybody still has it open.
+    /// Fails if the volume is still open.
     pub(crate) fn remove(self) {
         must(&format!("dmsetup remove --noudevsync {}", self.name));
         must(&format!("losetup --detach {}", self.under));
@@ -274,7 +274,7 @@ pub(crate) fn end(target: &Target, lease: u128) -> String {
     proof
 }
 
-/// Where a transport of the binding leads, by the beginning of its address.
+/// The index of the address with this transport and IP version in the binding.
 pub(crate) fn transport(binding: &NvmeofBinding, transport: NvmeofTransport, v6: bool) -> usize {
     let is_it = |address: &fabricbios_wire::NvmeofAddress| {
         let place = SocketAddr::from(address.endpoint);

@@ -1,4 +1,4 @@
-//! A second process that serves one lease, to be killed.
+//! A second process that serves one lease and is killed.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -47,7 +47,7 @@ pub(crate) fn serve_in_child(peer: RdmaPeer, like: &RdmaBinding) -> (Child, Rdma
     (child, binding)
 }
 
-/// What the child does: nothing when it is not one.
+/// The child's part; does nothing in the parent.
 pub(crate) fn serve() {
     if std::env::var_os(MARK).is_none() {
         return;
@@ -73,6 +73,6 @@ pub(crate) fn serve() {
         rdma.qp_num,
         rdma.psn
     );
-    // Until the parent kills it, or goes away.
+    // Waits until the parent kills it or ends.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A backend on the lab's device, and what tests do with it again and again.
+//! A path on the lab's device, and the common steps of tests.
 
 use std::{
     net::Ipv6Addr,
@@ -80,7 +80,7 @@ impl Lab {
         Self::of(rdma.guarded_by(guard), self.arena, self._turn)
     }
 
-    /// Takes everything down; a test that gets here must have left nothing behind.
+    /// Destroys everything and checks that the test has left nothing behind.
     pub(crate) fn close(self) {
         drop(self.backend);
         Arc::into_inner(self.rdma).unwrap().close().unwrap();
@@ -152,7 +152,7 @@ pub(crate) fn pages(first: u64, count: u64) -> Extent {
     }
 }
 
-/// A peer on the lab's own network that answers no address resolution.
+/// A peer on the lab's own network for which address resolution has no answer.
 pub(crate) fn nobody() -> RdmaPeer {
     let gid = "::ffff:10.77.0.250".parse::<Ipv6Addr>().unwrap().octets();
     RdmaPeer {
@@ -167,7 +167,7 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at % 251) as u8 + 1).collect()
 }
 
-/// The kernel's own count of objects, by another program than the one under test.
+/// The kernel's own count of objects, read by another program than the tested one.
 pub(crate) fn kernel_objects() -> String {
     let output = Command::new("rdma")
         .args(["resource", "show"])

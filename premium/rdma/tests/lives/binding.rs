@@ -1,4 +1,4 @@
-//! Binding: peers that are not there, cuts that come meanwhile, and binding again.
+//! Binding: absent peers, cuts meanwhile, and binding again.
 
 use std::sync::{
     atomic::{AtomicBool, Ordering},
@@ -70,8 +70,8 @@ fn a_peer_that_cannot_be_reached_is_refused_by_name_and_delays_nobody() {
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_cut_does_not_wait_for_a_bind_that_is_looking_for_its_peer() {
     let lab = Lab::open();
-    // Seeing that the bind has begun takes a moment, and the kernel's search for the peer has an
-    // end: on a slow machine it may be over first, and that round shows nothing.
+    // The test needs a moment to see that the bind has begun, and the kernel's search for the peer ends by itself. On
+    // a slow machine the search may end first; such a round shows nothing.
     let cancelled = (1..=5).find(|lease| cut_while_connecting(&lab, *lease));
     let lease = cancelled.expect("every bind had ended before its cut");
     let again = lab.bind(binding_id(lease, 1), pages(0, 1), Some(nobody()));
@@ -83,7 +83,7 @@ fn a_cut_does_not_wait_for_a_bind_that_is_looking_for_its_peer() {
     lab.close();
 }
 
-/// Whether the bind was still going on when the cut returned.
+/// Whether the bind was still in progress when the cut returned.
 fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
     let before = kernel_objects();
     let finished = AtomicBool::new(false);
@@ -116,7 +116,7 @@ fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
     })
 }
 
-/// Everything that a binding beside another one can fail at before that one ends.
+/// The steps at which a binding beside an older one can fail before the older one ends.
 const BEFORE_THE_CUT: &[&[&str]] = &[
     &["create_qp"],
     &["modify_qp RTR"],
@@ -125,7 +125,7 @@ const BEFORE_THE_CUT: &[&[&str]] = &[
         Strategy::Region => &["create_qp"],
         _ => &["alloc_mw"],
     },
-    // And what was made by then cannot be taken away yet.
+    // The objects made before cannot be destroyed yet.
     &["modify_qp RTS", "destroy_qp"],
 ];
 
@@ -303,7 +303,7 @@ fn a_client_whose_own_fault_killed_its_connection_binds_again() {
     client
         .write(second.rkey.unwrap(), second.remote_addr, &[6; 8])
         .unwrap();
-    // An order for the binding that is gone does nothing to the one that is there.
+    // An order for the old binding does nothing to the new one.
     lab.cut(binding_id(1, 1));
     client
         .write(second.rkey.unwrap(), second.remote_addr, &[7; 8])

@@ -1,4 +1,4 @@
-//! Somebody outside who ends access when this process does not.
+//! A guard outside of the process ends access if the process does not.
 
 use std::{
     process,

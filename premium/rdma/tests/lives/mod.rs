@@ -1,4 +1,4 @@
-//! The life of a lease as its client sees it: the same whatever the lease is made of.
+//! A lease from bind to release, as its client sees it: the same with windows and with regions.
 
 mod binding;
 mod crash;

@@ -41,7 +41,7 @@ fn a_lease_lives_and_ends_over_a_socket() {
     let rkey = rdma.rkey.unwrap();
     client.write(rkey, rdma.remote_addr, b"here").unwrap();
     assert_eq!(&lab.bytes(pages(0, 1))[..4], b"here");
-    // By its name alone, by somebody who did not bind it.
+    // The cut comes by name alone, from a process that did not bind the lease.
     let its = stray_binding_id(RESOURCE, LeaseId(1));
     assert!(path.verify(its, None).is_err(), "it is in use");
     let proof = provider.cut(its, Linger::Brief).unwrap().to_string();

@@ -9,7 +9,7 @@ use crate::{
     lab::{Lab, PAGE, binding_id, client, kernel_objects, nobody, pages},
 };
 
-const LANES: usize = 3;
+const CLIENTS: usize = 3;
 
 fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
     BindOrder {
@@ -18,20 +18,20 @@ fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
     }
 }
 
-/// A lease with a queue pair for each of some clients.
+/// A lease with a queue pair for each of three clients.
 fn grant(lab: &Lab, generation: u32) -> (Vec<RdmaRequester>, RdmaBinding) {
-    let clients: Vec<_> = (0..LANES).map(|_| client()).collect();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| client()).collect();
     let peers = clients.iter().map(RdmaRequester::peer).collect();
     let binding = lab.backend.bind(&order(generation, peers)).unwrap();
     let rdma = binding.rdma().unwrap().clone();
-    for (client, lane) in clients.iter().zip(lanes(&rdma)) {
-        client.connect(&lane).unwrap();
+    for (client, binding) in clients.iter().zip(pair_bindings(&rdma)) {
+        client.connect(&binding).unwrap();
     }
     (clients, rdma)
 }
 
-/// The binding as each of the client's queue pairs sees it.
-fn lanes(rdma: &RdmaBinding) -> Vec<RdmaBinding> {
+/// The binding for each queue pair of the client.
+fn pair_bindings(rdma: &RdmaBinding) -> Vec<RdmaBinding> {
     let further = rdma.further.iter().map(|pair| RdmaBinding {
         rkey: Some(pair.rkey),
         qp_num: pair.qp_num,
@@ -41,8 +41,8 @@ fn lanes(rdma: &RdmaBinding) -> Vec<RdmaBinding> {
     [rdma.clone()].into_iter().chain(further).collect()
 }
 
-fn write(client: &mut RdmaRequester, lane: &RdmaBinding, byte: u8) -> Result<(), RequestError> {
-    client.write(lane.rkey.unwrap(), lane.remote_addr, &[byte; 8])
+fn write(client: &mut RdmaRequester, binding: &RdmaBinding, byte: u8) -> Result<(), RequestError> {
+    client.write(binding.rkey.unwrap(), binding.remote_addr, &[byte; 8])
 }
 
 fn close(lab: Lab, clients: Vec<RdmaRequester>) {
@@ -58,19 +58,19 @@ fn every_queue_pair_reaches_the_same_bytes_and_a_cut_ends_all_of_them() {
     let lab = Lab::open();
     let before = kernel_objects();
     let (mut clients, rdma) = grant(&lab, 1);
-    let lanes = lanes(&rdma);
-    assert_eq!(lanes.len(), LANES);
-    for (at, (client, lane)) in clients.iter_mut().zip(&lanes).enumerate() {
-        write(client, lane, at as u8 + 1).unwrap();
+    let pair_bindings = pair_bindings(&rdma);
+    assert_eq!(pair_bindings.len(), CLIENTS);
+    for (at, (client, binding)) in clients.iter_mut().zip(&pair_bindings).enumerate() {
+        write(client, binding, at as u8 + 1).unwrap();
         assert_eq!(lab.bytes(pages(0, 1))[..8], [at as u8 + 1; 8]);
     }
     let proof = lab.cut(binding_id(1, 1));
     println!("{proof}");
     for step in ["destroy_qp ok", "restrack ok"] {
-        assert_eq!(proof.matches(step).count(), LANES, "{proof}");
+        assert_eq!(proof.matches(step).count(), CLIENTS, "{proof}");
     }
-    for (client, lane) in clients.iter_mut().zip(&lanes) {
-        assert!(write(client, lane, 9).is_err());
+    for (client, binding) in clients.iter_mut().zip(&pair_bindings) {
+        assert!(write(client, binding, 9).is_err());
     }
     assert_ne!(lab.bytes(pages(0, 1))[..8], [9; 8]);
     lab.backend
@@ -88,13 +88,16 @@ fn every_queue_pair_reaches_the_same_bytes_and_a_cut_ends_all_of_them() {
 fn windows_have_a_key_each_and_a_region_has_one_for_all() {
     let lab = Lab::open();
     let (mut clients, rdma) = grant(&lab, 1);
-    let mut keys: Vec<_> = lanes(&rdma).iter().map(|lane| lane.rkey.unwrap()).collect();
+    let mut keys: Vec<_> = pair_bindings(&rdma)
+        .iter()
+        .map(|binding| binding.rkey.unwrap())
+        .collect();
     keys.dedup();
     match STRATEGY {
         Strategy::Region => assert_eq!(keys.len(), 1),
         _ => {
-            assert_eq!(keys.len(), LANES);
-            // A window is its queue pair's alone.
+            assert_eq!(keys.len(), CLIENTS);
+            // A window works for its queue pair only.
             let stolen = clients[0].write(keys[1], rdma.remote_addr, &[1; 8]);
             assert_eq!(stolen, Err(RequestError::RemoteAccess));
         }
@@ -108,10 +111,10 @@ fn windows_have_a_key_each_and_a_region_has_one_for_all() {
 fn a_rotation_gives_every_queue_pair_a_new_key_and_retires_every_old_one() {
     let lab = Lab::open();
     let (mut clients, rdma) = grant(&lab, 1);
-    let old = lanes(&rdma);
+    let old = pair_bindings(&rdma);
     let rotated = lab.backend.rotate(binding_id(1, 1)).unwrap();
     let rotated = rotated.rdma().unwrap();
-    let new = lanes(rotated);
+    let new = pair_bindings(rotated);
     for (client, (old, new)) in clients.iter_mut().zip(old.iter().zip(&new)) {
         assert_ne!(old.rkey, new.rkey);
         assert_eq!(old.qp_num, new.qp_num);
@@ -152,14 +155,14 @@ fn one_peer_that_cannot_be_reached_refuses_the_bind_and_leaves_nothing() {
 fn one_that_fails_leaves_the_others_until_the_lease_is_bound_again() {
     let lab = Lab::open();
     let (mut clients, rdma) = grant(&lab, 1);
-    let old = lanes(&rdma);
+    let old = pair_bindings(&rdma);
     let outside = clients[1].write(old[1].rkey.unwrap(), rdma.remote_addr + 2 * PAGE, &[1]);
     assert_eq!(outside, Err(RequestError::RemoteAccess));
     write(&mut clients[0], &old[0], 1).unwrap();
     write(&mut clients[2], &old[2], 2).unwrap();
     let (mut again, rdma) = grant(&lab, 2);
-    for (client, lane) in again.iter_mut().zip(lanes(&rdma)) {
-        write(client, &lane, 3).unwrap();
+    for (client, binding) in again.iter_mut().zip(pair_bindings(&rdma)) {
+        write(client, &binding, 3).unwrap();
     }
     assert!(write(&mut clients[0], &old[0], 4).is_err());
     lab.cut_and_release(binding_id(1, 2), pages(0, 2));
@@ -179,7 +182,7 @@ fn a_prepared_queue_pair_stays_when_the_peer_of_another_one_cannot_be_reached() 
     assert_eq!(kernel_objects(), before);
     let (mut clients, rdma) = grant(&lab, 3);
     assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
-    write(&mut clients[0], &lanes(&rdma)[0], 1).unwrap();
+    write(&mut clients[0], &pair_bindings(&rdma)[0], 1).unwrap();
     lab.cut_and_release(binding_id(1, 3), pages(0, 2));
     clients.push(waiting);
     close(lab, clients);
@@ -193,8 +196,8 @@ fn a_prepared_queue_pair_becomes_the_first_of_several() {
     assert_eq!(prepared.rkey, None);
     let (mut clients, rdma) = grant(&lab, 2);
     assert_eq!((rdma.qp_num, rdma.psn), (prepared.qp_num, prepared.psn));
-    for (client, lane) in clients.iter_mut().zip(lanes(&rdma)) {
-        write(client, &lane, 1).unwrap();
+    for (client, binding) in clients.iter_mut().zip(pair_bindings(&rdma)) {
+        write(client, &binding, 1).unwrap();
     }
     lab.cut_and_release(binding_id(1, 2), pages(0, 2));
     close(lab, clients);

@@ -1,4 +1,4 @@
-//! What a lease lets its holder do, and nothing beyond.
+//! A holder can use its lease and nothing else.
 
 use fabricbios_rdma::RequestError;
 

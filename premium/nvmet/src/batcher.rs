@@ -1,5 +1,5 @@
-//! Questions of many that are answered together: whoever comes while nobody asks does it for those that wait,
-//! and who comes meanwhile is in a later round.
+//! Answers the questions of several threads together. The first thread that comes while no batch runs answers all
+//! waiting questions; threads that come meanwhile go into a later batch.
 
 use std::{
     collections::BTreeMap,
@@ -8,59 +8,58 @@ use std::{
     time::Duration,
 };
 
-/// Longer than any round takes that is not stuck in the kernel, and than any cut is waited for by default.
+/// Longer than any batch takes that is not stuck in the kernel, and longer than the default limit of a cut.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Questions that wait and answers that were not fetched yet, by the order in which they came.
+/// Waiting questions and unfetched answers, in the order of arrival.
 #[derive(Debug)]
-pub(super) struct Rounds<Q, A> {
-    /// Questions in one round.
-    at_most: usize,
-    /// Longest that somebody waits while no round ends.
+pub(super) struct Batcher<Q, A> {
+    /// Most questions in one batch.
+    max_batch: usize,
+    /// Longest wait while no batch ends.
     patience: Duration,
     inner: Mutex<Inner<Q, A>>,
-    over: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Debug)]
 struct Inner<Q, A> {
     next: u64,
-    is_led: bool,
+    is_running: bool,
     waiting: BTreeMap<u64, Q>,
     answers: BTreeMap<u64, A>,
 }
 
-impl<Q, A> Default for Rounds<Q, A> {
+impl<Q, A> Default for Batcher<Q, A> {
     fn default() -> Self {
         let inner = Inner {
             next: 0,
-            is_led: false,
+            is_running: false,
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
         };
         Self {
-            at_most: usize::MAX,
+            max_batch: usize::MAX,
             patience: PATIENCE,
             inner: Mutex::new(inner),
-            over: Condvar::new(),
+            ended: Condvar::new(),
         }
     }
 }
 
-impl<Q: Clone, A> Rounds<Q, A> {
-    /// Where a round takes the longer the more it answers: those who are answered go on, and are seen to,
-    /// while the next ones are asked.
-    pub(super) fn of_at_most(questions: usize) -> Self {
+impl<Q: Clone, A> Batcher<Q, A> {
+    /// For batches that take longer the more they answer: threads with an answer go on while the next batch runs.
+    pub(super) fn with_max_batch(questions: usize) -> Self {
         Self {
-            at_most: questions,
+            max_batch: questions,
             ..Self::default()
         }
     }
 
-    /// The answer to `question`, from a round that began after this call. `hold` answers all of one round,
-    /// in their order; every caller brings the same. Who came first is in the first round that there is room in.
-    /// `None`: for [`PATIENCE`] no round has ended.
-    pub(super) fn ask(&self, question: Q, hold: impl Fn(&[Q]) -> Vec<A>) -> Option<A> {
+    /// The answer to `question`, from a batch that begins after this call. `answer_all` answers all questions of a
+    /// batch, in their order; every caller passes the same function. Questions are answered in the order of arrival.
+    /// `None`: no batch has ended for [`PATIENCE`].
+    pub(super) fn ask(&self, question: Q, answer_all: impl Fn(&[Q]) -> Vec<A>) -> Option<A> {
         let mut inner = self.lock();
         let mine = inner.next;
         inner.next += 1;
@@ -69,11 +68,11 @@ impl<Q: Clone, A> Rounds<Q, A> {
             if let Some(answer) = inner.answers.remove(&mine) {
                 return Some(answer);
             }
-            if !inner.is_led {
-                inner = self.lead(mine, inner, &hold);
+            if !inner.is_running {
+                inner = self.run_batch(mine, inner, &answer_all);
                 continue;
             }
-            let waited = self.over.wait_timeout(inner, self.patience);
+            let waited = self.ended.wait_timeout(inner, self.patience);
             let (woken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             inner = woken;
             if waited.timed_out() && inner.waiting.remove(&mine).is_some() {
@@ -82,27 +81,30 @@ impl<Q: Clone, A> Rounds<Q, A> {
         }
     }
 
-    fn lead<'a>(
+    fn run_batch<'a>(
         &'a self,
         mine: u64,
         mut inner: MutexGuard<'a, Inner<Q, A>>,
-        hold: impl Fn(&[Q]) -> Vec<A>,
+        answer_all: impl Fn(&[Q]) -> Vec<A>,
     ) -> MutexGuard<'a, Inner<Q, A>> {
-        inner.is_led = true;
+        inner.is_running = true;
         let waiting = inner.waiting.clone().into_iter();
-        let (numbers, questions): (Vec<u64>, Vec<Q>) = waiting.take(self.at_most).unzip();
+        let (numbers, questions): (Vec<u64>, Vec<Q>) = waiting.take(self.max_batch).unzip();
         drop(inner);
-        let led = Led { rounds: self, mine };
-        let answers = hold(&questions);
+        let running = RunningBatch {
+            batcher: self,
+            mine,
+        };
+        let answers = answer_all(&questions);
         let mut inner = self.lock();
         for (number, answer) in numbers.into_iter().zip(answers) {
-            // Who has given up fetches no answer.
+            // A thread that gave up fetches no answer.
             if inner.waiting.remove(&number).is_some() {
                 inner.answers.insert(number, answer);
             }
         }
         drop(inner);
-        drop(led);
+        drop(running);
         self.lock()
     }
 
@@ -111,21 +113,21 @@ impl<Q: Clone, A> Rounds<Q, A> {
     }
 }
 
-/// However a round ends, another can be held: what it did not answer waits on, but for what nobody waits
-/// for any more.
-struct Led<'a, Q: Clone, A> {
-    rounds: &'a Rounds<Q, A>,
+/// Ends a batch, also one that panics, so that another can run. Unanswered questions go on waiting, except that of a
+/// thread that panicked.
+struct RunningBatch<'a, Q: Clone, A> {
+    batcher: &'a Batcher<Q, A>,
     mine: u64,
 }
 
-impl<Q: Clone, A> Drop for Led<'_, Q, A> {
+impl<Q: Clone, A> Drop for RunningBatch<'_, Q, A> {
     fn drop(&mut self) {
-        let mut inner = self.rounds.lock();
-        inner.is_led = false;
+        let mut inner = self.batcher.lock();
+        inner.is_running = false;
         if thread::panicking() {
             inner.waiting.remove(&self.mine);
         }
-        self.rounds.over.notify_all();
+        self.batcher.ended.notify_all();
     }
 }
 
@@ -137,12 +139,12 @@ mod tests {
 
     #[test]
     fn who_comes_during_a_round_is_answered_with_all_the_others_in_the_next() {
-        let rounds = &Rounds::default();
+        let batcher = &Batcher::default();
         let sizes = Mutex::new(Vec::new());
         let (begun, begin) = channel();
         let (end, ended) = channel::<()>();
         let first = Mutex::new(Some((begun, ended)));
-        let hold = &|questions: &[u32]| {
+        let answer_all = &|questions: &[u32]| {
             sizes.lock().unwrap().push(questions.len());
             if let Some((begun, ended)) = first.lock().unwrap().take() {
                 begun.send(()).unwrap();
@@ -151,12 +153,12 @@ mod tests {
             questions.iter().map(|it| it * 2).collect()
         };
         thread::scope(|scope| {
-            let early = scope.spawn(|| rounds.ask(1, hold));
+            let early = scope.spawn(|| batcher.ask(1, answer_all));
             begin.recv().unwrap();
             let late: Vec<_> = (2..10)
-                .map(|it| scope.spawn(move || rounds.ask(it, hold)))
+                .map(|it| scope.spawn(move || batcher.ask(it, answer_all)))
                 .collect();
-            while rounds.lock().waiting.len() < 9 {
+            while batcher.lock().waiting.len() < 9 {
                 thread::yield_now();
             }
             end.send(()).unwrap();
@@ -169,16 +171,16 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_round_that_is_stuck_gives_up() {
-        let rounds = &Rounds {
+        let batcher = &Batcher {
             patience: Duration::from_millis(1),
-            ..Rounds::default()
+            ..Batcher::default()
         };
         let (begun, begin) = channel();
         let (end, ended) = channel::<()>();
         let stuck = Mutex::new((begun, ended));
         thread::scope(|scope| {
             let first = scope.spawn(move || {
-                rounds.ask(1, |questions: &[u32]| {
+                batcher.ask(1, |questions: &[u32]| {
                     let (begun, ended) = &*stuck.lock().unwrap();
                     begun.send(()).unwrap();
                     ended.recv().unwrap();
@@ -186,21 +188,21 @@ mod tests {
                 })
             });
             begin.recv().unwrap();
-            assert_eq!(rounds.ask(2, <[u32]>::to_vec), None);
+            assert_eq!(batcher.ask(2, <[u32]>::to_vec), None);
             end.send(()).unwrap();
             assert_eq!(first.join().unwrap(), Some(1));
         });
-        assert_eq!(rounds.ask(3, <[u32]>::to_vec), Some(3));
-        let inner = rounds.lock();
+        assert_eq!(batcher.ask(3, <[u32]>::to_vec), Some(3));
+        let inner = batcher.lock();
         assert!(inner.waiting.is_empty() && inner.answers.is_empty());
     }
 
     #[test]
     fn everybody_is_answered_however_many_wait() {
-        let rounds = &Rounds::of_at_most(4);
+        let batcher = &Batcher::with_max_batch(4);
         let gate = &Mutex::new(());
         let held = gate.lock().unwrap();
-        let hold = &|questions: &[usize]| {
+        let answer_all = &|questions: &[usize]| {
             let _opened = gate.lock().unwrap();
             assert!(questions.len() <= 4);
             questions.to_vec()
@@ -209,9 +211,9 @@ mod tests {
             let all = 0..12;
             let asked: Vec<_> = all
                 .clone()
-                .map(|it| scope.spawn(move || rounds.ask(it, hold)))
+                .map(|it| scope.spawn(move || batcher.ask(it, answer_all)))
                 .collect();
-            while rounds.lock().waiting.len() < all.len() {
+            while batcher.lock().waiting.len() < all.len() {
                 thread::yield_now();
             }
             drop(held);
@@ -222,14 +224,14 @@ mod tests {
 
     #[test]
     fn a_round_that_dies_takes_nobody_with_it() {
-        let rounds = Rounds::default();
+        let batcher = Batcher::default();
         let died = thread::scope(|scope| {
             let asked =
-                scope.spawn(|| rounds.ask(1, |_: &[u32]| -> Vec<usize> { panic!("on purpose") }));
+                scope.spawn(|| batcher.ask(1, |_: &[u32]| -> Vec<usize> { panic!("on purpose") }));
             asked.join().is_err()
         });
         assert!(died);
         let whole = |questions: &[u32]| vec![questions.len(); questions.len()];
-        assert_eq!(rounds.ask(2, whole), Some(1));
+        assert_eq!(batcher.ask(2, whole), Some(1));
     }
 }

@@ -1,6 +1,6 @@
-//! Asks over RDMA: by a process of its own, since what the connection manager and a queue pair are asked for can
-//! wait in the kernel, and a process that is stuck there keeps whatever it holds. That must not be the daemon's
-//! regions and windows.
+//! Asks over RDMA, in a process of its own. Calls to the connection manager and to a queue pair can wait in the
+//! kernel, and a process that is stuck there keeps everything that it holds. That must not be the regions and windows
+//! of the daemon.
 
 use std::{
     collections::BTreeMap,
@@ -13,45 +13,45 @@ use std::{
 
 use fabricbios_helper::{Session, Supervisor};
 
-use super::{super::fabrics::Question, Answer, asked::AskRdma};
+use super::{super::fabrics::Question, Answer, call::AskRdma};
 
-/// For one answer. The connection manager itself tries again only after seconds.
+/// Limit of one answer. The connection manager repeats a request only after seconds.
 const SILENCE_MAX: Duration = Duration::from_millis(600);
 
-/// Of one question without an answer, each by another process.
+/// Tries of one question without an answer, each by another process.
 const TRIES: u32 = 2;
 
-/// A port by number and address: a number may become another port's.
+/// Number and address of a port: another port may get the same number later.
 type Port = (u16, SocketAddr);
 
-/// Whoever makes the call [`AskRdma`], and which ports it can ask.
+/// Makes the calls [`AskRdma`], and knows which ports it can ask.
 #[derive(Debug)]
-pub(in super::super) struct Asker {
+pub(in super::super) struct Prober {
     supervisor: Option<Supervisor>,
-    ports: Mutex<BTreeMap<Port, Standing>>,
-    /// One that waits for questions, so that a cut need not wait until librdmacm is loaded, from a disk that may be stuck.
-    ready: Mutex<Option<Session>>,
+    ports: Mutex<BTreeMap<Port, PortTest>>,
+    /// A started process, so that a cut need not wait until librdmacm is loaded from a disk that may be stuck.
+    spare: Mutex<Option<Session>>,
 }
 
 /// Whether a port can be asked.
 #[derive(Clone, Debug)]
-enum Standing {
-    /// It has answered: from then on it must.
-    Able,
-    /// It has not, for this reason, so this machine cannot ask it: it has no librdmacm, or its device no way back to
-    /// itself.
-    Unable(String),
-    /// As before, and it is being tried.
-    Trying,
+enum PortTest {
+    /// It has answered, so from now on it must answer.
+    Passed,
+    /// It has not answered, for this reason. This machine cannot ask it: librdmacm is missing, or the device cannot
+    /// reach itself.
+    Failed(String),
+    /// It has not answered, and another test is in progress.
+    Running,
 }
 
-impl Asker {
-    /// Without a supervisor nothing is asked.
+impl Prober {
+    /// Without a supervisor no port is asked.
     pub(in super::super) fn new(supervisor: Option<Supervisor>) -> Arc<Self> {
         Arc::new(Self {
             supervisor,
             ports: Mutex::default(),
-            ready: Mutex::default(),
+            spare: Mutex::default(),
         })
     }
 
@@ -59,54 +59,58 @@ impl Asker {
         self.supervisor.is_some()
     }
 
-    /// Tries a port with a question about a subsystem that it has and that lets nobody in. `Err`: why it
-    /// cannot be asked.
-    pub(in super::super) fn greet(&self, port: Port, greeting: &Question) -> Result<(), String> {
-        // A process of its own: nobody else waits for a port that may not answer.
+    /// Tests a port with a question about a subsystem that it has and that allows no host. `Err`: why it cannot be
+    /// asked.
+    pub(in super::super) fn test_port(
+        &self,
+        port: Port,
+        test_question: &Question,
+    ) -> Result<(), String> {
+        // A process of its own, since no other question should wait for a port that may not answer.
         let mut session = None;
-        let greeted = match self.answer(&mut session, port.1, greeting) {
+        let tested = match self.answer(&mut session, port.1, test_question) {
             Answer::Status(status) if !status.says_no_such_subsystem() => Ok(()),
             Answer::Silence(why) => Err(why),
             other => Err(other.to_string()),
         };
-        let standing = greeted
+        let result = tested
             .clone()
-            .map_or_else(Standing::Unable, |()| Standing::Able);
-        self.ports().insert(port, standing);
-        self.put_back(session);
-        greeted
+            .map_or_else(PortTest::Failed, |()| PortTest::Passed);
+        self.ports().insert(port, result);
+        self.keep_spare(session);
+        tested
     }
 
-    /// Asks the port all of it; the answers in the same order. `Err`: why it cannot be asked. Then it is
-    /// greeted again, by somebody for whom nobody waits.
+    /// Asks the port all questions; the answers have the same order. `Err`: why the port cannot be asked. Then a
+    /// thread tests it again, for which nobody waits.
     pub(in super::super) fn ask(
         self: &Arc<Self>,
         port: Port,
-        greeting: &Question,
+        test_question: &Question,
         questions: &[Question],
     ) -> Result<Vec<Answer>, String> {
         let mut ports = self.ports();
-        let unknown = || Standing::Unable("it has not been tried".to_owned());
-        let standing = ports.entry(port).or_insert_with(unknown);
-        match mem::replace(standing, Standing::Trying) {
-            Standing::Able => {
-                *standing = Standing::Able;
+        let unknown = || PortTest::Failed("it has not been tried".to_owned());
+        let result = ports.entry(port).or_insert_with(unknown);
+        match mem::replace(result, PortTest::Running) {
+            PortTest::Passed => {
+                *result = PortTest::Passed;
                 drop(ports);
                 Ok(self.ask_all(port.1, questions))
             }
-            Standing::Trying => Err("it is being tried".to_owned()),
-            Standing::Unable(why) => {
+            PortTest::Running => Err("it is being tried".to_owned()),
+            PortTest::Failed(why) => {
                 drop(ports);
-                let (asker, greeting) = (Arc::clone(self), greeting.clone());
-                thread::spawn(move || asker.greet(port, &greeting));
+                let (prober, test_question) = (Arc::clone(self), test_question.clone());
+                thread::spawn(move || prober.test_port(port, &test_question));
                 Err(why)
             }
         }
     }
 
-    /// A port that is silent about one is not asked on.
+    /// After the first silence the port is not asked any more.
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
-        let mut session = self.ready().take();
+        let mut session = self.spare().take();
         let mut answers: Vec<Answer> = Vec::with_capacity(questions.len());
         for question in questions {
             answers.push(match answers.last() {
@@ -114,7 +118,7 @@ impl Asker {
                 _ => self.answer(&mut session, address, question),
             });
         }
-        self.put_back(session);
+        self.keep_spare(session);
         answers
     }
 
@@ -131,7 +135,7 @@ impl Asker {
                 Err(why) => silence = why,
             }
             tracing::info!(%address, why = silence, "no answer to a Connect over RDMA");
-            // It may hang: another process asks again.
+            // The helper may hang; replace it.
             *session = None;
         }
         Answer::Silence(silence)
@@ -162,19 +166,19 @@ impl Asker {
         }
     }
 
-    fn ports(&self) -> MutexGuard<'_, BTreeMap<Port, Standing>> {
+    fn ports(&self) -> MutexGuard<'_, BTreeMap<Port, PortTest>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<Session>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spare(&self) -> MutexGuard<'_, Option<Session>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One is enough: another ends.
-    fn put_back(&self, session: Option<Session>) {
-        let mut ready = self.ready();
-        if ready.is_none() {
-            *ready = session;
+    /// Keeps one spare process; others end.
+    fn keep_spare(&self, session: Option<Session>) {
+        let mut spare = self.spare();
+        if spare.is_none() {
+            *spare = session;
         }
     }
 }
@@ -188,7 +192,7 @@ mod tests {
 
     use super::{super::super::fabrics::Status, *};
 
-    /// Longer than anybody waits for an answer.
+    /// Longer than any wait for an answer.
     const LONG: Duration = Duration::from_secs(600);
 
     fn question(number: u8) -> Question {
@@ -206,10 +210,10 @@ mod tests {
     type Reply = Result<Answer, Failure>;
     type Says = fn() -> Reply;
 
-    /// Answers so.
-    fn says(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Arc<Asker> {
+    /// A prober whose ports give this reply.
+    fn says(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Arc<Prober> {
         let handler = Handler::by(move |call: AskRdma, _| reply(&call.question));
-        Asker::new(Some(Supervisor::of_threads(vec![handler])))
+        Prober::new(Some(Supervisor::of_threads(vec![handler])))
     }
 
     fn status(number: u16) -> Reply {
@@ -220,24 +224,24 @@ mod tests {
         Ok(Answer::Silence(why.to_owned()))
     }
 
-    fn ask(asker: &Arc<Asker>, count: u8) -> Result<Vec<Answer>, String> {
+    fn ask(prober: &Arc<Prober>, count: u8) -> Result<Vec<Answer>, String> {
         let questions: Vec<_> = (1..=count).map(question).collect();
-        asker.ask(port(), &question(0), &questions)
+        prober.ask(port(), &question(0), &questions)
     }
 
-    /// Answers a greeting, and then so.
-    fn able(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Arc<Asker> {
-        let asker = says(move |question| match &*question.subsystem {
+    /// A prober whose port passes the test and then gives this reply.
+    fn able(reply: impl Fn(&Question) -> Reply + Send + Sync + 'static) -> Arc<Prober> {
+        let prober = says(move |question| match &*question.subsystem {
             "nqn.s0" => status(0x4184),
             _ => reply(question),
         });
-        asker.greet(port(), &question(0)).unwrap();
-        asker
+        prober.test_port(port(), &question(0)).unwrap();
+        prober
     }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions() {
-        let asker = able(|question| match &*question.subsystem {
+        let prober = able(|question| match &*question.subsystem {
             "nqn.s1" => status(0x4182),
             "nqn.s2" => Ok(Answer::NobodyListens),
             _ => Ok(Answer::NoSuchAddress),
@@ -247,19 +251,19 @@ mod tests {
             Answer::NobodyListens,
             Answer::NoSuchAddress,
         ];
-        assert_eq!(ask(&asker, 3).unwrap(), expected);
+        assert_eq!(ask(&prober, 3).unwrap(), expected);
     }
 
     #[test]
     fn one_process_has_all_questions() {
         let threads = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&threads);
-        let asker = able(move |_| {
+        let prober = able(move |_| {
             seen.lock().unwrap().push(thread::current().id());
             status(0x4182)
         });
-        ask(&asker, 3).unwrap();
-        ask(&asker, 2).unwrap();
+        ask(&prober, 3).unwrap();
+        ask(&prober, 2).unwrap();
         let threads = threads.lock().unwrap();
         assert_eq!(threads.len(), 5);
         assert!(threads.iter().all(|it| *it == threads[0]), "{threads:?}");
@@ -275,47 +279,47 @@ mod tests {
             (|| silence("librdmacm is missing"), "librdmacm is missing"),
             (|| panic!("it dies"), "ended without an answer"),
             (|| Ok(Answer::NobodyListens), "nobody listens"),
-            // Whoever it is, it does not know the node.
+            // Another program answers: it does not know the anchor of the node.
             (|| status(0x4182), "0x4182"),
             (late, "600 ms"),
         ];
         for (reply, words) in replies {
-            let asker = says(move |_| reply());
-            let why = asker.greet(port(), &question(0)).unwrap_err();
+            let prober = says(move |_| reply());
+            let why = prober.test_port(port(), &question(0)).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
-        let nobody = Asker::new(None);
-        assert!(nobody.greet(port(), &question(0)).is_err());
+        let nobody = Prober::new(None);
+        assert!(nobody.test_port(port(), &question(0)).is_err());
     }
 
     #[test]
     fn a_port_that_could_not_be_asked_is_tried_again_aside() {
-        let asker = says(|_| status(0x4184));
-        assert_eq!(ask(&asker, 1).unwrap_err(), "it has not been tried");
-        while ask(&asker, 1).is_err() {
+        let prober = says(|_| status(0x4184));
+        assert_eq!(ask(&prober, 1).unwrap_err(), "it has not been tried");
+        while ask(&prober, 1).is_err() {
             thread::yield_now();
         }
-        assert_eq!(ask(&asker, 1).unwrap(), [Answer::Status(Status(0x4184))]);
+        assert_eq!(ask(&prober, 1).unwrap(), [Answer::Status(Status(0x4184))]);
     }
 
     #[test]
     fn a_lost_answer_is_asked_for_by_another_process() {
         let lost = AtomicBool::new(false);
-        let asker = able(move |_| {
+        let prober = able(move |_| {
             assert!(lost.swap(true, Ordering::SeqCst), "the first one dies");
             status(0x4182)
         });
         let told = Answer::Status(Status(0x4182));
-        assert_eq!(ask(&asker, 2).unwrap(), [told.clone(), told]);
+        assert_eq!(ask(&prober, 2).unwrap(), [told.clone(), told]);
     }
 
     #[test]
     fn a_port_that_has_answered_once_must_answer() {
-        let asker = able(|question| {
+        let prober = able(|question| {
             assert_ne!(question.subsystem, "nqn.s2", "it dies of this one");
             status(0x4182)
         });
-        let answers = ask(&asker, 3).unwrap();
+        let answers = ask(&prober, 3).unwrap();
         assert_eq!(answers[0], Answer::Status(Status(0x4182)));
         let lost = |answer: &Answer| matches!(answer, Answer::Silence(_));
         assert!(answers[1..].iter().all(lost), "{answers:?}");

@@ -1,4 +1,4 @@
-//! Asks a port over RDMA: as a call of the daemon's, and for people.
+//! Asks a port over RDMA: as a call of the daemon, and as a command for people.
 
 use std::{
     io::{self, BufRead, Write},
@@ -19,7 +19,8 @@ use super::{
 };
 use fabricbios_verbs::managed::{NoAnswer, exchange};
 
-/// Asks the port at this address for a connection. What can wait for ever in the kernel must not be the daemon's.
+/// Asks the port at this address for a connection. It may wait in the kernel for ever, so the daemon itself must not
+/// make it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AskRdma {
     pub(crate) address: SocketAddr,
@@ -35,10 +36,10 @@ impl Call for AskRdma {
     }
 }
 
-/// The same for people who look into a port: asks for connections, one for each line of standard input: address and port,
-/// host id as 32 hexadecimal digits, NQN of the subsystem, NQN of the host. Says a line for each, in their order: `status`
-/// and the status of Connect, `nobody`, where nobody listens, `absent`, where this machine has no such address, or `silence`
-/// and why. Ends with its input.
+/// The command for people who examine a port. Each line of standard input asks for one connection: address and port,
+/// host id as 32 hexadecimal digits, NQN of the subsystem, NQN of the host. It prints a line for each, in their
+/// order: `status` and the status of the Connect; `nobody` if nobody listens; `absent` if this machine has no such
+/// address; `silence` and the reason otherwise. Ends at the end of its input.
 #[must_use]
 pub fn ask_rdma_main() -> ExitCode {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -46,7 +47,7 @@ pub fn ask_rdma_main() -> ExitCode {
             Some((address, question)) => ask(address, &question),
             None => Answer::Silence("ADDRESS:PORT HOST_ID SUBSYSTEM_NQN HOST_NQN".to_owned()),
         };
-        // Whoever asked is gone: nobody needs the answer.
+        // Nobody reads the answer any more.
         if writeln!(io::stdout(), "{}", answer_line(&answer)).is_err() {
             return ExitCode::FAILURE;
         }

@@ -1,8 +1,7 @@
-//! The names of all steps, behind each of which a test lets the daemon die, to see what the next one makes of what
-//! is left.
+//! The names of all steps. A test lets the daemon die after each, to see how the next daemon goes on.
 
-/// Every step that changes something: of taking a port, of an export, of a new key, of a cut, of a
-/// removal; in the order in which they are taken.
+/// All steps that change something: of taking a port, of an export, of a new key, of a cut, of a removal; in their
+/// order.
 pub const STEPS: &[&str] = &[
     "anchor subsystem",
     "anchor allow_any_host",
@@ -43,7 +42,7 @@ pub const STEPS: &[&str] = &[
     "remove credentials",
 ];
 
-/// A step is done.
+/// Test hook: the step is done.
 pub(super) fn passed(step: &'static str) {
     fabricbios_kernfs::step_passed(STEPS, step);
 }

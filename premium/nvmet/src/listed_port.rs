@@ -1,4 +1,4 @@
-//! The ports of the kernel's target, whosever they are, and which of them is, or becomes, ours.
+//! The ports of the kernel's target, of any owner, and the choice of a number for a port of this node.
 
 use std::{
     fmt,
@@ -10,19 +10,19 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::NvmeofTransport;
 use sha2::{Digest, Sha256};
 
-use super::{PortSetting, names::port_at, objects::failed};
+use super::{PortSetting, names::port_path, objects::failed};
 
-/// A port as it is in configfs, whosever it is.
+/// A port in configfs, of any owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ListedPort {
     pub(super) number: u16,
     /// `addr_trtype`, `addr_adrfam`, `addr_traddr`, `addr_trsvcid`.
     attributes: [String; 4],
     pub(super) subsystems: Vec<String>,
 }
 
-impl Seen {
-    /// Where it listens, if it is for TCP or RDMA.
+impl ListedPort {
+    /// Its address, if it is for TCP or RDMA.
     pub(super) fn listens_at(&self) -> Option<(NvmeofTransport, SocketAddr)> {
         let [kind, _, address, service] = &self.attributes;
         let transport = match kind.as_str() {
@@ -41,36 +41,36 @@ impl Seen {
         (kind, service) == (&wanted_kind, &wanted_service) && same_ip
     }
 
-    /// Its maker died in between, or is at it.
+    /// Its maker died before it had finished, or is still making it.
     fn is_unfinished(&self) -> bool {
         self.subsystems.is_empty() && self.attributes[2..].iter().any(String::is_empty)
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for ListedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [kind, _, address, service] = &self.attributes;
         write!(f, "ports/{} ({kind} {address} {service})", self.number)
     }
 }
 
-/// Every port of the kernel's target.
-pub(super) fn survey(tree: &Tree) -> Result<Vec<Seen>, StepError> {
+/// All ports of the kernel's target.
+pub(super) fn list_ports(tree: &Tree) -> Result<Vec<ListedPort>, StepError> {
     let failed = |error| failed("look at ports", error);
     let numbers = tree.list("ports").map_err(failed)?;
     let numbers = numbers.iter().filter_map(|name| name.parse().ok());
-    let seen = numbers.filter_map(|number| match look(tree, number) {
-        // Somebody took it away in between.
+    let listed = numbers.filter_map(|number| match look(tree, number) {
+        // Another process removed it meanwhile.
         Err(error) if error.is_absent() => None,
-        seen => Some(seen.map_err(failed)),
+        listed => Some(listed.map_err(failed)),
     });
-    seen.collect()
+    listed.collect()
 }
 
-fn look(tree: &Tree, number: u16) -> Result<Seen, fabricbios_kernfs::Error> {
-    let base = port_at(number);
+fn look(tree: &Tree, number: u16) -> Result<ListedPort, fabricbios_kernfs::Error> {
+    let base = port_path(number);
     let read = |name: &str| tree.read(format!("{base}/{name}"));
-    Ok(Seen {
+    Ok(ListedPort {
         number,
         attributes: [
             read("addr_trtype")?,
@@ -82,8 +82,8 @@ fn look(tree: &Tree, number: u16) -> Result<Seen, fabricbios_kernfs::Error> {
     })
 }
 
-/// The number under which an address is looked for first. It depends on nothing but the names, so that a
-/// half-made port is found again.
+/// The number that is tried first for an address. It depends on the names only, so that a half-made port is found
+/// again.
 fn first_number(anchor: &str, setting: PortSetting) -> u16 {
     let mut hash = Sha256::new_with_prefix(anchor);
     setting.attributes().iter().for_each(|text| {
@@ -94,14 +94,18 @@ fn first_number(anchor: &str, setting: PortSetting) -> u16 {
     u16::from_be_bytes([digest[0], digest[1]]).max(1)
 }
 
-/// Which number the port has, or gets. `Err`: the address is another's.
-pub(super) fn choose(seen: &[Seen], anchor: &str, setting: PortSetting) -> Result<u16, String> {
+/// The number of the port for this setting, existing or new. `Err`: somebody else's port has the address.
+pub(super) fn choose_number(
+    listed: &[ListedPort],
+    anchor: &str,
+    setting: PortSetting,
+) -> Result<u16, String> {
     let first = first_number(anchor, setting);
-    let is_free = |number: u16| match seen.iter().find(|port| port.number == number) {
+    let is_free = |number: u16| match listed.iter().find(|port| port.number == number) {
         None => true,
         Some(port) => number == first && port.is_unfinished(),
     };
-    match seen.iter().find(|port| port.is_at(setting)) {
+    match listed.iter().find(|port| port.is_at(setting)) {
         Some(port) if port.subsystems.iter().any(|name| name == anchor) => Ok(port.number),
         Some(port) if port.subsystems.is_empty() && port.number == first => Ok(port.number),
         Some(port) => Err(format!(
@@ -130,8 +134,8 @@ mod tests {
         }
     }
 
-    fn seen(number: u16, setting: PortSetting, subsystems: &[&str]) -> Seen {
-        Seen {
+    fn listed(number: u16, setting: PortSetting, subsystems: &[&str]) -> ListedPort {
+        ListedPort {
             number,
             attributes: setting.attributes(),
             subsystems: subsystems.iter().map(ToString::to_string).collect(),
@@ -141,37 +145,37 @@ mod tests {
     #[test]
     fn our_port_is_found_again_whatever_its_number() {
         let wanted = setting("[fd00::1]:4420");
-        let mut port = seen(7, wanted, &[ANCHOR, "nqn.2020-01.org:lease"]);
+        let mut port = listed(7, wanted, &[ANCHOR, "nqn.2020-01.org:lease"]);
         port.attributes[2] = "fd00:0:0:0:0:0:0:1".to_owned();
-        assert_eq!(choose(&[port], ANCHOR, wanted), Ok(7));
+        assert_eq!(choose_number(&[port], ANCHOR, wanted), Ok(7));
     }
 
     #[test]
     fn a_port_of_somebody_else_is_named_and_left_alone() {
         let wanted = setting("10.0.0.1:4420");
-        let other = seen(3, wanted, &["nqn.2020-01.org:other"]);
-        let error = choose(&[other], ANCHOR, wanted).unwrap_err();
+        let other = listed(3, wanted, &["nqn.2020-01.org:other"]);
+        let error = choose_number(&[other], ANCHOR, wanted).unwrap_err();
         assert!(
             error.contains("ports/3") && error.contains("nqn.2020-01.org:other"),
             "{error}"
         );
-        let empty = seen(3, wanted, &[]);
-        assert!(choose(&[empty], ANCHOR, wanted).is_err());
+        let empty = listed(3, wanted, &[]);
+        assert!(choose_number(&[empty], ANCHOR, wanted).is_err());
     }
 
     #[test]
     fn a_new_port_takes_a_free_number_and_finishes_what_was_begun() {
         let wanted = setting("10.0.0.1:4420");
-        let first = choose(&[], ANCHOR, wanted).unwrap();
-        let taken = seen(first, setting("10.0.0.2:4420"), &[]);
-        assert_ne!(choose(&[taken], ANCHOR, wanted), Ok(first));
+        let first = choose_number(&[], ANCHOR, wanted).unwrap();
+        let taken = listed(first, setting("10.0.0.2:4420"), &[]);
+        assert_ne!(choose_number(&[taken], ANCHOR, wanted), Ok(first));
         for begun in 2..4 {
-            let mut half = seen(first, wanted, &[]);
+            let mut half = listed(first, wanted, &[]);
             half.attributes[begun..].iter_mut().for_each(String::clear);
-            assert_eq!(choose(&[half], ANCHOR, wanted), Ok(first));
+            assert_eq!(choose_number(&[half], ANCHOR, wanted), Ok(first));
         }
         assert_eq!(
-            choose(&[seen(first, wanted, &[])], ANCHOR, wanted),
+            choose_number(&[listed(first, wanted, &[])], ANCHOR, wanted),
             Ok(first)
         );
     }
