@@ -1,8 +1,8 @@
-//! GIDs: 16 bytes that most people write as an address.
+//! GIDs: 16 bytes, mostly written as an IP address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// IPv6, IPv4 (as v4-mapped, which is RoCE v2's form), 16 bytes with colons, or 32 digits.
+/// Parses IPv6, IPv4 (as v4-mapped, the form of RoCE v2), 16 bytes with colons, or 32 digits.
 pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
     match text.parse() {
         Ok(IpAddr::V6(v6)) => Ok(v6.octets()),
@@ -13,7 +13,7 @@ pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
     }
 }
 
-/// Eight groups of four digits: the one form that pyverbs takes, and every other tool too.
+/// Eight groups of four digits: the only form that all tools accept, pyverbs among them.
 pub(crate) fn text(gid: [u8; 16]) -> String {
     let groups = Ipv6Addr::from(gid).segments();
     groups.map(|group| format!("{group:04x}")).join(":")

@@ -1,13 +1,13 @@
-//! What to do next, where a node's refusal leaves it open.
+//! Hints what to do after a refusal.
 //!
-//! The node says why; it does not know the commands of this program. A hint is added only where the
-//! node's own words do not say what to do already: two pieces of advice are worse than one.
+//! The node explains a refusal, but does not know the commands of this program. A hint is added only if the message of the
+//! node has no advice.
 
 use fabricbios_wire::LeaseError;
 
 use crate::args::{Command, Fence, Lease};
 
-/// What was asked about: the same refusal points elsewhere for each.
+/// The subject of a command; the hint for a refusal depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     NewLease,
@@ -27,7 +27,7 @@ impl From<&Command> for Topic {
     }
 }
 
-/// Words with which a node says what to do.
+/// Words that show that a message has advice.
 const ADVICE: [&str; 14] = [
     "a renewal opens",
     "again",
@@ -45,7 +45,7 @@ const ADVICE: [&str; 14] = [
     "rotate after",
 ];
 
-/// What to add to `message`, if anything.
+/// The hint to add to `message`, if any.
 pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'static str> {
     let hint = by_topic(topic, error)?;
     let said = message.contains(hint) || ADVICE.iter().any(|word| message.contains(word));
@@ -55,7 +55,7 @@ pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'s
 fn by_topic(topic: Topic, error: LeaseError) -> Option<&'static str> {
     use LeaseError as E;
     let hint = match error {
-        // The node says which identity it takes, and when the lease can be renewed.
+        // The message of the node has the required identity, or the time of the renewal.
         E::NotPermitted | E::RenewTooEarly => return None,
         E::InvalidIntent | E::InvalidArgs if topic == Topic::NewLease => {
             "see `fabricctl inventory`"

@@ -1,4 +1,4 @@
-//! The JSON of a lease. Its names are a contract; absent parts are left out.
+//! The JSON of a lease. The names are a contract; absent parts are omitted.
 
 use base16ct::lower::encode_string;
 use fabricbios_wire::{
@@ -102,7 +102,7 @@ struct RdmaJson {
     atomics: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<PreviousJson>,
-    /// All of several; the fields above are the first of them.
+    /// All queue pairs, if there are several; the fields above are the first one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     qps: Vec<QueuePairJson>,
 }
@@ -121,12 +121,12 @@ struct PreviousJson {
     remaining_ms: u32,
 }
 
-// serde calls it with a reference.
+// serde passes a reference.
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The specification's words for LEASE_QUERY.
+/// The status of LEASE_QUERY in the words of the specification.
 pub(crate) fn status(status: LeaseStatus) -> &'static str {
     match status {
         LeaseStatus::Active => "ACTIVE",
@@ -229,7 +229,7 @@ impl From<&RdmaBinding> for RdmaJson {
     }
 }
 
-/// None where there is just one, which is told already.
+/// All queue pairs; empty if there is only one.
 fn queue_pairs(rdma: &RdmaBinding) -> Vec<QueuePairJson> {
     if rdma.further.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A lease for people. Keys and secrets are not shown: they are for programs, in the JSON.
+//! A lease as text for people. Keys and secrets are only in the JSON.
 
 use fabricbios_wire::{
     Effective, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, NvmeofBinding, ProofStep, RdmaBinding,
@@ -11,7 +11,7 @@ use crate::{
     time_text,
 };
 
-/// All of it, a line per part.
+/// The whole lease, with a line for each part.
 pub(crate) fn full(info: &LeaseInfo) -> String {
     lines(info, None)
 }
@@ -63,7 +63,7 @@ fn cause(end: &LeaseEnd) -> String {
     }
 }
 
-/// What the cut did and was answered, a line each.
+/// The steps of the cut with their results, a line each.
 fn proof(steps: &[ProofStep]) -> String {
     if steps.is_empty() {
         return String::new();
@@ -83,7 +83,7 @@ fn proof(steps: &[ProofStep]) -> String {
     "\n".to_owned() + &output::headed_table(headings, steps.iter().map(step))
 }
 
-/// As [`full`], and what its keys of before are still good for.
+/// As [`full`], and whether the old keys still work.
 pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
     let old = match (info.binding.nvmeof().is_some(), overlap_ms) {
         (true, _) => {
@@ -97,11 +97,11 @@ pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
     lines(info, Some(row("keys", old.to_owned())))
 }
 
-/// A column of [`list`]: its heading, whether it is shown, and what it says of a lease.
+/// A column of [`list`]: its heading, whether it is shown, and its text for a lease.
 type Column = (&'static str, bool, fn(&LeaseInfo) -> String);
 
-/// A line for each lease, of 120 columns at most. TENANT and CAUSE are there where they are told, and RESOURCE where
-/// neither is: there is no room for all of them.
+/// A line for each lease, at most 120 characters long. TENANT and CAUSE are shown if any lease has them, and RESOURCE if
+/// no lease has either: all three do not fit.
 pub(crate) fn list(leases: &[LeaseInfo]) -> String {
     let tenants = leases.iter().any(|info| info.tenant.is_some());
     let causes = leases.iter().any(|info| info.end.is_some());
@@ -138,7 +138,7 @@ fn short_tenant(info: &LeaseInfo) -> String {
     }
 }
 
-/// In how long, or since when.
+/// The time left, or the time of the end.
 fn end(info: &LeaseInfo) -> String {
     match (info.phase, &info.end) {
         (LeasePhase::Binding | LeasePhase::Active, _) => {

@@ -1,7 +1,7 @@
 //! `fabricctl`: lease hardware from a node, from a shell.
 //!
-//! Standard output carries what was asked for, standard error why it could not be had, and the exit
-//! status which of the two happened. Nothing is decided here: the node grants and refuses.
+//! Standard output has the result, standard error the failure, and the exit status the kind of failure. All decisions
+//! are the node's.
 #![deny(unsafe_code)]
 
 mod args;

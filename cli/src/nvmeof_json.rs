@@ -1,4 +1,4 @@
-//! The JSON of a lease's NVMe-oF binding, in the words of nvme-cli.
+//! The JSON of the NVMe-oF binding of a lease, with the names of nvme-cli.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 #[derive(Serialize)]
 pub(crate) struct NvmeofJson<'a> {
-    /// The best of `paths`.
+    /// The first of `paths`.
     #[serde(flatten)]
     first: Option<PathJson>,
     subnqn: &'a str,
@@ -22,7 +22,7 @@ pub(crate) struct NvmeofJson<'a> {
     ctrl_loss_tmo: u32,
     block_size: u32,
     paths: Vec<PathJson>,
-    /// The whole command, for a root shell.
+    /// The complete command, for a root shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     connect: Option<Zeroizing<String>>,
 }

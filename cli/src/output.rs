@@ -10,14 +10,14 @@ use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-/// How to speak.
+/// The form of the output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
 impl Output {
-    /// Prints the one or the other. Whoever reads one line at a time gets it at once.
+    /// Prints the JSON or the text, and flushes.
     pub(crate) fn print(
         self,
         json: &impl Serialize,
@@ -39,7 +39,7 @@ impl Output {
     }
 }
 
-/// A node's words as one line; they cannot write anywhere on the terminal.
+/// A text of the node without control characters, which could write anywhere on the terminal.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

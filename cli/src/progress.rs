@@ -1,4 +1,4 @@
-//! A bar on standard error, for people who wait: only on a terminal, and only when it takes long.
+//! A progress bar on standard error, if this is a terminal and the transfer takes long.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
 
-/// What ends sooner needs no bar.
+/// There is no bar before this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -22,7 +22,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `total`: bytes, where it is known.
+    /// `total`: number of bytes, if known.
     pub(crate) fn new(total: Option<u64>, output: Output) -> Self {
         Self {
             total,
@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// So many bytes are done.
+    /// Shows that `done` bytes are done.
     pub(crate) fn at(&mut self, done: u64) {
         if self.wanted && self.since.elapsed() >= PATIENCE {
             let total = self.total;
@@ -40,7 +40,7 @@ impl Progress {
             let bar = self.bar.get_or_insert_with(|| bar(total));
             bar.set_position(done);
             if began {
-                // What was done before is nothing to measure the rate by.
+                // The rate is measured from now on.
                 bar.reset_eta();
             }
         }

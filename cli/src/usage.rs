@@ -1,4 +1,4 @@
-//! Wrong arguments, in one line.
+//! Reports wrong arguments in one line.
 
 use std::{
     env,
@@ -10,11 +10,11 @@ use clap::{Arg, ArgAction, Command, CommandFactory, error::ErrorKind};
 
 use crate::{args::Args, failure::Failure, output::Output};
 
-/// Prints help where it was asked for, else what was wrong.
+/// Prints the help if it was requested, else the problem.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => show(error),
-        // Without a command the list of commands is the answer.
+        // Without a command the list of commands is printed.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             show(error);
             ExitCode::from(2)
@@ -25,7 +25,7 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
                 .map(|arg| arg.to_string_lossy().into_owned())
                 .collect();
             let json = given.iter().any(|arg| arg == "--json");
-            let line = one_line(&error.to_string(), &meant(&given));
+            let line = one_line(&error.to_string(), &named_command(&given));
             Failure::usage(line).report(Output { json })
         }
     }
@@ -41,7 +41,7 @@ fn show(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// clap explains in paragraphs; the last ones are usage and a pointer to help.
+/// The message of clap without its last paragraphs, which are the usage and a pointer to the help.
 fn one_line(text: &str, command: &str) -> String {
     let useful = text.lines().take_while(|line| {
         !line.starts_with("Usage:") && !line.starts_with("For more information")
@@ -52,10 +52,10 @@ fn one_line(text: &str, command: &str) -> String {
     format!("{line}; see `{command} --help`")
 }
 
-/// As far as the words name a command: `fabricctl lease alloc mem`.
-fn meant(given: &[String]) -> String {
+/// The command that the words name, such as `fabricctl lease alloc mem`.
+fn named_command(given: &[String]) -> String {
     let mut root = Args::command();
-    // Global flags are known to subcommands only then.
+    // Only this adds the global flags to the subcommands.
     root.build();
     let (mut command, mut path) = (&root, root.get_name().to_owned());
     let mut words = given.iter();
@@ -70,7 +70,7 @@ fn meant(given: &[String]) -> String {
     path
 }
 
-/// Whether the next word is the value of this one, and names no command.
+/// Whether the next word is the value of this flag, and not a command.
 fn takes_next(command: &Command, word: &str) -> bool {
     let Some(name) = word.strip_prefix("--") else {
         return false;
@@ -124,7 +124,7 @@ mod tests {
         ];
         for (line, command) in cases {
             let given: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(meant(&given), command, "{line}");
+            assert_eq!(named_command(&given), command, "{line}");
         }
     }
 }

@@ -32,7 +32,7 @@ fn bad(node: &str) -> Error {
     ))
 }
 
-/// All addresses of a node, in the resolver's order.
+/// Resolves a node to its addresses, in the order of the resolver.
 pub(crate) async fn resolve(node: &str) -> Result<Vec<SocketAddr>, Error> {
     let (host, port) = parse(node)?;
     let unreachable = |why: String| Error::Unreachable {
@@ -50,7 +50,7 @@ pub(crate) async fn resolve(node: &str) -> Result<Vec<SocketAddr>, Error> {
     Ok(addresses)
 }
 
-/// Where to send from to reach `to`.
+/// The unspecified address of the family of `to`, to send from.
 pub(crate) fn any_local(to: SocketAddr) -> SocketAddr {
     match to {
         SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),

@@ -1,4 +1,4 @@
-//! What to ask a lease for.
+//! Builders of requests for leases.
 
 use std::{marker::PhantomData, time::Duration};
 
@@ -8,23 +8,23 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    Blocks, Error, Identity, Kind, Lease, Memory, Node, Transfers, lease::Care, patience::PATIENCE,
-    runtime::wait,
+    Blocks, Error, Identity, Kind, Lease, Memory, Node, Transfers, lease::Renewer,
+    patience::PATIENCE, runtime::wait,
 };
 
-/// Term of a lease unless told otherwise.
+/// The default term of a lease.
 const LEASE_SECS: u32 = 60;
 
-/// A lease of memory, about to be asked for.
+/// Requests a lease of memory.
 pub type MemBuilder = Builder<Memory>;
 
-/// A lease of block storage, about to be asked for.
+/// Requests a lease of block storage.
 pub type BlockBuilder = Builder<Blocks>;
 
-/// A lease, about to be asked for.
+/// Requests a lease.
 ///
-/// Unless told otherwise it lasts 60 seconds, renews itself, and goes to the node and with the
-/// identity that the environment names.
+/// By default the lease lasts 60 seconds and renews itself, and the environment names the node and the
+/// identity.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is leased before acquire()"]
 pub struct Builder<K: Kind> {
@@ -51,7 +51,7 @@ impl<K: Kind> Default for Builder<K> {
 }
 
 impl<K: Kind> Builder<K> {
-    /// Nothing asked for yet.
+    /// A request with the defaults and without a size.
     pub fn new() -> Self {
         Self {
             request: LeaseAllocRequest::new(K::TYPE, 0, LEASE_SECS),
@@ -64,25 +64,25 @@ impl<K: Kind> Builder<K> {
         }
     }
 
-    /// How much. Has to be given.
+    /// Sets the size in bytes. Required.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.request.capacity = bytes;
         self
     }
 
-    /// For how long, and for how long again at every renewal.
+    /// Sets the term, also of each renewal.
     pub fn lease_secs(mut self, secs: u32) -> Self {
         self.request.lease_secs = secs;
         self
     }
 
-    /// For how long contents are kept after the end, without access.
+    /// Sets the grace time: contents are kept for so long after the end of the term, without access.
     pub fn grace_secs(mut self, secs: u32) -> Self {
         self.request.grace_secs = secs;
         self
     }
 
-    /// Of which arena or pool; any if not given.
+    /// Sets the arena or pool; any by default.
     pub fn resource(mut self, resource_id: ResourceId) -> Self {
         self.request.resource_id = Some(resource_id);
         self
@@ -94,55 +94,61 @@ impl<K: Kind> Builder<K> {
         self
     }
 
-    /// Renewal changes the key. For callers that look at [`Lease::binding`] again afterwards.
+    /// Makes each renewal change the key. For callers that read [`Lease::binding`] again after it.
     pub fn rotate_on_renew(mut self) -> Self {
         self.request.rotate_on_renew = true;
         self
     }
 
-    /// Whether the lease renews itself until it is freed or dropped. It does unless told otherwise.
+    /// Sets whether the lease renews itself until it is freed or dropped; the default is yes.
     pub fn auto_renew(mut self, yes: bool) -> Self {
         self.auto_renew = yes;
         self
     }
 
-    /// How the SDK's own reads and writes go.
+    /// Sets the options of the reads and writes of the SDK.
     pub fn transfers(mut self, transfers: Transfers) -> Self {
         self.transfers = transfers;
         self
     }
 
-    /// For how long a request is asked again while the node is busy for a moment: this one, a connection for it, and
-    /// those of the lease ([`Lease::set_patience`]). 10 seconds unless told otherwise; zero for once.
+    /// Sets for how long requests are repeated while the node is busy for a moment: this one, its connection, and the
+    /// requests of the lease ([`Lease::set_patience`]). 10 seconds by default; with zero each is sent once.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Which node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
+    /// Sets the node, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
     pub fn node(mut self, address: impl Into<String>) -> Self {
         self.node = NodeChoice::Address(address.into());
         self
     }
 
-    /// A node that is connected already; leases then share the connection.
+    /// Uses a connected node; leases then share the connection.
     pub fn on(mut self, node: &Node) -> Self {
         self.node = NodeChoice::Connected(node.clone());
         self
     }
 
-    /// As whom.
+    /// Sets the identity of the caller.
     pub fn identity(mut self, identity: &Identity) -> Self {
         self.identity = Some(identity.clone());
         self
     }
 
-    /// Asks, blocking.
+    /// Requests the lease, blocking.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn acquire(self) -> Result<Lease<K>, Error> {
         wait(self.acquire_async())
     }
 
-    /// Asks.
+    /// Requests the lease.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn acquire_async(self) -> Result<Lease<K>, Error> {
         self.check()?;
         let Self {
@@ -154,16 +160,16 @@ impl<K: Kind> Builder<K> {
             patience,
             kind: _,
         } = self;
-        let node = chosen(node, identity)?.patient(patience);
+        let node = node_of(node, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
         let info = node.alloc(request).await?;
-        let care = match auto_renew {
-            true => Care::Renewed,
-            false => Care::Callers,
+        let renewer = match auto_renew {
+            true => Renewer::Sdk,
+            false => Renewer::Caller,
         };
-        let lease = Lease::new(node, info, lease_secs, care)?;
+        let lease = Lease::new(node, info, lease_secs, renewer)?;
         if has_peers {
-            lease.shared.has_callers_peers();
+            lease.shared.set_callers_peers();
         }
         lease.set_transfers(transfers);
         Ok(lease)
@@ -180,7 +186,7 @@ impl<K: Kind> Builder<K> {
 }
 
 impl MemBuilder {
-    /// The caller's queue pair, or one of several; they can come later with [`crate::MemLease::bind`].
+    /// Adds a queue pair of the caller; [`crate::MemLease::bind`] can do this later.
     pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
         if let LeaseTerms::Mem(terms) = &mut self.request.terms {
             terms.rdma_peers.push(peer);
@@ -188,7 +194,7 @@ impl MemBuilder {
         self
     }
 
-    /// What a KV cache wants of the memory.
+    /// Sets the intent of a KV cache.
     pub fn kv_cache(mut self, intent: KvCacheIntent) -> Self {
         self.request.kv_cache_intent = Some(intent);
         self
@@ -196,18 +202,18 @@ impl MemBuilder {
 }
 
 impl BlockBuilder {
-    /// Nothing can be written.
+    /// Makes the lease read-only.
     pub fn read_only(self) -> Self {
         self.with(|terms| terms.read_only = true)
     }
 
-    /// The host that will connect over NVMe-oF, and its identifier if it is not the UUID in the name.
-    /// Without this the node mints both for this lease.
+    /// Sets the NVMe-oF host, and its identifier if this is not the UUID in the name. By default the node makes
+    /// both for this lease.
     pub fn host(self, name: Nqn, id: Option<HostId>) -> Self {
         self.with(|terms| (terms.host_nqn, terms.host_id) = (Some(name), id))
     }
 
-    /// The host wants proof of whom it talks to, too (NVMe-oF).
+    /// Makes the controller authenticate itself to the host, too (NVMe-oF).
     pub fn mutual_auth(self) -> Self {
         self.with(|terms| terms.mutual_auth = true)
     }
@@ -220,12 +226,12 @@ impl BlockBuilder {
     }
 }
 
-fn chosen(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {
+fn node_of(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {
     let address = match choice {
         NodeChoice::Connected(node) => return Ok(node),
         NodeChoice::Address(address) => address,
         NodeChoice::Default => Node::default_address(),
     };
     let identity = identity.map_or_else(Identity::from_env, Ok)?;
-    Node::undialled(&address, &identity)
+    Node::unconnected(&address, &identity)
 }

@@ -5,16 +5,16 @@ use std::{borrow::Cow, net::SocketAddr};
 use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use zeroize::Zeroizing;
 
-/// Seconds between two attempts of the kernel to connect again, where the lease leaves so many.
+/// Seconds between two attempts of the kernel to connect again; fewer if `ctrl_loss_secs` is short.
 const RECONNECT_DELAY_SECS: u32 = 2;
-/// Seconds of silence after which the kernel looks whether the node is still there.
+/// Seconds of silence after which the kernel sends a keep-alive.
 const KEEP_ALIVE_SECS: u32 = 5;
 
-/// The options of a connection to `address` with their values, by the names that the kernel has for them
-/// (`drivers/nvme/host/fabrics.c`). The secrets are among them.
+/// The options of a connection to `address`, with the names of the kernel driver
+/// (`drivers/nvme/host/fabrics.c`). Two of them are secrets.
 ///
-/// The kernel gives up after `ctrl_loss_secs`, so a namespace whose lease is over does not hang for the
-/// ten minutes that are usual.
+/// The kernel gives up after `ctrl_loss_secs`, so a namespace does not hang for ten minutes, the default of the
+/// kernel, after its lease has ended.
 #[must_use]
 pub fn connect_options<'a>(
     binding: &'a NvmeofBinding,
@@ -43,7 +43,7 @@ pub fn connect_options<'a>(
 }
 
 /// The `nvme connect` line for the first address of a lease (`nvme` of nvme-cli 2.3 or later), ready for
-/// a shell. It carries the host's secret: whoever shows it shows that. `None`: there is no address.
+/// a shell. It contains the secret of the host. `None`: the lease has no address.
 #[must_use]
 pub fn connect_line(binding: &NvmeofBinding) -> Option<Zeroizing<String>> {
     let mut parts: Vec<Cow<'_, str>> = vec!["nvme connect".into()];
@@ -60,7 +60,7 @@ pub fn connect_line(binding: &NvmeofBinding) -> Option<Zeroizing<String>> {
     Some(Zeroizing::new(parts.concat()))
 }
 
-/// The kernel takes no 0, and one that is as long as the whole patience would leave one attempt.
+/// At least 1, which the kernel requires, and shorter than `ctrl_loss_secs`, so that there is more than one attempt.
 fn reconnect_delay(ctrl_loss_secs: u32) -> u32 {
     ctrl_loss_secs
         .saturating_sub(1)

@@ -1,4 +1,4 @@
-//! From a node's name to a QUIC connection, or to why there is none.
+//! Opens a QUIC connection to a node.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -10,16 +10,16 @@ use tokio::{net::UdpSocket, time::timeout};
 
 use crate::{Error, address};
 
-/// For all addresses of a node together.
+/// Longest time for all addresses of a node together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence of the node after which it counts as gone.
+/// A connection is closed after this long without a packet of the node.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
-/// Often enough that a node's own idle timeout never strikes.
+/// Shorter than the idle timeout of a node.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
-/// The name in every node certificate, whatever address was dialled.
+/// The name in every node certificate, independent of the address.
 const NODE_DNS_NAME: &str = "node.fabricbios";
 
-/// How to reach one node.
+/// Opens connections to one node.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     node: String,
@@ -33,14 +33,14 @@ pub(crate) struct Connected {
     pub(crate) connection: Connection,
 }
 
-/// Why there is no connection.
-pub(crate) enum Undialled {
-    /// There was nothing to dial, or nothing to dial with.
-    Address(Error),
-    /// Somebody answered, and it did not work out.
-    Refused(ConnectionError),
-    /// Nobody answered.
-    Silent(String),
+/// Why no connection was opened.
+pub(crate) enum DialError {
+    /// The address was not resolved, or no socket was opened.
+    Local(Error),
+    /// The peer answered, and the handshake failed.
+    Handshake(ConnectionError),
+    /// There was no answer.
+    NoAnswer(String),
 }
 
 impl Dialler {
@@ -53,48 +53,48 @@ impl Dialler {
         }
     }
 
-    /// As it was given.
+    /// The node as the caller named it.
     pub(crate) fn node(&self) -> &str {
         &self.node
     }
 
-    /// Tries the node's addresses in turn.
-    pub(crate) async fn dial(&self) -> Result<Connected, Undialled> {
+    /// Tries the addresses of the node one after the other.
+    pub(crate) async fn dial(&self) -> Result<Connected, DialError> {
         let addresses = address::resolve(&self.node)
             .await
-            .map_err(Undialled::Address)?;
-        let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let mut last = Undialled::Silent("it has no address".to_owned());
+            .map_err(DialError::Local)?;
+        let per_address = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let mut last = DialError::NoAnswer("it has no address".to_owned());
         for address in addresses {
-            match timeout(share, self.dial_one(address)).await {
+            match timeout(per_address, self.dial_one(address)).await {
                 Ok(Ok(connected)) => return Ok(connected),
                 Ok(Err(problem)) => last = problem,
-                Err(_) => last = Undialled::Silent(silence(address, share)),
+                Err(_) => last = DialError::NoAnswer(no_answer(address, per_address)),
             }
         }
         Err(last)
     }
 
-    async fn dial_one(&self, address: SocketAddr) -> Result<Connected, Undialled> {
+    async fn dial_one(&self, address: SocketAddr) -> Result<Connected, DialError> {
         let endpoint = Endpoint::client(address::any_local(address)).map_err(no_socket)?;
         let connecting = endpoint
             .connect_with(self.config.clone(), address, NODE_DNS_NAME)
-            .map_err(|e| Undialled::Silent(format!("{address}: {e}")))?;
+            .map_err(|e| DialError::NoAnswer(format!("{address}: {e}")))?;
         tokio::select! {
             connection = connecting => match connection {
                 Ok(connection) => Ok(Connected { endpoint, connection }),
-                Err(error) => Err(Undialled::Refused(error)),
+                Err(error) => Err(DialError::Handshake(error)),
             },
             () = port_is_closed(address) => {
                 let why = format!("nothing listens on UDP {address}; is the daemon running?");
-                Err(Undialled::Silent(why))
+                Err(DialError::NoAnswer(why))
             }
         }
     }
 }
 
-/// Returns when the peer's kernel says that nobody listens. QUIC itself may not believe that and
-/// would wait for the whole timeout; a caller with a wrong port should not have to.
+/// Returns when the kernel of the peer answers that the port is closed (ICMP). QUIC ignores this answer, so a
+/// caller with a wrong port would wait for the whole timeout.
 async fn port_is_closed(address: SocketAddr) {
     if probe(address)
         .await
@@ -105,7 +105,7 @@ async fn port_is_closed(address: SocketAddr) {
     std::future::pending::<()>().await;
 }
 
-/// One byte that no QUIC server takes for a packet: only a closed port answers it.
+/// Sends one byte, which is no QUIC packet: only a closed port answers it.
 async fn probe(address: SocketAddr) -> io::Result<()> {
     let socket = UdpSocket::bind(address::any_local(address)).await?;
     socket.connect(address).await?;
@@ -113,14 +113,14 @@ async fn probe(address: SocketAddr) -> io::Result<()> {
     socket.recv(&mut [0; 1]).await.map(drop)
 }
 
-fn no_socket(error: io::Error) -> Undialled {
-    Undialled::Address(Error::Local {
+fn no_socket(error: io::Error) -> DialError {
+    DialError::Local(Error::Local {
         what: "open a UDP socket",
         why: error.to_string(),
     })
 }
 
-fn silence(address: SocketAddr, waited: Duration) -> String {
+fn no_answer(address: SocketAddr, waited: Duration) -> String {
     format!(
         "no answer from UDP {address} within {waited:?}; is the daemon running, and the port open?"
     )

@@ -1,93 +1,93 @@
-//! What can go wrong between a caller and its lease, and whose turn it is then.
+//! The errors of the SDK.
 
 use std::{path::PathBuf, time::Duration};
 
 use fabricbios_wire::{LeaseError, LeaseId, Refusal};
 
-/// Why a call did not do what was asked.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The node said no: to the request, or to a connection more than it has room for.
+    /// The node refused the request, or one more connection.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    /// No answer. `may_have_happened`: the request was sent, and only the answer is missing.
+    /// The node did not answer.
     #[error("cannot reach node {node}: {why}{}", after_loss(*.may_have_happened))]
     Unreachable {
-        /// As it was given.
+        /// The node as the caller named it.
         node: String,
-        /// What was seen.
+        /// The symptom.
         why: String,
-        /// Whether the node may have acted on it.
+        /// Whether the node may have done the request: it was sent, and only the answer is missing.
         may_have_happened: bool,
     },
     /// The identity file cannot be used.
     #[error("identity {path}: {why}")]
     Identity {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// The problem, and what to do.
         why: String,
     },
     /// The node does not accept this identity.
     #[error("node {node} refused this identity: {why}")]
     IdentityRefused {
-        /// As it was given.
+        /// The node as the caller named it.
         node: String,
-        /// What the node said.
+        /// The reason of the node.
         why: String,
     },
-    /// Whoever answers at that address is no node of the identity's fabric.
+    /// The server at this address is not a node of the fabric of the identity.
     #[error("{node} is not a node of this identity's fabric: {why}")]
     UntrustedNode {
-        /// As it was given.
+        /// The node as the caller named it.
         node: String,
-        /// What is wrong with its certificate.
+        /// The problem of its certificate.
         why: String,
     },
-    /// The node answered with something that this client does not understand.
+    /// This client does not understand the answer of the node.
     #[error("node {node} answered with something unexpected: {why}; do the versions match?")]
     Protocol {
-        /// As it was given.
+        /// The node as the caller named it.
         node: String,
-        /// What was unexpected.
+        /// The unexpected part.
         why: String,
     },
-    /// The node granted less than was asked for; the lease was given back.
+    /// The node granted less than was requested; the lease was freed.
     #[error(
         "lease {lease_id} would not have enforced: {}; {}",
         .missing.join(", "),
         after_failing_closed(*.freed)
     )]
     FailedClosed {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// What was asked for and is not enforced.
+        /// The requested properties that are not enforced.
         missing: Vec<String>,
-        /// Whether giving it back worked; if not, it runs out by itself.
+        /// Whether freeing it worked; if not, it expires.
         freed: bool,
     },
-    /// A lease that needs no asking about: it is over.
+    /// The lease is known to be over; the node was not asked.
     #[error("lease {lease_id} is over: {why}")]
     Ended {
-        /// Which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// How it ended.
+        /// How the lease ended.
         why: String,
     },
-    /// A flush found that the node's machine was started anew: what was confirmed and not flushed before may be
-    /// lost. Says what to do; it is said once.
+    /// A flush found that the machine of the node has restarted: confirmed writes since the last flush may be lost.
+    /// The text says what to do; it comes once.
     #[error("{0}")]
     WritesLost(String),
-    /// The call itself makes no sense.
+    /// The arguments of the call are wrong.
     #[error("{0}")]
     Usage(String),
-    /// This machine cannot do what is needed to ask at all.
+    /// A local operation failed.
     #[error("this machine cannot {what}: {why}")]
     Local {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         why: String,
     },
 }
@@ -109,7 +109,7 @@ fn after_failing_closed(freed: bool) -> &'static str {
 }
 
 impl Error {
-    /// The node's refusal, if that is what it is.
+    /// The refusal of the node, if this error is one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -122,7 +122,7 @@ impl Error {
         matches!(self, Self::Unreachable { may_have_happened, .. } if *may_have_happened)
     }
 
-    /// The last error of several tries.
+    /// Adds the number of tries and their time to the last error.
     pub(crate) fn after(mut self, tries: u32, waited: Duration) -> Self {
         if let (
             2..,
@@ -137,7 +137,7 @@ impl Error {
         self
     }
 
-    /// Whether the node has said of a lease that nothing can be done with it any more.
+    /// Whether the node has answered that the lease is over.
     pub fn is_over(&self) -> bool {
         use LeaseError::{Expired, Fenced, NotFound, Revoked};
         let code = self.refusal().map(|refusal| refusal.error);

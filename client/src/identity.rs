@@ -1,4 +1,4 @@
-//! Who the caller is: one PEM file with certificate, private key and the fabric's CA.
+//! The identity of the caller: one PEM file with certificate, private key and the CA of the fabric.
 
 use std::{
     fmt, fs, io,
@@ -46,19 +46,25 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Reads an identity file, such as the daemon's `STATE_DIR/admin.identity`.
+    /// Reads an identity file, such as `STATE_DIR/admin.identity` of the daemon.
+    ///
+    /// # Errors
+    /// The file cannot be read or used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let pem = fs::read(path)
             .map(Zeroizing::new)
-            .map_err(|e| problem(path, unread(&e)))?;
+            .map_err(|e| problem(path, read_error(&e)))?;
         let loaded = parse(path, &pem).map_err(|why| problem(path, why))?;
         let identity = Self(Arc::new(loaded));
         identity.client_config().map_err(|why| problem(path, why))?;
         Ok(identity)
     }
 
-    /// The file that FABRICBIOS_IDENTITY names.
+    /// Reads the identity file that FABRICBIOS_IDENTITY names.
+    ///
+    /// # Errors
+    /// The variable is not set, or the file cannot be used.
     pub fn from_env() -> Result<Self, Error> {
         match std::env::var_os(ENV_IDENTITY) {
             Some(path) if !path.is_empty() => Self::load(PathBuf::from(path)),
@@ -69,7 +75,7 @@ impl Identity {
         }
     }
 
-    /// Where it was read.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -100,8 +106,8 @@ fn problem(path: &Path, why: String) -> Error {
     }
 }
 
-/// With what to do about it.
-fn unread(error: &io::Error) -> String {
+/// The error, with a remedy.
+fn read_error(error: &io::Error) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => {
             "; the daemon wrote the first identity to admin.identity in its state directory, and an operator \
@@ -116,12 +122,12 @@ fn unread(error: &io::Error) -> String {
 fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {
     let mut chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|e| unreadable(&e))?;
-    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| unreadable(&e))?;
+        .map_err(|e| pem_error(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| pem_error(&e))?;
     if chain.len() < 2 {
-        return Err(format!("the CA certificate is not in it; {WHAT_IT_HOLDS}"));
+        return Err(format!("the CA certificate is not in it; {CONTENTS}"));
     }
-    let ca = chain.pop().ok_or(WHAT_IT_HOLDS)?;
+    let ca = chain.pop().ok_or(CONTENTS)?;
     Ok(Loaded {
         path: path.to_owned(),
         chain,
@@ -130,14 +136,14 @@ fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {
     })
 }
 
-/// The parser's own words print bytes as numbers.
-fn unreadable(error: &pem::Error) -> String {
+/// Replaces the messages of the parser, which print bytes as numbers.
+fn pem_error(error: &pem::Error) -> String {
     let what = match error {
         pem::Error::NoItemsFound => "there is no private key in it",
         _ => "the file is cut off or is not PEM",
     };
-    format!("{what}; {WHAT_IT_HOLDS}")
+    format!("{what}; {CONTENTS}")
 }
 
-const WHAT_IT_HOLDS: &str =
+const CONTENTS: &str =
     "an identity file holds a certificate, its private key and the CA certificate, as PEM";

@@ -1,10 +1,10 @@
-//! What a lease is of, known when a program is compiled.
+//! The kind of a lease, as a type.
 
 use fabricbios_wire::ResourceType;
 
 /// [`Memory`] or [`Blocks`].
 pub trait Kind: sealed::Sealed {
-    /// As nodes call it.
+    /// The resource type on the wire.
     const TYPE: ResourceType;
 }
 

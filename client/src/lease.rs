@@ -38,13 +38,13 @@ pub enum Health {
 
 /// Who renews a lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Care {
+pub(crate) enum Renewer {
     /// The SDK renews it.
-    Renewed,
+    Sdk,
     /// The caller renews it.
-    Callers,
-    /// Another program: this one only looked the lease up.
-    Others,
+    Caller,
+    /// Another program renews it; this one only looked the lease up.
+    OtherProgram,
 }
 
 impl<K: Kind> Lease<K> {
@@ -52,10 +52,10 @@ impl<K: Kind> Lease<K> {
         node: Node,
         info: LeaseInfo,
         lease_secs: u32,
-        care: Care,
+        renewer: Renewer,
     ) -> Result<Self, Error> {
         let shared = Shared::new(node, info, lease_secs);
-        let renewing = if matches!(care, Care::Renewed) {
+        let renewing = if matches!(renewer, Renewer::Sdk) {
             let renewing = runtime::background()?.spawn(renewal::keep(Arc::clone(&shared)));
             Some(renewing.abort_handle())
         } else {
@@ -64,7 +64,7 @@ impl<K: Kind> Lease<K> {
         Ok(Self {
             shared,
             renewing,
-            may_be_dropped: matches!(care, Care::Others),
+            may_be_dropped: matches!(renewer, Renewer::OtherProgram),
             kind: PhantomData,
         })
     }
@@ -77,11 +77,11 @@ impl<K: Kind> Lease<K> {
     pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         let info = node.lease(Request::LeaseQuery(lease_id)).await?;
         check_kind::<K>(&info)?;
-        if let Some(error) = transfer::over(&info) {
+        if let Some(error) = transfer::end_error(&info) {
             return Err(error);
         }
         // 0: at a renewal the node takes the last term again.
-        Self::new(node.clone(), info, 0, Care::Others)
+        Self::new(node.clone(), info, 0, Renewer::OtherProgram)
     }
 
     /// Opens a lease that was granted before, blocking; see [`Lease::open_async`].
@@ -122,8 +122,8 @@ impl<K: Kind> Lease<K> {
         self.shared.health()
     }
 
-    /// For how long requests of this lease are asked again from now on, see [`Node::patient`]; renewals by itself have
-    /// a schedule of their own.
+    /// Sets for how long further requests of this lease are repeated, see [`Node::patient`]; automatic renewals have
+    /// another schedule.
     pub fn set_patience(&self, patience: Duration) {
         self.shared.set_patience(patience);
     }
@@ -204,7 +204,7 @@ impl<K: Kind> Lease<K> {
             self.shared.check_not_lost()?;
         }
         let info = self.shared.patient_node().lease(request).await?;
-        self.shared.told(info.clone());
+        self.shared.update(info.clone());
         Ok(info)
     }
 
@@ -222,7 +222,7 @@ impl MemLease {
     /// # Errors
     /// See [`Error`].
     pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
-        self.shared.has_callers_peers();
+        self.shared.set_callers_peers();
         self.ask(Request::LeaseBind {
             lease_id: self.lease_id(),
             peers: peers.to_vec(),

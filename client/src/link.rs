@@ -1,5 +1,4 @@
-//! One QUIC connection to a node, made again when it turns out to be gone. Runs on the background
-//! runtime only.
+//! The QUIC connection to a node, opened again after it was lost. It runs on the background runtime only.
 
 use std::{
     net::SocketAddr,
@@ -21,20 +20,20 @@ use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 
 use crate::{
     Error, Identity,
-    dial::{Connected, Dialler, Undialled},
+    dial::{Connected, DialError, Dialler},
     patience::{is_momentary, patiently},
 };
 
-/// How long a goodbye may hold up its caller.
-const GOODBYE_TIMEOUT: Duration = Duration::from_millis(20);
-/// How a node closes a connection whose certificate names nobody, or has expired meanwhile.
+/// How long closing may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
+/// The codes with which a node closes a connection whose certificate names no tenant or has expired.
 const IDENTITY_REFUSED: [VarInt; 2] = [VarInt::from_u32(3), VarInt::from_u32(4)];
-/// How it closes the connection of a tenant that has as many as it may.
+/// The code with which a node closes a connection above the limit of a tenant.
 const TOO_MANY: VarInt = VarInt::from_u32(2);
 /// TLS alerts arrive as QUIC errors in this range (RFC 9001, section 4.8).
 const TLS_ALERTS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
 
-/// A node as the background runtime sees it.
+/// The connection to one node.
 #[derive(Debug)]
 pub(crate) struct Link {
     dialler: Dialler,
@@ -43,13 +42,13 @@ pub(crate) struct Link {
     remote: Mutex<Option<SocketAddr>>,
 }
 
-/// Where a request was lost.
+/// Why a request has no answer.
 enum Lost {
-    /// The node cannot have seen it.
+    /// It was not sent.
     Unsent(ConnectionError),
-    /// It may have been carried out.
+    /// It was sent, and the connection was lost; the node may have done it.
     Unanswered(ConnectionError),
-    /// It was answered with nonsense, or with a reset stream.
+    /// The answer was invalid, or the stream was reset.
     Protocol(String),
 }
 
@@ -71,13 +70,13 @@ impl Link {
         self.dialler.node()
     }
 
-    /// The address that answered last.
+    /// The address of the last connection.
     pub(crate) fn remote(&self) -> Option<SocketAddr> {
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks, and again for up to `patience` while the node is busy, or lost after it had answered before: it may be
-    /// starting again. A request that the lost node may have carried out is repeated only if that is harmless.
+    /// Sends a request; repeats it for up to `patience` while the node is busy, or cannot be reached although it had
+    /// answered before: it may be restarting. A request that the node may have done is repeated only if it is idempotent.
     pub(crate) async fn call(&self, request: &Request, patience: Duration) -> Result<Reply, Error> {
         let comes_back = |error: &Error| {
             matches!(error, Error::Unreachable { .. })
@@ -88,8 +87,8 @@ impl Link {
         patiently(patience, may_repeat, || self.call_once(request)).await
     }
 
-    /// Asks once; once more on a new connection if the old one was gone and asking twice is
-    /// harmless.
+    /// Sends a request; sends it again over a new connection if the old one was lost and the request was not sent or is
+    /// idempotent.
     async fn call_once(&self, request: &Request) -> Result<Reply, Error> {
         let (connection, fresh) = self.connection().await?;
         let lost = match self.ask(&connection, request).await {
@@ -106,14 +105,14 @@ impl Link {
             .unwrap_or_else(|lost| Err(self.explain(lost)))
     }
 
-    /// Connects unless connected, and again for up to `patience` while the node has no room for a connection.
+    /// Connects if there is no connection; tries again for up to `patience` while the node has too many connections.
     pub(crate) async fn connect(&self, patience: Duration) -> Result<(), Error> {
         patiently(patience, is_momentary, || self.connection())
             .await
             .map(drop)
     }
 
-    /// Says goodbye; the next call connects again.
+    /// Closes the connection; the next call connects again.
     pub(crate) async fn close(&self) {
         let Some(Connected {
             endpoint,
@@ -123,11 +122,11 @@ impl Link {
             return;
         };
         connection.close(VarInt::from_u32(0), b"");
-        // Only so that the goodbye leaves this machine before the process ends.
-        timeout(GOODBYE_TIMEOUT, endpoint.wait_idle()).await.ok();
+        // The close must leave this machine before the process ends.
+        timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await.ok();
     }
 
-    /// The connection, and whether it was made for this call.
+    /// The connection, and whether it is new.
     async fn connection(&self) -> Result<(Connection, bool), Error> {
         let mut current = self.current.lock().await;
         if let Some(Connected { connection, .. }) = &*current
@@ -139,7 +138,7 @@ impl Link {
             .dialler
             .dial()
             .await
-            .map_err(|problem| self.undialled(problem))?;
+            .map_err(|problem| self.dial_error(problem))?;
         *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(connected.connection.remote_address());
         let connection = connected.connection.clone();
@@ -155,7 +154,7 @@ impl Link {
         let (header, frame) = self.frame(request)?;
         let (mut send, mut recv) = connection.open_bi().await.map_err(Lost::Unsent)?;
         match send.write_all(&frame).await {
-            // A node that has heard enough answers before the end.
+            // The node may answer before it has read the whole frame.
             Ok(()) | Err(WriteError::Stopped(_)) => {}
             Err(WriteError::ConnectionLost(error)) => return Err(Lost::Unanswered(error)),
             Err(other) => return Err(Lost::Protocol(other.to_string())),
@@ -164,13 +163,13 @@ impl Link {
         let bytes = recv
             .read_to_end(HEADER_LEN + MAX_PAYLOAD)
             .await
-            .map_err(unread)?;
+            .map_err(read_error)?;
         let answer = decode_answer(&header, &bytes)
             .map_err(|rejected| Lost::Protocol(rejected.refusal().message))?;
         Ok(answer.map_err(Error::from))
     }
 
-    /// A frame with a number of its own and a nonce that no answer to another one can have.
+    /// Encodes the request with a new request id and a random nonce.
     fn frame(&self, request: &Request) -> Result<(Header, Vec<u8>), Lost> {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(|e| Lost::Protocol(format!("no randomness: {e}")))?;
@@ -184,11 +183,11 @@ impl Link {
         Ok((header, frame))
     }
 
-    fn undialled(&self, problem: Undialled) -> Error {
+    fn dial_error(&self, problem: DialError) -> Error {
         match problem {
-            Undialled::Address(error) => error,
-            Undialled::Refused(error) => self.explain(Lost::Unsent(error)),
-            Undialled::Silent(why) => self.unreachable(why, false),
+            DialError::Local(error) => error,
+            DialError::Handshake(error) => self.explain(Lost::Unsent(error)),
+            DialError::NoAnswer(why) => self.unreachable(why, false),
         }
     }
 
@@ -208,7 +207,7 @@ impl Link {
             Lost::Unanswered(error) => (error, true),
         };
         match &error {
-            // What we noticed about the node, and what it noticed about us.
+            // The first is an alert of this side about the node, the second one of the node about this side.
             ConnectionError::TransportError(e) if is_alert(e.code) => Error::UntrustedNode {
                 node,
                 why: e.reason.clone(),
@@ -216,7 +215,7 @@ impl Link {
             ConnectionError::ConnectionClosed(e) if is_alert(e.error_code) => {
                 Error::IdentityRefused {
                     node,
-                    why: alert(e.error_code.into()),
+                    why: meaning_of_alert(e.error_code.into()),
                 }
             }
             ConnectionError::ApplicationClosed(e) if IDENTITY_REFUSED.contains(&e.error_code) => {
@@ -232,7 +231,7 @@ impl Link {
                 );
                 refused(LeaseError::ResourceBusy, busy)
             }
-            // The packet that says so has no room for a reason.
+            // This packet has no field for a reason.
             ConnectionError::ConnectionClosed(e)
                 if e.error_code == TransportErrorCode::CONNECTION_REFUSED =>
             {
@@ -258,8 +257,8 @@ fn is_alert(code: TransportErrorCode) -> bool {
     TLS_ALERTS.contains(&u64::from(code))
 }
 
-/// What TLS alerts mean here (RFC 8446, section 6.2).
-fn alert(code: u64) -> String {
+/// The meaning of a TLS alert (RFC 8446, section 6.2).
+fn meaning_of_alert(code: u64) -> String {
     let meaning = match code & 0xff {
         42 => "the certificate cannot be read",
         43 => "the certificate is not for clients",
@@ -275,7 +274,7 @@ fn alert(code: u64) -> String {
     meaning.to_owned()
 }
 
-fn unread(error: ReadToEndError) -> Lost {
+fn read_error(error: ReadToEndError) -> Lost {
     match error {
         ReadToEndError::TooLong => {
             Lost::Protocol("an answer of more than the largest frame".into())
@@ -285,7 +284,7 @@ fn unread(error: ReadToEndError) -> Lost {
     }
 }
 
-/// Whether asking twice does what asking once does.
+/// Whether a request that is done twice has the effect of one.
 fn is_idempotent(request: &Request) -> bool {
     match request {
         Request::LeaseAlloc(_) | Request::LeaseRenew { .. } | Request::LeaseRotate { .. } => false,

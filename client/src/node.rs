@@ -1,4 +1,4 @@
-//! A node, as callers see it.
+//! The handle of a node.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use crate::{
     runtime::{run, wait},
 };
 
-/// A connection to a node's control plane. Cheap to clone; clones share the connection, which is
-/// made again by itself when the node has been restarted.
+/// A connection to the control plane of a node. Cheap to clone; clones share the connection, which is
+/// opened again after the node has restarted.
 #[derive(Clone, Debug)]
 pub struct Node {
     link: Arc<Link>,
@@ -22,38 +22,50 @@ pub struct Node {
 }
 
 impl Node {
-    /// Connects.
+    /// Connects to a node.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn connect(node: &str, identity: &Identity) -> Result<Self, Error> {
         Self::connect_patiently(node, identity, Duration::ZERO).await
     }
 
-    /// Connects, and again for up to `patience` if the node has too many connections for a moment. What is asked
-    /// of it is asked as [`Node::patient`] says.
+    /// Connects to a node; tries again for up to `patience` while it has too many connections. Requests are repeated as
+    /// [`Node::patient`] says.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn connect_patiently(
         node: &str,
         identity: &Identity,
         patience: Duration,
     ) -> Result<Self, Error> {
-        let node = Self::undialled(node, identity)?.patient(patience);
+        let node = Self::unconnected(node, identity)?.patient(patience);
         let link = Arc::clone(&node.link);
         run(async move { link.connect(patience).await }).await?;
         Ok(node)
     }
 
-    /// Connects when it is asked something.
-    pub(crate) fn undialled(node: &str, identity: &Identity) -> Result<Self, Error> {
+    /// A node that is connected with the first request.
+    pub(crate) fn unconnected(node: &str, identity: &Identity) -> Result<Self, Error> {
         Ok(Self {
             link: Arc::new(Link::new(node, identity)?),
             patience: Duration::ZERO,
         })
     }
 
-    /// Connects, blocking.
+    /// Connects to a node, blocking.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn connect_blocking(node: &str, identity: &Identity) -> Result<Self, Error> {
         wait(Self::connect(node, identity))
     }
 
-    /// Connects, blocking; see [`Node::connect_patiently`].
+    /// Connects to a node, blocking; see [`Node::connect_patiently`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn connect_patiently_blocking(
         node: &str,
         identity: &Identity,
@@ -62,10 +74,10 @@ impl Node {
         wait(Self::connect_patiently(node, identity, patience))
     }
 
-    /// The same connection, over which is asked again for up to `patience`, with pauses from 10 ms to 1 s, what the node
-    /// refuses as transient with ResourceBusy or Unavailable, and what was lost with the connection, unless the node may
-    /// have carried it out and doing it twice is not the same as once: LEASE_ALLOC, LEASE_RENEW and LEASE_ROTATE.
-    /// [`Node::connect`] makes one that asks once.
+    /// A handle of the same connection that repeats requests for up to `patience`, with pauses from 10 ms to 1 s: if the
+    /// node refuses them as transient with ResourceBusy or Unavailable, or if the connection was lost. LEASE_ALLOC,
+    /// LEASE_RENEW and LEASE_ROTATE are not repeated if the node may have done them. A handle of [`Node::connect`]
+    /// repeats nothing.
     pub fn patient(&self, patience: Duration) -> Self {
         Self {
             patience,
@@ -73,7 +85,7 @@ impl Node {
         }
     }
 
-    /// FABRICBIOS_NODE, or the node on this machine.
+    /// The address in FABRICBIOS_NODE, or the node on this machine.
     pub fn default_address() -> String {
         std::env::var(ENV_NODE)
             .ok()
@@ -81,29 +93,38 @@ impl Node {
             .unwrap_or_else(|| DEFAULT_NODE.to_owned())
     }
 
-    /// As it was given.
+    /// The address as the caller gave it.
     pub fn address(&self) -> &str {
         self.link.node()
     }
 
-    /// What that resolved to.
+    /// The resolved address.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.link.remote()
     }
 
-    /// Asks. A request that was lost on a connection that had died before is repeated once when
-    /// that is harmless.
+    /// Sends a request and returns the reply. If the connection was lost before, the request is sent once more, unless it
+    /// is not idempotent and may have been done.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn call(&self, request: Request) -> Result<Reply, Error> {
         let (link, patience) = (Arc::clone(&self.link), self.patience);
         run(async move { link.call(&request, patience).await }).await
     }
 
-    /// Asks, blocking.
+    /// Sends a request, blocking; see [`Node::call`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn call_blocking(&self, request: Request) -> Result<Reply, Error> {
         wait(self.call(request))
     }
 
-    /// Asks what is answered with a lease.
+    /// Sends a request whose reply is a lease.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn lease(&self, request: Request) -> Result<LeaseInfo, Error> {
         match self.call(request).await? {
             Reply::Lease(info) => Ok(info),
@@ -111,16 +132,22 @@ impl Node {
         }
     }
 
-    /// Asks for a lease's state or a change of it, blocking; see [`Node::lease`].
+    /// Sends a request whose reply is a lease, blocking.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn lease_blocking(&self, request: Request) -> Result<LeaseInfo, Error> {
         wait(self.lease(request))
     }
 
-    /// Asks for a lease and fails closed: one that enforces less than was asked for is given back.
+    /// Requests a lease and fails closed: a lease that enforces less than requested is freed.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         let info = self.lease(Request::LeaseAlloc(request.clone())).await?;
         let mut missing = unmet(&request, &info.effective);
-        missing.extend(other_host(&request, &info));
+        missing.extend(unmet_host(&request, &info));
         if info.capacity < request.capacity {
             missing.push(format!("capacity {}", request.capacity));
         }
@@ -135,12 +162,15 @@ impl Node {
         })
     }
 
-    /// Asks for a lease, blocking; fails closed as [`Node::alloc`] does.
+    /// Requests a lease, blocking; see [`Node::alloc`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn alloc_blocking(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         wait(self.alloc(request))
     }
 
-    /// Says goodbye, so that the node need not wait for silence. The next call connects again.
+    /// Closes the connection, so that the node does not wait for its idle timeout. The next call connects again.
     pub async fn close(&self) {
         let link = Arc::clone(&self.link);
         let closing = run(async move {
@@ -152,12 +182,12 @@ impl Node {
         }
     }
 
-    /// Says goodbye, blocking.
+    /// Closes the connection, blocking.
     pub fn close_blocking(&self) {
         wait(self.close());
     }
 
-    /// An answer of the wrong kind.
+    /// The error for a reply of another type than `wanted`.
     pub fn unexpected(&self, wanted: &str, got: &Reply) -> Error {
         let kind = format!("{got:?}");
         let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default();
@@ -177,8 +207,8 @@ impl Node {
     }
 }
 
-/// What a request asked for that its lease does not enforce. A node that is older than a constraint
-/// skips it; the missing echo is how that shows.
+/// The constraints of a request that its lease does not enforce. An older node skips a constraint that it does not
+/// know, and then does not echo it.
 pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> {
     let mut missing = Vec::new();
     let mut need = |met: bool, what: String| {
@@ -216,14 +246,14 @@ pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> 
     missing
 }
 
-/// The host that was named, where the lease is for another one: whom a node lets in has no echo of its own.
-fn other_host(request: &LeaseAllocRequest, info: &LeaseInfo) -> Option<String> {
+/// The requested host, if the lease is for another one. The node does not echo the host as a constraint.
+fn unmet_host(request: &LeaseAllocRequest, info: &LeaseInfo) -> Option<String> {
     let wanted = request.terms.block()?.host_nqn.as_ref()?;
     let granted = &info.binding.nvmeof()?.host_nqn;
     (granted != wanted).then(|| format!("host {wanted}"))
 }
 
-/// A partition is another thing than a whole device, not more of it.
+/// A higher class is tighter, except a partition, which is not comparable with a whole device.
 fn is_as_tight(got: GpuExclusivityClass, wanted: GpuExclusivityClass) -> bool {
     got == wanted || (got > wanted && got != GpuExclusivityClass::PartitionExclusive)
 }

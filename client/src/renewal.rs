@@ -33,7 +33,7 @@ async fn renew(shared: &Shared) -> Result<(), Error> {
     loop {
         let error = match shared.node.lease(shared.renewal()).await {
             Ok(info) => {
-                shared.told(info);
+                shared.update(info);
                 return Ok(());
             }
             Err(error) => error,

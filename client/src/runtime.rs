@@ -1,5 +1,5 @@
-//! A thread of the SDK's own for connections and renewals, so that callers need no runtime and a
-//! runtime that ends takes no lease with it.
+//! The background thread for connections and renewals: callers need no runtime, and a lease outlives the runtime of
+//! its caller.
 
 use std::{
     future::Future,
@@ -45,7 +45,7 @@ where
     finished(background()?.spawn(future).await)
 }
 
-/// Runs what blocks in the background; see [`run`].
+/// Runs blocking work in the background; see [`run`].
 pub(crate) async fn blocking<T, F>(work: F) -> Result<T, Error>
 where
     T: Send + 'static,

@@ -22,14 +22,14 @@ pub(crate) struct Shared {
     pub(crate) node: Node,
     pub(crate) lease_id: LeaseId,
     pub(crate) lease_secs: u32,
-    /// For what the lease has and needs the lease.
+    /// The lease itself, for its parts that refer to it.
     pub(crate) me: Weak<Shared>,
     /// The connection to the memory of the lease; locked during a transfer.
     pub(crate) channel: Mutex<Option<Channel>>,
     /// The connection to the blocks of the lease.
     pub(crate) blocks: Mutex<Option<BlockChannel>>,
     /// Whether the lease is connected to queue pairs of the caller.
-    callers: AtomicBool,
+    callers_peers: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
 struct State {
     info: LeaseInfo,
     /// Time at which `info` came; its `remaining_ms` counts from this time.
-    told_at: Instant,
+    updated_at: Instant,
     health: Health,
     transfers: Transfers,
     patience: Duration,
@@ -49,7 +49,7 @@ impl Shared {
         let lease_id = info.lease_id;
         let state = State {
             info,
-            told_at: Instant::now(),
+            updated_at: Instant::now(),
             health: Health::Good,
             transfers: Transfers::default(),
             patience: node.patience,
@@ -62,12 +62,12 @@ impl Shared {
             me: me.clone(),
             channel: Mutex::new(None),
             blocks: Mutex::new(None),
-            callers: AtomicBool::new(false),
+            callers_peers: AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
 
-    /// A lease that is known to be lost says so before it bothers the node.
+    /// Fails if the lease is known to be over, without a request.
     pub(crate) fn check_not_lost(&self) -> Result<(), Error> {
         let lost = match &self.state().health {
             Health::Lost(error) if error.is_over() => Some(error.to_string()),
@@ -93,7 +93,7 @@ impl Shared {
         self.state().patience = patience;
     }
 
-    /// The node, for requests that somebody waits for; not beyond the end of the lease.
+    /// The node, for requests of a waiting caller; it repeats them until the end of the lease at most.
     pub(crate) fn patient_node(&self) -> Node {
         let left = self.left_with_grace();
         self.node.patient(self.state().patience.min(left))
@@ -107,13 +107,13 @@ impl Shared {
         self.state().transport = Some(transport);
     }
 
-    /// Whether the lease is connected to queue pairs of the caller's.
-    pub(crate) fn is_callers(&self) -> bool {
-        self.callers.load(Ordering::Relaxed)
+    /// Whether the lease is connected to queue pairs of the caller.
+    pub(crate) fn has_callers_peers(&self) -> bool {
+        self.callers_peers.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn has_callers_peers(&self) {
-        self.callers.store(true, Ordering::Relaxed);
+    pub(crate) fn set_callers_peers(&self) {
+        self.callers_peers.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn renewal(&self) -> Request {
@@ -123,8 +123,8 @@ impl Shared {
         }
     }
 
-    /// Takes what the node said. A renewal is news about the term, so it also clears old trouble.
-    pub(crate) fn told(&self, info: LeaseInfo) {
+    /// Takes an answer of the node. A longer term sets the health to good.
+    pub(crate) fn update(&self, info: LeaseInfo) {
         let mut state = self.state();
         if is_older(&info, &state.info) {
             return;
@@ -134,10 +134,10 @@ impl Shared {
             state.health = Health::Good;
         }
         state.info = info;
-        state.told_at = Instant::now();
+        state.updated_at = Instant::now();
     }
 
-    /// What was told last is not valid any more; who needs coordinates asks for them.
+    /// Forgets the coordinates of the last answer, which may not be valid any more.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "only RDMA binds"))]
     pub(crate) fn forget_keys(&self) {
         let info = &mut self.state().info;
@@ -155,10 +155,10 @@ impl Shared {
     pub(crate) fn remaining(&self) -> Duration {
         let state = self.state();
         let left = Duration::from_millis(state.info.remaining_ms);
-        left.saturating_sub(state.told_at.elapsed())
+        left.saturating_sub(state.updated_at.elapsed())
     }
 
-    /// The last part of the term, in which the node accepts renewals: a fifth, or what it says.
+    /// The last part of the term, in which the node accepts renewals: as the node says, or a fifth.
     pub(crate) fn window(&self) -> Duration {
         let state = self.state();
         match state.info.renewable_at_unix_ms {
@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// Until the contents go, as far as is known: at most that much.
+    /// Time until the contents are deleted, by the last answer.
     pub(crate) fn left_with_grace(&self) -> Duration {
         let state = self.state();
         let info = &state.info;
@@ -175,18 +175,18 @@ impl Shared {
             .grace_ends_unix_ms
             .saturating_sub(info.expires_at_unix_ms);
         let left = Duration::from_millis(info.remaining_ms.saturating_add(grace));
-        left.saturating_sub(state.told_at.elapsed())
+        left.saturating_sub(state.updated_at.elapsed())
     }
 
-    /// A panic elsewhere leaves the last answer, which is still the last answer.
+    /// A panic under the lock leaves a complete answer.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Answers may overtake each other; what an older one says is not so any more.
-fn is_older(told: &LeaseInfo, known: &LeaseInfo) -> bool {
-    let open = matches!(told.phase, LeasePhase::Binding | LeasePhase::Active);
+/// Answers may overtake each other; an older one is ignored.
+fn is_older(info: &LeaseInfo, known: &LeaseInfo) -> bool {
+    let open = matches!(info.phase, LeasePhase::Binding | LeasePhase::Active);
     let key = |info: &LeaseInfo| (info.generation, info.expires_at_unix_ms);
-    open && key(told) < key(known)
+    open && key(info) < key(known)
 }

@@ -19,11 +19,11 @@ const OPERATORS_PART: usize = 8;
 /// The limits of the control plane. The defaults are enough for a rack of clients, and protect against one bad client.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections, handshakes included. Operators have an eighth more, of this and of the next.
+    /// Connections, handshakes included. Operators may exceed this limit and the next one by an eighth.
     pub connections_max: usize,
-    /// Of those from one IPv4 address or one IPv6 /64. One tenant has at most half of them.
+    /// Connections from one IPv4 address or one IPv6 /64. One tenant has at most half of them.
     pub connections_per_source_max: usize,
-    /// Of those with certificates of one tenant.
+    /// Connections with certificates of one tenant.
     pub connections_per_tenant_max: usize,
     /// Requests that one connection may have open.
     pub requests_per_connection_max: u32,
@@ -31,7 +31,7 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// From the opening of a stream to the end of its frame.
     pub request_timeout: Duration,
-    /// Silence after which a connection is gone. Clients keep theirs alive.
+    /// A connection is closed after this long without a packet. Clients send keep-alives.
     pub idle_timeout: Duration,
 }
 
@@ -57,8 +57,8 @@ pub(crate) enum Full {
     Tenant,
     /// One tenant has half of the places of the address.
     TenantAtSource,
-    /// Half of the places of the node or of the address are taken: from here on only for an address that was
-    /// validated (RFC 9000 §8.1), since the source of a datagram can be forged.
+    /// Half of the places of the node or of the address are taken: the rest is for validated addresses
+    /// (RFC 9000 §8.1), since the source of a datagram can be forged.
     Unvalidated,
 }
 
@@ -74,7 +74,7 @@ struct Counts {
     all: usize,
     /// Connections from validated addresses.
     by_source: HashMap<IpAddr, usize>,
-    /// Handshakes that anybody can have begun in the name of that address. They take no place of the others.
+    /// Handshakes from addresses that are not validated, which may be forged. They take no place of `by_source`.
     unvalidated: HashMap<IpAddr, usize>,
     by_tenant: HashMap<Principal, usize>,
     by_tenant_and_source: HashMap<(Principal, IpAddr), usize>,
@@ -106,7 +106,7 @@ impl Admission {
         })
     }
 
-    /// A place for a connection from `address`, which QUIC has validated or not.
+    /// A place for a connection from `address`; `is_validated`: QUIC has validated the address.
     pub(crate) fn admit(
         self: &Arc<Self>,
         address: IpAddr,

@@ -1,7 +1,7 @@
-//! The fabric's certificate authority: one ECDSA P-256 key that says who is who.
+//! The certificate authority of the fabric: one ECDSA P-256 key.
 //!
-//! Of a signing request only the key is taken; names, roles and uses are decided here, so that no
-//! tenant can ask for the node's name or another tenant's.
+//! Only the key of a signing request is used. Names, roles and usages are set here, so that no tenant can get the name
+//! of the node or of another tenant.
 
 use std::{
     fmt,
@@ -22,14 +22,14 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::principal::organization;
 
-/// The name in every node certificate: clients verify it whatever address they dial.
+/// The name in every node certificate; clients verify it, whatever the address is.
 pub const NODE_DNS_NAME: &str = "node.fabricbios";
-/// Validity of a tenant's or operator's certificate unless asked otherwise.
+/// Validity of a tenant's or operator's certificate unless requests otherwise.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * DAY_SECS);
 
 const DAY_SECS: u64 = 86_400;
 const CA_VALIDITY: Duration = Duration::from_secs(3_652 * DAY_SECS);
-/// Clocks of a fabric's machines may differ by this much.
+/// The clocks of the machines of a fabric may differ by this much.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
 /// The authority. Its key never leaves it.
@@ -74,18 +74,20 @@ impl Ca {
         })
     }
 
-    /// What peers are verified against.
+    /// The certificate that peers are verified against.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// The same as PEM.
+    /// The certificate as PEM.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// Signs a tenant's or an operator's key: the answer to IDENTITY_ISSUE. Whether the caller may
-    /// ask is not decided here.
+    /// Signs the key of a tenant or an operator and returns the reply to IDENTITY_ISSUE. The caller checks the permission.
+    ///
+    /// # Errors
+    /// The request is invalid, or the authority has expired.
     pub fn issue(&self, request: &IssueRequest, now: SystemTime) -> Result<Reply, Refusal> {
         check_tenant(&request.tenant)?;
         let key = requested_key(&request.csr_der)?;
@@ -125,7 +127,7 @@ impl Ca {
         Ok(params)
     }
 
-    /// No certificate outlives the one that signed it.
+    /// The end of a certificate: not after the end of the authority.
     fn last_moment(&self, valid_secs: u32, now: SystemTime) -> Result<SystemTime, Refusal> {
         let validity = match valid_secs {
             0 => DEFAULT_VALIDITY,
@@ -140,7 +142,7 @@ impl Ca {
     }
 }
 
-/// A private key that is wiped when it goes.
+/// A private key that is wiped when it is dropped.
 struct SecretKey(KeyPair);
 
 impl Drop for SecretKey {
@@ -165,7 +167,7 @@ impl SigningKey for SecretKey {
     }
 }
 
-/// The key of a PKCS #10 request whose sender has shown that it holds the private half.
+/// The key of a PKCS #10 request, whose signature proves that the sender has the private key.
 fn requested_key(csr_der: &[u8]) -> Result<SubjectPublicKeyInfo, Refusal> {
     if csr_der.len() > CSR_BYTES_MAX {
         let size = csr_der.len();
@@ -240,7 +242,7 @@ fn internal(error: &rcgen::Error) -> Refusal {
     Refusal::new(LeaseError::Internal, RefusalClass::Transient, message)
 }
 
-/// The request that the node makes for its own operator.
+/// The request of the node for its first operator.
 pub(crate) fn first_operator(csr_der: Vec<u8>) -> IssueRequest {
     IssueRequest {
         tenant: "admin".into(),

@@ -1,4 +1,4 @@
-//! Why a connection is closed, for the other side's log.
+//! The codes with which a node closes connections.
 
 pub(crate) const DONE: u32 = 0;
 pub(crate) const SHUTTING_DOWN: u32 = 1;

@@ -1,4 +1,4 @@
-//! One stream of one peer: a request in, its answer out.
+//! One stream: reads a request and sends the answer.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -40,10 +40,10 @@ impl Conversation {
     }
 
     pub(crate) async fn answer(self, mut send: SendStream, mut recv: RecvStream) {
-        let Some(received) = listen(&mut recv, self.shared.limits.request_timeout).await else {
+        let Some(received) = read_frame(&mut recv, self.shared.limits.request_timeout).await else {
             return;
         };
-        // A peer that was answered before it finished need not finish.
+        // After the answer the rest of the request is not needed.
         recv.stop(VarInt::from_u32(close::DONE)).ok();
         let remote = self.remote;
         let bytes = match received {
@@ -56,7 +56,7 @@ impl Conversation {
     }
 
     async fn ask(self, header: Header, request: Request) -> Vec<u8> {
-        let answer = match self.hand_over(request) {
+        let answer = match self.enqueue(request) {
             Ok(replied) => replied
                 .await
                 .unwrap_or_else(|_| Err(unavailable("the node is stopping"))),
@@ -66,20 +66,22 @@ impl Conversation {
     }
 
     /// Puts the request into the queue of the daemon; one tenant may fill at most half of it.
-    fn hand_over(self, request: Request) -> Result<oneshot::Receiver<Answer>, Refusal> {
+    fn enqueue(self, request: Request) -> Result<oneshot::Receiver<Answer>, Refusal> {
         let Shared {
-            asked, admission, ..
+            requests,
+            admission,
+            ..
         } = &*self.shared;
-        let room = asked.try_reserve().map_err(|error| match error {
+        let place = requests.try_reserve().map_err(|error| match error {
             TrySendError::Full(()) => unavailable("the node is too busy"),
             TrySendError::Closed(()) => unavailable("the node is stopping"),
         })?;
-        let max = asked.max_capacity().div_ceil(2);
+        let max = requests.max_capacity().div_ceil(2);
         let waiting = admission
             .wait(&self.principal, max)
             .ok_or_else(|| too_many(&self.principal.tenant, max))?;
         let (reply, replied) = oneshot::channel();
-        room.send(PeerRequest {
+        place.send(PeerRequest {
             principal: self.principal,
             local_ip: self.local_ip,
             remote: self.remote,
@@ -102,17 +104,17 @@ fn unavailable(what: &str) -> Refusal {
 }
 
 /// Reads a frame. `None`: the peer cancelled its request.
-async fn listen(recv: &mut RecvStream, limit: Duration) -> Option<Received> {
+async fn read_frame(recv: &mut RecvStream, limit: Duration) -> Option<Received> {
     let mut frame = Frame::default();
-    match timeout(limit, receive(recv, &mut frame)).await {
+    match timeout(limit, read_chunks(recv, &mut frame)).await {
         Ok(Ok(Some(refusal))) => Some(Received::Answer(refusal)),
         Ok(Ok(None)) => Some(frame.end()),
         Ok(Err(_)) => None,
-        Err(_) => Some(Received::Answer(frame.late(limit))),
+        Err(_) => Some(Received::Answer(frame.timed_out(limit))),
     }
 }
 
-async fn receive(
+async fn read_chunks(
     recv: &mut RecvStream,
     frame: &mut Frame,
 ) -> Result<Option<Vec<u8>>, quinn::ReadError> {

@@ -7,7 +7,7 @@ use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
 
 use crate::{Fabric, Limits, ServerError, tls};
 
-/// How many of a connection's largest frames may wait unread.
+/// The receive window of a connection, in frames of the largest size.
 const FRAMES_BUFFERED: u32 = 8;
 
 /// An endpoint on `socket` that serves the members of one fabric.
@@ -19,7 +19,7 @@ pub(crate) fn endpoint(
     let crypto = tls::server_config(fabric.node(), &fabric.ca()).map_err(ServerError::Tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::new(transport(limits)?));
-    // Bounds are counted by address: it has to stay the same.
+    // Limits are counted by address, so the address of a connection must not change.
     config.migration(false);
     let endpoint = tls::endpoint_config(fabric.node());
     let runtime = Arc::new(quinn::TokioRuntime);

@@ -1,9 +1,8 @@
 //! The files of the fabric: made at the first start, read at each later one.
 //!
-//! `ca-key.pem` (key and certificate of the CA) is the root of all others and is written first;
-//! `ca.pem`, `node.identity` and `admin.identity` follow from it and are made again when they are
-//! missing. So an interrupted first start is finished by the next one, and a damaged file is never
-//! papered over.
+//! `ca-key.pem` (key and certificate of the CA) is written first; `ca.pem`, `node.identity` and `admin.identity` depend
+//! on it and are made if they are missing. So the next start finishes an interrupted first start. A damaged file is
+//! reported and never replaced.
 
 use std::{
     fs, io,
@@ -91,8 +90,11 @@ pub enum IdentityError {
 }
 
 impl Fabric {
-    /// Opens the fabric of a state directory, making what is missing. Two daemons must not do this
-    /// on one directory at the same time: the caller holds its lock.
+    /// Opens the fabric of a state directory and makes missing files. The caller holds the lock of the directory, so that
+    /// no other daemon does this at the same time.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
     pub fn open_or_create(state_dir: &Path, now: SystemTime) -> Result<Self, IdentityError> {
         durable::make_private_dir(state_dir).map_err(io_error("create", state_dir))?;
         let (ca, new) = open_ca(state_dir, now)?;
@@ -108,12 +110,12 @@ impl Fabric {
         })
     }
 
-    /// The authority, to answer IDENTITY_ISSUE with.
+    /// The authority, which answers IDENTITY_ISSUE.
     pub fn ca(&self) -> Arc<Ca> {
         Arc::clone(&self.ca)
     }
 
-    /// The node's own keys.
+    /// The keys of the node.
     pub fn node(&self) -> &NodeKeys {
         &self.node
     }
@@ -164,7 +166,7 @@ fn refuse_orphans(state_dir: &Path, ca_key: &Path) -> Result<(), IdentityError> 
     }
 }
 
-/// `ca.pem` is a copy for people; the authority reads its own.
+/// Writes or checks `ca.pem`, a copy of the certificate for people.
 fn publish_ca(state_dir: &Path, ca: &Ca) -> Result<(), IdentityError> {
     let path = state_dir.join(CA);
     let Some(text) = read(&path)? else {

@@ -16,7 +16,7 @@ pub(crate) struct Noise {
 
 #[derive(Debug, Default)]
 struct State {
-    last_told: Option<Instant>,
+    last_logged: Option<Instant>,
     untold: u64,
 }
 
@@ -24,22 +24,22 @@ impl Noise {
     /// `why` may contain text of the peer, so it is logged quoted.
     pub(crate) fn record(&self, from: impl fmt::Display, why: &str) {
         tracing::debug!(%from, why, "a peer was turned away");
-        if let Some(untold) = self.tell(Instant::now()) {
+        if let Some(untold) = self.to_log(Instant::now()) {
             tracing::info!(%from, why, untold, "peer turned away");
         }
     }
 
     /// Whether to log now, and the number of failures that were not logged.
-    fn tell(&self, now: Instant) -> Option<u64> {
+    fn to_log(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state
-            .last_told
+            .last_logged
             .is_some_and(|last| now.duration_since(last) < ONE_LINE_PER)
         {
             state.untold += 1;
             return None;
         }
-        state.last_told = Some(now);
+        state.last_logged = Some(now);
         Some(std::mem::take(&mut state.untold))
     }
 }
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn a_flood_makes_one_line_and_the_next_one_counts_it() {
         let (noise, start) = (Noise::default(), Instant::now());
-        assert_eq!(noise.tell(start), Some(0));
+        assert_eq!(noise.to_log(start), Some(0));
         for _ in 0..1_000 {
-            assert_eq!(noise.tell(start + ONE_LINE_PER / 2), None);
+            assert_eq!(noise.to_log(start + ONE_LINE_PER / 2), None);
         }
-        assert_eq!(noise.tell(start + ONE_LINE_PER), Some(1_000));
+        assert_eq!(noise.to_log(start + ONE_LINE_PER), Some(1_000));
     }
 }

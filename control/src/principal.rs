@@ -20,7 +20,7 @@ pub struct Principal {
 pub struct Peer {
     /// The principal.
     pub principal: Principal,
-    /// Connections may outlive certificates; requests may not.
+    /// End of the certificate. Requests are refused after it, also on an open connection.
     pub not_after: SystemTime,
 }
 

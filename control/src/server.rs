@@ -1,7 +1,7 @@
-//! The QUIC endpoint: connections to peers, streams to requests, answers back.
+//! The QUIC server: accepts connections and streams, and answers requests.
 //!
-//! One request per bidirectional stream. Nothing that a peer sends reaches the daemon before its
-//! certificate is verified and its frame decoded.
+//! A bidirectional stream has one request. A request reaches the daemon only after the certificate of the peer was
+//! verified and the frame was decoded.
 
 use std::{
     io,
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Limit of closing all connections.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request of an authenticated peer. Dropping `reply` tells the peer that the node is stopping.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) limits: Limits,
     noise: Noise,
-    pub(crate) asked: mpsc::Sender<PeerRequest>,
+    pub(crate) requests: mpsc::Sender<PeerRequest>,
 }
 
 impl Server {
@@ -91,7 +91,7 @@ impl Server {
         listen: SocketAddr,
         fabric: &Fabric,
         limits: Limits,
-        asked: mpsc::Sender<PeerRequest>,
+        requests: mpsc::Sender<PeerRequest>,
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
         let socket = UdpSocket::bind(listen).map_err(listen_error)?;
@@ -102,7 +102,7 @@ impl Server {
             admission,
             limits,
             noise: Noise::default(),
-            asked,
+            requests,
         });
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept(endpoint.clone(), shared, stopping));
@@ -130,7 +130,7 @@ impl Server {
             VarInt::from_u32(close::SHUTTING_DOWN),
             b"the node is shutting down",
         );
-        if timeout(GOODBYE_TIMEOUT, self.endpoint.wait_idle())
+        if timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle())
             .await
             .is_err()
         {
@@ -145,7 +145,7 @@ async fn accept(endpoint: Endpoint, shared: Arc<Shared>, mut stop: watch::Receiv
         tokio::select! {
             _ = stop.changed() => break,
             incoming = endpoint.accept() => match incoming {
-                Some(incoming) => welcome(&shared, incoming, &stop, &mut connections),
+                Some(incoming) => admit(&shared, incoming, &stop, &mut connections),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
@@ -167,7 +167,7 @@ async fn drain(endpoint: &Endpoint, mut connections: JoinSet<()>) {
 }
 
 /// Refuses a connection, sends a Retry, or begins the handshake.
-fn welcome(
+fn admit(
     shared: &Arc<Shared>,
     incoming: Incoming,
     stop: &watch::Receiver<bool>,
@@ -185,7 +185,7 @@ fn welcome(
             ));
         }
         Err(Full::Unvalidated) => {
-            // quinn: one that is not validated may always be sent a Retry.
+            // quinn: this fails only for a validated address.
             incoming.retry().ok();
         }
         Err(full) => {
@@ -215,7 +215,7 @@ async fn connection(
 ) {
     let from = incoming.remote_address();
     match handshake(&shared, incoming, &mut place).await {
-        Ok((connection, peer)) => converse(&shared, connection, peer, stop).await,
+        Ok((connection, peer)) => serve_streams(&shared, connection, peer, stop).await,
         Err(problem) => shared.noise.record(from, &problem),
     }
 }
@@ -230,14 +230,14 @@ async fn handshake(
         .await
         .map_err(|elapsed| format!("handshake not finished: {elapsed}"))?
         .map_err(|e| format!("handshake: {e}"))?;
-    let peer = peer_of(&connection).map_err(|e| hang_up(&connection, close::NOT_A_PRINCIPAL, e))?;
+    let peer = peer_of(&connection).map_err(|e| close(&connection, close::NOT_A_PRINCIPAL, e))?;
     place
         .for_peer(&peer.principal)
-        .map_err(|full| hang_up(&connection, close::TOO_MANY, why(full).into()))?;
+        .map_err(|full| close(&connection, close::TOO_MANY, why(full).into()))?;
     Ok((connection, peer))
 }
 
-fn hang_up(connection: &Connection, code: u32, problem: String) -> String {
+fn close(connection: &Connection, code: u32, problem: String) -> String {
     connection.close(VarInt::from_u32(code), problem.as_bytes());
     problem
 }
@@ -252,7 +252,7 @@ fn peer_of(connection: &Connection) -> Result<Peer, String> {
 }
 
 /// Serves streams until the peer leaves or the node stops, then finishes the open streams.
-async fn converse(
+async fn serve_streams(
     shared: &Arc<Shared>,
     connection: Connection,
     peer: Peer,

@@ -57,7 +57,7 @@ impl Frame {
     }
 
     /// The peer has not finished in time.
-    pub(crate) fn late(&self, limit: Duration) -> Vec<u8> {
+    pub(crate) fn timed_out(&self, limit: Duration) -> Vec<u8> {
         let message = format!("the request was not complete after {limit:?}; send it again");
         let refusal = Refusal::new(LeaseError::Malformed, RefusalClass::Transient, message);
         answer(self.header.as_ref(), Err(refusal))
@@ -92,14 +92,14 @@ fn refuse(rejected: &Rejected) -> Vec<u8> {
 
 /// Bytes without a valid header get an answer too, with request number 0.
 fn answer(to: Option<&Header>, answer: Answer) -> Vec<u8> {
-    let nobody = Header {
+    let zero_header = Header {
         flags: 0,
         msg_type: 0,
         request_id: 0,
         nonce: 0,
         payload_len: 0,
     };
-    encode_answer(to.unwrap_or(&nobody), &answer)
+    encode_answer(to.unwrap_or(&zero_header), &answer)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! PEM in, TLS 1.3 configuration out.
+//! TLS 1.3 configurations from PEM texts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub(crate) fn first_certificate_block(pem: &str) -> Result<&str, String> {
     Ok(&pem[start..start + length + END.len()])
 }
 
-/// Certificate and key of an identity file, which must be of this CA.
+/// Certificate and key of an identity file of this CA.
 pub(crate) fn identity(
     pem: &[u8],
     ca: &CertificateDer<'_>,
@@ -58,8 +58,8 @@ pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), String> {
         .map_err(|e| e.to_string())
 }
 
-/// TLS 1.3 only, clients of this fabric only, no resumption: every connection proves its
-/// certificate anew, and no request can be replayed.
+/// TLS 1.3 only, clients of this fabric only, and no resumption: each connection proves its certificate, and no request
+/// can be replayed.
 pub(crate) fn server_config(node: &NodeKeys, ca: &Ca) -> Result<QuicServerConfig, String> {
     let mut roots = RootCertStore::empty();
     roots
@@ -81,8 +81,8 @@ pub(crate) fn server_config(node: &NodeKeys, ca: &Ca) -> Result<QuicServerConfig
     QuicServerConfig::try_from(config).map_err(|e| e.to_string())
 }
 
-/// A reset key that outlives the process, and ids that any process of this node would own up to: so
-/// a restarted node tells the clients of its predecessor at once that their connections are gone.
+/// A stateless reset key that is the same after a restart: a restarted node resets the old connections of its clients at
+/// once (RFC 9000 §10.3).
 pub(crate) fn endpoint_config(node: &NodeKeys) -> EndpointConfig {
     let root = hmac::Key::new(hmac::HMAC_SHA256, node.key.secret_der());
     let reset = hmac::sign(&root, b"fabricbios stateless reset");
@@ -92,7 +92,7 @@ pub(crate) fn endpoint_config(node: &NodeKeys) -> EndpointConfig {
     config
 }
 
-/// quinn's own generator disowns the ids of an earlier process.
+/// Random connection ids. The default generator of quinn would reject the ids of an earlier process.
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {

@@ -32,7 +32,7 @@ use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
 use crate::steps::passed;
-use crate::wipe::{Identity, Verb, range_is_busy, run};
+use crate::wipe::{Identity, PoolCall, range_is_busy, run};
 use fabricbios_contract::Volume;
 use fabricbios_helper::Supervisor;
 
@@ -87,7 +87,7 @@ impl Device {
     }
 
     pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
-        // The extent has the data of the lease, even if the record does not say any more that it was given out.
+        // The extent has the data of the lease, even if the record does not progress any more that it was given out.
         self.open_volume(lease, extent, || match &self.record {
             Some(record) => record.touch(&self.put(), extent),
             None => Ok(()),
@@ -139,7 +139,7 @@ impl Device {
             target: Target::linear(self.device.number, offset, extent.length),
             read_only: self.record.is_none(),
         };
-        run(&self.supervisor, &Verb::Map(slice), &|| ())?;
+        run(&self.supervisor, &PoolCall::Map(slice), &|| ())?;
         let made = self.control.find(&uuid)?;
         let made = made.ok_or_else(|| self.said("the device that was made is not there"))?;
         node_of(made.number).inspect_err(|_| {
@@ -191,7 +191,7 @@ impl Device {
         for extent in [found, given].into_iter().flatten() {
             self.hold(lease, extent)?;
         }
-        run(&self.supervisor, &Verb::Unmap { uuid }, progress)?;
+        run(&self.supervisor, &PoolCall::Unmap { uuid }, progress)?;
         passed("unmap volume");
         if let (Some(extent), Some(_)) = (found.or(given), &self.record) {
             self.zero(extent, progress)?;
@@ -244,22 +244,22 @@ impl Device {
             if busy.map_err(|error| self.said(error))? {
                 return Err(self.said("a process that was given up still writes the header"));
             }
-            let verb = Verb::Record {
+            let call = PoolCall::Record {
                 device: (&self.device.path).into(),
                 header: header.clone(),
             };
-            run(&self.supervisor, &verb, &|| ())
+            run(&self.supervisor, &call, &|| ())
         }
     }
 
     fn zero(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
-        let verb = Verb::Zero {
+        let call = PoolCall::Zero {
             device: (&self.device.path).into(),
             identity: self.identity,
             offset: DATA_FROM + extent.offset,
             length: extent.length,
         };
-        run(&self.supervisor, &verb, progress)
+        run(&self.supervisor, &call, progress)
     }
 
     fn data_from(&self) -> u64 {

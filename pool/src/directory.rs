@@ -20,7 +20,7 @@ use fabricbios_lease::AllocationMode;
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
-use crate::wipe::{Verb, run};
+use crate::wipe::{PoolCall, run};
 use fabricbios_contract::Volume;
 use fabricbios_helper::Supervisor;
 
@@ -119,13 +119,13 @@ impl Directory {
     }
 
     pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
-        let verb = Verb::Make {
+        let call = PoolCall::Make {
             directory: (&self.path).into(),
             identity: self.identity,
             lease,
             bytes,
         };
-        run(&self.supervisor, &verb, &|| ())?;
+        run(&self.supervisor, &call, &|| ())?;
         self.known().insert(lease);
         Ok(Volume {
             path: self.path.join(volume::name(lease)),
@@ -158,11 +158,11 @@ impl Directory {
     pub(crate) fn destroy(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), String> {
         is_same(&self.path, self.identity)?;
         let names = [volume::name(lease), volume::unfinished_name(lease)];
-        let verb = Verb::Remove {
+        let call = PoolCall::Remove {
             directory: (&self.path).into(),
             names: names.map(OsString::from).into(),
         };
-        run(&self.supervisor, &verb, progress)?;
+        run(&self.supervisor, &call, progress)?;
         self.known().remove(&lease);
         Ok(())
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use fabricbios_lease::{Condition, StepError};
 
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// A check that takes longer than this is a problem itself: it only reads a few names.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// A check only reads a few names; if it takes longer than this, the pool has a problem.
+const CHECK_MAX: Duration = Duration::from_secs(5);
 
 /// Checks a pool and returns its problem. The kernel may block it for any time.
 pub(crate) type Check = Box<dyn Fn() -> Result<(), String> + Send>;
@@ -29,7 +29,7 @@ pub(crate) struct Health {
 #[derive(Default)]
 struct Known {
     call_trouble: Option<String>,
-    look_trouble: Option<String>,
+    check_trouble: Option<String>,
     tell: Option<TellCondition>,
     /// The last report.
     told: Condition,
@@ -56,13 +56,14 @@ impl Health {
                     while asked.recv().is_ok() && answer.send(check().err()).is_ok() {}
                 },
             )
-            .and_then(|_looks| {
+            .and_then(|_checks| {
                 let watches = thread::Builder::new().name("pool".to_owned());
                 watches.spawn(move || {
-                    while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout)
+                    while stopped.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout)
                         && ask.send(()).is_ok()
-                        && hear(&shared, &answers, LOOK_MAX).is_some()
-                    {}
+                        && await_result(&shared, &answers, CHECK_MAX).is_some()
+                    {
+                    }
                 })
             });
         if let Err(error) = threads {
@@ -93,23 +94,27 @@ impl Health {
 
 impl Known {
     fn condition(&self) -> Condition {
-        let trouble = self.look_trouble.as_ref().or(self.call_trouble.as_ref());
+        let trouble = self.check_trouble.as_ref().or(self.call_trouble.as_ref());
         trouble.map_or(Condition::Good, |it| Condition::Degraded(it.clone()))
     }
 }
 
 /// Waits for the result of a check. `None`: the thread has ended.
-fn hear(known: &Mutex<Known>, answers: &Receiver<Option<String>>, at_most: Duration) -> Option<()> {
+fn await_result(
+    known: &Mutex<Known>,
+    answers: &Receiver<Option<String>>,
+    at_most: Duration,
+) -> Option<()> {
     let trouble = match answers.recv_timeout(at_most) {
         Ok(trouble) => trouble,
         Err(RecvTimeoutError::Disconnected) => return None,
         Err(RecvTimeoutError::Timeout) => {
             let silent = "does not answer".to_owned();
-            change(known, |known| known.look_trouble = Some(silent));
+            change(known, |known| known.check_trouble = Some(silent));
             answers.recv().ok()?
         }
     };
-    change(known, |known| known.look_trouble = trouble);
+    change(known, |known| known.check_trouble = trouble);
     Some(())
 }
 
@@ -124,7 +129,7 @@ fn change(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
     }
 }
 
-/// A panic under this lock leaves no half-made change.
+/// A panic under this lock leaves no incomplete change.
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -180,7 +185,7 @@ mod tests {
         let (answer, answers) = channel();
         let looks = |found: Option<&str>| {
             answer.send(found.map(str::to_owned)).unwrap();
-            hear(&health.known, &answers, LOOK_MAX).unwrap();
+            await_result(&health.known, &answers, CHECK_MAX).unwrap();
         };
         looks(Some("gone"));
         health.note(Ok(())).unwrap();
@@ -196,7 +201,7 @@ mod tests {
         let (answer, answers) = channel();
         thread::scope(|scope| {
             let known = &health.known;
-            scope.spawn(move || hear(known, &answers, Duration::ZERO));
+            scope.spawn(move || await_result(known, &answers, Duration::ZERO));
             assert_eq!(told.recv().unwrap(), degraded("does not answer"));
             answer.send(None).unwrap();
             assert_eq!(told.recv().unwrap(), Condition::Good);

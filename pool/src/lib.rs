@@ -24,12 +24,12 @@ use directory::Directory;
 use health::Health;
 pub use health::TellCondition;
 use steps::passed;
-use wipe::Verb;
+use wipe::PoolCall;
 
 /// The calls of this crate that may hang, for the helper process.
 #[must_use]
 pub fn calls() -> Vec<Handler> {
-    vec![Handler::of::<Verb>()]
+    vec![Handler::of::<PoolCall>()]
 }
 
 /// Settings of a pool.
@@ -41,8 +41,8 @@ pub struct PoolConfig {
     pub node_id: NodeId,
     /// Take a device although it has a partition table or a file system, or a pool of another node.
     pub force: bool,
-    /// Whether a new pool may be made. Not if the path is known to have been a pool, such as the mount point of a disk that
-    /// is absent now.
+    /// Whether a new pool may be made. `false` if the path was a pool before, such as the mount point of a disk that is
+    /// absent now.
     pub may_begin: bool,
     /// The helper that makes [`calls`].
     pub supervisor: Supervisor,
@@ -89,7 +89,7 @@ impl Pool {
     /// Opens the pool at `config.path` exclusively.
     ///
     /// # Errors
-    /// The text says what is in the way and what to do.
+    /// The text says the problem and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
         let failed = |why: String| StepError::new("open pool", why);
         let shown = config.path.display();
@@ -134,6 +134,9 @@ impl Pool {
 
     /// Cleans the extent of a new lease, if it is unwritten. It takes as long as writing the bytes; `progress` is called every
     /// 16 MiB. Without this call [`Pool::create`] cleans the extent without progress.
+    ///
+    /// # Errors
+    /// The extent is invalid, or the device cannot be written.
     pub fn prepare(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
         let failed = |why| StepError::new("clean volume", why);
         self.facts.admits(extent).map_err(failed)?;
@@ -146,6 +149,9 @@ impl Pool {
 
     /// Makes the volume of a new lease, with zeros (on a read-only device with its data). It is an error if the lease has a
     /// volume already. An error leaves nothing new behind.
+    ///
+    /// # Errors
+    /// The extent is invalid, the lease has a volume, or the storage refuses.
     pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("create volume", format!("lease {lease}: {why}"));
         self.facts.admits(extent).map_err(failed)?;
@@ -162,6 +168,9 @@ impl Pool {
 
     /// Opens the existing volume of a lease; a device that a reboot removed is made again over the same blocks. It is an error
     /// if the bytes of the lease do not exist any more: a new volume is never made.
+    ///
+    /// # Errors
+    /// The volume is gone or a different one, or the storage refuses.
     pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("reopen volume", format!("lease {lease}: {why}"));
         self.facts.admits(extent).map_err(failed)?;
@@ -173,6 +182,9 @@ impl Pool {
     }
 
     /// All leases with a volume, complete or half made. Never blocks on a device.
+    ///
+    /// # Errors
+    /// Device-mapper cannot be asked.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         match &self.kind {
             Kind::Directory(pool) => Ok(pool.leases()),
@@ -185,6 +197,9 @@ impl Pool {
     /// Removes the volume of a lease and makes its data unreadable for the next lease. Idempotent, also after an earlier process
     /// did a part. The volume must not be in use. Fails with the name of the device if the storage makes no progress for some
     /// seconds. The volumes of other leases are never touched.
+    ///
+    /// # Errors
+    /// The volume or its data may still exist.
     pub fn destroy(
         &self,
         lease: LeaseId,
@@ -213,8 +228,11 @@ impl Pool {
         }
     }
 
-    /// Records grant `number` of the node, durably. To be called after the node has journaled the number, and before
-    /// anybody is told of the grant.
+    /// Records grant `number` of the node, durably. To be called after the node has journaled the number, and before the
+    /// grant is answered.
+    ///
+    /// # Errors
+    /// The number may not be on the storage.
     pub fn count_grant(&self, number: u64) -> Result<(), StepError> {
         passed("journal grant");
         let counted = match &self.kind {
@@ -226,7 +244,7 @@ impl Pool {
         self.health.note(counted.map_err(failed))
     }
 
-    /// Whether the pool belonged to another node until now, so that no lease of this node can be in it.
+    /// Whether the pool belonged to another node before this start, so that it has no lease of this node.
     #[must_use]
     pub fn is_taken_over(&self) -> bool {
         match &self.kind {
@@ -237,6 +255,9 @@ impl Pool {
 
     /// Marks all bytes outside of volumes as unwritten, so that they are zeroed before they are leased: for a node that has
     /// forgotten its leases.
+    ///
+    /// # Errors
+    /// The header cannot be written.
     pub fn distrust(&self) -> Result<(), StepError> {
         match &self.kind {
             Kind::Directory(_) => Ok(()),

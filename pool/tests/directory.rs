@@ -29,7 +29,7 @@ fn place() -> TempDir {
     place
 }
 
-/// One for all tests of this process.
+/// One supervisor for all tests of this process.
 fn supervisor() -> Supervisor {
     static STARTED: OnceLock<Supervisor> = OnceLock::new();
     let start = || {
@@ -192,7 +192,7 @@ fn a_half_made_one_of_this_process_is_in_nobodys_way() {
     assert!(!stray.exists());
 }
 
-/// What stands under a volume's name, and what is said of it.
+/// A wrong object under the name of a volume, and the error about it.
 fn refused(make: impl Fn(&Path), told: &str) {
     let place = place();
     let pool = open(&place);

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What the suites of block storage share: modules, pools, a node that offers them, leases, bytes to be found again or
-never, and what all of it must leave behind. What is made here goes when the suite ends."""
+"""Shared by the suites of block storage: modules, pools, a node, leases, test data, and the objects that must be left or gone.
+Everything that is made here is removed when the suite ends."""
 import atexit
 import contextlib
 import os
@@ -74,7 +74,7 @@ def directory_pool(mebibytes=None):
 
 
 class BlockNode(Node):
-    """A node with these pools. `ports`: what NVMe-oF is offered on."""
+    """A node with these pools. `ports`: the NVMe-oF ports."""
 
     def __init__(self, *pools, ports=(TCP,), more=(), device="none", fbbu=True, **settings):
         words = [word for pool in pools for word in ("--block-pool", pool)]
@@ -90,7 +90,7 @@ def resources(fabric):
 
 
 def row_of(fabric, pool):
-    """What the inventory says of a pool, by its path."""
+    """The inventory row of a pool, by its path."""
     return next(row for name, row in resources(fabric).items() if str(pool) in name)
 
 
@@ -114,7 +114,7 @@ def resource_of(fabric, pool):
 
 
 def nqn_of(lease):
-    """Of the lease's subsystem."""
+    """The NQN of the subsystem of a lease."""
     return lease["binding"]["nvmeof"]["subnqn"]
 
 
@@ -150,7 +150,7 @@ def device_of(tenant, lease):
 
 
 def put(path, data, offset=0):
-    """Writes past the page cache's patience: what is not on the device after this is an error."""
+    """Writes and syncs, so that an error of the device is raised here."""
     with open(path, "r+b", buffering=0) as target:
         target.seek(offset)
         target.write(data)
@@ -158,7 +158,7 @@ def put(path, data, offset=0):
 
 
 def get(path, length, offset=0):
-    """Reads what the device has, not what the page cache remembers."""
+    """Reads from the device, not from the page cache."""
     with open(path, "rb", buffering=0) as source:
         os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         source.seek(offset)
@@ -166,7 +166,7 @@ def get(path, length, offset=0):
 
 
 def pattern(tag, length=MIB):
-    """Bytes that nobody else writes: `tag` over and over."""
+    """Unique bytes: `tag` repeated."""
     unit = (f"<{tag}>".encode() + bytes(16))[:16]
     return unit * (length // 16)
 
@@ -177,7 +177,7 @@ def size_of(path):
 
 
 def traces(pools=()):
-    """What a lease leaves in the kernel and in pools: to be compared with what was before."""
+    """The objects of leases in the kernel and in pools, to compare before and after."""
     mapped = sorted(line.split()[0] for line in sh("dmsetup ls").splitlines() if not line.startswith("No devices"))
     files = {pool: _listing(pool) for pool in pools if os.path.isdir(pool)}
     return {"nvmet": nvmet_tree.snapshot(), "dm": mapped, "files": files}
@@ -196,7 +196,7 @@ def same_traces(suite, name, before, after):
 
 
 def settled(fabric, pool, available, secs=60):
-    """Waits until so much of a pool is free: what was leased is wiped before it is."""
+    """Waits until `available` bytes of a pool are free; leased bytes are wiped first."""
     free = lambda: row_of(fabric, pool)["available"] == available
     return until(free, secs, f"{available} bytes of {pool} free")
 
@@ -209,7 +209,7 @@ def on_time(suite, name, lease, lost_at_ms):
 
 
 def ways_to_end(node, tenant, term_secs):
-    """How a lease ends: name, term, and what ends it and returns when it is told to have ended."""
+    """The ways in which a lease ends: name, term, and a call that returns when the node says that it has ended."""
     return (("free", 300, tenant.free), ("revoke", 300, node.operator.revoke),
             ("expiry", term_secs, lambda lease: tenant.wait_until(lease, "expired", "freed", timeout_secs=term_secs + 60)))
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Block storage lent without a node: a script of the shell that makes a backing, a host with its own key and a
-subsystem in configfs, and connects. What it does is what a lease does, and nothing of what keeps a lease's promises."""
+"""Block storage without a node: a shell script that makes a backing, a host with a key and a subsystem in configfs, and
+connects. It has the steps of a lease, and none of its guarantees."""
 import os
 import pathlib
 import subprocess
@@ -72,7 +72,7 @@ class Loan:
             raise RuntimeError(f"by hand: exit {done.returncode}: {done.stderr.strip()}")
 
     def remove(self):
-        """Backwards."""
+        """Undoes the script."""
         disconnect(self.nqn)
         place = nvmet_tree.ROOT / "subsystems" / self.nqn
         (self.port.place / "subsystems" / self.nqn).unlink()

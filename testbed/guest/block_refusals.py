@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Whom the kernel must not let in: everybody who lacks one of a lease's names or its key."""
+"""Connections that the kernel must refuse: a name or the key of the lease is missing."""
 import contextlib
 import pathlib
 import uuid

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a lab suite prints and how it ends: `ok NAME` or `FAILED NAME: expected … got …` for each check,
+"""The output and the exit status of a lab suite: `ok NAME` or `FAILED NAME: expected … got …` for each check,
 a count at the end; exit status 0 only if something was checked and nothing failed, 77 if something that
 it needs is missing."""
 import contextlib
@@ -13,12 +13,12 @@ from fabric import Refused
 
 SKIPPED = 77
 FULL = bool(os.environ.get("FABRICBIOS_FULL"))
-# How late an emulated processor with other things to do may be; on hardware it is some milliseconds.
+# Allowed delay on a loaded emulated processor; on hardware it is some milliseconds.
 LATE_LIMIT_MS = 2000
 
 
 def length(full, short):
-    """How long or how often. Where FABRICBIOS_FULL is not set a suite is shorter, and asserts the same."""
+    """A time or a count: `full` if FABRICBIOS_FULL is set, else `short`. The suite asserts the same."""
     return full if FULL else short
 
 
@@ -108,7 +108,7 @@ class Suite:
         return self.check(name, expected == got, repr(expected), repr(got))
 
     def ended(self, name, report, told_at_ms, ends=ENDS):
-        """A writer's access ended, and nothing that it posted after the end had been told succeeded."""
+        """The access of a writer ended, and no request that it posted after the reported end succeeded."""
         self.check(f"{name}: the writer was writing", report["writes"] > 0, "writes before the end", report)
         self.check(f"{name}: the writer's access ends", report["status"] in ends, sorted(ends), report["status"])
         self.check(f"{name}: no write posted after the end was told succeeds",
@@ -150,7 +150,7 @@ class Suite:
         began = time.monotonic()
         try:
             run(*arguments)
-        except Exception as error:  # Whatever it is, it is this section's result.
+        except Exception as error:  # Any exception is the result of this section.
             traceback.print_exc(file=sys.stdout)
             self.check(run.__name__, False, "to run to its end", f"{type(error).__name__}: {error}")
         print(f"   {run.__name__}: {time.monotonic() - began:.0f} s", flush=True)

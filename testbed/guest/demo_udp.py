@@ -22,7 +22,7 @@ TOLERANCE_MS = 1000
 
 
 def free_ports():
-    """Two ports that nobody uses: the usual ones may belong to a real node of this host."""
+    """Two free ports: a real node of this host may use the default ones."""
     held = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
     try:
         for one in held:
@@ -70,7 +70,7 @@ def lease_and_use(story, tenant):
 
 
 def attack(story, client):
-    """What somebody without the key, or with a copy of a datagram, comes to."""
+    """Datagrams without the key, or replayed, have no effect."""
     story.step("Forged and repeated datagrams")
     forged = client.frame(fbmu_frame.WRITE, OFFSET, len(TEXT), bytes(len(TEXT)))
     answers = client.exchange(forged.datagram(bytes(32)))
@@ -102,7 +102,7 @@ def expire(story, tenant, lease, client):
 
 
 def stop(story, node, lease):
-    """What the node's log says, and the end."""
+    """The log of the node, and the end."""
     cut = node.wait_for_line(lease["lease_id"], "cut", timeout_secs=2)
     if cut:
         story.shows(f"the node's log: {cut[cut.index('cut'):]}")

@@ -59,13 +59,13 @@ class Fabric:
 
     def __init__(self, identity, node=f"{ADDRESS}:{PORT}"):
         self.identity, self.node = str(identity), node
-        self.pool_ids = {}  # By the paths of pools, as far as they were asked for.
+        self.pool_ids = {}  # By the paths of pools, as far as known.
 
     def run(self, *words, as_json=True, timeout_secs=60):
         """Runs `fabricctl` and hands back how it finished."""
         command = [program("fabricctl"), "--node", self.node, "--identity", self.identity]
         command += ["--json"] if as_json else []
-        # A suite sees each refusal.
+        # Refusals are not repeated, so that a suite sees each one.
         environment = {**os.environ, "FABRICBIOS_PATIENCE_SECS": "0"}
         return subprocess.run([*command, *map(str, words)], capture_output=True, text=True,
                               timeout=timeout_secs, env=environment, check=False)
@@ -97,7 +97,7 @@ class Fabric:
         return self.ask("lease", "rotate", lease["lease_id"], *more)
 
     def query(self, lease):
-        """How the lease is."""
+        """The state of the lease."""
         return self.ask("lease", "query", lease["lease_id"])
 
     def free(self, lease):
@@ -132,7 +132,7 @@ class Node:
         self.address = f"{address}:{port}"
         self.command = [*within, program("fabricbiosd"), "control-server", "--auto-detect", "--state-dir", str(self.state_dir),
                         "--listen", self.address, "--mem-bytes", str(mem_bytes), "--rdma-device", device, *more]
-        self.environment = {}  # More of it, for the next start.
+        self.environment = {}  # Added to the environment of the next start.
         self.lines, self.news = [], threading.Condition()
         self.process = None
         self.start()
@@ -209,7 +209,7 @@ class Node:
 
 
 def resources(device="rxe0"):
-    """What the kernel counts on the RDMA device: queue pairs, regions and so on."""
+    """The resources of the RDMA device that the kernel counts: queue pairs, regions and so on."""
     shown = subprocess.run(["rdma", "-j", "resource", "show"], capture_output=True, text=True, check=True)
     rows = [row for row in json.loads(shown.stdout) if row.get("ifname") == device]
     if not rows:

@@ -50,7 +50,7 @@ class Client(fbmu_client.Client):
         self.run([(f.WRITE, offset + at // self.unit, len(chunk) // self.unit, chunk) for at, chunk in chunks])
 
     def flush(self):
-        """Returns when what was written survives a power cut."""
+        """Flushes: returns when all writes survive a power cut."""
         self.run([(f.FLUSH, 0, 0, b"")])
 
     def ask(self, frame, wire=None, key=None):
@@ -74,7 +74,7 @@ class Client(fbmu_client.Client):
         return [(f.WRITE, block, 1, data[n * size:(n + 1) * size], part(n, count)) for n in range(count)]
 
     def write_in_parts(self, block, data, count):
-        """One block. Its parts belong to one session: with a new one all of them are sent anew."""
+        """Writes one block. Its parts belong to one session: in a new session all of them are sent again."""
         pieces, done = self.part_pieces(block, data, count), False
         while not done:
             done = self._session(pieces, collections.deque(range(count)), [None] * count)

@@ -39,12 +39,12 @@ class Refused(Exception):
 
 
 class NoAnswer(Exception):
-    """Nothing that proves anything came in time."""
+    """No authenticated reply came in time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a client must know of a lease: its number, its key, where it is served."""
+    """The coordinates of a lease: id, key and endpoint."""
     lease_id: bytes
     key: bytes
     address: tuple
@@ -57,7 +57,7 @@ class Place:
 
 
 class Wire:
-    """One socket towards one node, DF set. Sends any bytes; believes nothing that it receives."""
+    """One socket to one node, with DF set. It sends any bytes and checks nothing that it receives."""
 
     def __init__(self, address, source=None):
         self.six = ipaddress.ip_address(address[0]).version == 6
@@ -71,7 +71,7 @@ class Wire:
         self.socket.setblocking(False)
 
     def send(self, data):
-        """False if the datagram cannot leave: too long for the path, or nobody listens there."""
+        """Sends a datagram; False if it is too long for the path, or the port is closed."""
         try:
             return self.socket.send(data) == len(data)
         except OSError:
@@ -90,7 +90,7 @@ class Wire:
         return None
 
     def waiting(self):
-        """What has come and was not received yet, without waiting."""
+        """The datagrams that have arrived, without waiting."""
         came = []
         while True:
             try:
@@ -99,7 +99,7 @@ class Wire:
                 return came
 
     def route_mtu(self):
-        """What the kernel thinks that the path takes."""
+        """The path MTU that the kernel knows."""
         return self.socket.getsockopt(*((socket.IPPROTO_IPV6, IPV6_MTU) if self.six else (socket.IPPROTO_IP, IP_MTU)))
 
     def payload_of(self, mtu):
@@ -125,7 +125,7 @@ class Pace:
         self.rto, self.window, self.threshold = RTO_FIRST_SECS, 4.0, 64.0
 
     def answered(self, round_trip, tries):
-        """By Karn's rule only what was sent once is a measurement."""
+        """Measures the round trip, by Karn's rule only of requests that were sent once."""
         self.window += 1 if self.window < self.threshold else 1 / self.window
         if tries > 1:
             return
@@ -152,7 +152,7 @@ class Flight:
 
 
 class Client:
-    """One session on one lease. `HELLO` is said at once; its answer is in `hello`."""
+    """One session on one lease. It sends HELLO at once; the reply is in `hello`."""
     MAGIC = b"FBMU"
 
     def __init__(self, lease, flags=0, source=None, mtu=None, give_up_secs=GIVE_UP_SECS):
@@ -263,7 +263,7 @@ class Client:
         return replies
 
     def _session(self, pieces, todo, replies):
-        """As far as this session carries; False when it is over."""
+        """Continues in this session; False when the session is over."""
         flights, places, heard_at = {}, {}, time.monotonic()
         while todo or flights:
             self._fill(pieces, todo, flights, places)
@@ -330,14 +330,14 @@ class Client:
             raise Refused(reply)
         return reply
 
-    # ---- for those who do it by hand ---------------------------------------------------------------
+    # ---- for use by hand ---------------------------------------------------------------
 
     def exchange(self, *datagrams, wire=None):
         """Sends these bytes and then a PING; returns the datagrams that came before the PING's answer. One
         flow stays in order on its way, so what has not been answered by then is not going to be."""
         wire = wire or self.wire
         if wire is self.wire:
-            # Second answers to what was sent twice before this are no answers to these.
+            # Late replies to earlier repeated requests are no replies to these.
             self._until_pong(wire)
         for data in datagrams:
             wire.send(data)

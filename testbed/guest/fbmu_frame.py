@@ -83,7 +83,7 @@ class Frame:
 
 
 def parse(data):
-    """The frame and its tag, as the bytes have them, believed in nothing; ValueError if they are too few."""
+    """Decodes frame and tag without any check; ValueError if there are too few bytes."""
     if len(data) < FRAME_LEN:
         raise ValueError(f"{len(data)} bytes; a frame has {FRAME_LEN} at least")
     magic, version, op, flags, status, lease_id, nonce, offset, length, crc, size, reserved = HEADER.unpack_from(data)

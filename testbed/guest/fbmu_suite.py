@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What the suites of the data plane over UDP share: leases with a client on them, bytes that have to stay as
+"""Shared by the suites of the data plane over UDP: leases with a client on them, bytes that have to stay as
 they were, and a writer that goes on until it is refused."""
 import atexit
 import contextlib
@@ -13,7 +13,7 @@ from fbmu_client import Client, NoAnswer, Refused
 
 LEASE_BYTES = 65536
 UDP = ("--transport", "udp")
-# Addresses of this machine from which it also speaks, as others would.
+# Further addresses of this machine, used as other clients.
 ELSEWHERE = ("10.77.0.101", "10.77.0.102", "10.77.0.103")
 PATTERN = bytes(range(256)) * (LEASE_BYTES // 256)
 
@@ -57,7 +57,7 @@ def words(answers):
 
 
 class Strangers:
-    """Sends what a server must not act upon and collects how it answered."""
+    """Sends datagrams that a server must not act upon and collects its replies."""
 
     def __init__(self, suite, client):
         self.suite, self.client, self.sent, self.answered = suite, client, 0, 0
@@ -86,7 +86,7 @@ class Strangers:
 
 
 def unchanged(suite, name, client, contents=PATTERN):
-    """Every byte of the lease is what it was."""
+    """No byte of the lease has changed."""
     got = client.read(0, len(contents))
     different = [at for at, (a, b) in enumerate(zip(contents, got)) if a != b]
     suite.check(f"{name}: no byte has changed", got == contents, "the same bytes", f"differences at {different[:4]}, {len(got)} bytes")

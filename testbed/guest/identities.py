@@ -6,7 +6,7 @@ import subprocess
 
 PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----\n?", re.DOTALL)
 
-# What `openssl ca` must be told to sign with dates of our own choice.
+# The configuration of `openssl ca` for chosen dates.
 OPENSSL_CA = """
 [ca]
 default_ca = fabric

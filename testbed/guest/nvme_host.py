@@ -35,7 +35,7 @@ def device(nqn):
         if text_of(place / "subsysnqn") != nqn:
             continue
         names = [entry.name for entry in place.glob("nvme*n*") if (pathlib.Path("/sys/block") / entry.name).is_dir()]
-        # Without udev the node in /dev is devtmpfs's; it comes with the device.
+        # Without udev devtmpfs makes the node in /dev together with the device.
         if names and os.path.exists(f"/dev/{names[0]}"):
             return f"/dev/{names[0]}"
     return None
@@ -89,7 +89,7 @@ def options_of(line):
 
 
 class KernelLog:
-    """What the kernel says from now on."""
+    """The messages of the kernel from now on."""
 
     def __init__(self):
         self.source = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -135,7 +135,7 @@ def gen_key(host_nqn=None):
 
 
 def sockets(port, state=ESTABLISHED):
-    """How many TCP sockets of this machine have that local port and state, IPv4 and IPv6."""
+    """The number of TCP sockets with this local port and state, IPv4 and IPv6."""
     count = 0
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for row in pathlib.Path(table).read_text(encoding="ascii").splitlines()[1:]:

@@ -29,11 +29,11 @@ def snapshot(secret=()):
 
 
 def _value(path):
-    if path.endswith("/attr_serial"):  # The kernel draws one for each subsystem that is made.
+    if path.endswith("/attr_serial"):  # The kernel makes a random one for each subsystem.
         return "?"
     try:
         return pathlib.Path(path).read_text(encoding="ascii").strip()
-    except OSError:  # Write-only, or not to be had in this state.
+    except OSError:  # Write-only, or not readable in this state.
         return "?"
 
 
@@ -75,7 +75,7 @@ class Foreign:
         (self.port / "subsystems" / nqn).symlink_to(self.place)
 
     def remove(self):
-        """Backwards."""
+        """Removes the objects, the last one first."""
         with contextlib.suppress(FileNotFoundError):
             (self.port / "subsystems" / self.nqn).unlink()
             self.port.rmdir()

@@ -57,7 +57,7 @@ class Shim:
                 self.refusals.append(refusal)
                 print(f"perftest_shim: {refusal}", flush=True)
             except ConnectionError:
-                continue  # A perftest client may end with a reset instead of a farewell.
+                continue  # A perftest client may end with a reset instead of an orderly close.
             except OSError:
                 return
 

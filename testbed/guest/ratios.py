@@ -15,7 +15,7 @@ def interleaved(pairs, first, second):
 
 
 def interval(ratios):
-    """Of the median of sorted ratios; None with too few to say."""
+    """The 95 % confidence interval of the median of sorted ratios; None if there are too few."""
     count, tail, skip = len(ratios), 0.0, None
     for heads in range(count // 2):
         tail += math.comb(count, heads) / 2 ** count

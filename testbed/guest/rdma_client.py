@@ -29,7 +29,7 @@ from pyverbs.wr import SGE, SendWR
 PSN_LIMIT = 1 << 24
 QUEUE_DEPTH = 16
 MTU_OF_BYTES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
-# In the words of libibverbs' ibv_wc_status_str, for the statuses that a requester can meet.
+# The texts of ibv_wc_status_str of libibverbs, for the statuses of a requester.
 STATUS_NAMES = {
     e.IBV_WC_SUCCESS: "success",
     e.IBV_WC_LOC_LEN_ERR: "local length error",
@@ -46,7 +46,7 @@ STATUS_NAMES = {
 REMOTE_ACCESS_ERROR = STATUS_NAMES[e.IBV_WC_REM_ACCESS_ERR]
 NO_ANSWER = STATUS_NAMES[e.IBV_WC_RETRY_EXC_ERR]
 FLUSHED = STATUS_NAMES[e.IBV_WC_WR_FLUSH_ERR]
-# What a client may see when its access has ended: the key was refused, the node's queue pair was
+# Statuses that a client may get when its access has ended: the key was refused, the node's queue pair was
 # gone already, or its own queue pair had been in the error state before.
 ENDS = frozenset((REMOTE_ACCESS_ERROR, NO_ANSWER, FLUSHED))
 
@@ -63,7 +63,7 @@ def status_name(status):
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """How one operation ended; times are wall clock."""
+    """The result of one operation; times are wall clock."""
     status: str
     posted_at_ms: float
     completed_at_ms: float
@@ -137,13 +137,13 @@ class Client:
 
     @property
     def peer(self):
-        """What the node must know of this side: the value of `--rdma-peer`."""
+        """The queue pair of this side: the value of `--rdma-peer`."""
         return f"qpn={self.qp.qp_num},gid={self.device.gid.exploded},psn={self.psn}"
 
     def _to_init(self):
         attr = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=self.device.port)
         attr.pkey_index = 0
-        attr.qp_access_flags = 0  # Nobody reads or writes this side's memory.
+        attr.qp_access_flags = 0  # The memory of this side is not remotely accessible.
         self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
 
     def connect(self, lease, which=0):
@@ -195,11 +195,11 @@ class Client:
         return dataclasses.replace(done, data=self.buffer.read(length, 0)) if done.ok else done
 
     def compare_and_swap(self, offset, expected, new, rkey=None):
-        """If the 8 bytes at `offset` hold `expected`, they become `new`; `data` is what was there."""
+        """Replaces the 8 bytes at `offset` by `new` if they are `expected`; `data` has the old bytes."""
         return self._atomic(e.IBV_WR_ATOMIC_CMP_AND_SWP, offset, rkey, expected, new)
 
     def fetch_and_add(self, offset, addend, rkey=None):
-        """Adds to the 8 bytes at `offset`; `data` is what was there."""
+        """Adds to the 8 bytes at `offset`; `data` has the old bytes."""
         return self._atomic(e.IBV_WR_ATOMIC_FETCH_AND_ADD, offset, rkey, addend, 0)
 
     def _atomic(self, opcode, offset, rkey, compare_add, swap):

@@ -1,4 +1,4 @@
-"""A story on a terminal: numbered steps, what each shows, and what had to be so and was not."""
+"""Prints the steps of a demo on a terminal: each with its results, and the checks that failed."""
 
 
 class Story:
@@ -13,11 +13,11 @@ class Story:
         print(f"\n{self.number:2}. {title}", flush=True)
 
     def shows(self, text):
-        """What it shows."""
+        """Prints a result."""
         print(f"      {text}", flush=True)
 
     def must(self, holds, text):
-        """What it shows, and has to."""
+        """Prints a result that must hold."""
         self.shows(text if holds else f"NOT AS TOLD: {text}")
         if not holds:
             self.wrong.append(f"step {self.number}: {text}")

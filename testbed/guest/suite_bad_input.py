@@ -32,7 +32,7 @@ def memory(fabric):
 
 
 def settled(fabric, wanted):
-    """Free bytes once they are `wanted`: what was leased is scrubbed before it is free again."""
+    """The free bytes, when they are `wanted` or time is over; leased bytes are scrubbed first."""
     limit = time.monotonic() + SCRUB_SECS
     while (now := memory(fabric)) != wanted and time.monotonic() < limit:
         pass
@@ -40,7 +40,7 @@ def settled(fabric, wanted):
 
 
 def wrong_arguments(suite, node, _device):
-    """What fabricctl or the node sees to be wrong at once."""
+    """Requests that fabricctl or the node refuses at once."""
     alice, mem = node.tenant("alice"), ("lease", "alloc", "mem")
     usual = (*mem, "--bytes", 4096, "--secs", 9)
     usage = {"zero bytes": (*mem, "--bytes", 0, "--secs", 9),
@@ -71,7 +71,7 @@ def wrong_arguments(suite, node, _device):
 
 
 def wrong_lease(suite, node, _device):
-    """An id that nobody holds."""
+    """An id of no lease."""
     alice, nobodys = node.tenant("alice"), {"lease_id": secrets.token_hex(16)}
     for name, call in (("query", alice.query), ("free", alice.free), ("renew", alice.renew), ("rotate", alice.rotate),
                        ("bind", lambda lease: alice.bind(lease, PEER)), ("revoke", node.operator.revoke)):
@@ -215,7 +215,7 @@ def without_device(suite, _node, _device):
 
 
 def main():
-    """All sections, between two looks at what the node has."""
+    """All sections; the inventory before and after is compared."""
     device = lab_device()
     with Suite("bad input") as suite, Node(mem_bytes=ARENA_BYTES) as node:
         before = memory(node.operator), resources()

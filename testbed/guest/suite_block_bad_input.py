@@ -20,7 +20,7 @@ NOBODY = 65534
 
 
 class NotReady(Exception):
-    """A daemon that ended instead of serving; what it said."""
+    """The output of a daemon that ended instead of serving."""
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def _said(pool, **settings):
 
 
 def attaching(suite):
-    """`block attach` and `detach` where they cannot be: each says what is missing and what to do."""
+    """`block attach` and `detach` that must fail: the message says what is missing and what to do."""
     with trying(loop_device(32)) as node:
         alice = node.tenant("alice")
         tcp, udp, both = (alloc(alice, MIB, transport=transport)["lease_id"] for transport in ("nvme-tcp", "udp", "both"))
@@ -168,7 +168,7 @@ def attaching(suite):
 
 
 def _told(suite, name, tenant, words, status, parts):
-    """It fails with that status, and the message has all `parts`."""
+    """The command fails with this status, and the message has all `parts`."""
     finished = tenant.run(*words)
     refusal = Refused(list(map(str, words)), finished)
     suite.check(name, refusal.status == status and all(part in refusal.message for part in parts), f"exit {status}, {parts}", str(refusal))
@@ -199,12 +199,12 @@ def _without_modules(suite, alice, leases):
 
 
 def kernel(suite):
-    """A kernel that lacks something: the daemon says what to do."""
+    """A kernel without a module: the daemon says what to do."""
     sh("umount /sys/kernel/config")
     words = _said(loop_device(32))
     suite.check("configfs not mounted: said what to do", any("mount" in line and "configfs" in line for line in words), "mount -t configfs", words[-3:])
     sh("mount -t configfs configfs /sys/kernel/config")
-    # In this order: each is used by the next.
+    # In this order: each module uses the one before.
     for module in ("nvme-loop", "nvmet-tcp", "nvmet-rdma", "nvmet"):
         run("modprobe", "-r", module)
     blocked = pathlib.Path("/etc/modprobe.d/lab.conf")
@@ -220,7 +220,7 @@ def kernel(suite):
 
 
 def links(suite):
-    """What somebody else put into a pool's directory, before and in place of a lease's file."""
+    """Foreign files in the directory of a pool, before and in place of the file of a lease."""
     place, victim = pathlib.Path(directory_pool()), pathlib.Path(directory_pool()) / "victim"
     victim.write_bytes(b"precious" * 512)
     (place / "symbolic").symlink_to(victim)

@@ -30,12 +30,12 @@ def cycles(suite, node, pools):
 
 
 def main():
-    """One node with both kinds of pool, between two looks."""
+    """One node with both kinds of pool; the traces before and after are compared."""
     ready()
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
     with Suite("block cycles") as suite:
         nothing = traces()
-        # How often is asked here, not how soon: a thousand cycles take their time, and share this machine with others.
+        # No time limit: a thousand cycles take long, and other suites use the machine too.
         with BlockNode(*pools.values(), more=("--cut-within-ms", "10000")) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             before = traces([pools["directory"]])

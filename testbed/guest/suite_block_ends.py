@@ -18,13 +18,13 @@ from fabric import UNREACHABLE
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
 
 TERM_SECS = length(8, 6)
-# The client's kernel sees its connection closed some time after the node's did it.
+# The kernel of the client notices the closed connection some time after the node has closed it.
 TOLD_SLACK_MS = 500
 POOL_MIB = 32
 CHUNK = 4 * MIB
-# File descriptors that are kept for the ends of leases, and that a grant may need (docs/operator.md).
+# File descriptors that the node reserves for the ends of leases, and those of one grant (docs/operator.md).
 KEPT, OF_A_GRANT = 384, 16
-# So many end together; that many programs ask at a time.
+# Number of leases that end together, and of programs that ask at a time.
 TOGETHER, ASKING = 16, 4
 
 
@@ -61,7 +61,7 @@ def _one(suite, name, lease, end, is_expiry):
 
 
 def few_descriptors(suite, node, pools):
-    """A node that has only those file descriptors left which are kept for the ends of leases grants nothing, and ends
+    """A node that has only the file descriptors for the ends of leases left grants nothing, and ends
     what it has granted, one in use, as it should."""
     alice, process = node.tenant("alice"), node.process.pid
     limit_to = lambda count: sh(f"prlimit --pid {process} --nofile={count}:{count}")

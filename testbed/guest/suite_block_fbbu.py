@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 
 import fbmu_frame as f
-import keeper
+import block_daemon
 from block import MIB, BlockNode, alloc, device_of, directory_pool, get, leased, loop_device, nqn_of, on_time, pattern, put
 from block import ready, run, sh, size_of
 from checks import Suite, length
@@ -26,12 +26,12 @@ TERM_SECS = length(10, 7)
 BLOCK = 4096
 COUNT = 256
 LOSS = "loss 2%"
-# Of half-sent blocks: of a lease 16, of a tenant 256.
+# Limits of half-sent blocks: 16 for a lease, 256 for a tenant.
 HALF_SENT_MAX, OF_LEASE, OF_TENANT = 8 * MIB, 16, 256
 
 
 def refusals(suite, node, pools):
-    """What a server of blocks must not do."""
+    """Requests that a server of blocks must refuse."""
     alice = node.tenant("alice")
     with leased(alice, COUNT * BLOCK, transport="udp", pool=pools["device"]) as lease, Client(lease) as client:
         client.write(0, pattern("mine", COUNT * BLOCK))
@@ -53,7 +53,7 @@ def refusals(suite, node, pools):
 
 
 def parts(suite, client, strangers):
-    """Requests in parts: those that make sense, and those that do not."""
+    """Requests in parts, valid and invalid ones."""
     piece = lambda n, count, block=1, **more: client.frame(f.WRITE, block, 1, b"part" * (BLOCK // count // 4), part(n, count), **more)
     strangers.refused("parts that cannot be", f.INVALID, [
         ("index beyond", piece(4, 4)), ("three", client.frame(f.WRITE, 1, 1, bytes(BLOCK // 4), part(0, 3))),
@@ -153,43 +153,43 @@ def file_system(suite, node, pools):
             sh(f"swapoff {path}")
 
 
-def keepers(suite, node, pools):
-    """However the keeper ends: no device is left behind, what was written is not lost without need, and it can be
+def daemon_ends(suite, node, pools):
+    """However the block daemon ends: no device is left, no write is lost without need, and the lease can be
     attached again."""
     alice = node.tenant("alice")
     place = tempfile.mkdtemp()
     with leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease:
         name = pathlib.Path(place) / "file"
         attach, detach = (lambda word=word: alice.ask("block", word, lease["lease_id"])["device"] for word in ("attach", "detach"))
-        child = keeper.Child(alice, lease)
+        child = block_daemon.Child(alice, lease)
         suite.equal("SIGTERM: exit status, and the device is gone", (0, 0), (child.end(signal.SIGTERM)[0], size_of(child.device)))
         path = attach()
         suite.refused("attached: over another transport", lambda: alice.ask("block", "attach", lease["lease_id"], "--transport", "nvme-tcp"),
                       OTHER, "AttachedOtherwise")
         sh(f"mkfs.ext4 -q -F -O ^has_journal {path}; mount {path} {place}")
         name.write_bytes(pattern("file", MIB))
-        os.kill(keeper.record(lease)["keeper_pid"], signal.SIGTERM)
-        line = keeper.said(lease, "still mounted")
+        os.kill(block_daemon.record(lease)["keeper_pid"], signal.SIGTERM)
+        line = block_daemon.said(lease, "still mounted")
         suite.check("SIGTERM, mounted: the log names the mount point and what was done", place in line and "is stored" in line, place, line)
-        until(lambda: not keeper.record(lease), 30, "the keeper's end")
+        until(lambda: not block_daemon.record(lease), 30, "the end of the block daemon")
         sh(f"umount {place}")
         path = attach()
         sh(f"mount {path} {place}")
         suite.check("SIGTERM, mounted: what was written is there", name.read_bytes() == pattern("file", MIB), "the same bytes")
-        keeper.kill(lease)
-        until(lambda: _errs(path), 30, "an error of the device without a keeper")
+        block_daemon.kill(lease)
+        until(lambda: _errs(path), 30, "an error of the device without a block daemon")
         suite.refused("SIGKILL, mounted: detach names the mount point", detach, OTHER, None)
         other = attach()
         suite.check("SIGKILL, mounted: attached anew, as another device", other != path and size_of(other) == 16 * MIB, "another device", other)
         sh(f"umount {place}")
         suite.equal("SIGKILL, mounted: the old one is gone", 0, size_of(path))
-        keeper.kill(lease)
+        block_daemon.kill(lease)
         detach()
-        suite.equal("SIGKILL: detach, and nothing is left", (0, {}), (size_of(other), keeper.record(lease)))
+        suite.equal("SIGKILL: detach, and nothing is left", (0, {}), (size_of(other), block_daemon.record(lease)))
 
 
 def _errs(path):
-    """Whether it fails, where nothing was read before that could still be remembered."""
+    """Whether a read fails, at an offset that is not in a cache."""
     try:
         get(path, BLOCK, 12 * MIB)
     except OSError:
@@ -242,7 +242,7 @@ def main():
     ready()
     pools = {"directory": directory_pool(64), "device": loop_device(64, BLOCK)}
     with Suite("blocks over UDP") as suite, BlockNode(*pools.values()) as node:
-        for section in (refusals, read_only, by_fabricctl, both, file_system, keepers):
+        for section in (refusals, read_only, by_fabricctl, both, file_system, daemon_ends):
             suite.section(section, suite, node, pools)
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         node.stop()

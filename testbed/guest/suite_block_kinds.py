@@ -20,7 +20,7 @@ from nvme_host import connect, disconnect, gone, until, verified
 from suite_block_stuck import kernel_name, slice_of
 
 O_DIRECT = 0o40000
-# A keeper lets go of the device 2 s before the end of a term.
+# A block daemon detaches the device 2 s before the end of the term.
 SHORT_SECS = length(12, 8)
 UNDER_TEST = "pool-under-test"
 
@@ -88,7 +88,7 @@ def read_only(suite, node, pools):
 
 
 def by_hand(suite, _node, pools):
-    """Why there is no such transport: the kernel's target does not open what cannot be written (docs/decisions/0008-nvmet-cut.md)."""
+    """A read-only pool has no NVMe-oF: the target of the kernel does not open a read-only device (docs/decisions/0008-nvmet-cut.md)."""
     place = nvmet_tree.ROOT / "subsystems" / "nqn.2014-08.org.example:read-only"
     namespace = place / "namespaces" / "1"
     for made in (place, namespace):
@@ -117,7 +117,7 @@ def by_itself(suite, node, pools):
 
 
 def loss(suite, node, pools):
-    """How long the kernel may look for a node that is gone: 5 s beyond the grace time, 30 s at most."""
+    """ctrl-loss-tmo: how long the kernel tries to reconnect: the grace time and 5 s, at most 30 s."""
     alice = node.tenant("alice")
     for grace_secs, wanted in ((0, 5), (10, 15), (60, 30)):
         with leased(alice, MIB, grace_secs=grace_secs, pool=pools["device, 512"][0]) as lease:
@@ -171,7 +171,7 @@ def broken(suite):
 
 
 def table(line):
-    """Exchanges what is under the pool."""
+    """Exchanges the device under the pool."""
     sh(f"dmsetup suspend --noflush --nolockfs {UNDER_TEST} && dmsetup load {UNDER_TEST} --table '{line}' && dmsetup resume {UNDER_TEST}")
 
 
@@ -189,7 +189,7 @@ def degraded(suite, node, name, pool, good):
 
 
 def healthy(suite, node, name, pool):
-    """It is back, without a restart: the next lease of it works, and with that it is not degraded any more."""
+    """The pool is back without a restart: its next lease works, and it is not degraded any more."""
     with attached(node.tenant("carol"), MIB, pool=pool) as (_, path):
         suite.equal(f"{name}: back, it grants zeros", bytes(65536), get(path, 65536))
     suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node.operator, pool)["flags"], 60, f"{pool} healthy"))
@@ -200,7 +200,7 @@ def main():
     ready()
     fixed = loop_device(32)
     sh(f"blockdev --setro {fixed}")
-    # The next use of the loop device would find it so.
+    # Otherwise the next user of the loop device gets this state.
     atexit.register(sh, f"blockdev --setrw {fixed}")
     pools = {"directory": (directory_pool(64), None, []), "device, 512": (loop_device(64), 512, []),
              "device, 4096": (loop_device(64, 4096), 4096, []), "read-only device": (fixed, 512, ["read-only"]),

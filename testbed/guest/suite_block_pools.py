@@ -27,13 +27,13 @@ def kept(node, name):
 
 
 def put_back(node, copy):
-    """That copy as the state directory."""
+    """Puts the copy in place of the state directory."""
     shutil.rmtree(node.state_dir)
     shutil.copytree(copy, node.state_dir)
 
 
 def withheld(suite, name, node, pools, *words):
-    """Nothing of the pools is granted; the log says why, the tenant whom to ask."""
+    """No lease of the pools is granted; the log has the reason, and a tenant is refused with Unavailable."""
     for kind, pool in pools.items():
         row = row_of(node.operator, pool)
         suite.check(f"{name}, {kind}: shown, and nothing of it to be had", row["available"] == 0 and row["capacity"], "0 of some", row)
@@ -107,7 +107,7 @@ def settled_row(node, pool):
 
 
 def _bytes(lease, pool):
-    """What is in a lease's file, or anywhere on the device."""
+    """The bytes of the file of a lease, or of the whole device."""
     return pathlib.Path(volume_of(lease, pool)).read_bytes() if os.path.isdir(pool) else get(pool, size_of(pool))
 
 
@@ -158,7 +158,7 @@ def replaced(suite):
             put(connect(lease), SECRET)
             disconnect(nqn_of(lease))
         node.kill()
-        # The kernel's target has a file of it open.
+        # The target of the kernel has a file of the pool open.
         sh(f"umount --lazy {mount}")
         link.unlink()
         os.symlink(blank, link)
@@ -177,7 +177,7 @@ def replaced(suite):
 
 
 def taken(suite):
-    """A node whose state is lost: what it served is ended before its pools are given out."""
+    """A node whose state is lost: its old exports are ended before its pools are leased."""
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
     with BlockNode(*pools.values()) as node:
         leases = {kind: alloc(node.tenant("alice"), pool=pool) for kind, pool in pools.items()}
@@ -218,7 +218,7 @@ def foreign_export(suite):
 
 
 def refusals(suite):
-    """What a tenant is told when the node cannot: to come again, and nothing of the node's insides."""
+    """The refusal when the node cannot grant: try again later, without internals of the node."""
     port = "tcp:10.77.9.9:4420"
     with BlockNode(loop_device(32), ports=(port,), fbbu=False) as node:
         try:

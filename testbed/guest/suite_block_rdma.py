@@ -4,7 +4,7 @@
 under running I/O while a neighbour's goes on, and a daemon's death and other keys do not."""
 import subprocess
 
-import keeper
+import block_daemon
 from block import ADDRESS, ADDRESS6, RDMA, RDMA_PORT, BlockNode, alloc, attached, device_of, directory_pool, leased, loop_device, nqn_of, ready, resources
 from block import same_traces, settled, traces, ways_to_end
 from block_refusals import refused, strangers
@@ -15,7 +15,7 @@ from suite_block_ends import together
 from suite_block_restart import same_names
 
 TERM_SECS = length(10, 7)
-# Short enough for a keeper to look at the lease often.
+# Short, so that a block daemon queries the lease often.
 KEYS_SECS = 60
 OVER = "nvme-rdma"
 
@@ -48,7 +48,7 @@ def ends(suite, node, pools):
 
 
 def asked(suite, node, pools):
-    """What the daemon asks when it proves a cut: the port has an answer to each kind of question."""
+    """The port answers the connects with which the daemon proves a cut."""
     lease = alloc(node.tenant("alice"), pool=pools["device"], transport=OVER)
     suite.equal("asked: a lease, for a stranger", "status 4184", ask(nqn_of(lease)))
     suite.equal("asked: what never was", "status 4182", ask(nqn_of(lease) + "x"))
@@ -61,7 +61,7 @@ def asked(suite, node, pools):
 
 
 def ask(subsystem, port=RDMA_PORT):
-    """Connects as a stranger with the daemon's own means; what comes of it."""
+    """Connects as an unknown host, with the code of the daemon; returns the result."""
     question = f"{ADDRESS}:{port} {'0' * 32} {subsystem} nqn.2014-08.org:stranger\n"
     words = [program("fabricbiosd"), "ask-rdma"]
     return subprocess.run(words, input=question, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
@@ -81,7 +81,7 @@ def restarts(suite, node, pools):
     with leased(alice, secs=KEYS_SECS, pool=pools["device"], transport=OVER, more=("--mutual-auth",)) as lease:
         with device_of(alice, lease) as path:
             job = Fio(path).started()
-            keeper.changes_keys(suite, "keys", alice, lease)
+            block_daemon.changes_keys(suite, "keys", alice, lease)
             suite.equal("keys: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
 
 

@@ -20,7 +20,7 @@ from nvme_host import Fio, connect, device, disconnect, until, verified
 STATE, POOL = "/dev/loop6", "/dev/loop7"
 STATE_BYTES = 96 * MIB
 SHORT_SECS = 15
-# Less than a certificate of the node is dated back.
+# Less than the time by which the node backdates certificates.
 CLOCK_BEHIND_SECS = 1200
 MOUNTED = pathlib.Path("/mnt/state")
 DIRECTORY = MOUNTED / "pool"
@@ -41,7 +41,7 @@ def mounted():
 
 
 def verifier(tenant):
-    """What FBBU's HELLO tells to be compared."""
+    """The fields of the reply to HELLO that are compared."""
     with leased(tenant, transport="udp") as lease, Client(lease) as client:
         return client.hello["write_verifier"]
 
@@ -60,7 +60,7 @@ def before_the_cut(suite):
         path = connect(lease)
         put(path, pattern(tag))
         suite.equal(f"before: {tag}", pattern(tag), get(path, MIB))
-    # From here on with another port: that of the leases so far is TCP's.
+    # From here on another port: TCP has the port of the leases so far.
     node.kill()
     node = BlockNode(POOL, DIRECTORY, state_dir=state, ports=(TCP, RDMA))
     alice = node.tenant("alice")
@@ -72,11 +72,11 @@ def before_the_cut(suite):
     directory = os.open(MOUNTED, os.O_RDONLY)
     os.fsync(directory)
     suite.check("before: fio is running", Fio(device(nqn_of(long)), size="1M", offset="2M").started().running())
-    # Nobody is told, nothing is put away: the harness ends the guest.
+    # No shutdown: the harness ends the guest.
 
 
 def after_the_boot(suite):
-    """What the next start makes of it."""
+    """The state after the next start."""
     state = mounted()
     long, both, short, late, noted = json.loads(NOTES.read_text(encoding="ascii"))
     until(lambda: time.time() * 1000 > short["expires_at_unix_ms"], SHORT_SECS + 10, "the end of the short lease")
@@ -108,13 +108,13 @@ def after_the_boot(suite):
     node.kill()
     node.start()
     suite.equal("after: the daemon's restart does not change it", now, verifier(node.tenant("alice")))
-    # No goodbye, which would end the lease.
+    # Killed, since an orderly shutdown would end the lease.
     node.kill()
     os.sync()
 
 
 def comes_late(suite, node, lease):
-    """The RDMA device is there only after the daemon: so is the lease's transport, and nobody has to ask for it."""
+    """The RDMA device appears after the daemon: the transport of the lease then comes back by itself."""
     alice = node.tenant("alice")
     suite.equal("late: active, and without a transport", ("active", None), (lambda it: (it["state"], it.get("binding", {}).get("nvmeof")))(alice.query(lease)))
     sh("rdma link add rxe0 type rxe netdev d0")

@@ -24,16 +24,16 @@ from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, failed, gone, until, verified
 
 TERM_SECS = length(10, 7)
-# The daemon has the first two seconds after a deadline, the watchdog comes next.
+# The daemon has the first two seconds after a deadline; then the watchdog cuts.
 STOPPED_LATE_MS = 5000
 STEP_SECS = 15
 SECRET = pattern("secret")
-# Those behind which something different is left each time.
+# Steps after which a different state is left each time.
 SOME_STEPS = length(("link anchor", "link port", "journal grant", "unlink port", "remove namespace", "unmap volume"), ("link port", "unmap volume"))
-# Nothing of a file is mapped.
+# Files are not mapped.
 NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-# Of a lease over NVMe-oF.
+# Steps of a lease over NVMe-oF.
 NAMES = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid", "traddr", "trsvcid")
 
 
@@ -57,7 +57,7 @@ def adopts(suite, node, pools):
 
 
 def same_names(suite, name, before, after):
-    """What opens the lease over NVMe-oF is as it was."""
+    """Names and keys of the lease over NVMe-oF have not changed."""
     names = [{field: lease["binding"]["nvmeof"][field] for field in NAMES} for lease in (before, after)]
     suite.equal(f"{name}: the same names and keys", *names)
 
@@ -108,7 +108,7 @@ def expired_meanwhile(suite, node, pools):
 
 
 def wedged(suite, node, pools):
-    """So is one whose daemon is there and does nothing; and one that is renewed goes on."""
+    """A lease is cut on time while the daemon is stopped, too; a renewed lease goes on."""
     alice = node.tenant("alice")
     with attached(alice, pool=pools["device"]) as (other, path):
         lease = alloc(alice, secs=TERM_SECS, pool=pools["device"])
@@ -184,7 +184,7 @@ class Life(threading.Thread):
         return json.loads(out) if self.process.returncode == 0 and out.strip() else None
 
     def end(self):
-        """The node is dead: what was asked of it will not be answered."""
+        """The node is dead: open requests have no answer."""
         self.over = True
         if self.process:
             self.process.kill()
@@ -192,7 +192,7 @@ class Life(threading.Thread):
 
 
 def dies(suite, node, pools):
-    """A death behind a step of a lease's life, and what the next daemon makes of it."""
+    """The daemon dies after a step of a lease; checks the state that the next daemon reaches."""
     names, everything = steps(), os.environ.get("BLOCK_STEPS") == "all"
     if not everything:
         print(f"   {len(SOME_STEPS)} of {len(names)} steps, on the device pool; BLOCK_STEPS=all: each, on both", flush=True)
@@ -204,11 +204,11 @@ def dies(suite, node, pools):
 
 
 def _die(suite, node, pool, title, step):
-    """One life of the daemon that ends there, and one that tidies up."""
+    """Runs a daemon that dies at the step, and one that recovers."""
     before, free = traces(), available(node, pool)
     node.stop()
     node.environment = {DIE_AFTER: step}
-    with contextlib.suppress(RuntimeError):  # The step belongs to a start.
+    with contextlib.suppress(RuntimeError):  # The step is one of the start.
         node.start()
         life = Life(node.tenant("alice"), pool)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -228,7 +228,7 @@ def _die(suite, node, pool, title, step):
 
 
 def _tidied(node, pool, free):
-    """Frees what was adopted and clears what was fenced; whether all of the pool is free then."""
+    """Frees adopted leases and clears fences; returns whether the whole pool is free then."""
     for lease in node.operator.ask("lease", "list").get("leases", []):
         if lease["state"] in ("active", "binding"):
             print(f"   adopted: {lease['lease_id']} {lease['state']}", flush=True)
@@ -245,7 +245,7 @@ def available(node, pool):
 
 
 def volume_of(lease, pool):
-    """Where the node has the lease's bytes."""
+    """The path of the bytes of the lease on the node."""
     if os.path.isdir(pool):
         return next(path for path in pathlib.Path(pool).rglob("*") if lease["lease_id"] in path.name)
     name = next(line.split()[0] for line in sh("dmsetup ls").splitlines() if lease["lease_id"] in line)
@@ -253,7 +253,7 @@ def volume_of(lease, pool):
 
 
 def fences(node):
-    """What is fenced now."""
+    """The current fences."""
     return node.operator.ask("fence", "list")["fences"]
 
 

@@ -11,14 +11,14 @@ from nvme_host import connect, disconnect
 from suite_block_kinds import UNDER_TEST, table
 from suite_block_stuck import kernel_name
 
-# 16 MiB are made clean at a time, so it takes a delay for each.
+# Each 16 MiB are cleaned with one request, so each takes one delay.
 SLOW_MIB, SLOW_MS = length(176, 128), 3000
-# A node's, for a grant in which nothing moves.
+# How long a node waits for a grant without progress.
 PATIENCE_SECS = 30
 
 
 def slow(suite):
-    """It is granted all the same, and another pool's leases do not wait for it."""
+    """The lease is granted, and leases of another pool do not wait for it."""
     base, name = loop_device(SLOW_MIB + 32), UNDER_TEST
     sectors = sh(f"blockdev --getsz {base}")
     if run("modprobe", "dm-delay").returncode:
@@ -35,7 +35,7 @@ def slow(suite):
         lease, took_secs = asked.result(), time.monotonic() - began
         print(f"   slow: {SLOW_MIB} MiB made clean in {took_secs:.0f} s", flush=True)
         suite.check("slow: a grant takes as long as that does", took_secs > PATIENCE_SECS, f"over {PATIENCE_SECS} s", took_secs)
-        # One that waited for it would be the only one.
+        # A grant that waited for the slow one would be the only one.
         suite.check("slow: leases of another pool are granted, used and freed meanwhile", beside > 2, "over 2", beside)
         table(f"0 {sectors} linear {base} 0")
         path = connect(lease)

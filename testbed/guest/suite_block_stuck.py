@@ -24,7 +24,7 @@ def kernel_name(name):
 
 
 def stuck(suite, node, pools, resumed_by):
-    """A lease over suspended storage ends; `resumed_by` is what has to happen afterwards."""
+    """A lease over suspended storage ends; `resumed_by` resumes and heals it."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with attached(alice, pool=pools["device"]) as (_, path):
         neighbour = Fio(path).started()
@@ -54,7 +54,7 @@ def stuck(suite, node, pools, resumed_by):
 
 
 def fences(node):
-    """What is fenced now."""
+    """The current fences."""
     return node.operator.ask("fence", "list")["fences"]
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-import keeper
+import block_daemon
 import nvmet_tree
 from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device
 from block import nqn_of, pattern, run
@@ -21,14 +21,14 @@ from fabric import NOT_FOUND, OTHER, REFUSED, Refused
 from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, failed, gone, options_of, text_of, until, verified
 
 RENEW_SECS = length(15, 10)
-# Short enough for a keeper to look at the lease often.
+# Short, so that a block daemon queries the lease often.
 KEYS_SECS = 60
 ATTACHED_SECS = length(20, 14)
 SHORT_SECS = length(12, 8)
 NOBODY = 65534
 OWN_HOST = "nqn.2014-08.org.nvmexpress:uuid:6f0c3a52-6e0a-4a0e-9f38-2a9b8e3f4c11"
-# Opens keys of hosts as soon as there are any, also where it can only guess the host's name, and reads them later: what
-# counts is who may open an attribute, not who may when it is read. Until its input ends; then it tells what it has got.
+# Opens the keys of hosts as soon as they exist, also by guessed names, and reads them later: the kernel checks the
+# permission when a file is opened, not when it is read. It runs until its input ends, then prints the keys that it read.
 SNOOP = """
 import glob, os, select, sys
 hosts, held, got = sys.argv[1], {}, set()
@@ -61,7 +61,7 @@ def snooped(suite, name):
     suite.equal(f"{name}: keys that another user has read", "0\n", snoop.communicate("")[0])
 
 
-# Locks what the node's own processes lock, if it can, and keeps it until its input ends.
+# Takes the locks of the processes of the node, if it can, and holds them until its input ends.
 LOCK = """import fcntl, sys
 try:
     fcntl.lockf(lock := open(sys.argv[1], "rb"), fcntl.LOCK_SH)
@@ -83,7 +83,7 @@ def locked_by_another_user(suite, node):
 
 
 def modes(suite, node, pools):
-    """Keys in configfs are for root alone, from before they are keys; also new ones and those for both ways."""
+    """Only root can read keys in configfs, from the moment they exist; also new keys and those of mutual authentication."""
     alice = node.tenant("alice")
     with leased(alice, secs=KEYS_SECS, pool=pools["device"], more=("--mutual-auth",)) as lease:
         for when in ("made", "rotated"):
@@ -129,63 +129,63 @@ def keys(suite, node, pools):
         with leased(alice, secs=KEYS_SECS, pool=pools["device"], more=more) as lease:
             path = alice.ask("block", "attach", lease["lease_id"])["device"]
             job = Fio(path).started()
-            keeper.changes_keys(suite, f"keys, {kind}", alice, lease)
+            block_daemon.changes_keys(suite, f"keys, {kind}", alice, lease)
             _connect_again(nqn_of(lease))
             suite.check(f"keys, {kind}: connected again with the new ones, fio goes on", job.running(), "running")
             report = job.stop()
             suite.equal(f"keys, {kind}: without an error", 0, report["error"])
             suite.equal(f"keys, {kind}: written and verified after that", 0, verified(path, size="1M")["error"])
-            suite.check(f"keys, {kind}: no secret in the log", "DHHC" not in keeper.log(lease), "none")
+            suite.check(f"keys, {kind}: no secret in the log", "DHHC" not in block_daemon.log(lease), "none")
             alice.ask("block", "detach", lease["lease_id"])
 
 
 def _connect_again(nqn):
-    """As after the loss of the connection: it is given up and made anew."""
+    """Resets the connection: the kernel connects again."""
     place, = (CONTROLLERS / name for name in controllers(nqn))
     until(lambda: text_of(place / "state") == "live", 30, "a live controller")
     (place / "reset_controller").write_text("1", encoding="ascii")
     until(lambda: text_of(place / "state") == "live", 30, "a live controller")
 
 
-def keepers(suite, node, pools):
-    """However the keeper ends, the device ends with it or with the lease, and can be attached again."""
+def daemon_ends(suite, node, pools):
+    """However the block daemon ends, the device goes with it or with the lease, and can be attached again."""
     alice = node.tenant("alice")
     with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
         again = lambda *words: alice.ask("block", "attach", lease["lease_id"], *words)
         parts = lambda told, *names: tuple(told[name] for name in names)
         for number in (signal.SIGTERM, signal.SIGINT):
-            status, words = keeper.Child(alice, lease).end(number)
+            status, words = block_daemon.Child(alice, lease).end(number)
             suite.equal(f"{number.name}: exit status, and the device is gone", (0, []), (status, controllers(nqn_of(lease))))
             suite.check(f"{number.name}: said", number.name in words and "detached" in words, number.name, words)
         path = again()["device"]
         suite.refused("attached: over another transport", lambda: again("--transport", "udp"), OTHER, "AttachedOtherwise")
         suite.equal("attached: over the transport that it has", ("nvme-tcp", True), parts(again("--transport", "nvme-tcp"), "transport", "already"))
         put(path, pattern("killed"))
-        keeper.kill(lease)
+        block_daemon.kill(lease)
         suite.refused("SIGKILL: another transport while it is connected", lambda: again("--transport", "nvme-rdma"), OTHER, "AttachedOtherwise")
         suite.equal("SIGKILL: attach finds the same device", (path, False), parts(again(), "device", "already"))
         suite.equal("SIGKILL: and its bytes", pattern("killed"), get(path, MIB))
         disconnect(nqn_of(lease))
         suite.equal("disconnected by somebody: attach makes it anew", False, again()["already"])
-        keeper.kill(lease)
+        block_daemon.kill(lease)
         alice.ask("block", "detach", lease["lease_id"])
-        suite.check("SIGKILL: detach does it in the keeper's place", not controllers(nqn_of(lease)))
+        suite.check("SIGKILL: detach does it in place of the block daemon", not controllers(nqn_of(lease)))
         again()
-        keeper.kill(lease)
+        block_daemon.kill(lease)
         alice.free(lease)
         print(f"   SIGKILL: no device {gone(nqn_of(lease)):.1f} s after the lease's end", flush=True)
         suite.check("SIGKILL: the device does not outlive the lease", not controllers(nqn_of(lease)))
 
 
 def interrupted(suite, node, pools):
-    """A keeper that is killed while it connects: what it has connected by then is found, and taken away."""
+    """A block daemon is killed while it connects: detach finds the connection and ends it."""
     alice = node.tenant("alice")
     with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
         place = lambda: [CONTROLLERS / name for name in controllers(nqn_of(lease))]
         detach = lambda: alice.ask("block", "detach", lease["lease_id"])
         sh("tc qdisc add dev lo root netem delay 100ms")
         try:
-            child = subprocess.Popen(keeper.words(alice, lease), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            child = subprocess.Popen(block_daemon.words(alice, lease), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             until(place, 60, "a controller")
             child.send_signal(signal.SIGSTOP)
             suite.refused("stopped while it connects: detach says that somebody is at it", detach, OTHER, "Busy")
@@ -194,7 +194,7 @@ def interrupted(suite, node, pools):
         finally:
             sh("tc qdisc del dev lo root")
         suite.check("killed while it connects: detach finds what is left", detach()["device"])
-        suite.equal("killed while it connects: no controller and no record", ([], {}), (place(), keeper.record(lease)))
+        suite.equal("killed while it connects: no controller and no record", ([], {}), (place(), block_daemon.record(lease)))
         suite.refused("detach once more", detach, NOT_FOUND, "NotAttached")
 
 
@@ -208,7 +208,7 @@ def mounted(suite, node, pools):
     (pathlib.Path(place) / "file").write_bytes(pattern("file", MIB))
     suite.refused("mounted: detach", lambda: alice.ask("block", "detach", lease["lease_id"]), OTHER, None)
     gone(nqn_of(lease))
-    line = keeper.said(lease, "still mounted")
+    line = block_daemon.said(lease, "still mounted")
     suite.check("mounted: the log names the mount point and what was done", place in line and "stored" in line and "umount" in line, place, line)
     run("umount", place)
     renewed = alice.renew(lease, "--secs", 60)
@@ -221,7 +221,7 @@ def mounted(suite, node, pools):
 
 
 def tenants(suite, node, pools):
-    """Two tenants side by side: each has bytes of its own, and its names and keys open nothing else."""
+    """Two tenants at the same time: each has its own bytes, and its names and keys open no other lease."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with attached(alice, pool=pools["device"]) as (hers, her_path), attached(bob, pool=pools["device"]) as (his, his_path):
         put(her_path, pattern("alice"))
@@ -249,7 +249,7 @@ def own_host(suite, node, _pools):
 
 
 def rotation(suite, node, pools):
-    """A renewal with another key: the live connection goes on, the old key opens nothing new."""
+    """A renewal with a new key: the live connection goes on, and the old key opens no new one."""
     alice = node.tenant("alice")
     with attached(alice, pool=pools["directory"], secs=RENEW_SECS, more=("--rotate-on-renew",)) as (lease, path):
         job = Fio(path).started()
@@ -287,7 +287,7 @@ def _round(path):
 
 
 def ended(suite, node, pools):
-    """What is freed under a client goes away there, and nobody gets back in."""
+    """A freed device goes away at the client, which cannot connect again."""
     alice = node.tenant("alice")
     free = {pool: row_of(node.operator, pool)["available"] for pool in pools.values()}
     for kind, pool in pools.items():
@@ -312,7 +312,7 @@ def six(suite):
 
 
 def main():
-    """All sections on one node with both kinds of pool, between two looks at what there is."""
+    """All sections on one node with both kinds of pool; the traces before and after are compared."""
     ready()
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
     with Suite("block over tcp") as suite:
@@ -321,7 +321,7 @@ def main():
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             running = traces([pools["directory"]])
             with snooped(suite, "all leases"):
-                for section in (modes, transfer, by_fabricctl, keepers, interrupted, keys, mounted, tenants, own_host, rotation, ended):
+                for section in (modes, transfer, by_fabricctl, daemon_ends, interrupted, keys, mounted, tenants, own_host, rotation, ended):
                     suite.section(section, suite, node, pools)
             for pool, available in free.items():
                 settled(node.operator, pool, available)

@@ -177,7 +177,7 @@ def unprivileged():
 
 
 def privileges(suite, node):
-    """As its process has them."""
+    """The credentials of the process."""
     status = pathlib.Path(f"/proc/{node.process.pid}/status").read_text(encoding="ascii").splitlines()
     rows = dict(line.split(":\t", 1) for line in status if ":\t" in line)
     held = (rows["Uid"].split()[1], rows["CapEff"], rows["CapBnd"])

@@ -17,7 +17,7 @@ from fbmu_frame import Frame
 from fbmu_suite import ELSEWHERE, PATTERN, leased, other_addresses, unchanged
 
 READS, READ_BYTES = length(200, 100), 64
-# No promise of speed: with the noise on the same emulated processors it is to stay usable.
+# Not a speed limit: the noise runs on the same emulated processors, and reads must stay usable.
 LONGEST_LIMIT_MS = 5000
 
 
@@ -43,7 +43,7 @@ def noise(client):
 
 def flood(address, source, datagrams, begun, stop, counted):
     """One source of noise, in a process of its own: says `begun` after each round, and reads what comes back."""
-    os.nice(19)  # Real noise is made elsewhere: what makes it here is not to take the processor from the node.
+    os.nice(19)  # Real noise comes from other machines, so its processes must not take the processor from the node.
     sent = answered = 0
     with Wire(address, (source, 0)) as wire:
         while not stop.is_set():
@@ -56,7 +56,7 @@ def flood(address, source, datagrams, begun, stop, counted):
 
 @contextlib.contextmanager
 def flooded(client, datagrams):
-    """Under noise from every source; the counts are in what it gives after the end."""
+    """Runs noise from every source; the counts are complete after the end."""
     begun, stop, counted, result = multiprocessing.Semaphore(0), multiprocessing.Event(), multiprocessing.Queue(), {}
     floods = [multiprocessing.Process(target=flood, args=(client.place.address, source, datagrams, begun, stop, counted), daemon=True)
               for source in ELSEWHERE]

@@ -44,12 +44,12 @@ def network():
     steps("modprobe sch_netem", f"ip netns add {SPACE}", "ip link add n0 type veth peer name n1", f"ip link set n1 netns {SPACE}",
           f"ip addr add {HERE}/24 dev n0", f"ip -n {SPACE} addr add {THERE}/24 dev n1", f"ip -n {SPACE} link set lo up",
           "ip link set n0 up", f"ip -n {SPACE} link set n1 up")
-    # Its end of the pair goes with it.
+    # Its end of the pair is removed with it.
     atexit.register(steps, f"ip netns del {SPACE}")
 
 
 def path(mtu_here, mtu_there=None, trouble=TROUBLE):
-    """MTUs of the two ends, and what the network does to datagrams in both directions."""
+    """MTUs of the two ends, and the netem settings of both directions."""
     steps(f"ip link set n0 mtu {mtu_here}", f"ip -n {SPACE} link set n1 mtu {mtu_there or mtu_here}")
     for within, device in (([], "n0"), (list(WITHIN), "n1")):
         subprocess.run([*within, "tc", "qdisc", "del", "dev", device, "root"], capture_output=True, check=False)
@@ -58,7 +58,7 @@ def path(mtu_here, mtu_there=None, trouble=TROUBLE):
 
 
 def counters():
-    """What both sides' IP layers counted: fragments made and put together."""
+    """The counters of both IP layers: fragments made and reassembled."""
     counted = {}
     for side, within in (("here", []), ("there", list(WITHIN))):
         text = subprocess.run([*within, "cat", "/proc/net/snmp"], capture_output=True, text=True, check=True).stdout
@@ -86,7 +86,7 @@ def finish(suite, name, process):
 
 
 def digest_of_lease(tenant, lease, size):
-    """What `fabricctl mem read` brings back, as a hash."""
+    """The hash of the bytes of `fabricctl mem read`."""
     process = subprocess.Popen(command(tenant, "mem", "read", lease["lease_id"], "--offset", 0, "--len", size),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     digest = hashlib.file_digest(process.stdout, "sha256").hexdigest()
@@ -105,7 +105,7 @@ def random_file(folder, size):
 
 
 def told(name, started, size):
-    """How long it took. Under emulation only ratios within one boot mean anything."""
+    """Prints the time. Under emulation only ratios within one boot are meaningful."""
     took = time.monotonic() - started
     print(f"   {name}: {size >> 20} MiB in {took:.1f} s, {size / took / 1e6:.1f} MB/s", flush=True)
 

@@ -89,7 +89,7 @@ def tampered(suite, node):
 
 
 def replayed(suite, node):
-    """What was recorded and is sent again."""
+    """Replayed datagrams."""
     with leased(node.tenant("alice")) as (lease, client):
         key = client.place.key
         hello = Frame(f.HELLO, client.place.lease_id, secrets.randbits(64), 0, 0, bytes(40))
@@ -136,7 +136,7 @@ def closed(suite, lease, client):
 
 
 def reflected(suite, node):
-    """What the server sent, sent back to it, and requests made to look like replies."""
+    """Reflected replies, and requests that look like replies."""
     with leased(node.tenant("alice")) as (_, client):
         client.write(0, PATTERN)
         key, requests = client.place.key, [client.frame(f.READ, 0, 64), client.frame(f.WRITE, 0, 4, PATTERN[:4]), client.frame(f.PING),
@@ -174,7 +174,7 @@ def senseless(suite, node):
 
 
 def out_of_bounds(suite, node):
-    """One byte outside is outside; what lies beside is somebody else's."""
+    """A request one byte out of bounds is refused: the next bytes belong to another lease."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with leased(bob) as (_, low), leased(alice) as (_, client), leased(bob) as (_, high):
         for neighbour in (low, high):
@@ -205,7 +205,7 @@ def other_tenants(suite, node):
 
 
 def no_loudspeaker(suite, node):
-    """Whoever has no key gets few answers and never longer ones, and is in nobody else's way."""
+    """A sender without the key gets few replies, never longer than its datagrams, and does not disturb others."""
     with leased(node.tenant("alice")) as (_, client), Wire(client.place.address) as noisy:
         sent = [Frame(f.WRITE, secrets.token_bytes(16), n, 0, 4, b"evil").datagram(secrets.token_bytes(32)) for n in range(NOISE)]
         came = client.exchange(*sent, wire=noisy)

@@ -13,7 +13,7 @@ ARENA_BYTES = 16 << 20
 
 
 def fence_by_a_late_cut(suite, node, device):
-    """Revokes an idle lease with less time than its cut takes; gives what the neighbour holds."""
+    """Revokes an idle lease with less time than its cut takes; returns the lease of the neighbour."""
     alice = node.tenant("alice")
     client = Client(device)
     lease = alice.alloc(LEASE_BYTES, 300, client.peer)
@@ -26,7 +26,7 @@ def fence_by_a_late_cut(suite, node, device):
 
 
 def nothing_new(suite, node, name):
-    """What a fenced arena refuses, and what it tells to whom."""
+    """A fenced arena grants nothing; only an operator sees the reason."""
     alice = node.tenant("alice")
     suite.refused(f"{name}: a new lease", lambda: alice.alloc(LEASE_BYTES, 60), FENCED, "Fenced")
     fences = node.operator.ask("fence", "list")["fences"]

@@ -55,7 +55,7 @@ def grace(suite, device, alice, lease, writer, report):
 
 
 def contents(suite, device, lease, alice, report):
-    """What the writer had written before its end, and nothing that was refused."""
+    """The memory has the bytes that were written before the end, and no refused bytes."""
     with Client(device) as client:
         client.connect(alice.bind(lease, client.peer))
         value = int.from_bytes(client.read(0, 8).data, "big")

@@ -91,7 +91,7 @@ def several_queue_pairs(suite, node, device):
 
 
 def keys_of_others(suite, node, device):
-    """A key that is nobody's and a key that is a neighbour's, through the own queue pair."""
+    """An unknown key and the key of a neighbour, over the client's own queue pair."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with leased(alice, device) as (lease, client), leased(bob, device) as (other, neighbour):
         neighbour.write(0, b"bob's bytes")
@@ -110,7 +110,7 @@ def keys_of_others(suite, node, device):
 
 
 def out_of_bounds(suite, node, device):
-    """One byte outside on either side is refused, touches nothing, and the lease can be armed again."""
+    """An access one byte out of bounds is refused and changes nothing, and the lease can be bound again."""
     alice = node.tenant("alice")
     with leased(alice, device) as (below, low), leased(alice, device) as (lease, client), leased(alice, device) as (above, high):
         low.write(0, b"L" * LEASE_BYTES)
@@ -248,7 +248,7 @@ def leased_when_released(stack, tenant, device, buffer_bytes):
 
 
 def cycles(suite, node, device):
-    """Nothing is left behind, and no key comes back."""
+    """No resource is left, and no key is used again."""
     alice = node.tenant("alice")
     with Client(device) as client:
         before, seen = resources(), []

@@ -21,14 +21,14 @@ from writer import Writer
 
 LEASE_BYTES = 65536
 TERM_SECS = length(9, 6)
-# The daemon has the first two seconds after a deadline, the watchdog as many from there on an emulated processor.
+# The daemon has the first two seconds after a deadline, the watchdog the next two on an emulated processor.
 WATCHDOG_MS, LATE_MS = 2000, 5000
 DISK = "fabricbios-disk"
 # include/uapi/linux/ptrace.h, and __WALL of include/uapi/linux/wait.h.
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
 # process_madvise(2), and include/uapi/asm-generic/mman-common.h.
 PROCESS_MADVISE, MADV_PAGEOUT = 440, 21
-# Watchdogs that ended soon, after which the next one is not started for 8 s.
+# After so many watchdogs that ended soon, the next one is started 8 s later.
 SOON_OVER = 4
 
 
@@ -39,7 +39,7 @@ def stopped(suite, device, strategy):
         alice, bob = node.tenant("alice"), node.tenant("bob")
         first, second, witness = [stack.enter_context(Writer()) for _ in range(3)]
         if strategy == "region":
-            # Also by one that was started in the place of another.
+            # Also by a watchdog that replaced another one.
             end_watchdog(node)
         leases = [alice.alloc(LEASE_BYTES, TERM_SECS, first.peer), bob.alloc(LEASE_BYTES, TERM_SECS + 2, second.peer)]
         going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
@@ -171,7 +171,7 @@ def frozen(suite, device):
                 for process in asking:
                     process.kill()
                     process.wait()
-            # The writer's own are gone too.
+            # The resources of the writer are gone too.
             suite.equal(f"{name}: nothing is left on the device", without_contexts(empty), without_contexts(resources()))
             said = refused_start(node)
             suite.check(f"{name}: a start is refused, and says because of whom", f"process {scribe}," in said and "dmsetup resume" in said,
@@ -220,7 +220,7 @@ def page_out(pid, path):
 
 
 def refused_start(node):
-    """What a daemon says that does not become READY."""
+    """The output of a daemon that does not become READY."""
     said = len(node.lines)
     try:
         node.start()
@@ -231,7 +231,7 @@ def refused_start(node):
 
 
 def opened_by(pid):
-    """What its descriptors stand for."""
+    """The targets of the descriptors of a process."""
     return [os.readlink(at) for at in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
 
 
@@ -285,13 +285,13 @@ def end_watchdog(node, by=signal.SIGKILL):
 
 
 def locked_bytes(pid):
-    """What of the process's memory stays."""
+    """The locked memory of the process."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmLck:"))) * 1024
 
 
 def state_of(pid):
-    """As in proc_pid_stat(5)."""
+    """The state of a process, as in proc_pid_stat(5)."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(") ", 1)[1][0]
 
 
@@ -309,12 +309,12 @@ def disk():
 
 
 def fences(node):
-    """What is fenced now."""
+    """The current fences."""
     return node.operator.ask("fence", "list")["fences"]
 
 
 def without_contexts(counts):
-    """What the kernel counts, but for opened devices."""
+    """The counted resources of the kernel, except opened devices."""
     return {kind: count for kind, count in counts.items() if kind != "ctx"}
 
 

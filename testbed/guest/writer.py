@@ -50,7 +50,7 @@ class _Stream:
         self.posted += QUEUE_DEPTH
 
     def take(self, ended):
-        """Counts what succeeded; returns the report when something did not."""
+        """Counts successes; returns the report at the first failure."""
         at_ms = now_ms()
         for completion in ended:
             posted_at_ms = self.posted_at_ms[self.done // QUEUE_DEPTH % 2]
@@ -61,7 +61,7 @@ class _Stream:
         return None
 
     def report(self, status, posted_at_ms, at_ms):
-        """How it ended. `in_doubt` words after the last success may have arrived too."""
+        """The report. `in_doubt` words after the last success may have arrived too."""
         return {"writes": self.done, "in_doubt": self.posted - self.done, "status": status_name(status),
                 "last_ok_at_ms": self.last_ok_at_ms, "last_posted_at_ms": self.last_posted_at_ms,
                 "failed_at_ms": at_ms, "failed_posted_at_ms": posted_at_ms}
@@ -84,7 +84,7 @@ def keep_writing(client, offset=0, on_first=None):
 
 
 def _drain(client):
-    """A queue pair that has failed flushes at once; what comes is of no interest."""
+    """Drains a failed queue pair, which flushes at once; the completions are ignored."""
     while client.cq.poll(QUEUE_DEPTH)[0]:
         pass
 

@@ -7,7 +7,7 @@ use fabricbios_wire::{
 
 use crate::values::{self, Named};
 
-/// How a queue pair is written.
+/// The form of a queue pair.
 pub(super) const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
 
 #[derive(Debug, Subcommand)]

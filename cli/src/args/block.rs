@@ -26,7 +26,7 @@ pub(crate) enum Block {
     /// lease ends
     Attach(AttachPlace),
     /// Take the block device of a lease away again (root)
-    Detach(Kept),
+    Detach(RecordedLease),
     /// The process that `attach` leaves behind
     #[command(hide = true)]
     Keep(AttachPlace),
@@ -51,16 +51,16 @@ pub(crate) struct BlockPlace {
 #[derive(Debug, Args)]
 pub(crate) struct AttachPlace {
     #[command(flatten)]
-    pub(crate) kept: Kept,
+    pub(crate) recorded: RecordedLease,
     /// Over which transport: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
     #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto,
           value_parser = values::attach_transport)]
     pub(crate) transport: Transport,
 }
 
-/// Which lease, and where it is kept what became of it.
+/// Which lease, and where attached leases are recorded.
 #[derive(Debug, Args)]
-pub(crate) struct Kept {
+pub(crate) struct RecordedLease {
     /// Which lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,

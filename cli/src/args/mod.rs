@@ -13,7 +13,7 @@ use fabricbios_wire::Role;
 
 pub(crate) use self::{
     alloc::{Alloc, Term},
-    block::{AttachPlace, Block, BlockPlace, Kept},
+    block::{AttachPlace, Block, BlockPlace, RecordedLease},
     lease::Lease,
     mem::{Mem, Place, TransportChoice},
 };

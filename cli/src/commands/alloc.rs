@@ -1,4 +1,4 @@
-//! `lease alloc`: flags to a request, and the grant to standard output.
+//! `lease alloc`: makes a request from the flags and prints the new lease.
 
 use std::io::{self, Write};
 
@@ -24,13 +24,13 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     let asked = request.capacity;
     let info = node.alloc_blocking(request)?;
     if !output.json {
-        tell_rounded(&info, asked);
+        warn_of_rounding(&info, asked);
     }
     let printed = output.print(&Granted::new(&info, asked), || lease_text::full(&info));
-    printed.map_err(|failure| failure.loudly(&give_back(node, info.lease_id)))
+    printed.map_err(|failure| failure.and_message(&give_back(node, info.lease_id)))
 }
 
-/// What could never be: the node need not be asked.
+/// Refuses contradictory flags without asking the node.
 fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
     let block = request.terms.block();
     if request.transport == Transport::Udp && block.is_some_and(BlockTerms::names_host) {
@@ -46,7 +46,7 @@ fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
 struct Granted<'a> {
     #[serde(flatten)]
     lease: LeaseJson<'a>,
-    /// What `capacity` was to be, where it is more now.
+    /// The requested capacity, if the granted one is larger.
     #[serde(skip_serializing_if = "Option::is_none")]
     asked_capacity: Option<u64>,
 }
@@ -60,8 +60,8 @@ impl<'a> Granted<'a> {
     }
 }
 
-/// The node gives out whole pieces. The JSON has both numbers.
-fn tell_rounded(info: &LeaseInfo, asked: u64) {
+/// Warns that the node has rounded the capacity up. The JSON has both numbers.
+fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
     if info.capacity != asked {
         let told = format!(
             "fabricctl: asked for {} ({asked}), granted {} ({}): this node gives out whole pieces only",
@@ -69,12 +69,12 @@ fn tell_rounded(info: &LeaseInfo, asked: u64) {
             info.resource_type().amount(info.capacity),
             info.capacity
         );
-        // With standard error gone the capacity is still in the answer.
+        // If standard error is closed, the capacity is still in the output.
         writeln!(io::stderr(), "{told}").ok();
     }
 }
 
-/// Nobody knows the lease: it is of no use to anybody.
+/// Frees a lease that could not be printed, since nobody knows its id; returns the result as text.
 fn give_back(node: &Node, lease_id: LeaseId) -> String {
     match node.call_blocking(Request::LeaseFree(lease_id)) {
         Ok(_) => format!("lease {lease_id} was given back"),
@@ -95,7 +95,7 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
             transport,
             rotate_on_renew,
             kv_cache_intent: intent_kv_cache,
-            ..of_kind(
+            ..request_of(
                 node,
                 MemTerms {
                     rdma_peers: rdma_peer,
@@ -114,7 +114,7 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
         } => LeaseAllocRequest {
             transport,
             rotate_on_renew,
-            ..of_kind(
+            ..request_of(
                 node,
                 BlockTerms {
                     read_only,
@@ -126,21 +126,21 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
                 term,
             )?
         },
-        Alloc::Net { mbps, term } => of_kind(node, NetTerms::default(), mbps, term)?,
+        Alloc::Net { mbps, term } => request_of(node, NetTerms::default(), mbps, term)?,
         Alloc::Cpu {
             cores,
             term,
             isolation,
-        } => of_kind(node, CpuTerms { isolation }, cores, term)?,
+        } => request_of(node, CpuTerms { isolation }, cores, term)?,
         Alloc::Gpu {
             vram,
             term,
             exclusivity,
-        } => of_kind(node, GpuTerms { exclusivity }, vram, term)?,
+        } => request_of(node, GpuTerms { exclusivity }, vram, term)?,
     })
 }
 
-fn of_kind(
+fn request_of(
     node: &Node,
     terms: impl Into<LeaseTerms>,
     capacity: u64,

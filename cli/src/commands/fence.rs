@@ -1,4 +1,4 @@
-//! `fence …`: what is out of service, and getting it back.
+//! `fence …`: lists fenced resources and clears fences.
 
 use fabricbios_client::Node;
 use fabricbios_wire::{Fence, Reply, Request, ResourceId};

@@ -1,4 +1,4 @@
-//! `identity …`: keys are made here and stay here.
+//! `identity …`: shows and issues identities. New private keys never leave this machine.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -86,7 +86,7 @@ struct IssuedJson<'a> {
     path: String,
 }
 
-/// The file is made first: a name that is taken costs nobody a certificate.
+/// Creates the file first, so that no certificate is issued for nothing if the file exists.
 fn issue(
     node: &Node,
     (tenant, role, valid_secs): (String, Role, u32),
@@ -96,7 +96,7 @@ fn issue(
     let file = create(out)?;
     let made = make(node, &tenant, role, valid_secs).and_then(|pem| write(file, out, &pem));
     if let Err(failure) = made {
-        // Ours since a moment ago, and empty or half written.
+        // This call made the file, and it is empty or incomplete.
         fs::remove_file(out).ok();
         return Err(failure);
     }
@@ -111,7 +111,7 @@ fn issue(
     })
 }
 
-/// Asks the node to sign a new key; the whole identity as PEM.
+/// Makes a key and has the node sign it; returns the identity as PEM.
 fn make(
     node: &Node,
     tenant: &str,

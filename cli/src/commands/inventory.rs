@@ -1,4 +1,4 @@
-//! `inventory`: both forms of the node's answer, put together by resource.
+//! `inventory`: joins the flat and the structured inventory of a node by resource.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ pub(super) struct ResourceJson {
     flags: Vec<String>,
     capacity: u64,
     available: u64,
-    /// Where only parts of it are fenced.
+    /// The fenced amount, if only a part is fenced.
     #[serde(skip_serializing_if = "Option::is_none")]
     fenced_part: Option<u64>,
-    /// Of a pool of block storage: the unit in which its leases are read and written.
+    /// For a pool of block storage: the block size of its leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     block_bytes: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -56,13 +56,13 @@ struct ClassesJson {
     supported: Vec<String>,
 }
 
-/// What the structured form adds to a flat entry.
+/// The fields of a resource that only the structured form has.
 #[derive(Default)]
 struct Details {
     name: Option<String>,
     health: Option<u32>,
     fenced_part: Option<u64>,
-    /// As the pool's entry has them: flags, and bytes of a block.
+    /// Flags and block size of a pool.
     block: Option<(u32, u32)>,
     transports: Vec<&'static str>,
     classes: Option<(u8, Vec<u8>)>,
@@ -73,7 +73,7 @@ pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
     output.print(&json, || text(&json))
 }
 
-/// Everything that the node says it has.
+/// All resources of the node.
 pub(super) fn ask(node: &Node) -> Result<InventoryJson, Failure> {
     let entries = match node.call_blocking(Request::GetInventory(InventoryForm::Flat))? {
         Reply::FlatInventory(entries) => entries,
@@ -147,7 +147,7 @@ fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExte
         InventoryExtension::FencedPart(id, units) => {
             details.entry(*id).or_default().fenced_part = Some(*units);
         }
-        // The flat form says so already.
+        // The flat form has it too.
         InventoryExtension::Available(..) => {}
     }
 }
@@ -193,7 +193,7 @@ fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
     words
 }
 
-/// Bits without a name are shown, not dropped.
+/// The names of the flags; unknown bits are shown as a number.
 fn flag_words(flags: u16) -> Vec<String> {
     let known = [
         (resource_flags::FENCED, "fenced"),
@@ -240,7 +240,7 @@ fn text(inventory: &InventoryJson) -> String {
     format!("node {node_id}, start {epoch}, health {health}\n{table}")
 }
 
-/// An amount of a resource; a port whose link is down was found without a speed.
+/// An amount of a resource; the speed of a port whose link is down is unknown.
 fn found(resource: &ResourceJson, amount: u64) -> String {
     match resource.kind {
         ResourceType::Net if resource.capacity == 0 => "unknown".to_owned(),

@@ -1,4 +1,4 @@
-//! `lease …`: everything that is done with a lease after it was granted.
+//! `lease …`: the operations on an existing lease.
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
@@ -54,7 +54,7 @@ fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Re
     })
 }
 
-/// Asks what is answered with a lease; a failure names the lease.
+/// Sends a request whose reply is a lease; a failure names the lease.
 pub(super) fn ask(node: &Node, lease_id: LeaseId, request: Request) -> Result<LeaseInfo, Failure> {
     let named = |error| Failure::from(error).at(&format!("lease {lease_id}"));
     node.lease_blocking(request).map_err(named)
@@ -139,7 +139,7 @@ fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
         };
         leases.extend(page.leases);
         match page.next {
-            // A node that does not move on would be asked for ever.
+            // A node that repeats a page must not cause an endless loop.
             Some(next) if next > after => after = next,
             _ => return Ok(leases),
         }

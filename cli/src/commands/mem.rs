@@ -1,4 +1,4 @@
-//! `mem read` and `mem write`: bytes of a lease to standard output, or from standard input.
+//! `mem read` and `mem write`: copies bytes of a lease to standard output, or from standard input.
 
 use fabricbios_client::{DataTransport, Error, MemLease, Node, Transfers};
 use fabricbios_wire::LeaseId;
@@ -21,7 +21,7 @@ pub(super) fn run(node: &Node, command: Mem, output: Output) -> Result<(), Failu
     }
 }
 
-/// A failure names the lease.
+/// Opens the lease and does `work`; a failure names the lease.
 fn with_lease(
     node: &Node,
     place: &Place,
@@ -64,7 +64,7 @@ impl Store for MemLease {
         Self::write(self, offset, from)
     }
 
-    /// It is in memory when it is written.
+    /// Written bytes are in memory already.
     fn finish(&self) -> Result<(), Error> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What each command asks the node and how its answer is shown.
+//! The commands: requests to the node, and the output of its replies.
 
 mod alloc;
 mod block;
@@ -34,7 +34,7 @@ use crate::{
 const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
     daemon wrote the first one to admin.identity in its state directory";
 
-/// Connects, does it, says goodbye.
+/// Connects to the node, runs the command and closes the connection.
 pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     let Args {
         node,
@@ -61,12 +61,13 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
     let patience = Duration::from_secs(patience_secs.into());
     let node = Node::connect_patiently_blocking(&node, &identity, patience)?;
     let topic = Topic::from(&command);
-    let done = dispatch(&node, &path, command, output).map_err(|failure| failure.advised(topic));
+    let done = dispatch(&node, &path, command, output).map_err(|failure| failure.with_hint(topic));
     node.close_blocking();
     done
 }
 
-/// With `--json` standard error has nothing but the object of a failure.
+/// Warns if other users can read the identity file. Not with `--json`, where standard error has only the object of a
+/// failure.
 fn warn_of_readers(identity: &Path) {
     let Ok(found) = fs::metadata(identity) else {
         return;
@@ -77,7 +78,7 @@ fn warn_of_readers(identity: &Path) {
         let told = format!(
             "fabricctl: identity {path} has mode {mode:04o}, and who reads it can be you: chmod 600 {path}"
         );
-        // With standard error gone nobody can be warned.
+        // Standard error may be closed.
         writeln!(io::stderr(), "{told}").ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Resources by their names, as `inventory` shows them.
+//! Finds resources by their names in the inventory.
 
 use fabricbios_client::Node;
 use fabricbios_wire::{RefusalClass, ResourceId, ResourceType};
@@ -9,10 +9,10 @@ use crate::{
     values::Named,
 };
 
-/// Names that an error lists.
+/// At most so many names are listed in an error.
 const LISTED: usize = 16;
 
-/// The one resource of this name, among those of the kind if one is given.
+/// The resource with this name, of this kind if one is given. The name must be unique.
 pub(super) fn find(
     node: &Node,
     named: Named,

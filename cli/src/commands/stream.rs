@@ -1,7 +1,7 @@
-//! Bytes of a lease to standard output, or from standard input.
+//! Copies bytes of a lease to standard output, or from standard input.
 //!
-//! One piece at a time, so that memory is bounded whatever the lease is. A transfer that stops says
-//! how far it came.
+//! It copies one piece at a time, so that memory is bounded for any size of lease. A failed transfer reports the number
+//! of copied bytes.
 
 use std::{
     fs::{File, Metadata},
@@ -15,27 +15,27 @@ use serde::Serialize;
 
 use crate::{failure::Failure, output::Output, progress::Progress};
 
-/// Enough for full speed on every transport, and a multiple of every block size.
+/// Large enough for full speed on every transport, and a multiple of every block size.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// What is read and written.
+/// A lease that can be read and written.
 pub(super) trait Store {
     fn lease_id(&self) -> LeaseId;
-    /// Only whole multiples of so many bytes can be read and written.
+    /// Offsets and lengths are multiples of this number of bytes.
     fn unit(&self) -> u64;
-    /// How much there is.
+    /// Size in bytes.
     fn bytes(&self) -> u64;
     /// The transport of the last transfer.
     fn transport(&self) -> Option<DataTransport>;
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error>;
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error>;
-    /// What was written is there to stay.
+    /// Makes all writes durable.
     fn finish(&self) -> Result<(), Error>;
-    /// What may become of what was written without that.
+    /// The message if the writes were not made durable; `None`: they need not be.
     fn unfinished(&self) -> Option<&'static str>;
 }
 
-/// `len` bytes from `offset` on, or all to the end.
+/// Reads `len` bytes from `offset` on, or all bytes to the end.
 pub(super) fn read(
     store: &impl Store,
     offset: u64,
@@ -90,19 +90,24 @@ struct Written {
     transport: Option<&'static str>,
 }
 
-/// Standard input from `offset` on, to its last byte.
+/// Writes all of standard input at `offset`.
 pub(super) fn write(store: &impl Store, offset: u64, output: Output) -> Result<(), Failure> {
-    let room = range_end(store, offset, None)? - offset;
+    let bytes_max = range_end(store, offset, None)? - offset;
     let stdin = io::stdin();
-    let told = file_bytes(&stdin);
-    if let Some(bytes) = told.filter(|bytes| *bytes > room) {
-        return Err(too_long(offset, room, &format!("has {bytes} bytes"), 0));
+    let input_bytes = file_bytes(&stdin);
+    if let Some(bytes) = input_bytes.filter(|bytes| *bytes > bytes_max) {
+        return Err(too_long(
+            offset,
+            bytes_max,
+            &format!("has {bytes} bytes"),
+            0,
+        ));
     }
-    if let Some(bytes) = told.filter(|bytes| !bytes.is_multiple_of(store.unit())) {
+    if let Some(bytes) = input_bytes.filter(|bytes| !bytes.is_multiple_of(store.unit())) {
         return Err(no_block(store, &format!("has {bytes} bytes"), 0));
     }
-    let mut progress = Progress::new(told, output);
-    let copied = copy(store, offset, room, &mut stdin.lock(), &mut progress);
+    let mut progress = Progress::new(input_bytes, output);
+    let copied = copy(store, offset, bytes_max, &mut stdin.lock(), &mut progress);
     drop(progress);
     let done = copied.map_err(|stopped| stopped.settled(store))?;
     store
@@ -111,16 +116,16 @@ pub(super) fn write(store: &impl Store, offset: u64, output: Output) -> Result<(
     report(store, offset, done, output)
 }
 
-/// A copy that ended too early.
+/// A copy that failed.
 struct Stopped {
     failure: Failure,
     done: u64,
-    /// The lease would have taken more.
+    /// Whether the input failed, and not the lease.
     is_input: bool,
 }
 
 impl Stopped {
-    /// What was written until then is kept, too, where the node is not what failed.
+    /// The failure, after making the written bytes durable if the node works.
     fn settled(self, store: &impl Store) -> Failure {
         let is_kept = self.done == 0 || (self.is_input && store.finish().is_ok());
         match is_kept {
@@ -132,7 +137,7 @@ impl Stopped {
 
 fn unfinished(failure: Failure, store: &impl Store) -> Failure {
     match store.unfinished() {
-        Some(what) => failure.loudly(what),
+        Some(what) => failure.and_message(what),
         None => failure,
     }
 }
@@ -140,7 +145,7 @@ fn unfinished(failure: Failure, store: &impl Store) -> Failure {
 fn copy(
     store: &impl Store,
     offset: u64,
-    room: u64,
+    bytes_max: u64,
     stdin: &mut impl Read,
     progress: &mut Progress,
 ) -> Result<u64, Stopped> {
@@ -156,7 +161,7 @@ fn copy(
             let failure = Failure::local("read standard input", &error);
             input(so_far(failure, "written", done), done)
         })?;
-        let fits = usize::try_from(room - done).map_or(length, |left| length.min(left));
+        let fits = usize::try_from(bytes_max - done).map_or(length, |left| length.min(left));
         let whole = usize::try_from(store.unit()).map_or(0, |unit| fits - fits % unit);
         store
             .write(offset + done, &piece[..whole])
@@ -168,7 +173,7 @@ fn copy(
         done += whole as u64;
         progress.at(done);
         if fits < length {
-            return Err(input(too_long(offset, room, "goes on", done), done));
+            return Err(input(too_long(offset, bytes_max, "goes on", done), done));
         }
         if whole < fits {
             let rest = fits - whole;
@@ -197,7 +202,7 @@ fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result
     })
 }
 
-/// As much as there is, up to a whole piece: less only at the end.
+/// Fills the piece; it stays shorter only at the end of the input.
 fn fill(from: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < piece.len() {
@@ -211,7 +216,7 @@ fn fill(from: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// What is left of standard input, where it is a file.
+/// The remaining bytes of standard input, if it is a file.
 fn file_bytes(stdin: &io::Stdin) -> Option<u64> {
     let mut file = File::from(stdin.as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok().filter(Metadata::is_file)?;
@@ -219,10 +224,10 @@ fn file_bytes(stdin: &io::Stdin) -> Option<u64> {
     Some(metadata.len().saturating_sub(at))
 }
 
-fn too_long(offset: u64, room: u64, input: &str, done: u64) -> Failure {
+fn too_long(offset: u64, bytes_max: u64, input: &str, done: u64) -> Failure {
     so_far(
         Failure::usage(format!(
-            "standard input {input}, and from --offset {offset} the lease takes {room} bytes"
+            "standard input {input}, and from --offset {offset} the lease takes {bytes_max} bytes"
         )),
         "written",
         done,
@@ -240,7 +245,7 @@ fn no_block(store: &impl Store, input: &str, done: u64) -> Failure {
     )
 }
 
-/// Only this process knows what is still on its way, and it ends.
+/// The failure of a write. Datagrams of it may arrive after this process has ended.
 fn not_written(error: Error, transport: Option<DataTransport>, done: u64) -> Failure {
     let may_arrive = transport == Some(DataTransport::Udp)
         && match &error {
@@ -248,20 +253,20 @@ fn not_written(error: Error, transport: Option<DataTransport>, done: u64) -> Fai
             Error::Usage(_) | Error::Ended { .. } => false,
             _ => true,
         };
-    let failure = Failure::from(error).loudly(&format!(
+    let failure = Failure::from(error).and_message(&format!(
         "{done} bytes were written before the piece that failed, and any of that may have been"
     ));
     match may_arrive {
-        true => failure.loudly(STILL_ON_ITS_WAY),
+        true => failure.and_message(MAY_ARRIVE_LATER),
         false => failure,
     }
 }
 
-const STILL_ON_ITS_WAY: &str = "what was not answered may still arrive and be written: \
+const MAY_ARRIVE_LATER: &str = "what was not answered may still arrive and be written: \
     `fabricctl lease rotate` makes sure that nothing of it is";
 
 fn so_far(failure: Failure, done: &str, bytes: u64) -> Failure {
-    failure.loudly(&match bytes {
+    failure.and_message(&match bytes {
         0 => format!("nothing was {done} before"),
         _ => format!("{bytes} bytes were {done} before"),
     })
@@ -278,10 +283,10 @@ mod tests {
             why: "no answer".into(),
             may_have_happened: true,
         };
-        let told = |error, transport| format!("{:?}", not_written(error, transport, 7));
-        assert!(told(silent(), Some(DataTransport::Udp)).contains("lease rotate"));
-        assert!(!told(silent(), Some(DataTransport::Rdma)).contains("lease rotate"));
+        let text = |error, transport| format!("{:?}", not_written(error, transport, 7));
+        assert!(text(silent(), Some(DataTransport::Udp)).contains("lease rotate"));
+        assert!(!text(silent(), Some(DataTransport::Rdma)).contains("lease rotate"));
         let over = Error::Usage("outside".into());
-        assert!(!told(over, Some(DataTransport::Udp)).contains("lease rotate"));
+        assert!(!text(over, Some(DataTransport::Udp)).contains("lease rotate"));
     }
 }

@@ -1,4 +1,4 @@
-//! `lease watch`: each change of a lease until it ends.
+//! `lease watch`: prints each change of a lease until it ends.
 
 use std::{thread, time::Duration};
 
@@ -8,7 +8,7 @@ use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
 use super::alloc;
 use crate::{failure::Failure, output::Output};
 
-/// Just after a deadline there is something to see; just before there is not.
+/// The node is asked this long after a deadline, when the change is visible.
 const AFTER_DEADLINE: Duration = Duration::from_millis(5);
 
 pub(super) fn run(
@@ -22,11 +22,11 @@ pub(super) fn run(
     loop {
         let info = match node.lease_blocking(Request::LeaseQuery(lease_id)) {
             Ok(info) => info,
-            // The record of an ended lease is not kept for ever.
+            // The node forgets an ended lease after a time.
             Err(error) if shown.is_some() && is_gone(&error) => return Ok(()),
             Err(error) => return Err(Failure::from(error).at(&format!("lease {lease_id}"))),
         };
-        let pause = until_next(&info, poll);
+        let pause = time_to_next(&info, poll);
         let over = is_over(info.phase);
         if shown.as_ref().map(without_clock) != Some(without_clock(&info)) {
             alloc::show(&info, output)?;
@@ -52,7 +52,7 @@ fn is_over(phase: LeasePhase) -> bool {
     }
 }
 
-/// What runs down by itself is no change.
+/// The lease without its remaining times, which always change.
 fn without_clock(info: &LeaseInfo) -> LeaseInfo {
     let mut info = LeaseInfo {
         remaining_ms: 0,
@@ -68,8 +68,8 @@ fn without_clock(info: &LeaseInfo) -> LeaseInfo {
     info
 }
 
-/// The next known deadline, or the next look if that comes first.
-fn until_next(info: &LeaseInfo, poll: Duration) -> Duration {
+/// The time to the next known deadline or to the next poll, whichever comes first.
+fn time_to_next(info: &LeaseInfo, poll: Duration) -> Duration {
     let old_key = info.binding.rdma().and_then(|rdma| rdma.previous);
     let deadlines = [
         info.remaining_ms,
@@ -136,10 +136,10 @@ mod tests {
     fn it_wakes_at_the_nearest_deadline_and_at_least_once_a_poll() {
         let poll = Duration::from_secs(1);
         let ms = |ms| Duration::from_millis(ms) + AFTER_DEADLINE;
-        assert_eq!(until_next(&lease(300, None), poll), ms(300));
-        assert_eq!(until_next(&lease(300, Some(200)), poll), ms(200));
-        assert_eq!(until_next(&lease(30_000, None), poll), poll);
-        assert_eq!(until_next(&lease(0, None), poll), poll);
+        assert_eq!(time_to_next(&lease(300, None), poll), ms(300));
+        assert_eq!(time_to_next(&lease(300, Some(200)), poll), ms(200));
+        assert_eq!(time_to_next(&lease(30_000, None), poll), poll);
+        assert_eq!(time_to_next(&lease(0, None), poll), poll);
     }
 
     #[test]

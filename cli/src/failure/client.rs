@@ -1,4 +1,4 @@
-//! What went wrong between this program and the node.
+//! Failures from errors of the SDK.
 
 use fabricbios_client::Error;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
@@ -24,7 +24,7 @@ impl From<Error> for Failure {
             Error::Protocol { .. } => (Exit::Other, Permanent, "Protocol"),
             _ => (Exit::Other, Permanent, "Local"),
         };
-        // What the node would have said.
+        // The code with which the node would have refused.
         let refused = matches!(refusal, Error::Ended { .. }).then_some(LeaseError::Expired);
         Self {
             refused,

@@ -3,7 +3,7 @@
 use fabricbios_wire::LeaseError;
 use serde::{Deserialize, Serialize};
 
-/// Exit statuses, in JSON by their names; `fabricctl --help` says what leads to which.
+/// Exit statuses, with their names in JSON; `fabricctl --help` explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Exit {

@@ -1,4 +1,4 @@
-//! Why a command did not do what was asked: one line or one JSON object, and the exit status.
+//! The failure of a command: one line or one JSON object, and the exit status.
 
 mod client;
 mod exit;
@@ -19,9 +19,9 @@ pub(crate) struct Failure {
     code: String,
     message: String,
     renewable_at_unix_ms: Option<u64>,
-    /// The node's refusal, if it was one.
+    /// The code of the node, if the node refused.
     refused: Option<LeaseError>,
-    /// Nobody is listening: say nothing.
+    /// Whether to print nothing, because the reader has gone.
     silent: bool,
 }
 
@@ -49,13 +49,13 @@ impl Failure {
         Self::new(Exit::Usage, RefusalClass::Permanent, "Usage", message)
     }
 
-    /// Something on this machine.
+    /// A failed operation of this machine.
     pub(crate) fn local(what: &str, error: &dyn fmt::Display) -> Self {
         let message = format!("cannot {what}: {error}");
         Self::new(Exit::Other, RefusalClass::Permanent, "Local", message)
     }
 
-    /// Standard output did not take it. A reader that has gone away wanted no more.
+    /// A failed write to standard output. It is silent if the reader has closed the pipe.
     pub(crate) fn output(error: io::Error) -> Self {
         let silent = error.kind() == io::ErrorKind::BrokenPipe;
         Self {
@@ -64,7 +64,7 @@ impl Failure {
         }
     }
 
-    /// Says on which lease or file, unless the node has said so itself.
+    /// Adds the lease or file, unless the message of the node has it.
     pub(crate) fn at(mut self, what: &str) -> Self {
         if !self.message.contains(what) {
             self.message = format!("{what}: {}", self.message);
@@ -72,8 +72,8 @@ impl Failure {
         self
     }
 
-    /// Says what to do next, where a refusal leaves it open.
-    pub(crate) fn advised(mut self, topic: Topic) -> Self {
+    /// Adds a hint what to do next, unless the refusal has one.
+    pub(crate) fn with_hint(mut self, topic: Topic) -> Self {
         let hint = self
             .refused
             .and_then(|error| hint::hint(topic, error, &self.message));
@@ -83,14 +83,14 @@ impl Failure {
         self
     }
 
-    /// Says more.
-    pub(crate) fn loudly(mut self, more: &str) -> Self {
+    /// Adds to the message, which is then not silent.
+    pub(crate) fn and_message(mut self, more: &str) -> Self {
         self.message = format!("{}; {more}", self.message);
         self.silent = false;
         self
     }
 
-    /// The words alone.
+    /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

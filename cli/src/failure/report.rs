@@ -1,4 +1,4 @@
-//! How a failure is told: one line for people, one JSON object for programs.
+//! The output of a failure: one line for people, one JSON object for programs.
 
 use std::{
     borrow::Cow,
@@ -29,7 +29,7 @@ struct Reason<'a> {
 }
 
 impl Failure {
-    /// Prints it; the exit status.
+    /// Prints the failure and returns the exit status.
     pub(crate) fn report(&self, output: Output) -> ExitCode {
         if !self.silent {
             let line = if output.json {
@@ -37,7 +37,7 @@ impl Failure {
             } else {
                 self.line()
             };
-            // With standard error gone too there is only the exit status left.
+            // If standard error is closed too, only the exit status is left.
             writeln!(io::stderr(), "{line}").ok();
         }
         ExitCode::from(self.exit as u8)
@@ -52,21 +52,21 @@ impl Failure {
         } = self;
         let message = one_line(message);
         match self.exit {
-            // What is wrong with the arguments has been said already.
+            // The message is enough for wrong arguments.
             Exit::Usage => format!("fabricctl: {message}"),
             _ => format!("fabricctl: {message} [{code}, {class}]"),
         }
     }
 
-    /// What another process of this program said with [`Failure::json`].
+    /// Parses the output of [`Failure::json`] of another process.
     pub(crate) fn from_json(text: &str) -> Option<Self> {
-        let said: Json<'_> = serde_json::from_str(text).ok()?;
-        let Reason { class, code } = &said.reason;
+        let json: Json<'_> = serde_json::from_str(text).ok()?;
+        let Reason { class, code } = &json.reason;
         let class = class.parse().unwrap_or(RefusalClass::Permanent);
-        Some(Self::new(said.error, class, code, said.message))
+        Some(Self::new(json.error, class, code, json.message))
     }
 
-    /// One object, as `--json` has it.
+    /// The JSON object.
     pub(crate) fn json(&self) -> String {
         let json = Json {
             error: self.exit,

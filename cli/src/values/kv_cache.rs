@@ -1,4 +1,4 @@
-//! What a KV cache wants.
+//! The intent of a KV cache on the command line.
 
 use fabricbios_wire::KvCacheIntent;
 

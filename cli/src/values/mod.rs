@@ -1,4 +1,4 @@
-//! Values as people write them. Every error says what was wrong and what would be right.
+//! Parsers of the values on the command line. Every error says the problem and the right form.
 
 mod kv_cache;
 mod rdma_peer;
@@ -20,7 +20,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A place, as a number of bytes before it.
+/// An offset in bytes.
 pub(crate) fn offset(text: &str) -> Result<u64, String> {
     let size: Result<Size, _> = text.parse();
     size.map(|Size(bytes)| bytes)
@@ -37,15 +37,15 @@ pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {
     }
 }
 
-/// A resource, as it was named.
+/// A resource on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
     Id(ResourceId),
-    /// To be looked up in the node's inventory.
+    /// The name, to be found in the inventory of the node.
     Name(String),
 }
 
-/// 32 hexadecimal digits are an id, everything else is a name.
+/// Parses 32 hexadecimal digits as an id, and everything else as a name.
 pub(crate) fn resource(text: &str) -> Result<Named, String> {
     match text.parse() {
         _ if text.is_empty() => {

@@ -1,4 +1,4 @@
-//! A client's queue pair.
+//! The queue pair of a client on the command line.
 
 use fabricbios_wire::RdmaPeer;
 

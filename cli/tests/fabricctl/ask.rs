@@ -1,4 +1,4 @@
-//! What the node is asked.
+//! The requests that commands send.
 
 use std::mem;
 

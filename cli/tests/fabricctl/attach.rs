@@ -180,7 +180,7 @@ fn a_connection_that_fails_says_why_and_leaves_a_log_without_secrets() {
     }
     let mode = fs::metadata(&dir).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    // What was never attached can be tried again, and is not attached.
+    // A device that was never attached: attach can be repeated, and detach says that it is not attached.
     let (status, _) = failure(&block(&node, "detach").output().unwrap());
     assert_eq!(status, 4, "{:?}", names(&dir));
 }

@@ -42,7 +42,7 @@ fn as_tenant(mut info: LeaseInfo) -> LeaseInfo {
     info
 }
 
-/// What the JSON says of the end.
+/// The JSON of the end.
 fn told(json: &Value) -> Value {
     let keys = [
         "tenant",
@@ -168,7 +168,7 @@ fn a_list_tells_operators_whose_each_was_and_why_and_when_it_ended_in_120_column
         ["red", "active", "mem", "1", "MiB", "in", "59", "s"]
     );
 
-    // What nobody is told has no column, and where there is room the resource has one.
+    // Columns without any text are omitted, and then there is a column for the resource.
     let text = text_of(&page(&[as_tenant(ended)]), "lease list --all");
     let headings = ["LEASE", "STATE", "TYPE", "CAPACITY", "END", "CAUSE"];
     assert_eq!(cells(text.lines().next().unwrap_or_default()), headings);

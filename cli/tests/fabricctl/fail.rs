@@ -1,4 +1,4 @@
-//! What goes wrong: exit statuses, error objects, one line each.
+//! Failures: exit statuses, error objects, one line each.
 
 use std::{fs, process::Stdio};
 

@@ -150,7 +150,7 @@ fn an_identity_that_others_can_read_is_warned_of() {
             told.contains(&format!("{mode:04o}")) && told.contains("chmod 600"),
             "{told}"
         );
-        // There standard error is for the object of a failure alone.
+        // With --json standard error has only the object of a failure.
         assert_eq!(stderr(&format!("--json {query}")), "");
     }
 }

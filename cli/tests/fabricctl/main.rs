@@ -41,7 +41,7 @@ pub(crate) fn run(node: &FakeNode, line: &str) -> Output {
     command(node, line).output().unwrap()
 }
 
-/// What a command that worked printed as JSON.
+/// The JSON output of a successful command.
 pub(crate) fn json_of(node: &FakeNode, line: &str) -> Value {
     let output = run(node, &format!("--json {line}"));
     let stderr = String::from_utf8_lossy(&output.stderr);

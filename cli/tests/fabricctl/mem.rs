@@ -30,7 +30,7 @@ pub(crate) fn piped(mut command: Command, input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that has heard enough closes the pipe.
+    // The reader closes the pipe early.
     child.stdin.take().unwrap().write_all(input).ok();
     child.wait_with_output().unwrap()
 }

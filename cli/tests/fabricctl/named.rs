@@ -77,7 +77,7 @@ fn a_name_is_as_good_as_an_id() {
     assert_eq!(asked_of(&node), Some(ResourceId(2)));
     json_of(&node, "fence clear mem0");
     assert_eq!(last(&node), Request::FenceClear(ResourceId(1)));
-    // Who gives an id has nothing looked up.
+    // An id is not looked up.
     let before = node.asked().len();
     json_of(&node, &format!("fence clear {:032x}", 3));
     assert_eq!(node.asked().len(), before + 1);

@@ -1,4 +1,4 @@
-//! What is printed, as JSON and for people.
+//! The output, as JSON and for people.
 
 use fabricbios_wire::{
     Answer, Binding, CpuIsolationClass, DpKey, Effective, Endpoint, Epoch, FlatEntry,

@@ -1,4 +1,4 @@
-//! Reading and writing a lease of blocks without a device: over UDP.
+//! Reads and writes a lease of blocks over UDP, without a block device.
 
 use std::sync::{Arc, PoisonError};
 
@@ -13,32 +13,45 @@ use crate::{BlockLease, Error, connect_line, runtime, shared::Shared};
 pub(crate) type Connection = udp::Connection<BlockClient>;
 
 impl BlockLease {
-    /// What the node said about the blocks.
+    /// Number and size of the blocks.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn geometry(&self) -> Result<Geometry, Error> {
         self.shared.blocks(|client| Ok(client.geometry()))
     }
 
-    /// Reads whole blocks, as many bytes as `into` has, blocking. After an error some are new and some are
-    /// not.
+    /// Fills `into` with whole blocks, blocking. After an error only some blocks may have been read.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn read_blocks(&self, block: u64, into: &mut [u8]) -> Result<(), Error> {
         self.shared.blocks(|client| client.read(block, into))
     }
 
-    /// Writes whole blocks, blocking: when this returns `Ok` the node has them, and
-    /// [`BlockLease::flush`] makes them survive a power cut. After an error any of them may be written, each
-    /// whole or not at all; the next call of this `BlockLease` sees to it that none is later.
+    /// Writes whole blocks, blocking. After `Ok` the node has them, and [`BlockLease::flush`] makes them durable. After
+    /// an error any block may have been written, each completely or not at all; the next call of this `BlockLease` makes
+    /// sure that none is written later.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn write_blocks(&self, block: u64, from: &[u8]) -> Result<(), Error> {
         self.shared.blocks(|client| client.write(block, from))
     }
 
-    /// When this returns `Ok`, what was written before survives a power cut of the node. Blocking.
-    /// [`Error::WritesLost`]: one came before that, and what was written since the last flush has to be written
-    /// again.
+    /// Makes all earlier writes durable, blocking: after `Ok` they survive a power cut of the node.
+    ///
+    /// # Errors
+    /// [`Error::WritesLost`]: the machine of the node has restarted, and the writes since the last flush must be repeated.
+    /// Else see [`Error`].
     pub fn flush(&self) -> Result<(), Error> {
         self.shared.blocks(BlockClient::flush)
     }
 
-    /// Reads `bytes` bytes: whole blocks.
+    /// Reads `bytes` bytes, a multiple of the block size.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn read_blocks_async(&self, block: u64, bytes: usize) -> Result<Vec<u8>, Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || {
@@ -50,37 +63,46 @@ impl BlockLease {
     }
 
     /// Writes all of `from`; see [`BlockLease::write_blocks`].
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn write_blocks_async(&self, block: u64, from: Vec<u8>) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || shared.blocks(|client| client.write(block, &from))).await
     }
 
+    /// Makes all earlier writes durable; see [`BlockLease::flush`].
+    ///
+    /// # Errors
     /// See [`BlockLease::flush`].
     pub async fn flush_async(&self) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || shared.blocks(BlockClient::flush)).await
     }
 
-    /// A client of the caller's own, for many operations at once. It follows the lease's keys for as long as
-    /// this lease is there.
+    /// Opens another client of the blocks, for many operations at once. It follows the keys of the lease until this
+    /// handle is dropped.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub fn open_blocks(&self) -> Result<BlockClient, Error> {
         self.shared.check_not_lost()?;
         open(&self.shared).map(Connection::into_client)
     }
 
-    /// Where it is had over NVMe-oF, as of the last answer.
+    /// The NVMe-oF coordinates in the last answer.
     pub fn nvmeof(&self) -> Option<NvmeofBinding> {
         self.binding().nvmeof().cloned()
     }
 
-    /// The command that connects it over NVMe-oF; see [`connect_line()`].
+    /// The command that connects the lease over NVMe-oF; see [`connect_line()`].
     pub fn connect_line(&self) -> Option<Zeroizing<String>> {
         connect_line(&self.nvmeof()?)
     }
 }
 
 impl Shared {
-    /// One call at a time: those from several threads take turns.
+    /// Makes one call. Calls from several threads take turns.
     fn blocks<R>(
         &self,
         call: impl FnOnce(&mut BlockClient) -> Result<R, ClientError>,
@@ -89,8 +111,8 @@ impl Shared {
         let mut channel = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = options(self.transfers());
         if let Some(open) = channel.as_mut().filter(|open| open.options != wanted) {
-            // Any answer to this client says that nothing of an earlier write is done later. No other client could find out
-            // that a write was lost.
+            // Any answer to this client shows that no earlier write takes effect later. Only this client can find out that a
+            // write was lost.
             if open.is_unsettled() || !open.client().is_flushed() {
                 open.call(self, true, BlockClient::flush)?;
             }

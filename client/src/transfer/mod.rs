@@ -253,14 +253,14 @@ impl Shared {
             self.patient_node()
                 .lease(Request::LeaseQuery(self.lease_id)),
         )?;
-        self.told(info.clone());
+        self.update(info.clone());
         Ok(info)
     }
 
     /// Fails if the node says that the lease has ended.
     fn check_alive(&self) -> Result<(), Error> {
         match self.ask_blocking() {
-            Ok(info) => over(&info).map_or(Ok(()), Err),
+            Ok(info) => end_error(&info).map_or(Ok(()), Err),
             Err(error @ Error::Refused(_)) => Err(error),
             Err(_unknown) => Ok(()),
         }
@@ -268,7 +268,7 @@ impl Shared {
 }
 
 /// The error if a lease gives no access any more.
-pub(crate) fn over(info: &LeaseInfo) -> Option<Error> {
+pub(crate) fn end_error(info: &LeaseInfo) -> Option<Error> {
     let lease_id = info.lease_id;
     let why = match info.phase {
         LeasePhase::Binding | LeasePhase::Active => return None,

@@ -3,7 +3,7 @@
 use super::{Failed, Job};
 use crate::{Error, shared::Shared};
 
-/// None of these is ever made.
+/// Never made.
 #[derive(Debug)]
 pub(crate) enum Connection {}
 

@@ -1,4 +1,4 @@
-//! Over RDMA: a queue pair of the SDK's, connected to the lease with LEASE_BIND.
+//! Transfers over RDMA: the SDK connects a queue pair to the lease with LEASE_BIND.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// See the module.
 pub(crate) struct Connection {
-    /// There until this is dropped.
+    /// `None` only while this is dropped.
     requester: Option<RdmaRequester>,
-    /// The node's queue pair at the other end: a later binding has another one.
+    /// The queue pair of the node; a later binding has another one.
     qp_num: u32,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Looks for a device before it touches the lease's binding.
+    /// Opens a device before it changes the binding of the lease.
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
         let requester = RdmaRequester::open(None, BUFFER_BYTES).map_err(cannot)?;
         let peer = requester.peer();
@@ -44,7 +44,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Whether the lease is still connected to this.
+    /// Whether the lease is still connected to this queue pair.
     pub(super) fn is_ours(&self, shared: &Shared) -> bool {
         self.binding(shared).is_some()
     }
@@ -70,7 +70,7 @@ impl Connection {
         Ok(())
     }
 
-    /// One request, with the newest key; the number of its bytes.
+    /// Makes one request with the newest key; returns the number of its bytes.
     fn move_piece(
         &mut self,
         shared: &Shared,
@@ -101,7 +101,7 @@ impl Connection {
     }
 }
 
-/// The kernel would keep the queue pair and the buffer until the process ends.
+/// Without this the kernel keeps the queue pair and the buffer until the process ends.
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.requester.take().map(RdmaRequester::close) {
@@ -110,14 +110,15 @@ impl Drop for Connection {
     }
 }
 
-/// A bind that fails, or whose answer is lost, may have cut what was before: who needs keys asks for them.
+/// Binds the lease to `peer`. A bind that fails or has no answer may have cut the earlier binding, so its keys are
+/// forgotten.
 fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
     let bound = wait(shared.patient_node().lease(Request::LeaseBind {
         lease_id: shared.lease_id,
         peers: vec![peer],
     }));
     let bound = bound.inspect_err(|_| shared.forget_keys())?;
-    shared.told(bound.clone());
+    shared.update(bound.clone());
     let rdma = bound.binding.rdma().cloned();
     rdma.filter(|rdma| rdma.rkey.is_some())
         .ok_or_else(|| Error::Protocol {
@@ -133,7 +134,7 @@ fn cannot(error: impl fmt::Display) -> Error {
     }
 }
 
-/// Any failure takes the queue pair with it.
+/// Any failed request puts the queue pair into the error state.
 fn broken(shared: &Shared, job: &Job<'_>, error: &RequestError) -> Failed {
     Failed::Broken(Error::Unreachable {
         node: shared.node.address().to_owned(),

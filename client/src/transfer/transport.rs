@@ -87,7 +87,7 @@ pub(super) fn candidates(shared: &Shared) -> Result<Vec<DataTransport>, Error> {
             .ok_or_else(|| Error::Usage(why()));
     }
     let is_taken = binding.rdma().is_some_and(|rdma| rdma.rkey.is_some());
-    let rdma = over_rdma && !shared.is_callers() && !(is_taken && over_udp);
+    let rdma = over_rdma && !shared.has_callers_peers() && !(is_taken && over_udp);
     let transports = [(rdma, DataTransport::Rdma), (over_udp, DataTransport::Udp)];
     let transports: Vec<_> = transports
         .into_iter()

@@ -1,4 +1,4 @@
-//! Over UDP: the client of the data plane, with the control plane to ask when keys change.
+//! Transfers over UDP. When keys change, the client asks the control plane.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -9,12 +9,12 @@ use std::{
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
 use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
 
-use super::{Job, Transfers, over};
+use super::{Job, Transfers, end_error};
 use crate::{Error, runtime::wait, shared::Shared};
 
-/// How long a lease without a key is waited for while somebody gives it one. A node takes
-/// milliseconds, unless it waits for a queue pair that does not answer.
-const BEING_BOUND: Duration = Duration::from_secs(10);
+/// How long to wait for a lease that is being bound. A node needs milliseconds, unless it waits for a queue pair that
+/// does not answer.
+const BINDING_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A client of the data plane, kept between calls.
@@ -22,14 +22,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Connection<C> {
     client: C,
     set_coordinates: fn(&mut C, Coordinates),
-    over: Over,
+    end: EndError,
     pub(super) options: ClientOptions,
-    /// The last change did not end well: something of it may still be on its way. Only `client` knows what, and closes it
-    /// before it does anything else.
+    /// The last change failed, and its datagrams may still be in the network. Only `client` can make sure, with its next
+    /// request, that they do not take effect later.
     unsettled: bool,
 }
 
-/// What the caller wants, in the data plane's words.
+/// The options of the client.
 pub(super) fn options(transfers: Transfers) -> ClientOptions {
     let usual = ClientOptions::default();
     ClientOptions {
@@ -39,8 +39,8 @@ pub(super) fn options(transfers: Transfers) -> ClientOptions {
     }
 }
 
-/// How the lease ended, if the node said so while somebody waited for datagrams.
-type Over = Arc<Mutex<Option<Error>>>;
+/// How the lease ended, if the node has said so during a call.
+type EndError = Arc<Mutex<Option<Error>>>;
 
 /// Connects a client.
 type Connect<C> = fn(Coordinates, ClientOptions, Box<dyn Refresh>) -> Result<C, ClientError>;
@@ -52,43 +52,43 @@ impl<C> Connection<C> {
         set_coordinates: fn(&mut C, Coordinates),
     ) -> Result<Self, Error> {
         let options = options(shared.transfers());
-        let over = Over::default();
-        let asker = Asker {
+        let end = EndError::default();
+        let refresher = Refresher {
             shared: shared.me.clone(),
-            over: Arc::clone(&over),
+            end: Arc::clone(&end),
         };
-        match connect(known_or_new(shared)?, options, Box::new(asker)) {
+        match connect(valid_coordinates(shared)?, options, Box::new(refresher)) {
             Ok(client) => Ok(Self {
                 client,
                 set_coordinates,
-                over,
+                end,
                 options,
                 unsettled: false,
             }),
-            Err(error) => Err(explain(shared, &over, error, false)),
+            Err(error) => Err(explain(shared, &end, error, false)),
         }
     }
 
-    /// One call, which may change bytes or not.
+    /// Makes one call; `changes`: it may change bytes.
     pub(super) fn call<R>(
         &mut self,
         shared: &Shared,
         changes: bool,
         call: impl FnOnce(&mut C) -> Result<R, ClientError>,
     ) -> Result<R, Error> {
-        // After a failure somebody may have to give the lease a key first, as for a new connection.
+        // After a failed change the lease may need a new key first, as for a new connection.
         let valid = match self.unsettled {
-            true => Some(known_or_new(shared)?),
+            true => Some(valid_coordinates(shared)?),
             false => coordinates(shared.lease_id, &shared.info().binding),
         };
         if let Some(valid) = valid {
             (self.set_coordinates)(&mut self.client, valid);
         }
-        // Before it begins: the progress of a call may panic.
+        // Set before the call, because the progress callback may panic.
         self.unsettled |= changes;
         let done = call(&mut self.client);
         self.unsettled &= done.is_err();
-        done.map_err(|error| explain(shared, &self.over, error, changes))
+        done.map_err(|error| explain(shared, &self.end, error, changes))
     }
 
     pub(super) fn client(&self) -> &C {
@@ -99,7 +99,7 @@ impl<C> Connection<C> {
         self.client
     }
 
-    /// Whether something may still be done of a change that did not end well.
+    /// Whether a failed change may still take effect.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled
     }
@@ -123,8 +123,7 @@ impl Connection<MemoryClient> {
         })
     }
 
-    /// Gets the node's answer that nothing of an earlier write is done later any more: any answer to
-    /// this client says so.
+    /// Makes sure that no earlier write takes effect later: any answer of the node to this client shows this.
     pub(super) fn settle(&mut self, shared: &Shared) -> Result<(), Error> {
         if !self.unsettled {
             return Ok(());
@@ -133,42 +132,42 @@ impl Connection<MemoryClient> {
     }
 }
 
-/// Asks LEASE_QUERY on behalf of the client.
-struct Asker {
-    /// The lease has the client, so the client has the lease only weakly.
+/// Sends LEASE_QUERY for the client.
+struct Refresher {
+    /// Weak, since the lease owns the client.
     shared: Weak<Shared>,
-    over: Over,
+    end: EndError,
 }
 
-impl Refresh for Asker {
+impl Refresh for Refresher {
     fn refresh(&mut self) -> Result<Coordinates, String> {
         let shared = self.shared.upgrade().ok_or("the lease was given up")?;
-        match fresh(&shared) {
-            Ok(fresh) => fresh.ok_or_else(|| NO_COORDINATES.to_owned()),
+        match queried_coordinates(&shared) {
+            Ok(found) => found.ok_or_else(|| NO_COORDINATES.to_owned()),
             Err(error) => {
                 let text = error.to_string();
-                *self.over.lock().unwrap_or_else(PoisonError::into_inner) = ended(error);
+                *self.end.lock().unwrap_or_else(PoisonError::into_inner) = final_error(error);
                 Err(text)
             }
         }
     }
 
     fn is_over(&self) -> bool {
-        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.is_some()
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        end.is_some()
     }
 }
 
-/// What was told last; what is valid now if that was nothing; a new key if there is none. Somebody
-/// else may be giving it one, such as a node that was started again: that is waited for.
-fn known_or_new(shared: &Shared) -> Result<Coordinates, Error> {
+/// The coordinates in the last answer, or in a new answer, or after a rotation if the lease has no key. Waits while the
+/// lease is being bound, for example by a node that has restarted.
+fn valid_coordinates(shared: &Shared) -> Result<Coordinates, Error> {
     if let Some(known) = coordinates(shared.lease_id, &shared.info().binding) {
         return Ok(known);
     }
-    let until = Instant::now() + BEING_BOUND;
+    let until = Instant::now() + BINDING_MAX;
     loop {
-        if let Some(fresh) = fresh(shared)? {
-            return Ok(fresh);
+        if let Some(found) = queried_coordinates(shared)? {
+            return Ok(found);
         }
         match new_key(shared) {
             Err(error) if is_busy(&error) && Instant::now() < until => thread::sleep(PAUSE),
@@ -182,7 +181,7 @@ fn new_key(shared: &Shared) -> Result<Coordinates, Error> {
         lease_id: shared.lease_id,
         overlap_ms: 0,
     }))?;
-    shared.told(rotated.clone());
+    shared.update(rotated.clone());
     coordinates(shared.lease_id, &rotated.binding).ok_or_else(|| Error::Protocol {
         node: shared.node.address().to_owned(),
         why: NO_COORDINATES.to_owned(),
@@ -194,10 +193,10 @@ fn is_busy(error: &Error) -> bool {
     code == Some(LeaseError::ResourceBusy)
 }
 
-/// What is valid now; `None`: the lease has no key at the moment, or nobody may be told of it.
-fn fresh(shared: &Shared) -> Result<Option<Coordinates>, Error> {
+/// The coordinates in a new answer; `None`: the lease has no key now, or this tenant may not see it.
+fn queried_coordinates(shared: &Shared) -> Result<Option<Coordinates>, Error> {
     let info = shared.ask_blocking()?;
-    match over(&info) {
+    match end_error(&info) {
         Some(error) => Err(error),
         None => Ok(coordinates(info.lease_id, &info.binding)),
     }
@@ -214,14 +213,13 @@ fn coordinates(lease_id: LeaseId, binding: &Binding) -> Option<Coordinates> {
     })
 }
 
-/// Only what is final.
-fn ended(error: Error) -> Option<Error> {
+/// The error, if it is final.
+fn final_error(error: Error) -> Option<Error> {
     (matches!(error, Error::Ended { .. }) || error.is_over()).then_some(error)
 }
 
-/// The data plane's error in the SDK's words. What became of a lease that is over is asked of the
-/// node.
-fn explain(shared: &Shared, known: &Over, error: ClientError, changes: bool) -> Error {
+/// Maps an error of the data plane to one of the SDK. If the lease is over, the node is asked how it ended.
+fn explain(shared: &Shared, known: &EndError, error: ClientError, changes: bool) -> Error {
     let lease_id = shared.lease_id;
     if let Some(error) = known.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return error;

@@ -65,7 +65,7 @@ impl Memory {
         told.binding = Binding::plain(ResourceType::Mem);
     }
 
-    /// What cannot be proved clean.
+    /// Ends the lease as fenced.
     pub(crate) fn fence(&self) {
         self.end(LeasePhase::Fenced);
         self.backend.fenced(binding_id(1));

@@ -123,7 +123,7 @@ impl FakeNode {
         self.fabric.admin_identity().to_owned()
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub(crate) fn asked(&self) -> Vec<Request> {
         self.log.lock().unwrap().clone()
     }

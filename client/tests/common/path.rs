@@ -8,7 +8,7 @@ use std::{
 
 use fabricbios_wire::{DataFrame, DataOp};
 
-/// It runs until the process of the tests ends.
+/// A network between clients and a server. Its threads run until the test process ends.
 pub(crate) struct Path {
     address: SocketAddr,
     to_server: UdpSocket,
@@ -43,7 +43,7 @@ impl Path {
         path
     }
 
-    /// Where clients are to send.
+    /// The address for clients.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -53,7 +53,7 @@ impl Path {
         self.state().broken = true;
     }
 
-    /// What is sent from now on arrives; what was sent before does not.
+    /// Datagrams sent from now on arrive; earlier ones do not.
     pub(crate) fn heal(&self) {
         let healer = UdpSocket::bind("127.0.0.1:0").unwrap();
         healer.send_to(HEAL, self.address).unwrap();

@@ -57,7 +57,7 @@ fn silent(outcome: Result<(), Error>) {
 }
 
 impl World {
-    /// What is in the lease when what was delayed has arrived.
+    /// The bytes of the lease after the delayed datagrams have arrived.
     fn in_the_end(&self) -> Vec<u8> {
         assert!(self.path.deliver() > 0, "nothing was held back");
         let mut bytes = vec![0; SECOND.len()];

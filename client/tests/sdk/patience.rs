@@ -1,4 +1,4 @@
-//! What a node refuses for a moment is asked again; anything else is not.
+//! Transient refusals are repeated, others are not.
 
 use std::{collections::HashMap, mem, thread, time::Duration};
 

@@ -56,7 +56,7 @@ async fn the_async_forms_leave_the_callers_runtime_alone() {
     let node = memory.node();
     let lease = builder(&node).acquire_async().await.unwrap();
     let bytes = pattern(100_000);
-    // One thread drives both: each gives way while it waits.
+    // One thread drives both futures: each yields while it waits.
     let (written, read) = tokio::join!(
         lease.write_async(0, bytes.clone()),
         lease.read_async(500_000, 7)

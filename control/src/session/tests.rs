@@ -13,8 +13,8 @@ fn header(frame: &[u8]) -> Header {
     Header::parse(frame.first_chunk().unwrap()).unwrap()
 }
 
-/// What a stream of these bytes leads to, received `step` bytes at a time.
-fn hear(bytes: &[u8], step: usize) -> Received {
+/// The result of a stream of these bytes, received `step` bytes at a time.
+fn receive(bytes: &[u8], step: usize) -> Received {
     let mut frame = Frame::default();
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -40,7 +40,7 @@ fn refusal(received: Received, to: &Header) -> Refusal {
 fn a_request_is_understood_however_it_is_cut() {
     let bytes = query();
     for step in 1..=bytes.len() {
-        let Received::Request(got, request) = hear(&bytes, step) else {
+        let Received::Request(got, request) = receive(&bytes, step) else {
             panic!("refused at {step}")
         };
         assert_eq!(got, header(&bytes));
@@ -51,7 +51,7 @@ fn a_request_is_understood_however_it_is_cut() {
 #[test]
 fn a_ping_is_answered_here() {
     let bytes = encode_request(1, 2, &Request::Ping(42));
-    let Received::Answer(answer) = hear(&bytes, 64) else {
+    let Received::Answer(answer) = receive(&bytes, 64) else {
         panic!("reached the table")
     };
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_ping_is_answered_here() {
 fn a_frame_cut_short_is_refused_by_its_own_number() {
     let bytes = query();
     for length in HEADER_LEN..bytes.len() {
-        let refusal = refusal(hear(&bytes[..length], 64), &header(&bytes));
+        let refusal = refusal(receive(&bytes[..length], 64), &header(&bytes));
         assert_eq!(
             refusal.error,
             LeaseError::Malformed,
@@ -75,7 +75,7 @@ fn a_frame_cut_short_is_refused_by_its_own_number() {
 
 #[test]
 fn less_than_a_header_is_refused_to_nobody() {
-    let nobody = Header {
+    let zero_header = Header {
         flags: 0,
         msg_type: 0,
         request_id: 0,
@@ -83,7 +83,7 @@ fn less_than_a_header_is_refused_to_nobody() {
         payload_len: 0,
     };
     for length in 0..HEADER_LEN {
-        let refusal = refusal(hear(&query()[..length], 64), &nobody);
+        let refusal = refusal(receive(&query()[..length], 64), &zero_header);
         assert_eq!(refusal.error, LeaseError::Malformed);
     }
 }
@@ -93,7 +93,7 @@ fn bytes_after_the_frame_are_refused() {
     let bytes = query();
     let longer = [&bytes[..], b"x"].concat();
     for step in 1..=longer.len() {
-        let refusal = refusal(hear(&longer, step), &header(&bytes));
+        let refusal = refusal(receive(&longer, step), &header(&bytes));
         assert_eq!(refusal.error, LeaseError::Malformed);
     }
 }
@@ -117,7 +117,7 @@ fn other_versions_flags_and_messages_are_unsupported() {
             msg_type: u16::from_be_bytes([bytes[2], bytes[3]]),
             ..asked
         };
-        let refusal = refusal(hear(&bytes, 64), &asked);
+        let refusal = refusal(receive(&bytes, 64), &asked);
         assert_eq!(
             refusal.error,
             LeaseError::Unsupported,
@@ -131,7 +131,7 @@ fn a_peer_that_is_late_is_told_so() {
     let bytes = query();
     let mut frame = Frame::default();
     frame.push(&bytes[..HEADER_LEN]);
-    let answer = frame.late(Duration::from_secs(3));
+    let answer = frame.timed_out(Duration::from_secs(3));
     let refusal = decode_answer(&header(&bytes), &answer)
         .unwrap()
         .unwrap_err();
@@ -148,6 +148,6 @@ proptest! {
         if valid_start && bytes.len() >= 4 {
             bytes[..4].copy_from_slice(&query()[..4]);
         }
-        let (Received::Request(..) | Received::Answer(_)) = hear(&bytes, step);
+        let (Received::Request(..) | Received::Answer(_)) = receive(&bytes, step);
     }
 }

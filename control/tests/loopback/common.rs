@@ -31,7 +31,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What the daemon would do.
+/// The behaviour of the daemon in a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handler {
     /// Says no at once.
@@ -42,7 +42,7 @@ pub(crate) enum Handler {
     Hold,
 }
 
-/// What the daemon saw of a request.
+/// The parts of a request that the daemon gets.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) principal: Principal,

@@ -15,8 +15,8 @@ use ioctl::{Command, call};
 use serde::{Deserialize, Serialize};
 
 const CONTROL: &str = "/dev/mapper/control";
-const ROOM_BYTES: usize = 16 << 10;
-const ROOM_BYTES_MAX: usize = 16 << 20;
+const DATA_BYTES: usize = 16 << 10;
+const DATA_BYTES_MAX: usize = 16 << 20;
 /// udev opens every new device for a moment; no event reports when it has closed it, so a removal is tried this long.
 const BUSY_TRIES: u32 = 40;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -84,7 +84,7 @@ impl Control {
                 }))
             }
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            Err(error) => Err(said("status", request, &error)),
+            Err(error) => Err(failed("status", request, &error)),
         }
     }
 
@@ -95,7 +95,7 @@ impl Control {
             ..by_uuid(uuid)
         };
         let answer = self.ask(Command::TableStatus, &request);
-        let answer = answer.map_err(|error| said("table", &request, &error))?;
+        let answer = answer.map_err(|error| failed("table", &request, &error))?;
         let targets = Answer(&answer).targets();
         targets.ok_or_else(|| format!("device-mapper: table {uuid}: the answer makes no sense"))
     }
@@ -116,7 +116,7 @@ impl Control {
             ..by_uuid(uuid)
         };
         let created = self.ask(Command::Create, &create);
-        created.map_err(|error| said("create", &create, &error))?;
+        created.map_err(|error| failed("create", &create, &error))?;
         let filled = self.fill(uuid, target, flags);
         if filled.is_err()
             && let Err(error) = self.remove_patiently(uuid)
@@ -139,9 +139,9 @@ impl Control {
             ..by_uuid(uuid)
         };
         self.ask(Command::LoadTable, &load)
-            .map_err(|error| said("load", &load, &error))?;
+            .map_err(|error| failed("load", &load, &error))?;
         self.ask(Command::Suspend, &resume)
-            .map_err(|error| said("resume", &resume, &error))?;
+            .map_err(|error| failed("resume", &resume, &error))?;
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl Control {
                     thread::sleep(BUSY_PAUSE);
                 }
                 Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
-                    return Err(said("remove", &request, &error));
+                    return Err(failed("remove", &request, &error));
                 }
                 _ => break,
             }
@@ -167,15 +167,15 @@ impl Control {
 
     /// Repeats a query with a larger buffer until the answer fits.
     fn ask(&self, command: Command, request: &Request<'_>) -> io::Result<Vec<u8>> {
-        let mut room = ROOM_BYTES;
+        let mut data_bytes = DATA_BYTES;
         loop {
-            let mut bytes = request.encode(room);
+            let mut bytes = request.encode(data_bytes);
             call(&self.0, command, &mut bytes)?;
             if Answer(&bytes).flags() & BUFFER_FULL == 0 {
                 return Ok(bytes);
             }
-            room *= 4;
-            if room > ROOM_BYTES_MAX {
+            data_bytes *= 4;
+            if data_bytes > DATA_BYTES_MAX {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
         }
@@ -189,7 +189,7 @@ fn by_uuid(uuid: &str) -> Request<'_> {
     }
 }
 
-fn said(step: &str, request: &Request<'_>, error: &io::Error) -> String {
+fn failed(step: &str, request: &Request<'_>, error: &io::Error) -> String {
     let Request { name, uuid, .. } = request;
     format!("device-mapper: {step} {name}{uuid}: {error}")
 }

@@ -23,7 +23,7 @@ impl Unwritten {
         }
     }
 
-    /// All bytes before this were leased at some time. Never decreases.
+    /// All bytes before this offset were leased at some time. Never decreases.
     pub(crate) fn from(&self) -> u64 {
         self.from
     }

@@ -14,7 +14,7 @@ use fabricbios_wire::NodeId;
 use super::volume::file_flaw;
 use crate::PoolConfig;
 use crate::lock::lock;
-use crate::wipe::{Verb, run};
+use crate::wipe::{PoolCall, run};
 
 const NAME: &str = ".fabricbios-pool";
 const FIRST_LINE: &str = "fabricbios-pool 2";
@@ -105,11 +105,11 @@ impl Marker {
             grants: number,
             ..text.clone()
         };
-        let verb = Verb::Mark {
+        let call = PoolCall::Mark {
             file: (&self.path).into(),
             text: next.to_text(),
         };
-        run(supervisor, &verb, &|| ())?;
+        run(supervisor, &call, &|| ())?;
         *text = next;
         Ok(())
     }
@@ -136,7 +136,8 @@ pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
     put(&file, text).map_err(failed)
 }
 
-/// One write of a fixed length: a crash leaves an empty file, which counts as none, or one whole text.
+/// Replaces the text with one write, since all texts have the same length: a crash leaves an empty file, which counts as
+/// no marker, or one complete text.
 fn put(file: &File, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
     file.set_len(text.len() as u64)?;

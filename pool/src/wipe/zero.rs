@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 
-use super::verbs::Say;
+use super::calls::Progress;
 use crate::device::header::{self, Header};
 use crate::device::record::put;
 
@@ -22,27 +22,26 @@ const SAMPLES_MAX: u64 = 16;
 
 /// Zeroes `length` bytes at `offset` of the device, waits until they are on it, and reads samples.
 ///
-/// With `FALLOC_FL_ZERO_RANGE` and nothing else, because of what the kernel does then (`blkdev_fallocate`,
-/// block/fops.c): it drops cached pages and calls `blkdev_issue_zeroout` with `BLKDEV_ZERO_NOUNMAP`. So the
-/// device is told to write zeroes and to keep the blocks, and one that cannot is written to. With
-/// `PUNCH_HOLE`, or a discard, the blocks may be unmapped, and what they read as afterwards would be the
-/// device's word; and a thin device could run out of space under a lease.
+/// It uses only `FALLOC_FL_ZERO_RANGE`: the kernel then drops cached pages and calls `blkdev_issue_zeroout` with
+/// `BLKDEV_ZERO_NOUNMAP` (`blkdev_fallocate`, block/fops.c). So the device writes zeros and keeps the blocks; if it has
+/// no such command, the kernel writes zeros itself. `PUNCH_HOLE` or a discard may unmap the blocks: then only the device
+/// decides which bytes a read returns, and a thin device can run out of space under a lease.
 pub(super) fn zero(
     device: &Path,
     identity: Identity,
     offset: u64,
     length: u64,
-    say: Say<'_>,
+    progress: Progress<'_>,
 ) -> Result<(), String> {
     let shown = device.display();
     let failed = |error: io::Error| format!("{shown}: zeroing {length} bytes at {offset}: {error}");
     let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
     confirm(&file, identity).map_err(|why| format!("{shown}: {why}"))?;
     wait_for_others(&file, offset, length).map_err(failed)?;
-    say()?;
+    progress()?;
     for (at, bytes) in chunks(offset, length) {
         zero_range(&file, at, bytes).map_err(failed)?;
-        say()?;
+        progress()?;
     }
     file.sync_all().map_err(failed)?;
     for at in samples(offset, length) {
@@ -53,12 +52,12 @@ pub(super) fn zero(
                 "{shown}: byte {place} is not zero after it was zeroed: this device cannot be trusted"
             ));
         }
-        say()?;
+        progress()?;
     }
     Ok(())
 }
 
-/// Opens the device without any cache, so that a sample is what a later reader will read.
+/// Opens the device without a cache, so that a sample has the bytes of the device.
 fn open(device: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -93,13 +92,13 @@ pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String>
     written.map_err(failed)
 }
 
-/// Waits until no other process zeroes the device: one that was given up goes on as long as it exists.
+/// Waits until no other process zeroes the range: a process that was given up may still do it.
 fn wait_for_others(file: &File, offset: u64, length: u64) -> io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLKW(&range(offset, length)?))?;
     Ok(())
 }
 
-/// Whether a process of this daemon, or of an earlier one, still zeroes the device.
+/// Whether a process of this daemon or of an earlier one still zeroes the range.
 pub(crate) fn range_is_busy(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     let mut answer = range(offset, length)?;
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut answer))?;
@@ -129,7 +128,7 @@ fn chunks(offset: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
     starts.map(move |start| (offset + start, CHUNK_BYTES.min(length - start)))
 }
 
-/// The offsets of the samples: the first, the last, and some between them.
+/// The offsets of the samples: the first block, the last block, and some between them.
 fn samples(offset: u64, length: u64) -> impl Iterator<Item = u64> {
     let all = length / SAMPLE_BYTES as u64;
     let taken = all.min(SAMPLES_MAX);
@@ -142,9 +141,9 @@ fn samples(offset: u64, length: u64) -> impl Iterator<Item = u64> {
 
 /// Reads into page-aligned memory, as O_DIRECT needs.
 fn read_sample(file: &File, offset: u64) -> io::Result<Vec<u8>> {
-    let mut room = vec![0; SAMPLE_BYTES * 2];
-    let start = room.as_ptr().align_offset(SAMPLE_BYTES);
-    let sample = &mut room[start..start + SAMPLE_BYTES];
+    let mut buffer = vec![0; SAMPLE_BYTES * 2];
+    let start = buffer.as_ptr().align_offset(SAMPLE_BYTES);
+    let sample = &mut buffer[start..start + SAMPLE_BYTES];
     file.read_exact_at(sample, offset)?;
     Ok(sample.to_vec())
 }

@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const DISK_BYTES: u64 = 16 * MIB;
-/// Where the leases of a disk begin.
+/// Offset of the first lease on a disk.
 pub(crate) const DATA_FROM: u64 = MIB;
 pub(crate) const NODE: NodeId = NodeId([1; 32]);
-/// What a disk is full of before it is a pool.
+/// The byte that fills a disk before it is a pool.
 pub(crate) const BEFORE: u8 = 0x5A;
 
 pub(crate) fn is_wanted() -> bool {
@@ -36,7 +36,7 @@ impl Disk {
         Self::with(&[])
     }
 
-    /// One that nothing can be written on.
+    /// A read-only disk.
     pub(crate) fn read_only() -> Self {
         Self::with(&["--read-only"])
     }
@@ -53,7 +53,7 @@ impl Disk {
         Self { directory, path }
     }
 
-    /// What is really on it.
+    /// The file under the loop device.
     pub(crate) fn medium(&self) -> File {
         let path = self.directory.path().join("disk");
         let file = OpenOptions::new().read(true).write(true).open(path);
@@ -125,7 +125,7 @@ impl Drop for Layer<'_> {
     }
 }
 
-/// What a test has left, so that the next one finds an empty machine.
+/// Removes the volumes that a test left, so that the next one finds an empty machine.
 fn remove_volumes() {
     let list = Command::new("dmsetup").arg("ls").output();
     let list = list.map(|output| output.stdout).unwrap_or_default();
@@ -149,7 +149,7 @@ pub(crate) fn run(program: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// One for all tests of this process.
+/// One supervisor for all tests of this process.
 pub(crate) fn supervisor() -> Supervisor {
     static STARTED: OnceLock<Supervisor> = OnceLock::new();
     let start = || {

@@ -45,13 +45,13 @@ pub(super) fn run(
     output: Output,
 ) -> Result<(), Failure> {
     need_root()?;
-    let lease_id = place.kept.id;
-    let files = Files::new(&place.kept.attach_dir, lease_id);
+    let lease_id = place.recorded.id;
+    let files = Files::new(&place.recorded.attach_dir, lease_id);
     let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
     files.check_dir()?;
-    let kept = kept(&files)?;
-    check_transport(&files, kept.is_some(), place.transport)?;
-    let (device, already) = match kept {
+    let attached = attached_device(&files)?;
+    check_transport(&files, attached.is_some(), place.transport)?;
+    let (device, already) = match attached {
         Some(device) => (device, true),
         None => (attach(node, identity, place, &files).map_err(named)?, false),
     };
@@ -67,9 +67,9 @@ pub(super) fn run(
 
 /// Refuses another transport than that of the attached device. Without a daemon a device over UDP is gone, and only an NVMe-oF
 /// connection of an earlier daemon can be left.
-fn check_transport(files: &Files, is_kept: bool, wanted: Transport) -> Result<(), Failure> {
+fn check_transport(files: &Files, is_attached: bool, wanted: Transport) -> Result<(), Failure> {
     match files.read()? {
-        Some(record) if is_kept || record.nvmeof.is_some() => {
+        Some(record) if is_attached || record.nvmeof.is_some() => {
             record.check_transport(&NvmeHost::this_machine(), wanted)
         }
         _ => Ok(()),
@@ -83,7 +83,7 @@ fn transport(files: &Files) -> Option<Transport> {
 }
 
 /// The device of a running daemon.
-fn kept(files: &Files) -> Result<Option<String>, Failure> {
+fn attached_device(files: &Files) -> Result<Option<String>, Failure> {
     let path = files.socket();
     match control_socket::ask(&path, ControlCommand::Device) {
         Ok(answer) => Ok(answer.and_then(Result::ok)),
@@ -101,7 +101,7 @@ fn attach(
     files: &Files,
 ) -> Result<String, Failure> {
     // Checked here, so that the error is seen on the terminal.
-    let lease_id = place.kept.id;
+    let lease_id = place.recorded.id;
     let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
     attach_paths(&info, place.transport)?;
     files.make_dir()?;
@@ -129,14 +129,14 @@ fn start(
     let cannot =
         |error: &std::io::Error| Failure::local("start a process that keeps the device", error);
     let program = env::current_exe().map_err(|error| cannot(&error))?;
-    let [identity, dir] = [identity, &place.kept.attach_dir].map(path::absolute);
+    let [identity, dir] = [identity, &place.recorded.attach_dir].map(path::absolute);
     let mut command = Command::new(program);
     command.arg("--node").arg(node.address());
     command.arg("--identity");
     command.arg(identity.map_err(|error| cannot(&error))?);
     command
         .args(["block", "keep"])
-        .arg(place.kept.id.to_string());
+        .arg(place.recorded.id.to_string());
     command.args(["--transport", place.transport.name()]);
     command.arg("--attach-dir");
     command.arg(dir.map_err(|error| cannot(&error))?);
@@ -153,7 +153,7 @@ fn start(
 fn why(mut daemon: Child, line: &str, place: &AttachPlace, files: &Files) -> Failure {
     daemon.wait().ok();
     Failure::from_json(line).unwrap_or_else(|| {
-        let (log, lease_id) = (files.log(), place.kept.id);
+        let (log, lease_id) = (files.log(), place.recorded.id);
         let what = format!(
             "its process ended; see {}. `fabricctl block attach {lease_id}` tries again, `fabricctl block \
              detach {lease_id}` takes away what it may have connected",

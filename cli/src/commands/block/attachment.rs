@@ -42,7 +42,7 @@ impl Attachment {
         files: &Files,
         lock: &Lock,
     ) -> Result<Self, Failure> {
-        let lease_id = place.kept.id;
+        let lease_id = place.recorded.id;
         // From before the request: the end of the lease is rather assumed too early than too late.
         let started = now();
         let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;

@@ -39,7 +39,7 @@ pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
     let daemon = match BlockDaemon::start(node, place) {
         Ok(daemon) => daemon,
         Err(failure) => {
-            let failure = failure.advised(Topic::Lease);
+            let failure = failure.with_hint(Topic::Lease);
             say(&failure.json()).ok();
             return Err(failure);
         }
@@ -57,14 +57,14 @@ pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
 
 impl BlockDaemon {
     fn start(node: &Node, place: &AttachPlace) -> Result<Self, Failure> {
-        let files = Files::new(&place.kept.attach_dir, place.kept.id);
+        let files = Files::new(&place.recorded.attach_dir, place.recorded.id);
         files.make_dir()?;
         let lock = files.lock()?;
         // The record of an earlier daemon stays if this one fails.
         let is_first = files.read()?.is_none();
         match Attachment::new(node, place, &files, &lock) {
             Ok(attachment) => Ok(Self {
-                lease_id: place.kept.id,
+                lease_id: place.recorded.id,
                 attachment,
                 lock,
             }),

@@ -14,7 +14,7 @@ use super::{
     record::{Files, Record},
 };
 use crate::{
-    args::Kept,
+    args::RecordedLease,
     failure::{Exit, Failure},
     output::Output,
 };
@@ -26,7 +26,7 @@ struct Detached {
 }
 
 /// Detaches without asking the node, which may be gone.
-pub(crate) fn run(place: &Kept, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(place: &RecordedLease, output: Output) -> Result<(), Failure> {
     need_root()?;
     let files = Files::new(&place.attach_dir, place.id);
     let named = |failure: Failure| failure.at(&format!("lease {}", place.id));

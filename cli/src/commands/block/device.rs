@@ -50,7 +50,7 @@ impl Device {
                 Err(NotAttached::NoDriver(why)) => reasons.push(why),
                 Err(NotAttached::Failed(failure)) => {
                     let more = reasons.iter().rev();
-                    return Err(more.fold(failure, |failure, why| failure.loudly(why)));
+                    return Err(more.fold(failure, |failure, why| failure.and_message(why)));
                 }
                 Ok(attached) => return Ok(attached),
             }

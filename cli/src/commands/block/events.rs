@@ -140,7 +140,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         hold_signals().unwrap();
         for signal in ENDS {
-            // It is there before anybody listens, and waits.
+            // The signal is raised before the event source exists, and stays pending.
             raise(signal).unwrap();
             let events = EventSource::open(&dir.path().join("sock")).unwrap();
             let event = events.wait(LONG);

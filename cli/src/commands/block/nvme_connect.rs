@@ -78,7 +78,7 @@ pub(super) fn connect(
 
 fn submit(path: &Path, options: &str) -> io::Result<()> {
     let mut device = OpenOptions::new().read(true).write(true).open(path)?;
-    // One write: the driver takes each as a whole request.
+    // In one write: the driver takes each write as a complete request.
     device.write_all(options.as_bytes())?;
     let mut answer = String::new();
     device.read_to_string(&mut answer)?;

@@ -48,7 +48,7 @@ pub(super) fn attach(
             });
             Err(NotAttached::Failed(match undone {
                 Ok(()) => failure,
-                Err(why) => failure.loudly(&format!("still connected: {}", why.message())),
+                Err(why) => failure.and_message(&format!("still connected: {}", why.message())),
             }))
         }
     }

@@ -1,4 +1,4 @@
-//! A `/dev/nbdN`: the driver's own calls (linux/nbd.h), without a program in between.
+//! A device `/dev/nbdN` of the NBD driver, with its ioctls (linux/nbd.h).
 #![allow(unsafe_code, reason = "ioctls have no safe form")]
 
 use std::{
@@ -33,7 +33,7 @@ const HAS_FLAGS: u64 = 1;
 const READ_ONLY: u64 = 1 << 1;
 const SEND_FLUSH: u64 = 1 << 2;
 
-/// One that nobody else uses.
+/// A device that this process has set up.
 #[derive(Debug)]
 pub(super) struct Device {
     file: File,
@@ -41,10 +41,10 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// A free one, that speaks through `socket` and is not running yet.
+    /// Sets up a free device with `socket`; it does not run yet.
     pub(super) fn open(socket: &UnixStream, geometry: Geometry) -> Result<Self, Failure> {
         let none = |why: &dyn fmt::Display| Err(Failure::local("make a device", why));
-        // Without the directory there is no driver.
+        // Without the driver there may be no such directory.
         let names = names().unwrap_or_default();
         if names.is_empty() {
             return none(&"the kernel's nbd driver is not there; run modprobe nbd");
@@ -62,7 +62,7 @@ impl Device {
                 path: path.clone(),
             };
             match device.set_up(socket, geometry) {
-                // Somebody else was faster.
+                // Another program has just taken the device.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => {
                     device.clear();
@@ -77,7 +77,7 @@ impl Device {
         ))
     }
 
-    /// The same, for the thread that runs it.
+    /// The same device, for the thread that runs it.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
@@ -85,27 +85,27 @@ impl Device {
         })
     }
 
-    /// Whether it has its size, so that it can be used.
+    /// Whether the device has its size, so that it can be used.
     pub(super) fn is_ready(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default();
         let size = Path::new("/sys/block").join(name).join("size");
         fs::read_to_string(size).is_ok_and(|size| size.trim() != "0")
     }
 
-    /// Runs it on this thread, until it is disconnected.
+    /// Runs the device on this thread, until it is disconnected.
     pub(super) fn run(&self) -> io::Result<()> {
         self.control(DO_IT, 0)
     }
 
-    /// Says that what happens to its socket from now on is meant.
+    /// Tells the driver that the end of the socket is intended.
     pub(super) fn disconnect(&self) {
-        // It was disconnected already, or will be by `clear`.
+        // The device was disconnected before, or `clear` will do it.
         self.control(DISCONNECT, 0).ok();
     }
 
-    /// Takes the socket away: what still waits for an answer fails.
+    /// Takes the socket from the device: requests without an answer fail.
     pub(super) fn clear(&self) {
-        // There is nothing else that could be done.
+        // A failure cannot be handled.
         self.control(CLEAR_SOCK, 0).ok();
     }
 
@@ -130,7 +130,7 @@ fn libc_word(socket: &UnixStream) -> io::Result<u64> {
     u64::try_from(socket.as_fd().as_raw_fd()).map_err(io::Error::other)
 }
 
-/// The driver's devices, in the order of their numbers. Not their partitions: those are further down.
+/// The devices of the driver without their partitions, in the order of their numbers.
 fn names() -> io::Result<Vec<String>> {
     let mut found: Vec<(u32, String)> = Vec::new();
     for entry in fs::read_dir("/sys/block")? {

@@ -1,8 +1,8 @@
-//! A lease's blocks over UDP as a device of this machine: the kernel's NBD driver at one end of a socket,
-//! the lease's client at the other.
+//! The blocks of a lease over UDP as a device of this machine: the NBD driver of the kernel has one end of a socket, the
+//! client of the lease the other end.
 //!
-//! The device never hangs: what the node does not answer fails after the client's patience, and when the
-//! lease is over everything fails at once and the device goes.
+//! The device never hangs: requests that the node does not answer fail when the client gives up. When the lease is
+//! over, all requests fail at once and the device is removed.
 
 mod device;
 mod protocol;
@@ -28,21 +28,20 @@ use self::{
 use super::block::wait_for;
 use crate::failure::Failure;
 
-/// The kernel sets a device up at once.
+/// Longest time until the kernel has set up a device, which is usually immediate.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A device that a thread of this process serves.
 #[derive(Debug)]
 pub(crate) struct NbdDevice {
     path: PathBuf,
-    /// Closing it asks the thread to stop.
+    /// Closing this end stops the thread.
     stop: UnixStream,
     thread: JoinHandle<Result<End, Failure>>,
 }
 
 impl NbdDevice {
-    /// Makes a device of a lease; it needs root. The lease's keys are followed for as long as the device
-    /// is there.
+    /// Makes a device of a lease; this needs root. The device follows the keys of the lease.
     pub(crate) fn attach(lease: BlockLease) -> Result<Self, Failure> {
         let client = lease.open_blocks()?;
         let (stop, stopped) = pair()?;
@@ -55,7 +54,7 @@ impl NbdDevice {
         let thread = thread::spawn(serving);
         match ready.recv() {
             Ok(path) => Ok(Self { path, stop, thread }),
-            // It ended without having had a device.
+            // The thread ended before there was a device.
             Err(_gone) => Err(joined(thread)
                 .err()
                 .unwrap_or_else(|| Failure::local("make a device", &"it was gone at once"))),
@@ -72,13 +71,13 @@ impl NbdDevice {
         &self.path
     }
 
-    /// Whether it has gone by itself: the lease is over, or somebody disconnected it.
+    /// Whether the device has disappeared: the lease is over, or another program disconnected it.
     pub(crate) fn is_gone(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Takes it away, after all that was asked of it is done and durable. `Err`: not all of it is. The
-    /// device is gone in any case, also if it had gone before.
+    /// Removes the device after all requests are done and durable. `Err`: some writes may be lost. The device is gone in
+    /// any case.
     pub(crate) fn detach(self) -> Result<(), Failure> {
         drop(self.stop);
         match joined(self.thread)? {
@@ -90,9 +89,8 @@ impl NbdDevice {
     }
 }
 
-/// Makes a device and serves it on this thread until `stop` is readable or closed, the lease is over, or
-/// somebody disconnects it. `on_ready` gets its path as soon as it can be opened; reads of it are answered
-/// after that.
+/// Makes a device and serves it on this thread until `stop` is readable or closed, the lease is over, or another program
+/// disconnects the device. `on_ready` gets the path when the device can be opened; its requests are answered after that.
 fn serve(
     client: BlockClient,
     on_ready: impl FnOnce(&Path),
@@ -123,7 +121,7 @@ fn run(
         drop(ours);
         Err(io::Error::other("the kernel did not start it"))
     };
-    // The socket is closed by now: whatever the kernel still has for it fails.
+    // The socket is closed now, so all further requests of the kernel fail.
     device.disconnect();
     device.clear();
     let ran = driver.join();

@@ -1,32 +1,32 @@
-//! What the kernel's NBD driver says over its socket, and is answered (linux/nbd.h and the NBD project's
-//! doc/proto.md, "Transmission phase"). Pure: bytes in, requests out.
+//! The requests of the NBD driver over its socket, and the replies (linux/nbd.h and doc/proto.md of the NBD project,
+//! "Transmission phase"). Pure: bytes in, requests out.
 
 /// `magic u32, flags u16, type u16, cookie u64, offset u64, length u32`, big-endian.
 const HEADER_BYTES: usize = 28;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
-/// Longest request: what the driver allows itself (65,536 sectors). More is not what it sends.
+/// Longest request of the driver (65,536 sectors).
 pub(super) const LENGTH_MAX: u32 = 32 << 20;
 
 /// One request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Comes back in the reply.
+    /// The reply has the same cookie.
     pub(super) cookie: u64,
     /// Bytes from the start of the device.
     pub(super) offset: u64,
-    pub(super) what: What,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// So many bytes.
+pub(super) enum Command {
+    /// Number of bytes.
     Read(u32),
     Write(Vec<u8>),
     Flush,
-    /// No more requests; it gets no reply.
+    /// The last request; it gets no reply.
     Disconnect,
-    /// Nothing that was offered.
+    /// A request that this server did not offer.
     Other,
 }
 
@@ -34,23 +34,23 @@ pub(super) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotNbd;
 
-/// Cuts a stream into requests.
+/// Splits a stream into requests.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     bytes: Vec<u8>,
-    /// How many of them were taken.
+    /// Number of decoded bytes.
     taken: usize,
 }
 
 impl Decoder {
-    /// What came.
+    /// Adds received bytes.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next request that is there whole.
+    /// The next complete request.
     pub(super) fn next(&mut self) -> Result<Option<Request>, NotNbd> {
         let rest = &self.bytes[self.taken..];
         let Some((header, payload)) = rest.split_first_chunk() else {
@@ -61,30 +61,30 @@ impl Decoder {
             return Err(NotNbd);
         }
         let mut taken = HEADER_BYTES;
-        let what = match u16::from_be_bytes(part(header, 6)) {
-            0 => What::Read(length),
+        let command = match u16::from_be_bytes(part(header, 6)) {
+            0 => Command::Read(length),
             1 => {
                 let Some(payload) = payload.get(..length as usize) else {
                     return Ok(None);
                 };
                 taken += payload.len();
-                What::Write(payload.to_vec())
+                Command::Write(payload.to_vec())
             }
-            2 => What::Disconnect,
-            3 => What::Flush,
-            _ => What::Other,
+            2 => Command::Disconnect,
+            3 => Command::Flush,
+            _ => Command::Other,
         };
         let request = Request {
             cookie: u64::from_be_bytes(part(header, 8)),
             offset: u64::from_be_bytes(part(header, 16)),
-            what,
+            command,
         };
         self.taken += taken;
         Ok(Some(request))
     }
 }
 
-/// The head of a reply: what a READ brought follows it if `error`, an errno, is 0.
+/// The header of a reply; the data of a READ follow it if `error`, an errno, is 0.
 pub(super) fn reply(cookie: u64, error: u32) -> [u8; 16] {
     let mut out = [0; 16];
     out[..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
@@ -93,7 +93,7 @@ pub(super) fn reply(cookie: u64, error: u32) -> [u8; 16] {
     out
 }
 
-/// `N` bytes from `at`, which the caller knows to be there.
+/// `N` bytes from `at`; the caller makes sure that they exist.
 fn part<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[at + i])
 }
@@ -113,14 +113,14 @@ mod tests {
         bytes
     }
 
-    fn all(decoder: &mut Decoder) -> Vec<What> {
+    fn all(decoder: &mut Decoder) -> Vec<Command> {
         std::iter::from_fn(|| decoder.next().unwrap())
             .inspect(|request| assert_eq!((request.cookie, request.offset), (7, 4096)))
-            .map(|request| request.what)
+            .map(|request| request.command)
             .collect()
     }
 
-    fn stream() -> (Vec<u8>, [What; 5]) {
+    fn stream() -> (Vec<u8>, [Command; 5]) {
         let bytes = [
             request(0, 512, &[]),
             request(1, 3, b"abc"),
@@ -128,19 +128,19 @@ mod tests {
             request(4, 512, &[]),
             request(2, 0, &[]),
         ];
-        let whats = [
-            What::Read(512),
-            What::Write(b"abc".to_vec()),
-            What::Flush,
-            What::Other,
-            What::Disconnect,
+        let commands = [
+            Command::Read(512),
+            Command::Write(b"abc".to_vec()),
+            Command::Flush,
+            Command::Other,
+            Command::Disconnect,
         ];
-        (bytes.concat(), whats)
+        (bytes.concat(), commands)
     }
 
     #[test]
     fn requests_are_found_however_the_stream_is_cut() {
-        let (bytes, whats) = stream();
+        let (bytes, commands) = stream();
         for size in [1, 2, 27, 28, 29, 1000] {
             let mut decoder = Decoder::default();
             let mut found = Vec::new();
@@ -148,7 +148,7 @@ mod tests {
                 decoder.feed(piece);
                 found.extend(all(&mut decoder));
             }
-            assert_eq!(found, whats, "{size}");
+            assert_eq!(found, commands, "{size}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Serves one end of a device's socket from a lease's blocks.
+//! Answers the requests on the socket of a device with the blocks of a lease.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,21 +10,21 @@ use std::{
 use fabricbios_client::{BlockClient, ClientError, Completion, Operation};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::protocol::{Decoder, Request, What, reply};
+use super::protocol::{Command, Decoder, Request, reply};
 
-/// Requests that are not answered, at most; the others wait in the socket.
+/// At most so many requests are in progress; others wait in the socket.
 const OUTSTANDING_MAX: usize = 64;
-/// Bytes that are taken from the socket at once.
+/// Longest read from the socket.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How it came to an end.
+/// Why the server ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// On request; whether what was written before survives a power cut of the node.
+    /// It was stopped; `Ok`: all writes are durable.
     Stopped(Result<(), ClientError>),
-    /// The kernel's side was closed.
+    /// The kernel closed its end.
     Disconnected,
-    /// The lease is over, or its node does not answer any more.
+    /// The lease is over, or the node does not answer any more.
     Lost(ClientError),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Server {
     socket: UnixStream,
     decoder: Decoder,
     piece: Vec<u8>,
-    /// Cookies of what is not answered, by the operation's id.
+    /// Cookies of unanswered requests, by the id of the operation.
     waiting: HashMap<u64, u64>,
     replies: VecDeque<u8>,
     end: Option<End>,
@@ -53,8 +53,8 @@ impl Server {
         })
     }
 
-    /// Until `stop` is readable or closed, or there is no point in going on. Then everything that was asked
-    /// was answered.
+    /// Serves until `stop` is readable or closed, the kernel disconnects, or the lease is lost. Then all requests have been
+    /// answered.
     pub(super) fn run(mut self, stop: impl AsFd) -> io::Result<End> {
         loop {
             let (stops, has_requests) = self.wait(&stop)?;
@@ -94,12 +94,12 @@ impl Server {
         Ok((stop, socket))
     }
 
-    /// What the kernel asks.
+    /// Reads requests of the kernel and begins them.
     fn take(&mut self) -> io::Result<()> {
         match self.socket.read(&mut self.piece) {
             Ok(0) => self.end = Some(End::Disconnected),
             Ok(bytes) => self.decoder.feed(&self.piece[..bytes]),
-            Err(error) if may_pass(&error) => return Ok(()),
+            Err(error) if is_momentary(&error) => return Ok(()),
             Err(error) => return Err(error),
         }
         loop {
@@ -115,22 +115,22 @@ impl Server {
         let Request {
             cookie,
             offset,
-            what,
+            command,
         } = request;
         let unit = u64::from(self.client.geometry().block_bytes);
         let block = offset / unit;
-        let operation = match what {
-            What::Disconnect => {
+        let operation = match command {
+            Command::Disconnect => {
                 self.end = Some(End::Disconnected);
                 return;
             }
-            What::Flush => Operation::Flush,
-            What::Read(length) if offset % unit == 0 => Operation::Read {
+            Command::Flush => Operation::Flush,
+            Command::Read(length) if offset % unit == 0 => Operation::Read {
                 block,
                 into: vec![0; length as usize],
             },
-            What::Write(from) if offset % unit == 0 => Operation::Write { block, from },
-            What::Read(_) | What::Write(_) | What::Other => {
+            Command::Write(from) if offset % unit == 0 => Operation::Write { block, from },
+            Command::Read(_) | Command::Write(_) | Command::Other => {
                 self.replies.extend(reply(cookie, errno(libc::EINVAL)));
                 return;
             }
@@ -139,7 +139,7 @@ impl Server {
         self.waiting.insert(id, cookie);
     }
 
-    /// Both ways between the operations, the network and the kernel.
+    /// Exchanges datagrams with the node and sends replies to the kernel.
     fn exchange(&mut self) -> io::Result<()> {
         self.client.exchange();
         while let Some(completion) = self.client.next_completion() {
@@ -164,7 +164,7 @@ impl Server {
             }
             (Ok(()), _) => self.replies.extend(reply(cookie, 0)),
             (Err(error), _) => {
-                self.replies.extend(reply(cookie, meaning(&error)));
+                self.replies.extend(reply(cookie, errno_of(&error)));
                 if is_over(&error) {
                     self.end.get_or_insert(End::Lost(error));
                 }
@@ -172,15 +172,15 @@ impl Server {
         }
     }
 
-    /// As much as the socket takes.
+    /// Sends replies, as far as the socket accepts them.
     fn send(&mut self) -> io::Result<()> {
         while !self.replies.is_empty() {
             let (bytes, _) = self.replies.as_slices();
             match self.socket.write(bytes) {
                 Ok(sent) => drop(self.replies.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if may_pass(&error) => return Ok(()),
-                // Nobody is left who waits for an answer.
+                Err(error) if is_momentary(&error) => return Ok(()),
+                // The kernel does not read replies any more.
                 Err(_closed) => {
                     self.replies.clear();
                     self.end.get_or_insert(End::Disconnected);
@@ -190,7 +190,7 @@ impl Server {
         Ok(())
     }
 
-    /// What was asked before is done, and made durable.
+    /// Finishes all requests and makes the writes durable.
     fn stop(mut self) -> io::Result<End> {
         while let Some(completion) = self.client.wait() {
             self.answer(completion);
@@ -203,8 +203,7 @@ impl Server {
         Ok(End::Stopped(flushed))
     }
 
-    /// Whoever still waits is told. What the socket does not take now the kernel fails by itself, when the
-    /// socket is closed.
+    /// Answers all other requests with an error. The kernel fails the rest when the socket is closed.
     fn fail_the_rest(&mut self) {
         for (_, cookie) in self.waiting.drain() {
             self.replies.extend(reply(cookie, errno(libc::EIO)));
@@ -214,22 +213,22 @@ impl Server {
 }
 
 fn timeout(after: Option<Duration>) -> PollTimeout {
-    // Rounded up: earlier there would be nothing to do.
+    // Rounded up, so that it does not wake too early.
     let millis = after.map(|after| i32::try_from(after.as_micros().div_ceil(1000)));
     millis.map_or(PollTimeout::NONE, |millis| {
         PollTimeout::try_from(millis.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
     })
 }
 
-fn may_pass(error: &io::Error) -> bool {
+fn is_momentary(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
 }
 
-/// What it is for the kernel.
-fn meaning(error: &ClientError) -> u32 {
+/// The errno of an error.
+fn errno_of(error: &ClientError) -> u32 {
     errno(match error {
         ClientError::ReadOnly { .. } => libc::EPERM,
         ClientError::OutOfRange { .. } => libc::EINVAL,
@@ -237,7 +236,7 @@ fn meaning(error: &ClientError) -> u32 {
     })
 }
 
-/// Whether nothing that is asked later would go better.
+/// Whether all later operations would fail too.
 fn is_over(error: &ClientError) -> bool {
     !matches!(
         error,

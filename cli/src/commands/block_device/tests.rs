@@ -1,4 +1,4 @@
-//! The server of a device against a node's backend; the tests are the kernel.
+//! The server of a device with the path of a node; the tests act as the kernel.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 
-/// What a node would say is valid.
+/// The coordinates that a node would return.
 #[derive(Clone)]
 struct Valid(Arc<Mutex<Coordinates>>);
 
@@ -135,7 +135,7 @@ impl Kernel {
         bytes
     }
 
-    /// As after a power cut of the node that took nothing: nobody can know that.
+    /// Restarts the node as after a power cut; no write is lost, but the client cannot know this.
     fn reboot_node(&mut self) {
         let path = self.directory.path().join("blocks");
         let (backend, coordinates) = serving(path, false, 2);

@@ -1,7 +1,6 @@
 //! Requests to device-mapper and its answers, as bytes: `include/uapi/linux/dm-ioctl.h`.
 //!
-//! Every request is a `struct dm_ioctl` of 312 bytes, then data; the answer comes in the same place. What
-//! the kernel says is read with care all the same: nothing in it makes this panic.
+//! Every request is a `struct dm_ioctl` of 312 bytes, then data; the answer replaces it. Parsing an answer never panics.
 
 use std::fmt;
 
@@ -26,9 +25,9 @@ pub(super) const ACTIVE_PRESENT: u32 = 1 << 5;
 pub(super) const BUFFER_FULL: u32 = 1 << 8;
 
 /// `DM_UDEV_DISABLE_SUBSYSTEM_RULES_FLAG`, `…_DISK_RULES_FLAG`, `…_OTHER_RULES_FLAG` and
-/// `DM_UDEV_PRIMARY_SOURCE_FLAG` of libdevmapper.h, where udev's rules look for them. With them udev makes
-/// its link and leaves the device alone. Without them this machine would look for what a tenant has written
-/// there, and put its volume groups, arrays and file systems to use.
+/// `DM_UDEV_PRIMARY_SOURCE_FLAG` of libdevmapper.h, which the rules of udev read. With them udev makes its link and does
+/// nothing else. Without them this machine would scan the data of a tenant and activate volume groups, arrays and file
+/// systems in it.
 pub(super) const HANDS_OFF: u32 = (0x2 | 0x4 | 0x8 | 0x40) << 16;
 
 /// A block device's number.
@@ -39,7 +38,7 @@ pub(crate) struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// As stat(2) has it.
+    /// From the number of stat(2).
     pub(crate) fn of(number: u64) -> Self {
         Self {
             major: libc::major(number),
@@ -47,7 +46,7 @@ impl DeviceNumber {
         }
     }
 
-    /// As the kernel's `huge_encode_dev` has it.
+    /// From the number of `huge_encode_dev` of the kernel.
     fn from_kernel(number: u64) -> Self {
         let part = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         Self {
@@ -63,7 +62,7 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// What is asked of one device, or of none.
+/// A request for one device, or for all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Request<'a> {
     pub(super) name: &'a str,
@@ -75,9 +74,9 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The bytes, with room for an answer of `room` bytes of data.
-    pub(super) fn encode(&self, room: usize) -> Vec<u8> {
-        let data_bytes = self.data.len().max(room);
+    /// The bytes, with at least `data_bytes_min` bytes for the data of the answer.
+    pub(super) fn encode(&self, data_bytes_min: usize) -> Vec<u8> {
+        let data_bytes = self.data.len().max(data_bytes_min);
         let mut bytes = vec![0; HEAD_BYTES + data_bytes];
         let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let numbers = [
@@ -98,13 +97,13 @@ impl Request<'_> {
     }
 }
 
-/// Leaves a zero at the end.
+/// The text is cut, so that a zero follows it.
 fn put_text(field: &mut [u8], text: &str) {
     let length = text.len().min(field.len() - 1);
     field[..length].copy_from_slice(&text.as_bytes()[..length]);
 }
 
-/// One stretch of a device, in sectors of 512 bytes.
+/// One target of a device, in sectors of 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) start: u64,
@@ -114,7 +113,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Bytes of another device, as they are.
+    /// A target that maps bytes of another device.
     pub(crate) fn linear(device: DeviceNumber, offset_bytes: u64, length_bytes: u64) -> Self {
         Self {
             start: 0,
@@ -125,7 +124,7 @@ impl Target {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        // Parameters end with a zero, and the next target would start on 8 bytes.
+        // The parameters end with a zero, and the size is a multiple of 8.
         let bytes_all = (TARGET_BYTES + self.parameters.len() + 1).next_multiple_of(8);
         let mut bytes = vec![0; bytes_all];
         bytes[..8].copy_from_slice(&self.start.to_ne_bytes());
@@ -185,7 +184,7 @@ impl<'a> Answer<'a> {
                     kind: text_at(data, at + 24),
                     parameters: text_at(data, at + TARGET_BYTES),
                 };
-                // From the start of the first one, in answers.
+                // In answers this is relative to the first target.
                 at = number_at(data, at + 20)? as usize;
                 Some(target)
             })
@@ -211,7 +210,7 @@ fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(part.try_into().ok()?))
 }
 
-/// Up to a zero, or the end.
+/// The text up to a zero or the end.
 fn text_at(bytes: &[u8], at: usize) -> String {
     let rest = bytes.get(at..).unwrap_or_default();
     let text = rest.split(|&byte| byte == 0).next().unwrap_or_default();

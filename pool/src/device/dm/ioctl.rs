@@ -1,4 +1,4 @@
-//! The one call, and the only unsafe code of this crate.
+//! The ioctl of device-mapper: the only unsafe code of this crate.
 #![allow(unsafe_code, reason = "ioctl(2) takes a pointer")]
 
 use std::fs::File;
@@ -8,24 +8,24 @@ use std::os::fd::AsRawFd;
 use super::encoding::HEAD_BYTES;
 
 const GROUP: libc::c_ulong = 0xFD;
-/// `_IOC_READ | _IOC_WRITE`, include/uapi/asm-generic/ioctl.h; so on x86-64 and AArch64.
+/// `_IOC_READ | _IOC_WRITE` of include/uapi/asm-generic/ioctl.h, the same on x86-64 and AArch64.
 const BOTH_WAYS: libc::c_ulong = 3;
 
-/// What device-mapper can be asked; `enum` of dm-ioctl.h.
+/// The commands of device-mapper; `enum` of dm-ioctl.h.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Command {
     ListDevices = 2,
     Create = 3,
     Remove = 4,
-    /// Also resumes, which is what it is used for.
+    /// Used to resume.
     Suspend = 6,
     Status = 7,
     LoadTable = 9,
     TableStatus = 12,
 }
 
-/// Asks; the answer replaces the request, whose `data_size` must be the length of `request`.
+/// Makes the call; the answer replaces the request. The field `data_size` must be the length of `request`.
 pub(super) fn call(control: &File, command: Command, request: &mut [u8]) -> io::Result<()> {
     let told = request.get(12..16).map(|size| size == length_of(request));
     if told != Some(true) || request.len() < HEAD_BYTES {

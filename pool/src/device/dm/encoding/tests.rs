@@ -48,7 +48,7 @@ fn a_name_that_is_too_long_stays_in_its_field() {
     assert!(bytes[305..].iter().all(|&byte| byte == 0));
 }
 
-/// As `list_devices` of drivers/md/dm-ioctl.c puts them.
+/// The answer of `list_devices` of drivers/md/dm-ioctl.c.
 fn list(entries: &[(u64, &str)]) -> Vec<u8> {
     let mut bytes = Request::default().encode(0);
     for (index, (device, name)) in entries.iter().enumerate() {

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The process that `fabricctl block attach` leaves behind: who it is, what it said, and how it can be ended."""
+"""The block daemon, which `fabricctl block attach` starts: its process, its record, its log, and ways to end it."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ DIRECTORY = pathlib.Path("/run/fabricbios/attach")
 
 
 def record(lease):
-    """What is written down of the attached lease; {} if nothing is."""
+    """The record of the attached lease; {} if there is none."""
     try:
         return json.loads(_file(lease, "json").read_text(encoding="utf-8") or "{}")
     except FileNotFoundError:
@@ -21,7 +21,7 @@ def record(lease):
 
 
 def log(lease):
-    """What its keepers did."""
+    """The log of the block daemons of the lease."""
     return _file(lease, "log").read_text(encoding="utf-8")
 
 
@@ -32,7 +32,7 @@ def said(lease, *parts, secs=30):
 
 
 def changes_keys(suite, name, tenant, lease):
-    """Other keys for an attached lease: a connection with them takes the place of the one that there is."""
+    """Rotates the keys of an attached lease: a connection with the new keys replaces the old one."""
     before = controllers(lease["binding"]["nvmeof"]["subnqn"])
     tenant.rotate(lease)
     said(lease, "connected with the new keys")
@@ -41,26 +41,26 @@ def changes_keys(suite, name, tenant, lease):
 
 
 def kill(lease):
-    """SIGKILL; returns when it is gone."""
+    """Sends SIGKILL to the daemon and waits until it is gone."""
     pid = record(lease)["keeper_pid"]
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not pathlib.Path(f"/proc/{pid}/exe").exists(), 30, "the keeper's end")
+    until(lambda: not pathlib.Path(f"/proc/{pid}/exe").exists(), 30, "the end of the block daemon")
 
 
 def words(tenant, lease):
-    """Its command line."""
+    """The command line of a block daemon."""
     return [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, "block", "keep", lease["lease_id"]]
 
 
 class Child:
-    """A keeper of this process, so that its exit status can be had."""
+    """A block daemon that is a child of this process, so that its exit status can be read."""
 
     def __init__(self, tenant, lease):
         self.process = subprocess.Popen(words(tenant, lease), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.device = json.loads(self.process.stdout.readline())["device"]
 
     def end(self, number):
-        """Sends the signal; exit status and log."""
+        """Sends the signal; returns exit status and log."""
         self.process.send_signal(number)
         _, said = self.process.communicate(timeout=60)
         return self.process.returncode, said

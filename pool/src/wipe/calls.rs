@@ -1,4 +1,4 @@
-//! The commands of a helper process, and their execution.
+//! The calls of a helper process.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::device::header::Header;
 use crate::directory::{self, Inode, remove_if_there};
 
 /// Reports progress; fails when the daemon has given the process up.
-pub(super) type Say<'a> = &'a dyn Fn() -> Result<(), String>;
+pub(super) type Progress<'a> = &'a dyn Fn() -> Result<(), String>;
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Verb {
+pub(crate) enum PoolCall {
     /// Unlinks names in a directory, if they exist.
     Remove {
         directory: OsString,
@@ -49,8 +49,8 @@ pub(crate) enum Verb {
     Mark { file: OsString, text: String },
 }
 
-/// Where, and what.
-impl fmt::Display for Verb {
+/// Path and action, for errors.
+impl fmt::Display for PoolCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Remove { directory, .. } => write!(f, "{}: removing files", directory.display()),
@@ -75,31 +75,31 @@ impl fmt::Display for Verb {
     }
 }
 
-impl Call for Verb {
+impl Call for PoolCall {
     const NAME: &'static str = "wipe";
     type Answer = ();
 
     fn make(self, caller: &Caller) -> Result<(), Failure> {
-        let say = || caller.progress("").map_err(|failure| failure.detail);
-        Ok(self.perform(&say)?)
+        let progress = || caller.progress("").map_err(|failure| failure.detail);
+        Ok(self.perform(&progress)?)
     }
 }
 
-impl Verb {
-    fn perform(&self, say: Say<'_>) -> Result<(), String> {
+impl PoolCall {
+    fn perform(&self, progress: Progress<'_>) -> Result<(), String> {
         match self {
-            Self::Remove { directory, names } => remove_names(directory.as_ref(), names, say),
+            Self::Remove { directory, names } => remove_names(directory.as_ref(), names, progress),
             Self::Unmap { uuid } => {
                 let control = dm::Control::open()?;
                 control.remove_patiently(uuid)?;
-                say()
+                progress()
             }
             Self::Zero {
                 device,
                 identity,
                 offset,
                 length,
-            } => zero(device.as_ref(), *identity, *offset, *length, say),
+            } => zero(device.as_ref(), *identity, *offset, *length, progress),
             Self::Record { device, header } => write_header(device.as_ref(), header),
             Self::Map(slice) => dm::Control::open()?.make(slice),
             Self::Make {
@@ -113,11 +113,15 @@ impl Verb {
     }
 }
 
-fn remove_names(directory: &Path, names: &[OsString], say: Say<'_>) -> Result<(), String> {
+fn remove_names(
+    directory: &Path,
+    names: &[OsString],
+    progress: Progress<'_>,
+) -> Result<(), String> {
     for name in names {
         let path = directory.join(name);
         remove_if_there(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        say()?;
+        progress()?;
     }
     File::open(directory)
         .and_then(|directory| directory.sync_all())
