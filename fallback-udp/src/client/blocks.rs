@@ -296,10 +296,10 @@ impl BlockClient {
             outcome,
         } = finished;
         let unit = u64::from(self.geometry.block_bytes);
-        let (block, length) = operation.place();
+        let place = operation.place();
         let failed = Failed {
-            offset: block.saturating_mul(unit),
-            length,
+            offset: place.first.saturating_mul(unit),
+            length: place.bytes,
             unit,
             confirmed: done,
         };

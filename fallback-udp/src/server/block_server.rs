@@ -17,16 +17,17 @@ use super::{
     calls::Addresses,
     clock,
     counters::{Counters, Tally},
+    leases::Leases,
     responder::{Incoming, Responder},
-    ring::{Finished, Ring, Transfer},
-    serving::{Outcome, Serving},
+    ring::{Finished, Ring},
+    serving::Outcome,
     worker::{Handler, IDLE_MS, LogLimit},
 };
 use crate::{Begin, Io, Pending, Reply, Space, StoreFailed, begin, finish};
 
 /// The handler of an FBBU thread.
 pub(super) struct BlockServer {
-    serving: Arc<Serving<Blocks>>,
+    leases: Arc<Leases<Blocks>>,
     responder: Responder,
     storage: Storage,
 }
@@ -63,12 +64,12 @@ struct LateReply {
 
 impl BlockServer {
     pub(super) fn new(
-        serving: &Arc<Serving<Blocks>>,
+        leases: &Arc<Leases<Blocks>>,
         counters: &Arc<Counters>,
         hold: Option<Arc<OwnedFd>>,
     ) -> io::Result<Self> {
         Ok(Self {
-            serving: Arc::clone(serving),
+            leases: Arc::clone(leases),
             responder: Responder::new(counters)?,
             storage: Storage {
                 ring: Ring::new(hold)?,
@@ -83,20 +84,20 @@ impl BlockServer {
 impl Handler for BlockServer {
     /// One system call submits all I/O of a batch.
     fn handle(&mut self, exchanges: &mut [Exchange]) {
-        let (serving, storage) = (&self.serving, &mut self.storage);
+        let (leases, storage) = (&self.leases, &mut self.storage);
         self.responder
-            .answer(exchanges, |incoming| storage.handle(serving, incoming));
+            .answer(exchanges, |incoming| storage.handle(leases, incoming));
         if let Err(errno) = self.storage.ring.submit() {
             self.storage.log_failure("submit", errno);
         }
     }
 
     fn unsent(&mut self, replies: u64) {
-        self.responder.unsent(replies);
+        self.responder.counters.add_unsent(replies);
     }
 
     fn idle(&mut self) {
-        self.serving.leases.forget_old(clock::now());
+        self.leases.forget_old(clock::now());
     }
 
     fn wait(&mut self, inputs: [BorrowedFd<'_>; 2]) -> Result<bool, Errno> {
@@ -107,7 +108,7 @@ impl Handler for BlockServer {
     fn late(&mut self, send: &mut dyn FnMut(Replies<'_>)) {
         let mut tally = Tally::default();
         let late = self.storage.late(&mut tally);
-        self.responder.count(&tally);
+        self.responder.counters.add(&tally);
         let replies = late
             .iter()
             .map(|it| (&it.addresses, &it.buffer.reply[..it.length]));
@@ -126,11 +127,11 @@ impl Storage {
     /// Handles a request. `Handled(None)`: the reply comes later.
     fn handle(
         &mut self,
-        serving: &Serving<Blocks>,
+        leases: &Leases<Blocks>,
         incoming: Incoming<'_>,
     ) -> Outcome<Option<Reply>> {
         let mut buffer = self.buffers.take();
-        let outcome = serving.serve(
+        let outcome = leases.dispatch(
             incoming.datagram,
             incoming.source,
             |entry, keys, request| {
@@ -172,7 +173,11 @@ impl Storage {
 
     fn begin(&mut self, waiting: Waiting, file: Option<Arc<File>>, buffer: Box<Buffer>) {
         let begun = match file {
-            Some(file) => self.ring.begin(waiting.transfer(), file, buffer, waiting),
+            Some(file) => {
+                let unit_bytes = waiting.under_way.entry.content.unit_bytes();
+                let io = waiting.pending.io().clone();
+                self.ring.begin((&io, unit_bytes), file, buffer, waiting)
+            }
             None => Err(Finished {
                 user_data: waiting,
                 buffer,
@@ -232,22 +237,6 @@ impl Storage {
 }
 
 impl Waiting {
-    fn transfer(&self) -> Transfer {
-        let unit = u64::from(self.under_way.entry.content.unit_bytes());
-        #[allow(clippy::cast_possible_truncation, reason = "it fits a datagram")]
-        match *self.pending.io() {
-            Io::Read { offset, bytes } => Transfer::Read {
-                at: offset * unit,
-                bytes: bytes as u32,
-            },
-            Io::Write { offset, bytes } => Transfer::Write {
-                at: offset * unit,
-                bytes: bytes as u32,
-            },
-            Io::Flush => Transfer::Flush,
-        }
-    }
-
     fn finish(&self, result: Result<(), StoreFailed>, buffer: &mut Buffer) -> Option<Reply> {
         let entry = &*self.under_way.entry;
         let keys = entry.keys();

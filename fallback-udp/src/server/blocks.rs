@@ -10,13 +10,15 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::Volume;
-use fabricbios_lease::StepError;
-use fabricbios_wire::{DataOp, DataService};
+use fabricbios_contract::{Part, Volume};
+use fabricbios_lease::{BindError, BindOrder, StepError};
+use fabricbios_wire::{Binding, DataOp, DataService};
 
 use super::{
     block_file,
     entry::{Content, Entry},
+    fbbu::BlockSource,
+    udp_path::UdpPath,
 };
 use crate::{Broken, Invariant, Io, ServedLease as _, Share, Space};
 
@@ -29,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(9);
 
 /// The blocks of one lease.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub struct Blocks {
     path: PathBuf,
     units: u64,
     unit_bytes: u32,
@@ -156,6 +158,25 @@ impl Space for Blocks {
 
 impl Content for Blocks {
     const SERVICE: DataService = DataService::Block;
+    type Source = BlockSource;
+
+    /// An older generation of the lease is cut first, and its I/O in flight is waited for.
+    fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let Some(volume) = &part.volume else {
+            let detail = format!("{}: it has no blocks", order.binding_id);
+            return Err(BindError::Refused(StepError::new("open blocks", detail)));
+        };
+        path.source
+            .look(&volume.path)
+            .map_err(BindError::Stranded)?;
+        let read_only = order.terms.block().is_some_and(|it| it.read_only);
+        let read_only = volume.read_only || read_only;
+        let volume = Volume {
+            read_only,
+            ..volume.clone()
+        };
+        path.serve(order.binding_id, &order.tenant, &volume)
+    }
 
     fn is_quiet(&self) -> bool {
         let _ended = self.ended();

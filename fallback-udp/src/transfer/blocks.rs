@@ -192,7 +192,7 @@ impl Blocks {
         let (nonce, piece) = self.requester.next_piece(now)?;
         let operation = &self.active.get(&piece.operation)?.operation;
         let payload = operation.payload(&piece.range);
-        let extent = operation.extent(&piece.range, unit);
+        let extent = operation.place().extent(&piece.range, unit);
         let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
@@ -213,7 +213,10 @@ impl Blocks {
             let Some(lease) = self.requester.session_told() else {
                 return;
             };
-            let reach = self.active.get(&id).map(|it| it.operation.reach(lease));
+            let reach = self
+                .active
+                .get(&id)
+                .map(|it| it.operation.place().reach(lease));
             match reach {
                 Some(Ok(reach)) => self.place(id, reach),
                 Some(Err(failure)) => self.finish(id, Err(failure)),

@@ -202,7 +202,7 @@ impl<'a> Transfer<'a> {
     /// Fails the transfer if the lease, as the reply to HELLO describes it, does not allow it.
     fn look_at_lease(&mut self) {
         if let Some(told) = self.requester.session_told()
-            && let Err(failure) = self.work.is_allowed(told)
+            && let Err(failure) = self.work.place().reach(told)
         {
             self.end(failure);
         }
@@ -219,7 +219,7 @@ impl<'a> Transfer<'a> {
             _ => self.requester.next_piece(now)?,
         };
         let payload = self.work.payload(&piece.range);
-        let extent = self.work.extent(&piece.range);
+        let extent = self.work.place().extent(&piece.range, 1);
         let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
