@@ -191,8 +191,8 @@ impl MemoryClient {
         let mut transfer = self.requester.transfer(work, self.link.now());
         let driven = self.link.drive(&mut transfer, progress);
         let confirmed = transfer.confirmed();
-        if let Some(told) = self.requester.session_told() {
-            self.resource_len = told.resource_len;
+        if let Some(parameters) = self.requester.session_parameters() {
+            self.resource_len = parameters.resource_len;
         }
         let failed = Failed {
             offset: place.first,

@@ -114,7 +114,7 @@ impl Socket {
             SocketAddr::V4(_) => getsockopt(&self.socket, sockopt::IpMtu)?,
             SocketAddr::V6(_) => getsockopt(&self.socket, Ipv6Mtu)?,
         };
-        // It is never negative.
+        // An MTU is never negative.
         Ok(usize::try_from(mtu).unwrap_or_default())
     }
 

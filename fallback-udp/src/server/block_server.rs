@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use super::{
     batch::{Exchange, Replies},
-    blocks::{Blocks, UnderWay},
+    blocks::{Blocks, IoInFlight},
     buffer::{Buffer, Buffers},
     calls::Addresses,
     clock,
@@ -44,15 +44,15 @@ struct Storage {
 /// A request that waits for the storage, and the addresses for its reply.
 struct Waiting {
     pending: Pending,
-    under_way: UnderWay,
+    in_flight: IoInFlight,
     addresses: Addresses,
 }
 
-/// What follows from a request.
+/// The result of a request.
 enum Handled {
     Reply(Reply),
     Nothing,
-    Io(Pending, UnderWay, Option<Arc<File>>),
+    Io(Pending, IoInFlight, Option<Arc<File>>),
 }
 
 /// A reply that was made after its batch.
@@ -124,7 +124,7 @@ impl Handler for BlockServer {
 }
 
 impl Storage {
-    /// Handles a request. `Handled(None)`: the reply comes later.
+    /// Handles a request. `Handled(None)`: its reply is made when the I/O has finished.
     fn handle(
         &mut self,
         leases: &Leases<Blocks>,
@@ -141,19 +141,19 @@ impl Storage {
                     Begin::Reply(reply) => Handled::Reply(reply),
                     Begin::Nothing => Handled::Nothing,
                     Begin::Pending(pending) => {
-                        let (under_way, file) = UnderWay::begin(entry, pending.io());
-                        Handled::Io(pending, under_way, file)
+                        let (in_flight, file) = IoInFlight::begin(entry, pending.io());
+                        Handled::Io(pending, in_flight, file)
                     }
                 })
             },
         );
         let outcome = match outcome {
-            Outcome::Handled(Handled::Io(pending, under_way, file)) => {
+            Outcome::Handled(Handled::Io(pending, in_flight, file)) => {
                 let mut addresses = incoming.addresses.clone();
                 addresses.control.leave_interface_open();
                 let waiting = Waiting {
                     pending,
-                    under_way,
+                    in_flight,
                     addresses,
                 };
                 self.begin(waiting, file, buffer);
@@ -174,7 +174,7 @@ impl Storage {
     fn begin(&mut self, waiting: Waiting, file: Option<Arc<File>>, buffer: Box<Buffer>) {
         let begun = match file {
             Some(file) => {
-                let unit_bytes = waiting.under_way.entry.content.unit_bytes();
+                let unit_bytes = waiting.in_flight.entry.content.unit_bytes();
                 let io = waiting.pending.io().clone();
                 self.ring.begin((&io, unit_bytes), file, buffer, waiting)
             }
@@ -222,7 +222,7 @@ impl Storage {
             return Ok(());
         }
         if self.log_limit.may_log() {
-            let (entry, io) = (&waiting.under_way.entry, waiting.pending.io());
+            let (entry, io) = (&waiting.in_flight.entry, waiting.pending.io());
             let errno = Errno::from_raw(result.min(0).saturating_neg());
             tracing::warn!(lease = %entry.binding_id, ?io, result, %errno, "the storage failed");
         }
@@ -238,7 +238,7 @@ impl Storage {
 
 impl Waiting {
     fn finish(&self, result: Result<(), StoreFailed>, buffer: &mut Buffer) -> Option<Reply> {
-        let entry = &*self.under_way.entry;
+        let entry = &*self.in_flight.entry;
         let keys = entry.keys();
         let now = clock::now();
         finish(entry, &keys, &self.pending, result, now, &mut buffer.reply)

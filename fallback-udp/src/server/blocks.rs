@@ -48,9 +48,9 @@ pub struct Blocks {
     patience: Duration,
 }
 
-/// One I/O in flight; dropping this says that it has finished.
+/// One I/O in flight. Dropping this counts the I/O as finished.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct IoInFlight {
     pub(super) entry: Arc<Entry<Blocks>>,
     is_flush: bool,
 }
@@ -98,7 +98,7 @@ impl Blocks {
     }
 }
 
-impl UnderWay {
+impl IoInFlight {
     /// Counts an I/O and returns the file for it; `None`: closed. The caller holds the read lock of the keys, so that
     /// the end of access comes before this I/O or waits for it.
     pub(super) fn begin(entry: &Arc<Entry<Blocks>>, io: &Io) -> (Self, Option<Arc<File>>) {
@@ -106,7 +106,7 @@ impl UnderWay {
         let blocks = &entry.content;
         blocks.ios.fetch_add(1, Ordering::Relaxed);
         blocks.flushes.fetch_add(is_flush.into(), Ordering::Relaxed);
-        let under_way = Self {
+        let in_flight = Self {
             entry: Arc::clone(entry),
             is_flush,
         };
@@ -117,11 +117,11 @@ impl UnderWay {
                 detail: "an I/O was to begin on closed blocks",
             });
         }
-        (under_way, file)
+        (in_flight, file)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for IoInFlight {
     fn drop(&mut self) {
         let blocks = &self.entry.content;
         let mut ended = blocks.ended();
@@ -255,7 +255,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[0; 512]).unwrap();
         let entry = entry(file.path());
-        let both = [0, 1].map(|_| UnderWay::begin(&entry, &Io::Flush).0);
+        let both = [0, 1].map(|_| IoInFlight::begin(&entry, &Io::Flush).0);
         let calls = AtomicU32::new(0);
         let progress = || {
             calls.fetch_add(1, Ordering::Relaxed);
@@ -282,15 +282,15 @@ mod tests {
         let says = |result: Result<(), String>, name: &str| {
             assert!(result.unwrap_err().contains(name), "{name}");
         };
-        let (under_way, open) = UnderWay::begin(&entry, &Io::Flush);
+        let (in_flight, open) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(open.is_some());
         says(closed(), "quiet: ");
-        drop(under_way);
+        drop(in_flight);
         let held = entry.content.share.take(512).unwrap();
         says(closed(), "room: ");
         drop(held);
         assert_eq!(closed(), Ok(()));
-        let (_late, closed_file) = UnderWay::begin(&entry, &Io::Flush);
+        let (_late, closed_file) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(closed_file.is_none());
         let found = entry.check_invariants().map_err(|error| error.to_string());
         says(found, "end: ");

@@ -19,7 +19,7 @@ use crate::AccessState;
 enum Step<C> {
     /// Clean up; the phase is Releasing.
     Clean(Option<Arc<Entry<C>>>),
-    /// Nothing: it is done already.
+    /// The lease was released before.
     Done,
 }
 

@@ -58,7 +58,7 @@ pub(super) struct Finished<T> {
     pub(super) result: i32,
 }
 
-// SAFETY: the pointers of `flights` are to buffers that nobody else has.
+// SAFETY: the ring owns the buffers that the pointers of `flights` point to.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
@@ -80,7 +80,8 @@ impl<T> Ring<T> {
         })
     }
 
-    /// Queues an I/O with the payload of the buffer, which begins at the next [`Self::submit`] or [`Self::wait`]. `Err`: the ring is full.
+    /// Queues an I/O with the payload of the buffer. The I/O begins at the next [`Self::submit`] or [`Self::wait`]. `Err`:
+    /// the ring is full.
     pub(super) fn begin(
         &mut self,
         (io, unit_bytes): (&Io, u32),

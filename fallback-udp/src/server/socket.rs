@@ -56,7 +56,7 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
         // The wildcard of IPv6 takes IPv4 too.
         setsockopt(&socket, sockopt::Ipv6V6Only, &!is_wildcard)?;
     }
-    // A wildcard socket is told the local address of each datagram, for the reply.
+    // The kernel tells a wildcard socket the local address of each datagram, which the reply needs.
     match listen.ip() {
         IpAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &is_wildcard)?,
         IpAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &is_wildcard)?,

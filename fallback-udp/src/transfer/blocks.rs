@@ -26,9 +26,10 @@ use super::{
 /// request that waits for a disk is not sent again any sooner.
 const SILENT_MAX: u32 = 8;
 
-/// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
-/// gives until it gives nothing, take what [`next_finished`](Self::next_finished) has, hand in what
-/// arrives until [`next_timeout`](Driven::next_timeout), and again.
+/// One client of the blocks of one lease. To drive it, repeat: send each datagram of
+/// [`poll_transmit`](Self::poll_transmit) until it returns `None`, take the operations of
+/// [`next_finished`](Self::next_finished), and hand in the datagrams that arrive until
+/// [`next_timeout`](Driven::next_timeout).
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,
@@ -210,7 +211,7 @@ impl Blocks {
         while self.looked_at < self.next {
             let id = self.looked_at;
             self.looked_at += 1;
-            let Some(lease) = self.requester.session_told() else {
+            let Some(lease) = self.requester.session_parameters() else {
                 return;
             };
             let reach = self
@@ -264,8 +265,8 @@ impl Blocks {
 
     /// A new session was opened, so no request of the old one is in flight. Failed operations end here.
     fn on_opened(&mut self) {
-        if let Some(told) = self.requester.session_told() {
-            self.unflushed.opened(told.write_verifier);
+        if let Some(parameters) = self.requester.session_parameters() {
+            self.unflushed.opened(parameters.write_verifier);
         }
         let failed = self.active.iter().filter(|(_, it)| it.failure.is_some());
         let failed: Vec<_> = failed.map(|(id, _)| *id).collect();
