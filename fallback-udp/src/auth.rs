@@ -27,7 +27,7 @@ impl DataKey {
         self.tag_of(&header.bytes(), header.has_payload_mac().then_some(payload))
     }
 
-    /// Whether a frame was made by who holds the key, in constant time.
+    /// Whether the frame was made with this key, in constant time.
     #[must_use]
     pub fn verifies(
         &self,
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_key_is_wiped_and_not_printed() {
-        // HMAC is two states of SHA-256 and nothing else; these wipe themselves.
+        // HMAC holds two states of SHA-256 only, and each wipes itself.
         fn wiped<T: ZeroizeOnDrop>() {}
         wiped::<sha2::block_api::Sha256VarCore>();
         let key = key(0x41);

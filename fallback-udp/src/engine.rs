@@ -93,7 +93,7 @@ pub struct Reply {
     pub length: usize,
 }
 
-/// What follows from a request that may have to wait for the storage.
+/// The result of a request that may have to wait for the storage.
 #[derive(Debug)]
 pub enum Begin {
     /// A reply at once.
@@ -304,8 +304,8 @@ fn seal(
     let length = DATA_OVERHEAD + payload_len;
     let (head, payload) = reply[..length].split_at_mut(DATA_OVERHEAD);
     #[allow(clippy::cast_possible_truncation, reason = "it fits a datagram")]
-    let told = payload_len as u32;
-    header.payload_len = told;
+    let payload_len = payload_len as u32;
+    header.payload_len = payload_len;
     header.payload_crc = crc32c(payload);
     let tag = key.tag(&header, payload);
     let (header_bytes, tag_bytes) = head.split_at_mut(head.len() - tag.len());

@@ -41,7 +41,7 @@ pub enum Io {
     Flush,
 }
 
-/// Does nothing itself: notes the I/O that the caller has to begin.
+/// Notes the I/O that the caller has to begin.
 pub(crate) struct Deferred {
     pub(crate) has_room: bool,
     pub(crate) deferred: Option<DeferredIo>,

@@ -2,7 +2,8 @@
 //!
 //! - **end**: no request is served and no I/O begins once the access of a binding has ended.
 //! - **once**: a counter of a session stands for one request, which is done once.
-//! - **in flight**: what finishes was begun, and the writes in flight of sessions are among those of their lease.
+//! - **in flight**: only a request that was begun finishes, and the writes in flight of sessions are among those of
+//!   their lease.
 //! - **sessions**: a lease has no more sessions than it may have.
 //! - **parts**: each part of a half-sent block comes once and lies within the block.
 //! - **room**: half-sent blocks hold what is counted of their lease, its tenant and the node; an ended lease holds none.
@@ -17,14 +18,14 @@
 
 use core::fmt;
 
-/// See the module.
+/// An invariant of the data plane over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invariant {
-    /// Nothing is served after the end.
+    /// No request is served after the end of access.
     End,
     /// Each request is done once.
     Once,
-    /// What finishes was begun.
+    /// Only a request that was begun finishes.
     InFlight,
     /// No more sessions than there may be.
     Sessions,
@@ -34,7 +35,7 @@ pub enum Invariant {
     Room,
     /// Only an ended, older binding is replaced.
     Generations,
-    /// Nothing is closed under an I/O.
+    /// No blocks are closed while an I/O is in flight.
     Quiet,
 }
 
@@ -43,7 +44,7 @@ pub enum Invariant {
 pub struct Broken {
     /// Which one.
     pub invariant: Invariant,
-    /// What was found.
+    /// The state that was found.
     pub detail: &'static str,
 }
 
@@ -65,7 +66,7 @@ impl Findings {
         holds
     }
 
-    /// What was found since the last call.
+    /// The first finding since the last call.
     pub(crate) fn take(&mut self) -> Option<Broken> {
         self.0.take()
     }

@@ -24,6 +24,8 @@ mod room;
 mod server;
 mod session_state;
 mod sessions;
+#[cfg(any(feature = "server", feature = "client"))]
+mod sockopt;
 mod space;
 pub mod transfer;
 

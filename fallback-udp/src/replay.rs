@@ -19,7 +19,7 @@ pub(crate) fn mark(tag: &[u8; DATA_TAG_LEN]) -> Mark {
     core::array::from_fn(|i| tag[i])
 }
 
-/// What the window knows of a request.
+/// The state of a request in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// The request is new.
@@ -27,7 +27,7 @@ pub(crate) enum Seen {
     /// The request was done, with this status.
     Same(DataStatus),
     /// The request is in flight.
-    UnderWay,
+    InFlight,
     /// Another request used its counter.
     Other,
     /// Its counter is behind the window.
@@ -75,7 +75,7 @@ impl Window {
         let at = slot(counter);
         match self.used >> age & 1 {
             0 => Seen::Fresh,
-            _ if self.marks[at] == mark => self.statuses[at].map_or(Seen::UnderWay, Seen::Same),
+            _ if self.marks[at] == mark => self.statuses[at].map_or(Seen::InFlight, Seen::Same),
             _ => Seen::Other,
         }
     }
@@ -104,7 +104,7 @@ impl Window {
     /// was before.
     pub(crate) fn finish(&mut self, counter: u32, mark: Mark, status: DataStatus) -> Seen {
         let seen = self.look(counter, mark);
-        if seen == Seen::UnderWay {
+        if seen == Seen::InFlight {
             self.statuses[slot(counter)] = Some(status);
         }
         seen
@@ -153,7 +153,7 @@ mod tests {
     fn what_is_under_way_has_an_answer_when_it_is_over() {
         let mut window = Window::default();
         window.commit(1, A, None);
-        assert_eq!(window.look(1, A), Seen::UnderWay);
+        assert_eq!(window.look(1, A), Seen::InFlight);
         assert_eq!(window.look(1, B), Seen::Other);
         window.finish(1, A, DataStatus::Io);
         window.finish(1, A, DataStatus::Ok);
@@ -166,7 +166,7 @@ mod tests {
         window.commit(1, A, None);
         window.commit(129, B, None);
         window.finish(1, A, DataStatus::Io);
-        assert_eq!(window.look(129, B), Seen::UnderWay);
+        assert_eq!(window.look(129, B), Seen::InFlight);
         assert_eq!(window.look(1, A), Seen::TooOld);
     }
 

@@ -18,7 +18,7 @@ pub struct Room {
     used: AtomicUsize,
 }
 
-/// What one lease holds of it, counted also for its tenant and for the node.
+/// The memory that the half-sent blocks of one lease hold. It is counted for the tenant and the node too.
 #[derive(Debug)]
 pub struct Share {
     node: Arc<Room>,
@@ -171,7 +171,7 @@ mod tests {
         }
         let used = room.used.load(Ordering::Relaxed);
         assert!(used < 1024 * BLOCK, "{used}");
-        // Those who came first give back some, and get less of it.
+        // The first tenants give back memory and get less of it again.
         held[0].clear();
         assert!(all(&room).len() > held[8].len());
     }

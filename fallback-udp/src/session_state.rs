@@ -118,7 +118,7 @@ impl SessionState {
             let seen = window.finish(in_flight.counter, in_flight.mark, status);
             // A READ that is repeated was done before.
             was_begun &= match seen {
-                Seen::UnderWay | Seen::TooOld => true,
+                Seen::InFlight | Seen::TooOld => true,
                 Seen::Same(_) => !in_flight.is_write,
                 Seen::Fresh | Seen::Other => false,
             };
@@ -142,7 +142,7 @@ impl SessionState {
         }
         let hello = Hello {
             nonce: header.nonce,
-            gives_up: header.offset,
+            closes: header.offset,
             payload_mac: header.has_payload_mac(),
             source: request.source,
             now: request.now,
@@ -179,7 +179,7 @@ impl SessionState {
         match session.window.look(header.counter(), mark) {
             Seen::TooOld => Err(DataStatus::TooOld),
             Seen::Other => Err(DataStatus::Replay),
-            Seen::UnderWay => Ok(None),
+            Seen::InFlight => Ok(None),
             Seen::Same(DataStatus::Ok) if matches!(job, Job::Read(_)) => {
                 let same_source = session.source == request.source;
                 self.may_repeat(same_source, has_room, request.now)?;

@@ -26,7 +26,7 @@ pub(crate) struct Session {
     hello: u64,
     /// Whether every request must have PAYLOAD_MAC.
     pub(crate) payload_mac: bool,
-    /// Where the newest request came from.
+    /// Source address of the newest request.
     pub(crate) source: IpAddr,
     /// When a new request came last.
     pub(crate) heard: Duration,
@@ -41,7 +41,7 @@ pub(crate) struct Session {
 pub(crate) struct Hello {
     pub(crate) nonce: u64,
     /// Number of the session that the client closes. It may be any number: session numbers have 32 bits.
-    pub(crate) gives_up: u64,
+    pub(crate) closes: u64,
     pub(crate) payload_mac: bool,
     pub(crate) source: IpAddr,
     pub(crate) now: Duration,
@@ -60,7 +60,7 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Opens a session and returns its number. `None`: there are too many.
     pub(crate) fn hello(&mut self, hello: Hello) -> Option<u32> {
-        self.close(hello.gives_up);
+        self.close(hello.closes);
         if let Some(session) = self.opened.iter().find(|session| session.is_from(&hello)) {
             return Some(session.number);
         }
@@ -170,7 +170,7 @@ mod tests {
     fn hello(nonce: u64) -> Hello {
         Hello {
             nonce,
-            gives_up: 0,
+            closes: 0,
             payload_mac: false,
             source: Ipv4Addr::LOCALHOST.into(),
             now: START,
@@ -200,15 +200,15 @@ mod tests {
     #[test]
     fn the_session_that_is_given_up_is_closed_first() {
         let mut sessions = full();
-        let gives_up = Hello {
-            gives_up: 5,
+        let closes = Hello {
+            closes: 5,
             ..hello(99)
         };
-        assert_eq!(sessions.hello(gives_up), Some(17));
+        assert_eq!(sessions.hello(closes), Some(17));
         assert!(sessions.find(5).is_none());
         assert!(sessions.enter(17, START).is_ok());
         let nobody = Hello {
-            gives_up: 1 << 32 | 6,
+            closes: 1 << 32 | 6,
             ..hello(99)
         };
         assert_eq!(sessions.hello(nobody), None, "no such session");

@@ -142,7 +142,7 @@ impl BlockClient {
         self.run(Operation::Flush).map(drop)
     }
 
-    /// Whether all writes survive a power cut already, so that a flush has nothing to do and nothing to report.
+    /// Whether all writes survive a power cut already and no loss is to be reported: a flush is not needed.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.blocks.is_flushed()
@@ -279,11 +279,11 @@ impl BlockClient {
     }
 
     fn look_at_lease(&mut self) {
-        if let Some(told) = self.blocks.requester().session_told() {
+        if let Some(parameters) = self.blocks.requester().session_parameters() {
             self.geometry = Geometry {
-                block_bytes: told.unit,
-                blocks: told.resource_len,
-                read_only: told.read_only,
+                block_bytes: parameters.unit,
+                blocks: parameters.resource_len,
+                read_only: parameters.read_only,
             };
         }
     }
@@ -296,10 +296,10 @@ impl BlockClient {
             outcome,
         } = finished;
         let unit = u64::from(self.geometry.block_bytes);
-        let (block, length) = operation.place();
+        let place = operation.place();
         let failed = Failed {
-            offset: block.saturating_mul(unit),
-            length,
+            offset: place.first.saturating_mul(unit),
+            length: place.bytes,
             unit,
             confirmed: done,
         };

@@ -120,7 +120,7 @@ impl Link {
         transfer: &mut Transfer<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<Result<(), Failure>> {
-        let mut told = 0;
+        let mut reported = 0;
         self.begin(transfer)?;
         loop {
             self.send(transfer)?;
@@ -128,9 +128,9 @@ impl Link {
                 return Ok(outcome);
             }
             self.receive(transfer, self.patience(transfer))?;
-            if transfer.confirmed() != told {
-                told = transfer.confirmed();
-                progress(told);
+            if transfer.confirmed() != reported {
+                reported = transfer.confirmed();
+                progress(reported);
             }
             self.ask(transfer)?;
             if self.is_over() {

@@ -187,20 +187,16 @@ impl MemoryClient {
     }
 
     fn run(&mut self, work: Work<'_>, progress: &mut dyn FnMut(u64)) -> Result<(), ClientError> {
-        let (offset, length) = match &work {
-            Work::Read { offset, into } => (*offset, into.len()),
-            Work::Write { offset, from } => (*offset, from.len()),
-            _ => (0, 0),
-        };
+        let place = work.place();
         let mut transfer = self.requester.transfer(work, self.link.now());
         let driven = self.link.drive(&mut transfer, progress);
         let confirmed = transfer.confirmed();
-        if let Some(told) = self.requester.session_told() {
-            self.resource_len = told.resource_len;
+        if let Some(parameters) = self.requester.session_parameters() {
+            self.resource_len = parameters.resource_len;
         }
         let failed = Failed {
-            offset,
-            length: length as u64,
+            offset: place.first,
+            length: place.bytes,
             unit: 1,
             confirmed,
         };

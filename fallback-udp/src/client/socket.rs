@@ -1,12 +1,11 @@
 //! One connected UDP socket that never fragments, and many datagrams with one call.
 #![allow(
     unsafe_code,
-    reason = "sendmmsg, recvmmsg and the MTU options have no safe form that fits"
+    reason = "sendmmsg and recvmmsg have no safe form that fits"
 )]
 
 use std::{
     io,
-    mem::size_of,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr,
@@ -15,18 +14,23 @@ use std::{
 };
 
 use fabricbios_wire::DATAGRAM_MAX;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{getsockopt, setsockopt, sockopt},
+};
 
-use crate::transfer::Transmit;
+use crate::{
+    sockopt::{Ipv6Mtu, Ipv6MtuDiscover, MtuDiscover},
+    transfer::Transmit,
+};
 
 /// Most datagrams of one call.
 pub(super) const BATCH: usize = 32;
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
 const BATCH_COUNT: libc::c_uint = BATCH as libc::c_uint;
-#[allow(clippy::cast_possible_truncation, reason = "small constants")]
-const INT_LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
 /// Room for the answers to a whole window, if the system allows it.
-const RECEIVE_BUFFER: libc::c_int = 2 << 20;
+const RECEIVE_BUFFER: usize = 2 << 20;
 
 /// The result of sending or receiving.
 #[derive(Debug, Default)]
@@ -84,28 +88,15 @@ impl Socket {
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let socket = UdpSocket::bind(any)?;
-        let this = Self { socket, peer };
         match peer {
-            SocketAddr::V4(_) => this.set(
-                libc::IPPROTO_IP,
-                libc::IP_MTU_DISCOVER,
-                libc::IP_PMTUDISC_DO,
-            )?,
-            SocketAddr::V6(_) => this.set(
-                libc::IPPROTO_IPV6,
-                libc::IPV6_MTU_DISCOVER,
-                libc::IPV6_PMTUDISC_DO,
-            )?,
+            SocketAddr::V4(_) => setsockopt(&socket, MtuDiscover, &libc::IP_PMTUDISC_DO)?,
+            SocketAddr::V6(_) => setsockopt(&socket, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)?,
         }
-        // Beyond the system's limit where that is permitted, else within it. Both may fail without harm.
-        if this
-            .set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
-            .is_err()
-        {
-            this.set(libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
-        }
-        this.socket.connect(peer)?;
-        Ok(this)
+        // Beyond the system's limit where that is permitted, else within it.
+        setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
+            .or_else(|_not_permitted| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
+        socket.connect(peer)?;
+        Ok(Self { socket, peer })
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -120,10 +111,10 @@ impl Socket {
     /// MTU of the route as the kernel knows it now, in bytes, IP header included.
     pub(super) fn mtu(&self) -> io::Result<usize> {
         let mtu = match self.peer {
-            SocketAddr::V4(_) => self.get(libc::IPPROTO_IP, libc::IP_MTU)?,
-            SocketAddr::V6(_) => self.get(libc::IPPROTO_IPV6, libc::IPV6_MTU)?,
+            SocketAddr::V4(_) => getsockopt(&self.socket, sockopt::IpMtu)?,
+            SocketAddr::V6(_) => getsockopt(&self.socket, Ipv6Mtu)?,
         };
-        // It is never negative.
+        // An MTU is never negative.
         Ok(usize::try_from(mtu).unwrap_or_default())
     }
 
@@ -173,7 +164,7 @@ impl Socket {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let mut wanted = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut wanted, timeout) {
-            Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(seen),
+            Ok(0) | Err(Errno::EINTR) => return Ok(seen),
             Ok(_) => (),
             Err(error) => return Err(error.into()),
         }
@@ -210,28 +201,6 @@ impl Socket {
         }
         Ok(came)
     }
-
-    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        // SAFETY: the kernel reads as many bytes as an int has.
-        let rc = unsafe {
-            let value = ptr::from_ref(&value).cast();
-            libc::setsockopt(self.socket.as_raw_fd(), level, name, value, INT_LEN)
-        };
-        nix::errno::Errno::result(rc)?;
-        Ok(())
-    }
-
-    fn get(&self, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
-        let mut value: libc::c_int = 0;
-        let mut length = INT_LEN;
-        // SAFETY: the kernel writes as many bytes as an int has, and how many.
-        let rc = unsafe {
-            let value = ptr::from_mut(&mut value).cast();
-            libc::getsockopt(self.socket.as_raw_fd(), level, name, value, &mut length)
-        };
-        nix::errno::Errno::result(rc)?;
-        Ok(value)
-    }
 }
 
 impl Seen {
@@ -258,7 +227,7 @@ impl Seen {
 
 /// The count that a system call returned, or its error.
 fn counted(result: libc::c_int) -> io::Result<usize> {
-    let count = nix::errno::Errno::result(result)?;
+    let count = Errno::result(result)?;
     Ok(usize::try_from(count).unwrap_or_default())
 }
 

@@ -124,7 +124,7 @@ impl Lease {
         reply.map(|reply| reply.status)
     }
 
-    /// The invariant was found, and nothing is served any more.
+    /// The invariant that was found. The lease serves no request any more.
     fn found(&self) -> Invariant {
         assert_eq!(self.hello(99), DataStatus::Fenced);
         self.broken.get().unwrap().invariant

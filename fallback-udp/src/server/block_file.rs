@@ -13,7 +13,7 @@ use super::buffer::Buffer;
 /// Opens a volume, with O_DIRECT where the file system supports it. `Err` says what is wrong with the volume.
 pub(super) fn open(file: &Volume) -> Result<File, String> {
     check_sizes(file)?;
-    check_kind(&fs::symlink_metadata(&file.path).map_err(told)?)?;
+    check_kind(&fs::symlink_metadata(&file.path).map_err(text_of)?)?;
     let mut opened = match open_with(file, libc::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let path = file.path.display();
@@ -22,9 +22,9 @@ pub(super) fn open(file: &Volume) -> Result<File, String> {
         }
         opened => opened,
     }
-    .map_err(told)?;
-    check_kind(&opened.metadata().map_err(told)?)?;
-    let there = opened.seek(SeekFrom::End(0)).map_err(told)?;
+    .map_err(text_of)?;
+    check_kind(&opened.metadata().map_err(text_of)?)?;
+    let there = opened.seek(SeekFrom::End(0)).map_err(text_of)?;
     if there < file.bytes {
         return Err(format!("{there} bytes are there, not {}", file.bytes));
     }
@@ -73,6 +73,6 @@ fn read_last(opened: &File, file: &Volume) -> Result<(), String> {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-fn told(error: io::Error) -> String {
+fn text_of(error: io::Error) -> String {
     error.to_string()
 }

@@ -12,21 +12,22 @@ use nix::errno::Errno;
 
 use super::{
     batch::{Exchange, Replies},
-    blocks::{Blocks, UnderWay},
+    blocks::{Blocks, IoInFlight},
     buffer::{Buffer, Buffers},
     calls::Addresses,
     clock,
     counters::{Counters, Tally},
+    leases::Leases,
     responder::{Incoming, Responder},
-    ring::{Finished, Ring, Transfer},
-    serving::{Outcome, Serving},
+    ring::{Finished, Ring},
+    serving::Outcome,
     worker::{Handler, IDLE_MS, LogLimit},
 };
 use crate::{Begin, Io, Pending, Reply, Space, StoreFailed, begin, finish};
 
 /// The handler of an FBBU thread.
 pub(super) struct BlockServer {
-    serving: Arc<Serving<Blocks>>,
+    leases: Arc<Leases<Blocks>>,
     responder: Responder,
     storage: Storage,
 }
@@ -43,15 +44,15 @@ struct Storage {
 /// A request that waits for the storage, and the addresses for its reply.
 struct Waiting {
     pending: Pending,
-    under_way: UnderWay,
+    in_flight: IoInFlight,
     addresses: Addresses,
 }
 
-/// What follows from a request.
+/// The result of a request.
 enum Handled {
     Reply(Reply),
     Nothing,
-    Io(Pending, UnderWay, Option<Arc<File>>),
+    Io(Pending, IoInFlight, Option<Arc<File>>),
 }
 
 /// A reply that was made after its batch.
@@ -63,12 +64,12 @@ struct LateReply {
 
 impl BlockServer {
     pub(super) fn new(
-        serving: &Arc<Serving<Blocks>>,
+        leases: &Arc<Leases<Blocks>>,
         counters: &Arc<Counters>,
         hold: Option<Arc<OwnedFd>>,
     ) -> io::Result<Self> {
         Ok(Self {
-            serving: Arc::clone(serving),
+            leases: Arc::clone(leases),
             responder: Responder::new(counters)?,
             storage: Storage {
                 ring: Ring::new(hold)?,
@@ -83,20 +84,20 @@ impl BlockServer {
 impl Handler for BlockServer {
     /// One system call submits all I/O of a batch.
     fn handle(&mut self, exchanges: &mut [Exchange]) {
-        let (serving, storage) = (&self.serving, &mut self.storage);
+        let (leases, storage) = (&self.leases, &mut self.storage);
         self.responder
-            .answer(exchanges, |incoming| storage.handle(serving, incoming));
+            .answer(exchanges, |incoming| storage.handle(leases, incoming));
         if let Err(errno) = self.storage.ring.submit() {
             self.storage.log_failure("submit", errno);
         }
     }
 
     fn unsent(&mut self, replies: u64) {
-        self.responder.unsent(replies);
+        self.responder.counters.add_unsent(replies);
     }
 
     fn idle(&mut self) {
-        self.serving.leases.forget_old(clock::now());
+        self.leases.forget_old(clock::now());
     }
 
     fn wait(&mut self, inputs: [BorrowedFd<'_>; 2]) -> Result<bool, Errno> {
@@ -107,7 +108,7 @@ impl Handler for BlockServer {
     fn late(&mut self, send: &mut dyn FnMut(Replies<'_>)) {
         let mut tally = Tally::default();
         let late = self.storage.late(&mut tally);
-        self.responder.count(&tally);
+        self.responder.counters.add(&tally);
         let replies = late
             .iter()
             .map(|it| (&it.addresses, &it.buffer.reply[..it.length]));
@@ -123,14 +124,14 @@ impl Handler for BlockServer {
 }
 
 impl Storage {
-    /// Handles a request. `Handled(None)`: the reply comes later.
+    /// Handles a request. `Handled(None)`: its reply is made when the I/O has finished.
     fn handle(
         &mut self,
-        serving: &Serving<Blocks>,
+        leases: &Leases<Blocks>,
         incoming: Incoming<'_>,
     ) -> Outcome<Option<Reply>> {
         let mut buffer = self.buffers.take();
-        let outcome = serving.serve(
+        let outcome = leases.dispatch(
             incoming.datagram,
             incoming.source,
             |entry, keys, request| {
@@ -140,19 +141,19 @@ impl Storage {
                     Begin::Reply(reply) => Handled::Reply(reply),
                     Begin::Nothing => Handled::Nothing,
                     Begin::Pending(pending) => {
-                        let (under_way, file) = UnderWay::begin(entry, pending.io());
-                        Handled::Io(pending, under_way, file)
+                        let (in_flight, file) = IoInFlight::begin(entry, pending.io());
+                        Handled::Io(pending, in_flight, file)
                     }
                 })
             },
         );
         let outcome = match outcome {
-            Outcome::Handled(Handled::Io(pending, under_way, file)) => {
+            Outcome::Handled(Handled::Io(pending, in_flight, file)) => {
                 let mut addresses = incoming.addresses.clone();
                 addresses.control.leave_interface_open();
                 let waiting = Waiting {
                     pending,
-                    under_way,
+                    in_flight,
                     addresses,
                 };
                 self.begin(waiting, file, buffer);
@@ -172,7 +173,11 @@ impl Storage {
 
     fn begin(&mut self, waiting: Waiting, file: Option<Arc<File>>, buffer: Box<Buffer>) {
         let begun = match file {
-            Some(file) => self.ring.begin(waiting.transfer(), file, buffer, waiting),
+            Some(file) => {
+                let unit_bytes = waiting.in_flight.entry.content.unit_bytes();
+                let io = waiting.pending.io().clone();
+                self.ring.begin((&io, unit_bytes), file, buffer, waiting)
+            }
             None => Err(Finished {
                 user_data: waiting,
                 buffer,
@@ -217,7 +222,7 @@ impl Storage {
             return Ok(());
         }
         if self.log_limit.may_log() {
-            let (entry, io) = (&waiting.under_way.entry, waiting.pending.io());
+            let (entry, io) = (&waiting.in_flight.entry, waiting.pending.io());
             let errno = Errno::from_raw(result.min(0).saturating_neg());
             tracing::warn!(lease = %entry.binding_id, ?io, result, %errno, "the storage failed");
         }
@@ -232,24 +237,8 @@ impl Storage {
 }
 
 impl Waiting {
-    fn transfer(&self) -> Transfer {
-        let unit = u64::from(self.under_way.entry.content.unit_bytes());
-        #[allow(clippy::cast_possible_truncation, reason = "it fits a datagram")]
-        match *self.pending.io() {
-            Io::Read { offset, bytes } => Transfer::Read {
-                at: offset * unit,
-                bytes: bytes as u32,
-            },
-            Io::Write { offset, bytes } => Transfer::Write {
-                at: offset * unit,
-                bytes: bytes as u32,
-            },
-            Io::Flush => Transfer::Flush,
-        }
-    }
-
     fn finish(&self, result: Result<(), StoreFailed>, buffer: &mut Buffer) -> Option<Reply> {
-        let entry = &*self.under_way.entry;
+        let entry = &*self.in_flight.entry;
         let keys = entry.keys();
         let now = clock::now();
         finish(entry, &keys, &self.pending, result, now, &mut buffer.reply)

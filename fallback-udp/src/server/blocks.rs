@@ -10,13 +10,15 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::Volume;
-use fabricbios_lease::StepError;
-use fabricbios_wire::{DataOp, DataService};
+use fabricbios_contract::{Part, Volume};
+use fabricbios_lease::{BindError, BindOrder, StepError};
+use fabricbios_wire::{Binding, DataOp, DataService};
 
 use super::{
     block_file,
     entry::{Content, Entry},
+    fbbu::BlockSource,
+    udp_path::UdpPath,
 };
 use crate::{Broken, Invariant, Io, ServedLease as _, Share, Space};
 
@@ -29,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(9);
 
 /// The blocks of one lease.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub struct Blocks {
     path: PathBuf,
     units: u64,
     unit_bytes: u32,
@@ -46,9 +48,9 @@ pub(super) struct Blocks {
     patience: Duration,
 }
 
-/// One I/O in flight; dropping this says that it has finished.
+/// One I/O in flight. Dropping this counts the I/O as finished.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct IoInFlight {
     pub(super) entry: Arc<Entry<Blocks>>,
     is_flush: bool,
 }
@@ -96,7 +98,7 @@ impl Blocks {
     }
 }
 
-impl UnderWay {
+impl IoInFlight {
     /// Counts an I/O and returns the file for it; `None`: closed. The caller holds the read lock of the keys, so that
     /// the end of access comes before this I/O or waits for it.
     pub(super) fn begin(entry: &Arc<Entry<Blocks>>, io: &Io) -> (Self, Option<Arc<File>>) {
@@ -104,7 +106,7 @@ impl UnderWay {
         let blocks = &entry.content;
         blocks.ios.fetch_add(1, Ordering::Relaxed);
         blocks.flushes.fetch_add(is_flush.into(), Ordering::Relaxed);
-        let under_way = Self {
+        let in_flight = Self {
             entry: Arc::clone(entry),
             is_flush,
         };
@@ -115,11 +117,11 @@ impl UnderWay {
                 detail: "an I/O was to begin on closed blocks",
             });
         }
-        (under_way, file)
+        (in_flight, file)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for IoInFlight {
     fn drop(&mut self) {
         let blocks = &self.entry.content;
         let mut ended = blocks.ended();
@@ -156,6 +158,25 @@ impl Space for Blocks {
 
 impl Content for Blocks {
     const SERVICE: DataService = DataService::Block;
+    type Source = BlockSource;
+
+    /// An older generation of the lease is cut first, and its I/O in flight is waited for.
+    fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let Some(volume) = &part.volume else {
+            let detail = format!("{}: it has no blocks", order.binding_id);
+            return Err(BindError::Refused(StepError::new("open blocks", detail)));
+        };
+        path.source
+            .look(&volume.path)
+            .map_err(BindError::Stranded)?;
+        let read_only = order.terms.block().is_some_and(|it| it.read_only);
+        let read_only = volume.read_only || read_only;
+        let volume = Volume {
+            read_only,
+            ..volume.clone()
+        };
+        path.serve(order.binding_id, &order.tenant, &volume)
+    }
 
     fn is_quiet(&self) -> bool {
         let _ended = self.ended();
@@ -234,7 +255,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[0; 512]).unwrap();
         let entry = entry(file.path());
-        let both = [0, 1].map(|_| UnderWay::begin(&entry, &Io::Flush).0);
+        let both = [0, 1].map(|_| IoInFlight::begin(&entry, &Io::Flush).0);
         let calls = AtomicU32::new(0);
         let progress = || {
             calls.fetch_add(1, Ordering::Relaxed);
@@ -261,15 +282,15 @@ mod tests {
         let says = |result: Result<(), String>, name: &str| {
             assert!(result.unwrap_err().contains(name), "{name}");
         };
-        let (under_way, open) = UnderWay::begin(&entry, &Io::Flush);
+        let (in_flight, open) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(open.is_some());
         says(closed(), "quiet: ");
-        drop(under_way);
+        drop(in_flight);
         let held = entry.content.share.take(512).unwrap();
         says(closed(), "room: ");
         drop(held);
         assert_eq!(closed(), Ok(()));
-        let (_late, closed_file) = UnderWay::begin(&entry, &Io::Flush);
+        let (_late, closed_file) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(closed_file.is_none());
         let found = entry.check_invariants().map_err(|error| error.to_string());
         says(found, "end: ");

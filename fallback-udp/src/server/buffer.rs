@@ -10,7 +10,7 @@ const PAGE: usize = 4096;
 /// Most buffers that are kept for further requests.
 const SPARE: usize = 256;
 
-/// One buffer.
+/// Room for one reply, and for the I/O whose bytes it carries.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub(super) struct Buffer {

@@ -4,20 +4,14 @@ use std::sync::Arc;
 
 use fabricbios_arena::Arena;
 use fabricbios_lease::Extent;
-use fabricbios_wire::DataService;
 
-use super::entry::Content;
 use crate::{Space, Store, StoreFailed};
 
 /// The memory of one lease.
 #[derive(Debug)]
-pub(super) struct Bytes {
+pub struct Bytes {
     pub(super) arena: Arc<Arena>,
     pub(super) extent: Extent,
-}
-
-impl Content for Bytes {
-    const SERVICE: DataService = DataService::Memory;
 }
 
 impl Space for Bytes {

@@ -14,27 +14,44 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{BindingId, BootTime, StepError};
-use fabricbios_wire::DataService;
+use fabricbios_contract::Part;
+use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, StepError};
+use fabricbios_wire::{Binding, DataService};
 
+use super::udp_path::UdpPath;
 use crate::{AccessState, Broken, Invariant, Keys, Rate, ServedLease, SessionState, Space};
 
 /// The memory or blocks of one binding.
-pub(super) trait Content: Space + fmt::Debug + Send + Sync + 'static {
+pub trait Content: Space + fmt::Debug + Send + Sync + Sized + 'static {
     /// The service.
     const SERVICE: DataService;
+
+    /// The memory or blocks that bindings are parts of.
+    type Source: fmt::Debug + Send + Sync;
+
+    /// Opens the part of an order and serves it.
+    ///
+    /// # Errors
+    /// See [`DataPath::bind`](fabricbios_contract::DataPath::bind).
+    fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError>;
 
     /// Whether no I/O is in flight. Meaningful after the end of access.
     fn is_quiet(&self) -> bool {
         true
     }
 
-    /// Waits until no I/O is in flight and calls `progress` whenever one has ended. `Err`: none ends any more.
+    /// Waits until no I/O is in flight and calls `progress` whenever one has ended.
+    ///
+    /// # Errors
+    /// No I/O ends any more.
     fn wait_until_quiet(&self, _progress: &dyn Fn()) -> Result<(), String> {
         Ok(())
     }
 
     /// Closes the storage. Access has ended and no I/O is in flight.
+    ///
+    /// # Errors
+    /// I/O is in flight.
     fn close(&self) -> Result<(), Broken> {
         Ok(())
     }

@@ -3,14 +3,12 @@
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
 use fabricbios_arena::Arena;
-use fabricbios_contract::{DataPath, Part, Revoked};
-use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Extent, Linger, Proof, StepError,
-};
-use fabricbios_wire::{Binding, LeaseId};
+use fabricbios_contract::Part;
+use fabricbios_lease::{BindError, BindOrder, Extent, StepError};
+use fabricbios_wire::{Binding, DataService};
 
 use super::{
-    bytes::Bytes, counters::Counters, memory_server::MemoryServer, socket, udp_path::UdpPath,
+    bytes::Bytes, entry::Content, memory_server::MemoryServer, socket, udp_path::UdpPath,
     worker::Workers,
 };
 
@@ -40,13 +38,7 @@ impl FbmuConfig {
 }
 
 /// The data path for memory over UDP.
-#[derive(Debug)]
-pub struct FbmuPath {
-    pub(super) arena: Arc<Arena>,
-    pub(super) path: UdpPath<Bytes>,
-    counters: Arc<Counters>,
-    workers: Workers,
-}
+pub type FbmuPath = UdpPath<Bytes>;
 
 impl FbmuPath {
     /// Opens the sockets and starts the threads, without any lease.
@@ -58,97 +50,45 @@ impl FbmuPath {
         let count = config.workers.map_or_else(usual_workers, NonZeroUsize::get);
         let sockets = socket::open(NAME, config.listen, count)?;
         let address = sockets[0].local_addr().map_err(failed)?;
-        let (path, counters) = (UdpPath::new(address, config.ops_per_second), Arc::default());
-        let workers = Workers::start(NAME, sockets, || {
-            MemoryServer::new(&path.serving, &counters)
-        });
+        let (leases, counters) = (Arc::default(), Arc::default());
+        let workers = Workers::start(NAME, sockets, || MemoryServer::new(&leases, &counters));
         let workers = workers.map_err(failed)?;
-        Ok(Self {
-            arena: config.arena,
-            path,
-            counters,
+        let rate = config.ops_per_second;
+        Ok(UdpPath::new(
+            address,
+            rate,
+            config.arena,
+            (leases, counters),
             workers,
-        })
-    }
-
-    /// Address of the sockets; it may be a wildcard.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.path.address
-    }
-
-    /// Counters of the datagrams.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Stops the threads and closes the sockets. Datagrams that a thread has received are answered first.
-    pub fn close(self) {
-        drop(self.workers);
+        ))
     }
 }
 
-impl FbmuPath {
-    fn check_extent(&self, extent: Extent) -> Result<(), StepError> {
-        let Extent { offset, length } = extent;
-        let end = offset.checked_add(length);
-        if length > 0 && end.is_some_and(|end| end <= self.arena.bytes()) {
-            return Ok(());
-        }
-        let arena = self.arena.bytes();
-        let detail = format!("{length} bytes at {offset} are not within the {arena} of the arena");
-        Err(StepError::new("check extent", detail))
-    }
-}
+impl Content for Bytes {
+    const SERVICE: DataService = DataService::Memory;
+    type Source = Arc<Arena>;
 
-impl DataPath for FbmuPath {
-    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        self.check_extent(part.extent())
-            .map_err(BindError::Refused)?;
-        let cell = self.path.cell(order.binding_id)?;
+    fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        let (arena, extent) = (&path.source, part.extent());
+        check_extent(arena, extent).map_err(BindError::Refused)?;
+        let cell = path.cell(order.binding_id)?;
         let bytes = Bytes {
-            arena: Arc::clone(&self.arena),
-            extent: part.extent(),
+            arena: Arc::clone(arena),
+            extent,
         };
-        self.path.bind(&cell, order.binding_id, bytes)
+        path.open_binding(&cell, order.binding_id, bytes)
     }
+}
 
-    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.path.extend(binding_id, deadline)
+fn check_extent(arena: &Arena, extent: Extent) -> Result<(), StepError> {
+    let Extent { offset, length } = extent;
+    let end = offset.checked_add(length);
+    let arena = arena.bytes();
+    if length > 0 && end.is_some_and(|end| end <= arena) {
+        return Ok(());
     }
-
-    fn fenced(&self, binding_id: BindingId) {
-        self.path.fenced(binding_id);
-    }
-
-    fn extends_at_once(&self) -> bool {
-        true
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        self.path.add_key(binding_id)
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        self.path.drop_old_key(binding_id)
-    }
-
-    fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
-        self.path.cut(binding_id).map(Revoked::proved)
-    }
-
-    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        self.path.verify(binding_id, revoked)
-    }
-
-    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
-        self.path.give_back(binding_id, progress)
-    }
-
-    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        Ok(self.path.leases())
-    }
+    let detail = format!("{length} bytes at {offset} are not within the {arena} of the arena");
+    Err(StepError::new("check extent", detail))
 }
 
 pub(super) fn usual_workers() -> usize {

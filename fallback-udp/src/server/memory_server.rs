@@ -3,21 +3,21 @@
 use std::{io, sync::Arc};
 
 use super::{
-    batch::Exchange, bytes::Bytes, clock, counters::Counters, responder::Responder,
-    serving::Serving, worker::Handler,
+    batch::Exchange, bytes::Bytes, clock, counters::Counters, leases::Leases, responder::Responder,
+    worker::Handler,
 };
 use crate::answer;
 
 /// The handler of an FBMU thread.
 pub(super) struct MemoryServer {
-    serving: Arc<Serving<Bytes>>,
+    leases: Arc<Leases<Bytes>>,
     responder: Responder,
 }
 
 impl MemoryServer {
-    pub(super) fn new(serving: &Arc<Serving<Bytes>>, counters: &Arc<Counters>) -> io::Result<Self> {
+    pub(super) fn new(leases: &Arc<Leases<Bytes>>, counters: &Arc<Counters>) -> io::Result<Self> {
         Ok(Self {
-            serving: Arc::clone(serving),
+            leases: Arc::clone(leases),
             responder: Responder::new(counters)?,
         })
     }
@@ -25,9 +25,9 @@ impl MemoryServer {
 
 impl Handler for MemoryServer {
     fn handle(&mut self, exchanges: &mut [Exchange]) {
-        let serving = &self.serving;
+        let leases = &self.leases;
         self.responder.answer(exchanges, |incoming| {
-            serving.serve(
+            leases.dispatch(
                 incoming.datagram,
                 incoming.source,
                 |entry, keys, request| answer(&**entry, keys, request, incoming.reply).map(Some),
@@ -36,10 +36,10 @@ impl Handler for MemoryServer {
     }
 
     fn unsent(&mut self, replies: u64) {
-        self.responder.unsent(replies);
+        self.responder.counters.add_unsent(replies);
     }
 
     fn idle(&mut self) {
-        self.serving.leases.forget_old(clock::now());
+        self.leases.forget_old(clock::now());
     }
 }

@@ -13,7 +13,6 @@ mod counters;
 mod entry;
 mod fbbu;
 mod fbmu;
-mod fragments;
 mod leases;
 mod memory_server;
 mod plain;

@@ -1,7 +1,7 @@
 //! Ends access and proves it: the server is sent a PING as a client would send it, and must answer NO_LEASE.
 //!
-//! The PING goes the way of every datagram ([`super::serving::Serving::serve`]), so the proof tests the server itself
-//! and not a record of its state.
+//! The PING goes the way of every datagram ([`Leases::dispatch`](super::leases::Leases::dispatch)), so the proof tests
+//! the server itself and not a record of its state.
 
 use std::{mem, net::Ipv4Addr, time::Instant};
 
@@ -102,13 +102,13 @@ impl<C: Content> UdpPath<C> {
         let mut reply = [0; DATAGRAM_MAX];
         let source = Ipv4Addr::LOCALHOST.into();
         let outcome = self
-            .serving
-            .serve(&question, source, |entry, keys, request| {
+            .leases
+            .dispatch(&question, source, |entry, keys, request| {
                 begin(&**entry, keys, request, false, &mut reply)
             });
         match outcome {
             Outcome::Unauthenticated(_) => Answered::Unauthenticated,
-            Outcome::Handled(Begin::Reply(told)) => Answered::read(&reply[..told.length], key),
+            Outcome::Handled(Begin::Reply(answer)) => Answered::read(&reply[..answer.length], key),
             Outcome::Nothing | Outcome::Handled(_) => Answered::Nothing,
         }
     }

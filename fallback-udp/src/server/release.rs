@@ -19,7 +19,7 @@ use crate::AccessState;
 enum Step<C> {
     /// Clean up; the phase is Releasing.
     Clean(Option<Arc<Entry<C>>>),
-    /// Nothing: it is done already.
+    /// The lease was released before.
     Done,
 }
 
@@ -33,7 +33,7 @@ impl<C: Content> UdpPath<C> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             // Released before: the bytes may have a new holder. The lease may have been fenced since then because of
             // another path; this second release says that the other path is clean too.
-            if let Some(entry) = self.serving.leases.of(binding_id) {
+            if let Some(entry) = self.leases.of(binding_id) {
                 entry.set(AccessState::Over);
             }
             return Ok(());
@@ -72,7 +72,7 @@ impl<C: Content> UdpPath<C> {
         state.gate.remove();
         drop(state);
         if let Some(entry) = entry {
-            self.serving.leases.remember(entry, clock::now());
+            self.leases.remember(entry, clock::now());
         }
         self.custody().release(binding_id.lease_id);
         Ok(())

@@ -13,7 +13,7 @@ use crate::{Reply, ReplyBuffer, Sources, unauthenticated};
 
 /// Answers the datagrams of one thread.
 pub(super) struct Responder {
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     sources: Sources,
 }
 
@@ -51,15 +51,6 @@ impl Responder {
             exchange.answer(length);
         }
         self.counters.add(&tally);
-    }
-
-    /// Counts the replies that were made after their batch.
-    pub(super) fn count(&self, tally: &Tally) {
-        self.counters.add(tally);
-    }
-
-    pub(super) fn unsent(&self, replies: u64) {
-        self.counters.add_unsent(replies);
     }
 
     /// Answers one datagram and returns the length of the reply; 0: no reply.

@@ -20,6 +20,7 @@ use nix::errno::Errno;
 use slab::Slab;
 
 use super::buffer::Buffer;
+use crate::Io;
 
 /// Size of the submission queue: more entries than a batch of datagrams can make.
 const ENTRIES: u32 = 256;
@@ -49,21 +50,6 @@ struct Flight<T> {
     file: Arc<File>,
 }
 
-/// One I/O with the payload of a buffer; offset and length in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Transfer {
-    Read {
-        at: u64,
-        bytes: u32,
-    },
-    Write {
-        at: u64,
-        bytes: u32,
-    },
-    /// fdatasync(2).
-    Flush,
-}
-
 /// A finished I/O.
 pub(super) struct Finished<T> {
     pub(super) user_data: T,
@@ -72,7 +58,7 @@ pub(super) struct Finished<T> {
     pub(super) result: i32,
 }
 
-// SAFETY: the pointers of `flights` are to buffers that nobody else has.
+// SAFETY: the ring owns the buffers that the pointers of `flights` point to.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
@@ -94,10 +80,11 @@ impl<T> Ring<T> {
         })
     }
 
-    /// Queues an I/O, which begins at the next [`Self::submit`] or [`Self::wait`]. `Err`: the ring is full.
+    /// Queues an I/O with the payload of the buffer. The I/O begins at the next [`Self::submit`] or [`Self::wait`]. `Err`:
+    /// the ring is full.
     pub(super) fn begin(
         &mut self,
-        transfer: Transfer,
+        (io, unit_bytes): (&Io, u32),
         file: Arc<File>,
         buffer: Box<Buffer>,
         user_data: T,
@@ -111,7 +98,7 @@ impl<T> Ring<T> {
         let key = self.flights.insert(flight);
         // SAFETY: `buffer` is a whole one, just leaked.
         let payload = unsafe { (*buffer.as_ptr()).payload().as_mut_ptr() };
-        let entry = transfer.entry(fd, payload).user_data(key as u64);
+        let entry = entry_of(io, unit_bytes, fd, payload).user_data(key as u64);
         // SAFETY: the payload has room for every transfer of a datagram, and stays where it is and
         // nobody else's until the completion of this entry has been seen: only then `finished` takes
         // the flight out, and a ring that is dropped leaks those that are left. So does the file.
@@ -238,13 +225,18 @@ impl<T> Flight<T> {
     }
 }
 
-impl Transfer {
-    fn entry(self, fd: Fd, payload: *mut u8) -> Entry {
-        match self {
-            Self::Read { at, bytes } => opcode::Read::new(fd, payload, bytes).offset(at).build(),
-            Self::Write { at, bytes } => opcode::Write::new(fd, payload, bytes).offset(at).build(),
-            Self::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-        }
+/// The entry of an I/O; FLUSH is fdatasync(2).
+fn entry_of(io: &Io, unit_bytes: u32, fd: Fd, payload: *mut u8) -> Entry {
+    #[allow(clippy::cast_possible_truncation, reason = "it fits a datagram")]
+    let (at, length) = (|unit| unit * u64::from(unit_bytes), |bytes| bytes as u32);
+    match *io {
+        Io::Read { offset, bytes } => opcode::Read::new(fd, payload, length(bytes))
+            .offset(at(offset))
+            .build(),
+        Io::Write { offset, bytes } => opcode::Write::new(fd, payload, length(bytes))
+            .offset(at(offset))
+            .build(),
+        Io::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
     }
 }
 

@@ -11,12 +11,6 @@ use super::{
 };
 use crate::{Keys, Opened, Request, open};
 
-/// The leases of one service.
-#[derive(Debug)]
-pub(super) struct Serving<C> {
-    pub(super) leases: Leases<C>,
-}
-
 /// The result of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome<R> {
@@ -28,18 +22,10 @@ pub(super) enum Outcome<R> {
     Handled(R),
 }
 
-impl<C> Default for Serving<C> {
-    fn default() -> Self {
-        Self {
-            leases: Leases::default(),
-        }
-    }
-}
-
-impl<C: Content> Serving<C> {
+impl<C: Content> Leases<C> {
     /// Finds the lease of a request and has `handle` answer it. The clock is read here, after all waiting but that for
     /// the session lock, and not once for a whole batch: a request is never served by an old time.
-    pub(super) fn serve<R>(
+    pub(super) fn dispatch<R>(
         &self,
         datagram: &[u8],
         source: IpAddr,
@@ -50,7 +36,7 @@ impl<C: Content> Serving<C> {
             Opened::Refused(header) => return Outcome::Unauthenticated(header),
             Opened::Frame(frame) => frame,
         };
-        let entry = self.leases.find(frame.header.lease_id);
+        let entry = self.find(frame.header.lease_id);
         let handled = entry.and_then(|entry| {
             let keys = entry.keys();
             let request = Request {

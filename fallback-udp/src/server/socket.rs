@@ -3,7 +3,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
 };
 
 use fabricbios_lease::StepError;
@@ -14,7 +14,7 @@ use nix::{
     },
 };
 
-use super::fragments;
+use crate::sockopt::{Ipv6MtuDiscover, MtuDiscover};
 
 /// Holds some milliseconds of a fast network, for moments when the threads get no processor.
 const BUFFER_BYTES: usize = 8 << 20;
@@ -56,16 +56,27 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
         // The wildcard of IPv6 takes IPv4 too.
         setsockopt(&socket, sockopt::Ipv6V6Only, &!is_wildcard)?;
     }
-    // A wildcard socket is told the local address of each datagram, for the reply.
+    // The kernel tells a wildcard socket the local address of each datagram, which the reply needs.
     match listen.ip() {
         IpAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &is_wildcard)?,
         IpAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &is_wildcard)?,
     }
-    fragments::forbid(socket.as_fd(), listen.is_ipv6())?;
+    forbid_fragments(&socket, listen.is_ipv6())?;
     enlarge_buffers(&socket)?;
     setsockopt(&socket, sockopt::ReusePort, &join)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(listen))?;
     Ok(socket)
+}
+
+/// Sets DF on every datagram of a socket and ignores the path MTU of the kernel's cache: with `PROBE` the limit is the MTU
+/// of the interface (ip(7)). `DO` would obey the cache, and one forged ICMP message would keep long replies from a
+/// client for 10 minutes. HELLO proves the length anyway.
+fn forbid_fragments(socket: &OwnedFd, is_v6: bool) -> Result<(), Errno> {
+    setsockopt(socket, MtuDiscover, &libc::IP_PMTUDISC_PROBE)?;
+    if is_v6 {
+        setsockopt(socket, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_PROBE)?;
+    }
+    Ok(())
 }
 
 /// Beyond the system's limit where that is permitted, else up to it.
@@ -84,4 +95,26 @@ fn explain(listen: SocketAddr, errno: Errno) -> String {
         _ => "",
     };
     format!("UDP {listen}: {errno}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use nix::sys::socket::getsockopt;
+
+    use super::*;
+
+    /// IPv4 also on a socket of IPv6, which takes both.
+    #[test]
+    fn no_path_mtu_of_the_cache_is_believed() {
+        let sockets = open("a test", (Ipv6Addr::UNSPECIFIED, 0).into(), 2).unwrap();
+        for it in &sockets {
+            assert_eq!(getsockopt(it, MtuDiscover), Ok(libc::IP_PMTUDISC_PROBE));
+            assert_eq!(
+                getsockopt(it, Ipv6MtuDiscover),
+                Ok(libc::IPV6_PMTUDISC_PROBE)
+            );
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{blocks::Blocks, clock, serving::Serving};
+use super::{blocks::Blocks, clock, leases::Leases};
 use crate::{Room, ServedLease, Space};
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -24,13 +24,13 @@ pub(super) struct Tidying {
 }
 
 impl Tidying {
-    pub(super) fn start(serving: &Arc<Serving<Blocks>>, room: &Arc<Room>) -> io::Result<Self> {
+    pub(super) fn start(leases: &Arc<Leases<Blocks>>, room: &Arc<Room>) -> io::Result<Self> {
         let (stop, stopped) = channel();
-        let (serving, room) = (Arc::clone(serving), Arc::clone(room));
+        let (leases, room) = (Arc::clone(leases), Arc::clone(room));
         let body = move || {
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 if room.is_used() {
-                    tidy(&serving);
+                    tidy(&leases);
                 }
             }
         };
@@ -42,9 +42,9 @@ impl Tidying {
     }
 }
 
-fn tidy(serving: &Serving<Blocks>) {
+fn tidy(leases: &Leases<Blocks>) {
     let now = clock::now();
-    serving.leases.for_each(|entry| {
+    leases.for_each(|entry| {
         let share = entry.space().share();
         if share.is_some_and(|share| share.is_used()) {
             let broken = entry.with_sessions(|sessions| sessions.tidy(now, share));

@@ -6,39 +6,72 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_contract::Revoked;
+use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindingId, BootTime, Custody, Lookup, Proof, StepError,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Linger, Lookup, Proof,
+    StepError,
 };
 use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits, ResourceType};
 
 use super::{
     binding_state::{BindingCell, BindingState, Phase},
+    counters::Counters,
     entry::{Content, Entry},
+    leases::Leases,
     proof::why_unreachable,
-    serving::Serving,
+    worker::Workers,
 };
 use crate::{AccessState, DataKey, Keys, Rate};
 
-/// The bindings of one service, FBMU or FBBU.
+/// The data path of one service: [`FbmuPath`](crate::FbmuPath) or [`FbbuPath`](crate::FbbuPath).
 #[derive(Debug)]
-pub(super) struct UdpPath<C> {
-    pub(super) serving: Arc<Serving<C>>,
+pub struct UdpPath<C: Content> {
+    pub(super) leases: Arc<Leases<C>>,
     custody: Mutex<Custody<Arc<BindingCell<C>>>>,
-    pub(super) address: SocketAddr,
+    address: SocketAddr,
     rate: Rate,
+    pub(super) source: C::Source,
+    counters: Arc<Counters>,
+    workers: Workers,
 }
 
 impl<C: Content> UdpPath<C> {
     /// A path without leases.
-    pub(super) fn new(address: SocketAddr, ops_per_second: u32) -> Self {
+    pub(super) fn new(
+        address: SocketAddr,
+        ops_per_second: u32,
+        source: C::Source,
+        (leases, counters): (Arc<Leases<C>>, Arc<Counters>),
+        workers: Workers,
+    ) -> Self {
         let at_once = (ops_per_second / 10).max(256);
         Self {
-            serving: Arc::default(),
+            leases,
             custody: Mutex::default(),
             address,
             rate: Rate::new(ops_per_second, at_once),
+            source,
+            counters,
+            workers,
         }
+    }
+
+    /// Address of the sockets; it may be a wildcard.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Counters of the datagrams. A reply that is ready after the end of its lease counts as dropped.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Stops the threads and closes the sockets. Datagrams that a thread has received are answered first, and I/O in
+    /// flight is waited for, two seconds at most.
+    pub fn close(self) {
+        drop(self.workers);
     }
 
     /// The lock of the custody. It is held for a look-up only and never while the lock of a cell is taken, so no lease
@@ -53,15 +86,8 @@ impl<C: Content> UdpPath<C> {
         cell.ok_or(BindError::Cancelled)
     }
 
-    /// The leases that were bound and are not released.
-    pub(super) fn leases(&self) -> Vec<LeaseId> {
-        let all = self.custody().all().into_iter();
-        let there = all.filter(|(_, cell)| !matches!(cell.lock().phase, Phase::Empty));
-        there.map(|(lease, _)| lease).collect()
-    }
-
     /// Serves `content` as this binding. Before that an older binding is cut and its I/O has ended.
-    pub(super) fn bind(
+    pub(super) fn open_binding(
         &self,
         cell: &BindingCell<C>,
         binding_id: BindingId,
@@ -72,7 +98,7 @@ impl<C: Content> UdpPath<C> {
         let keys = Keys::new(DataKey::new(&key));
         let entry = Arc::new(Entry::new(binding_id, keys, content, self.rate));
         state.gate.open(binding_id.generation)?;
-        let served = self.serving.leases.serve(Arc::clone(&entry));
+        let served = self.leases.serve(Arc::clone(&entry));
         served.map_err(BindError::Stranded)?;
         state.key = Some(key);
         state.phase = Phase::Live(entry);
@@ -101,101 +127,6 @@ impl<C: Content> UdpPath<C> {
             quiet
                 .map_err(|why| failed(binding_id, &format!("of the older binding {why}")).lost())?;
         }
-    }
-
-    /// If the cell is locked, a bind or a cut is in progress, and its report tells the lease table the result.
-    pub(super) fn extend(
-        &self,
-        binding_id: BindingId,
-        deadline: BootTime,
-    ) -> Result<(), AlreadyCut> {
-        let cell = match self.custody().find(binding_id.lease_id) {
-            Lookup::Here(cell) => cell,
-            Lookup::Released => return Err(AlreadyCut),
-            Lookup::Unknown => return Ok(()),
-        };
-        if cell
-            .try_lock()
-            .is_some_and(|state| state.gate.is_over(binding_id.generation))
-        {
-            return Err(AlreadyCut);
-        }
-        if let Some(entry) = self.serving.leases.of(binding_id) {
-            if entry.is_broken() {
-                return Err(AlreadyCut);
-            }
-            entry.extend(deadline);
-        }
-        Ok(())
-    }
-
-    pub(super) fn fenced(&self, binding_id: BindingId) {
-        if let Some(entry) = self.serving.leases.of(binding_id) {
-            entry.set(AccessState::Fenced);
-        }
-    }
-
-    /// There is no linger here: a client whose key is cut is answered with NO_LEASE in any case.
-    pub(super) fn cut(&self, binding_id: BindingId) -> Result<Proof, StepError> {
-        let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
-            return Ok(Proof::nothing_to_cut("it was released before"));
-        };
-        let mut state = cell.lock();
-        if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
-            return Ok(moved_on.into());
-        }
-        self.end(&mut state, binding_id)
-    }
-
-    /// An entry exists only in the memory of this process: without an entry there is no access.
-    pub(super) fn verify(
-        &self,
-        binding_id: BindingId,
-        revoked: Option<&Revoked>,
-    ) -> Result<Proof, StepError> {
-        if let Some(revoked) = revoked {
-            return Ok(revoked.steps.clone());
-        }
-        let Some(cell) = self.custody().find(binding_id.lease_id).here() else {
-            return Ok(Proof::nothing_to_cut("no entry of it is here"));
-        };
-        let state = cell.lock();
-        match &state.phase {
-            Phase::Live(_) => Err(StepError::new(
-                "verify",
-                format_args!("{binding_id}: it is not cut"),
-            )),
-            Phase::Failed { error, .. } => Err(error.clone()),
-            ended => Ok(why_unreachable(ended)),
-        }
-    }
-
-    pub(super) fn add_key(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        let cell = self
-            .bound_cell(binding_id, "rotate")
-            .map_err(BindError::Refused)?;
-        let key = fresh_key(binding_id).map_err(BindError::Failed)?;
-        let mut state = cell.lock();
-        let entry = live(&state, binding_id, "rotate").map_err(BindError::Refused)?;
-        let mut keys = entry.keys_alone();
-        if keys.has_previous() {
-            let detail =
-                format!("{binding_id}: the key before the last rotation is not retired yet");
-            return Err(BindError::Refused(StepError::new("rotate", detail)));
-        }
-        keys.rotate(DataKey::new(&key));
-        drop(keys);
-        state.gate.begin(binding_id.generation);
-        state.key = Some(key);
-        Ok(self.binding(&state))
-    }
-
-    pub(super) fn drop_old_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        let cell = self.bound_cell(binding_id, "retire key")?;
-        let state = cell.lock();
-        let entry = live(&state, binding_id, "retire key")?;
-        self.prove_retired(entry)?;
-        Ok(self.binding(&state))
     }
 
     /// Ends an older binding, if there is one.
@@ -249,6 +180,117 @@ impl<C: Content> UdpPath<C> {
             Lookup::Here(cell) => Ok(cell),
             Lookup::Released | Lookup::Unknown => Err(not_bound(step, binding_id)),
         }
+    }
+}
+
+impl<C: Content> DataPath for UdpPath<C> {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
+        C::bind(self, order, part)
+    }
+
+    /// If the cell is locked, a bind or a cut is in progress, and its report tells the lease table the result.
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        let cell = match self.custody().find(binding_id.lease_id) {
+            Lookup::Here(cell) => cell,
+            Lookup::Released => return Err(AlreadyCut),
+            Lookup::Unknown => return Ok(()),
+        };
+        if cell
+            .try_lock()
+            .is_some_and(|state| state.gate.is_over(binding_id.generation))
+        {
+            return Err(AlreadyCut);
+        }
+        if let Some(entry) = self.leases.of(binding_id) {
+            if entry.is_broken() {
+                return Err(AlreadyCut);
+            }
+            entry.extend(deadline);
+        }
+        Ok(())
+    }
+
+    fn fenced(&self, binding_id: BindingId) {
+        if let Some(entry) = self.leases.of(binding_id) {
+            entry.set(AccessState::Fenced);
+        }
+    }
+
+    fn extends_at_once(&self) -> bool {
+        true
+    }
+
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        let cell = self
+            .bound_cell(binding_id, "rotate")
+            .map_err(BindError::Refused)?;
+        let key = fresh_key(binding_id).map_err(BindError::Failed)?;
+        let mut state = cell.lock();
+        let entry = live(&state, binding_id, "rotate").map_err(BindError::Refused)?;
+        let mut keys = entry.keys_alone();
+        if keys.has_previous() {
+            let detail =
+                format!("{binding_id}: the key before the last rotation is not retired yet");
+            return Err(BindError::Refused(StepError::new("rotate", detail)));
+        }
+        keys.rotate(DataKey::new(&key));
+        drop(keys);
+        state.gate.begin(binding_id.generation);
+        state.key = Some(key);
+        Ok(self.binding(&state))
+    }
+
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        let cell = self.bound_cell(binding_id, "retire key")?;
+        let state = cell.lock();
+        let entry = live(&state, binding_id, "retire key")?;
+        self.prove_retired(entry)?;
+        Ok(self.binding(&state))
+    }
+
+    /// Never waits for the storage. A write that was given to the storage before may still reach the medium; no bytes
+    /// that are read are sent any more. There is no linger here: a client whose key is cut is answered with NO_LEASE in any case.
+    fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
+        let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
+            let proof = Proof::nothing_to_cut("it was released before");
+            return Ok(Revoked::proved(proof));
+        };
+        let mut state = cell.lock();
+        if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
+            return Ok(Revoked::proved(moved_on.into()));
+        }
+        self.end(&mut state, binding_id).map(Revoked::proved)
+    }
+
+    /// An entry exists only in the memory of this process: without an entry there is no access.
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        if let Some(revoked) = revoked {
+            return Ok(revoked.steps.clone());
+        }
+        let Some(cell) = self.custody().find(binding_id.lease_id).here() else {
+            return Ok(Proof::nothing_to_cut("no entry of it is here"));
+        };
+        let state = cell.lock();
+        match &state.phase {
+            Phase::Live(_) => Err(StepError::new(
+                "verify",
+                format_args!("{binding_id}: it is not cut"),
+            )),
+            Phase::Failed { error, .. } => Err(error.clone()),
+            ended => Ok(why_unreachable(ended)),
+        }
+    }
+
+    /// Gives up when no I/O of the lease ends for nine seconds.
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.give_back(binding_id, progress)
+    }
+
+    /// The leases that were bound and are not released.
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.custody().all().into_iter();
+        let there = all.filter(|(_, cell)| !matches!(cell.lock().phase, Phase::Empty));
+        Ok(there.map(|(lease, _)| lease).collect())
     }
 }
 

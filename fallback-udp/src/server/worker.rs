@@ -49,7 +49,7 @@ pub(super) trait Handler: Send + 'static {
     /// The system refused to send this many replies.
     fn unsent(&mut self, _replies: u64) {}
 
-    /// Nothing has happened for [`IDLE_MS`].
+    /// Called after [`IDLE_MS`] without a datagram or a finished I/O.
     fn idle(&mut self) {}
 
     /// Sleeps until one of `inputs` is readable or an I/O of the handler has finished; `false`: neither happened for

@@ -136,8 +136,9 @@ impl Requester {
         if payload.len() + fabricbios_wire::DATA_OVERHEAD != length {
             return None;
         }
-        let told = HelloReply::read(payload).filter(|told| self.makes_sense(told));
-        let Some(told) = told else {
+        let parameters =
+            HelloReply::read(payload).filter(|parameters| self.is_valid_for_service(parameters));
+        let Some(parameters) = parameters else {
             let failure = Failure::Nonsense;
             return Some(Event::Refused {
                 piece: None,
@@ -145,28 +146,28 @@ impl Requester {
             });
         };
         self.sample_hello(now);
-        self.opened(told, length);
+        self.opened(parameters, length);
         Some(Event::Opened)
     }
 
     /// Whether a reply to HELLO is valid for the service. The unit must stay the same for all sessions.
-    fn makes_sense(&self, told: &HelloReply) -> bool {
-        let most = told.max_read.min(told.max_write);
+    fn is_valid_for_service(&self, parameters: &HelloReply) -> bool {
+        let most = parameters.max_read.min(parameters.max_write);
         let counts = match self.service {
-            DataService::Memory => told.unit == 1 && most > 0,
+            DataService::Memory => parameters.unit == 1 && most > 0,
             DataService::Block => {
-                told.unit.is_power_of_two()
-                    && (512..=4096).contains(&told.unit)
+                parameters.unit.is_power_of_two()
+                    && (512..=4096).contains(&parameters.unit)
                     && most >= Part::BYTES_MIN
-                    && told.window >= Part::COUNT_MAX
+                    && parameters.window >= Part::COUNT_MAX
             }
         };
-        counts && self.unit.is_none_or(|unit| unit == told.unit)
+        counts && self.unit.is_none_or(|unit| unit == parameters.unit)
     }
 
     fn failure(&self, status: u8) -> Failure {
-        let told = self.session_told();
-        let resource_len = told.map_or(0, |told| told.resource_len);
+        let parameters = self.session_parameters();
+        let resource_len = parameters.map_or(0, |parameters| parameters.resource_len);
         match status {
             NO_LEASE => Failure::NoLease,
             FENCED => Failure::Fenced,

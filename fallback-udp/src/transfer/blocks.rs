@@ -26,9 +26,10 @@ use super::{
 /// request that waits for a disk is not sent again any sooner.
 const SILENT_MAX: u32 = 8;
 
-/// One client of the blocks of one lease. Drive it: send what [`poll_transmit`](Self::poll_transmit)
-/// gives until it gives nothing, take what [`next_finished`](Self::next_finished) has, hand in what
-/// arrives until [`next_timeout`](Driven::next_timeout), and again.
+/// One client of the blocks of one lease. To drive it, repeat: send each datagram of
+/// [`poll_transmit`](Self::poll_transmit) until it returns `None`, take the operations of
+/// [`next_finished`](Self::next_finished), and hand in the datagrams that arrive until
+/// [`next_timeout`](Driven::next_timeout).
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,
@@ -192,7 +193,7 @@ impl Blocks {
         let (nonce, piece) = self.requester.next_piece(now)?;
         let operation = &self.active.get(&piece.operation)?.operation;
         let payload = operation.payload(&piece.range);
-        let extent = operation.extent(&piece.range, unit);
+        let extent = operation.place().extent(&piece.range, unit);
         let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }
@@ -210,10 +211,13 @@ impl Blocks {
         while self.looked_at < self.next {
             let id = self.looked_at;
             self.looked_at += 1;
-            let Some(lease) = self.requester.session_told() else {
+            let Some(lease) = self.requester.session_parameters() else {
                 return;
             };
-            let reach = self.active.get(&id).map(|it| it.operation.reach(lease));
+            let reach = self
+                .active
+                .get(&id)
+                .map(|it| it.operation.place().reach(lease));
             match reach {
                 Some(Ok(reach)) => self.place(id, reach),
                 Some(Err(failure)) => self.finish(id, Err(failure)),
@@ -261,8 +265,8 @@ impl Blocks {
 
     /// A new session was opened, so no request of the old one is in flight. Failed operations end here.
     fn on_opened(&mut self) {
-        if let Some(told) = self.requester.session_told() {
-            self.unflushed.opened(told.write_verifier);
+        if let Some(parameters) = self.requester.session_parameters() {
+            self.unflushed.opened(parameters.write_verifier);
         }
         let failed = self.active.iter().filter(|(_, it)| it.failure.is_some());
         let failed: Vec<_> = failed.map(|(id, _)| *id).collect();

@@ -10,7 +10,7 @@ const TIMEOUT_FIRST: Duration = Duration::from_millis(250);
 const TIMEOUT_MIN: Duration = Duration::from_millis(20);
 /// Above this a healed network would not be noticed.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
-/// What is added to the estimate at least (G of RFC 6298).
+/// The least that is added to the estimate (G of RFC 6298).
 const GRANULARITY: Duration = Duration::from_millis(10);
 /// Requests in flight at the start (as RFC 6928), and at least.
 const WINDOW_FIRST: u32 = 10;
@@ -26,11 +26,11 @@ pub(super) struct Flow {
     window: u32,
     /// Slow start ends here.
     threshold: u32,
-    /// Half of what the server remembers.
+    /// Half of the requests that the server remembers.
     limit: u32,
     /// Answers since the window grew, past slow start.
     credit: u32,
-    /// Losses of what was sent before this transmission are part of the loss that was counted.
+    /// A lost request that was sent before this transmission belongs to the loss that was counted.
     recovery: u64,
 }
 
@@ -149,7 +149,7 @@ mod tests {
     fn a_path_that_became_slow_yields_samples_again() {
         let mut flow = Flow::new();
         flow.answered(Some(MS));
-        // 500 ms now: nothing is answered in time, so nothing is a sample, until the time-out has grown.
+        // 500 ms now: no reply comes in time, so there is no sample before the time-out has grown.
         let mut rounds = 0;
         while flow.timeout(0) < 500 * MS {
             flow.timed_out(rounds, rounds + 1);

@@ -125,17 +125,17 @@ pub trait Driven {
     /// The requester, to set another key or route.
     fn requester_mut(&mut self) -> &mut Requester;
 
-    /// When to poll again if no datagram arrives; `None`: there is nothing to do.
+    /// When to poll again if no datagram arrives; `None`: no request is waiting.
     fn next_timeout(&self) -> Option<Duration>;
 
     /// Handles a datagram from the server's address; its content is not trusted.
     fn on_datagram(&mut self, datagram: &[u8], now: Duration);
 }
 
-/// One transfer. Drive it: send what [`poll_transmit`](Self::poll_transmit) gives until it gives nothing,
-/// look at [`outcome`](Self::outcome), hand in what arrives until
-/// [`next_timeout`](Driven::next_timeout), and again. It may be dropped at any time; what it left
-/// unanswered is closed with its session before the next one.
+/// One transfer. To drive it, repeat: send each datagram of [`poll_transmit`](Self::poll_transmit) until it returns
+/// `None`, look at [`outcome`](Self::outcome), and hand in the datagrams that arrive until
+/// [`next_timeout`](Driven::next_timeout). A transfer may be dropped at any time: the next one closes the session of the
+/// requests that were not answered.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     requester: &'a mut Requester,
@@ -201,8 +201,8 @@ impl<'a> Transfer<'a> {
 
     /// Fails the transfer if the lease, as the reply to HELLO describes it, does not allow it.
     fn look_at_lease(&mut self) {
-        if let Some(told) = self.requester.session_told()
-            && let Err(failure) = self.work.is_allowed(told)
+        if let Some(parameters) = self.requester.session_parameters()
+            && let Err(failure) = self.work.place().reach(parameters)
         {
             self.end(failure);
         }
@@ -219,7 +219,7 @@ impl<'a> Transfer<'a> {
             _ => self.requester.next_piece(now)?,
         };
         let payload = self.work.payload(&piece.range);
-        let extent = self.work.extent(&piece.range);
+        let extent = self.work.place().extent(&piece.range, 1);
         let request = self.requester.request(nonce, extent, payload, piece);
         Some(self.send(request, now))
     }

@@ -45,19 +45,74 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// The blocks that an operation touches.
+/// The bytes that an operation moves. [`Place::default`]: none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// The first unit of the lease.
+    pub(crate) first: u64,
+    pub(crate) bytes: u64,
+    writes: bool,
+}
+
+/// The units that an operation touches.
 #[derive(Clone, Debug)]
 pub(super) struct Reach {
-    blocks: Range<u64>,
+    units: Range<u64>,
     writes: bool,
+}
+
+impl Place {
+    pub(super) fn reading(first: u64, into: &[u8]) -> Self {
+        Self {
+            first,
+            bytes: into.len() as u64,
+            writes: false,
+        }
+    }
+
+    pub(super) fn writing(first: u64, from: &[u8]) -> Self {
+        Self {
+            writes: true,
+            ..Self::reading(first, from)
+        }
+    }
+
+    /// Checks the operation against the lease and returns the units that it touches.
+    pub(super) fn reach(self, lease: &HelloReply) -> Result<Reach, Failure> {
+        let unit = u64::from(lease.unit);
+        if !self.bytes.is_multiple_of(unit) {
+            return Err(refused(DataStatus::Invalid));
+        }
+        let resource_len = lease.resource_len;
+        let end = self.first.checked_add(self.bytes / unit);
+        let end = end.filter(|end| *end <= resource_len);
+        let end = end.ok_or(Failure::OutOfRange { resource_len })?;
+        if self.writes && lease.read_only {
+            return Err(refused(DataStatus::ReadOnly));
+        }
+        Ok(Reach {
+            units: self.first..end,
+            writes: self.writes,
+        })
+    }
+
+    /// First unit and number of units of a request for `range`.
+    pub(super) fn extent(self, range: &Range<usize>, unit: u32) -> (u64, u64) {
+        if self.bytes == 0 {
+            return (0, 0);
+        }
+        let unit = u64::from(unit);
+        let first = self.first + range.start as u64 / unit;
+        (first, (range.len() as u64).div_ceil(unit))
+    }
 }
 
 impl Reach {
     /// Whether one of the two operations must wait for the other.
     pub(super) fn conflicts(&self, other: &Self) -> bool {
         (self.writes || other.writes)
-            && self.blocks.start < other.blocks.end
-            && other.blocks.start < self.blocks.end
+            && self.units.start < other.units.end
+            && other.units.start < self.units.end
     }
 }
 
@@ -81,47 +136,12 @@ impl Operation {
         }
     }
 
-    /// The first block, and bytes.
-    #[cfg(feature = "client")]
-    pub(crate) fn place(&self) -> (u64, u64) {
+    /// The bytes that it moves.
+    pub(crate) fn place(&self) -> Place {
         match self {
-            Self::Open | Self::Flush => (0, 0),
-            Self::Read { block, into } => (*block, into.len() as u64),
-            Self::Write { block, from } => (*block, from.len() as u64),
-        }
-    }
-
-    /// Checks the operation against the lease and returns the blocks that it touches.
-    pub(super) fn reach(&self, lease: &HelloReply) -> Result<Reach, Failure> {
-        let (block, bytes, writes) = match self {
-            Self::Open | Self::Flush => (0, 0, false),
-            Self::Read { block, into } => (*block, into.len() as u64, false),
-            Self::Write { block, from } => (*block, from.len() as u64, true),
-        };
-        let unit = u64::from(lease.unit);
-        if !bytes.is_multiple_of(unit) {
-            return Err(refused(DataStatus::Invalid));
-        }
-        let resource_len = lease.resource_len;
-        let end = block.checked_add(bytes / unit);
-        let end = end.filter(|end| *end <= resource_len);
-        let end = end.ok_or(Failure::OutOfRange { resource_len })?;
-        if writes && lease.read_only {
-            return Err(refused(DataStatus::ReadOnly));
-        }
-        let blocks = block..end;
-        Ok(Reach { blocks, writes })
-    }
-
-    /// First block and number of blocks of a request for `range`.
-    pub(super) fn extent(&self, range: &Range<usize>, unit: u32) -> (u64, u64) {
-        let unit = u64::from(unit);
-        match self {
-            Self::Open | Self::Flush => (0, 0),
-            Self::Read { block, .. } | Self::Write { block, .. } => {
-                let first = block + range.start as u64 / unit;
-                (first, (range.len() as u64).div_ceil(unit))
-            }
+            Self::Open | Self::Flush => Place::default(),
+            Self::Read { block, into } => Place::reading(*block, into),
+            Self::Write { block, from } => Place::writing(*block, from),
         }
     }
 

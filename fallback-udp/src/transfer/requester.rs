@@ -27,7 +27,7 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(25);
 /// An open session.
 #[derive(Debug)]
 struct Session {
-    told: HelloReply,
+    parameters: HelloReply,
     /// The next request's counter; `None`: all are used.
     next: Option<u32>,
     sizes: Sizes,
@@ -136,8 +136,8 @@ impl Requester {
 
     /// The reply to the last HELLO, if a session is open.
     #[must_use]
-    pub fn session_told(&self) -> Option<&HelloReply> {
-        self.session.as_ref().map(|session| &session.told)
+    pub fn session_parameters(&self) -> Option<&HelloReply> {
+        self.session.as_ref().map(|session| &session.parameters)
     }
 
     /// Proven path MTU in bytes, IP header included; `None`: not proven.
@@ -168,8 +168,8 @@ impl Requester {
         self.openings = 0;
     }
 
-    /// A HELLO that closes the session of a client that ends; nobody waits for its reply. The server then has room for
-    /// another session and refuses delayed requests of this one. `None`: no session is open.
+    /// A HELLO that closes the session of a client that ends. The client does not wait for its reply. The server then has
+    /// room for another session and refuses delayed requests of this one. `None`: no session is open.
     pub fn close_session(&mut self, now: Duration) -> Option<Transmit<'static>> {
         self.abandon_session();
         let opening = self.opening();
@@ -193,7 +193,7 @@ impl Requester {
         self.session.is_some()
     }
 
-    /// Whether there is nothing to send and nothing to wait for.
+    /// Whether no piece is to be sent and no request is outstanding.
     pub(super) fn is_idle(&self) -> bool {
         self.unsent.is_empty() && self.requests.is_empty()
     }
@@ -238,7 +238,7 @@ impl Requester {
     /// Stops using the session; the next HELLO closes it.
     fn abandon_session(&mut self) {
         if let Some(session) = self.session.take() {
-            self.closing = session.told.session;
+            self.closing = session.parameters.session;
         }
         self.hello = None;
     }
@@ -285,31 +285,33 @@ impl Requester {
     }
 
     /// A session was opened by a HELLO of `datagram` bytes.
-    pub(super) fn opened(&mut self, told: HelloReply, datagram: usize) {
+    pub(super) fn opened(&mut self, parameters: HelloReply, datagram: usize) {
         let path = datagram - DATA_OVERHEAD;
-        let most = |told: u32| usize::try_from(told).map_or(path, |told| told.min(path));
+        let most = |bound: u32| usize::try_from(bound).map_or(path, |bound| bound.min(path));
         self.path.prove(datagram);
-        self.flow.limit(told.window);
+        self.flow.limit(parameters.window);
         self.put_back();
         self.hello = None;
         self.closing = 0;
         self.openings += 1;
         self.statistics.sessions += 1;
-        self.unit = Some(told.unit);
+        self.unit = Some(parameters.unit);
         self.session = Some(Session {
             sizes: Sizes {
-                unit: usize::try_from(told.unit).unwrap_or(usize::MAX),
-                max_read: most(told.max_read),
-                max_write: most(told.max_write),
+                unit: usize::try_from(parameters.unit).unwrap_or(usize::MAX),
+                max_read: most(parameters.max_read),
+                max_write: most(parameters.max_write),
             },
             next: Some(1),
-            told,
+            parameters,
         });
     }
 
     /// The session of this request is closed or shared with another client: the result of the request is unknown.
     pub(super) fn session_lost(&mut self, request: &DataHeader, now: Duration) {
-        let open = self.session_told().map(|told| told.session);
+        let open = self
+            .session_parameters()
+            .map(|parameters| parameters.session);
         if open == Some(request.session()) {
             self.reopen(now);
         }
@@ -385,13 +387,13 @@ impl Requester {
             self.reopen(now);
             return None;
         };
-        let window = u32::from(session.told.window);
+        let window = u32::from(session.parameters.window);
         if !self.requests.within(counter..=last, window) {
             return None;
         }
         let piece = self.unsent.take(&session.sizes)?;
         session.next = counter.checked_add(1);
-        let nonce = u64::from(session.told.session) << 32 | u64::from(counter);
+        let nonce = u64::from(session.parameters.session) << 32 | u64::from(counter);
         Some((nonce, piece))
     }
 

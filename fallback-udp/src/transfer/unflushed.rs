@@ -61,7 +61,7 @@ impl Unflushed {
         Err(Failure::WritesLost)
     }
 
-    /// Whether a flush would have nothing to do and nothing to report.
+    /// Whether all writes are durable and all losses reported: a flush is not needed.
     pub(super) fn is_empty(&self) -> bool {
         self.settled == self.written && self.reported == self.losses
     }

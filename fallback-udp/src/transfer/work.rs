@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-use fabricbios_wire::{DataOp, DataStatus, HelloReply};
+use fabricbios_wire::DataOp;
 
-use super::Failure;
+use super::operation::Place;
 
 /// The work of a transfer. Offsets count bytes from the start of the lease.
 #[derive(Debug)]
@@ -53,32 +53,12 @@ impl<'a> Work<'a> {
         !matches!(self, Self::Ping)
     }
 
-    /// Checks the work against the lease.
-    pub(super) fn is_allowed(&self, lease: &HelloReply) -> Result<(), Failure> {
-        let (offset, writes) = match self {
-            Self::Hello | Self::Ping => return Ok(()),
-            Self::Read { offset, .. } => (*offset, false),
-            Self::Write { offset, .. } => (*offset, true),
-        };
-        let resource_len = lease.resource_len;
-        let end = offset.checked_add(self.len() as u64);
-        if end.is_none_or(|end| end > resource_len) {
-            return Err(Failure::OutOfRange { resource_len });
-        }
-        if writes && lease.read_only {
-            let status = DataStatus::ReadOnly as u8;
-            return Err(Failure::Refused { status });
-        }
-        Ok(())
-    }
-
-    /// Offset and bytes of a request for `range`.
-    pub(super) fn extent(&self, range: &Range<usize>) -> (u64, u64) {
+    /// The bytes that it moves.
+    pub(crate) fn place(&self) -> Place {
         match self {
-            Self::Hello | Self::Ping => (0, 0),
-            Self::Read { offset, .. } | Self::Write { offset, .. } => {
-                (*offset + range.start as u64, range.len() as u64)
-            }
+            Self::Hello | Self::Ping => Place::default(),
+            Self::Read { offset, into } => Place::reading(*offset, into),
+            Self::Write { offset, from } => Place::writing(*offset, from),
         }
     }
 

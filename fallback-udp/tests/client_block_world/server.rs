@@ -25,7 +25,7 @@ pub(crate) fn key(number: u8) -> DataKey {
 
 pub(crate) struct Server {
     pub(crate) disk: Vec<u8>,
-    /// What a power cut leaves.
+    /// The blocks that survive a power cut.
     pub(crate) durable: Vec<u8>,
     pub(crate) read_only: bool,
     /// Reading or writing it fails.
@@ -50,7 +50,7 @@ struct Session {
     gathers: BTreeMap<u32, BTreeMap<u16, Vec<u8>>>,
 }
 
-/// What the storage has.
+/// The I/O that the storage has.
 struct Waiting {
     ready: Duration,
     header: DataHeader,
@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// What the storage finished by now.
+    /// The I/O that the storage has finished by now.
     pub(crate) fn ready(&mut self, now: Duration) -> Vec<Vec<u8>> {
         let ready: Vec<_> = self
             .waiting
@@ -147,7 +147,7 @@ impl Server {
 
     fn hello(&mut self, frame: &DataFrame<'_>) -> Vec<u8> {
         let given_up = frame.header.offset as u32;
-        // What the storage had begun of it ends before the new session begins.
+        // The I/O of the old session ends before the new session begins.
         let begun: Vec<_> = self
             .waiting
             .extract_if(.., |waiting| waiting.header.session() == given_up)

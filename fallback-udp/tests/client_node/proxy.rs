@@ -121,7 +121,7 @@ impl Line {
         }
     }
 
-    /// What the system does not take is lost, as on any path.
+    /// A datagram that the system does not take is lost, as on any path.
     fn forward(&self, to_server: bool, bytes: &[u8]) {
         let sent = match self.client {
             Some(client) if !to_server => self.front.send_to(bytes, client),

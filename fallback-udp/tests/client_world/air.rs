@@ -46,7 +46,7 @@ pub(crate) struct Air {
     pub(crate) now: Duration,
     pub(crate) random: Random,
     pub(crate) network: Network,
-    /// Nothing arrives meanwhile.
+    /// No datagram arrives meanwhile.
     pub(crate) partition: Range<Duration>,
     /// The request with this counter is lost until then.
     pub(crate) swallowed: Option<(u32, Duration)>,

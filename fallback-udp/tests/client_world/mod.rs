@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// What the operator does.
+    /// The actions of the operator that are due.
     fn happen(&mut self) {
         let now = self.now;
         let is_due = |at: &mut Duration| *at <= now;

@@ -13,7 +13,7 @@ use crate::world::{DEADLINE, ELSEWHERE, World, key, nonce, seal, seal_with, stat
 
 const UNIT: u32 = 512;
 
-/// What was begun, and the bytes to be written.
+/// A request in flight, and the bytes to be written.
 type Begun = (Pending, Vec<u8>);
 
 struct Later(World);

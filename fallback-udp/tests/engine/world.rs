@@ -46,7 +46,7 @@ pub(crate) struct Memory {
     pub(crate) flushes: Cell<u32>,
 }
 
-/// What came back.
+/// The reply to a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Back {
     Nothing,

@@ -1,4 +1,4 @@
-//! Those who have no key do not keep away those who have.
+//! Senders without a key do not keep away clients with a key.
 
 use std::{
     net::UdpSocket,
@@ -28,7 +28,7 @@ fn a_flood_of_forged_frames_does_not_stop_the_holder() {
                 let _sent = socket.send_to(&forged, fixture.udp.local_addr());
             }
         });
-        // It is more than is answered.
+        // More datagrams than are answered.
         while fixture.udp.counters().tally().dropped == 0 {
             thread::yield_now();
         }

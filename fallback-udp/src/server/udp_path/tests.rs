@@ -4,10 +4,10 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use fabricbios_arena::{Arena, Source};
 use fabricbios_lease::Extent;
-use fabricbios_wire::{DataStatus, Generation, ResourceId};
+use fabricbios_wire::{DataStatus, Generation, ResourceId, Transport};
 
 use super::{
-    super::{bytes::Bytes, clock, proof::Answered},
+    super::{bytes::Bytes, clock, memory_server::MemoryServer, proof::Answered},
     *,
 };
 use crate::{Broken, Invariant, ServedLease};
@@ -15,7 +15,11 @@ use crate::{Broken, Invariant, ServedLease};
 const PAGE: u64 = 4096;
 
 fn path() -> UdpPath<Bytes> {
-    UdpPath::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 5702)), 1000)
+    let arena = Arc::new(Arena::open(&Source::default(), PAGE).unwrap());
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 5702));
+    let parts = (Arc::default(), Arc::default());
+    let workers = Workers::start("test", Vec::new(), || MemoryServer::new(&parts.0, &parts.1));
+    UdpPath::new(address, 1000, arena, parts.clone(), workers.unwrap())
 }
 
 fn binding_id(lease: u128, generation: u32) -> BindingId {
@@ -27,15 +31,12 @@ fn binding_id(lease: u128, generation: u32) -> BindingId {
 }
 
 fn bind(path: &UdpPath<Bytes>, binding_id: BindingId) -> Result<DataKey, BindError> {
-    let bytes = Bytes {
-        arena: Arc::new(Arena::open(&Source::default(), PAGE).unwrap()),
-        extent: Extent {
-            offset: 0,
-            length: PAGE,
-        },
+    let extent = Extent {
+        offset: 0,
+        length: PAGE,
     };
-    let cell = path.cell(binding_id).unwrap();
-    let binding = path.bind(&cell, binding_id, bytes)?;
+    let order = BindOrder::new(binding_id, extent, Transport::Udp);
+    let binding = path.bind(&order, &Part::at(extent))?;
     path.extend(binding_id, in_a_minute()).unwrap();
     Ok(DataKey::new(&binding.dp_key.unwrap()))
 }
@@ -56,20 +57,20 @@ fn a_broken_binding_is_fenced_and_no_other() {
     };
     let of = |statuses: [DataStatus; 2]| statuses.map(Answered::Status);
     assert_eq!(statuses(), of([DataStatus::Ok, DataStatus::Ok]));
-    path.serving.leases.of(broken).unwrap().broken(Broken {
+    path.leases.of(broken).unwrap().broken(Broken {
         invariant: Invariant::Once,
         detail: "planted",
     });
     assert_eq!(statuses(), of([DataStatus::Fenced, DataStatus::Ok]));
     assert_eq!(path.extend(broken, in_a_minute()), Err(AlreadyCut));
     assert_eq!(path.extend(other, in_a_minute()), Ok(()));
-    let error = path.cut(broken).unwrap_err().to_string();
+    let error = path.revoke(broken, Linger::None).unwrap_err().to_string();
     assert!(
         error.contains("once: planted; this is a mistake in the node's program"),
         "{error}"
     );
     assert!(path.give_back(broken, &|| ()).is_err(), "not proved");
-    path.cut(broken).unwrap();
+    path.revoke(broken, Linger::None).unwrap();
     assert_eq!(statuses(), of([DataStatus::NoLease, DataStatus::Ok]));
     path.give_back(broken, &|| ()).unwrap();
 }

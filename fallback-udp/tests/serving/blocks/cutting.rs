@@ -14,7 +14,7 @@ const WRITERS: u64 = 4;
 
 /// Writes a block over and over, in its session, until told to stop; counts what was answered with OK.
 fn write_on(mut client: Client, at: u64, stop: &AtomicBool, written: &AtomicU64) {
-    // What waits for the storage when the lease is cut is never answered.
+    // A request that waits for the storage when the lease is cut is never answered.
     let patience = Duration::from_millis(10);
     client.socket.set_read_timeout(Some(patience)).unwrap();
     for value in (1..=u8::MAX).cycle() {

@@ -47,7 +47,7 @@ impl Disks {
         Self::with(config, None)
     }
 
-    /// Nothing is begun by the storage before [`Self::let_go`].
+    /// The storage begins no I/O before [`Self::let_go`].
     pub(crate) fn held() -> Self {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
         Self::with(config(), Some(Arc::new(event.into())))

@@ -1,4 +1,4 @@
-//! What a client asks of blocks, one request at a time.
+//! Requests for blocks, one at a time.
 
 use std::{fs::OpenOptions, thread, time::Duration};
 

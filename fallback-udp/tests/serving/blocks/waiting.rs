@@ -1,4 +1,4 @@
-//! What happens while the storage is at it.
+//! Requests whose I/O is in flight.
 
 use std::{thread, time::Duration};
 
