@@ -1,7 +1,7 @@
 //! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
 //! what the resource can do. Decides at once; never over-commits.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, vec::Vec};
 
 use fabricbios_wire::{
     Effective, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass, ResourceId,
@@ -9,8 +9,12 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    LeaseTable, Placement, Wanted, kinds::rules, paths::check_transport, resource::Resource,
+    LeaseTable, Placement, Wanted,
+    kinds::rules,
+    paths::check_transport,
+    resource::Resource,
     room::Need,
+    standing::{fenced, invalid, not_allowed, not_found, unavailable},
 };
 
 /// A place for a lease.
@@ -36,10 +40,6 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
             ..rules(&request.terms).classes()
         },
     }
-}
-
-fn refuse<T>(error: LeaseError, class: RefusalClass, message: String) -> Result<T, Refusal> {
-    Err(Refusal::new(error, class, message))
 }
 
 impl LeaseTable {
@@ -76,22 +76,14 @@ impl LeaseTable {
     fn check_terms(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let (secs, grace) = (request.lease_secs, request.grace_secs);
         if request.capacity == 0 {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                "capacity=0; ask for at least 1".into(),
-            );
+            return Err(invalid("capacity=0; ask for at least 1"));
         }
         self.check_term(secs)?;
         if grace > self.policy.grace_secs_max {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Policy,
-                format!(
-                    "grace_secs={grace}; this node allows {} at most",
-                    self.policy.grace_secs_max
-                ),
-            );
+            return Err(not_allowed(format!(
+                "grace_secs={grace}; this node allows {} at most",
+                self.policy.grace_secs_max
+            )));
         }
         Ok(())
     }
@@ -99,21 +91,15 @@ impl LeaseTable {
     /// The operator's envelope for terms; renewals obey it too.
     pub(crate) fn check_term(&self, secs: u32) -> Result<(), Refusal> {
         if secs == 0 {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                "lease_secs=0; there is no infinite lease, ask for at least 1".into(),
-            );
+            return Err(invalid(
+                "lease_secs=0; there is no infinite lease, ask for at least 1",
+            ));
         }
         if secs > self.policy.lease_secs_max {
             let max = self.policy.lease_secs_max;
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Policy,
-                format!(
-                    "lease_secs={secs}; this node allows {max} at most: ask for less and renew"
-                ),
-            );
+            return Err(not_allowed(format!(
+                "lease_secs={secs}; this node allows {max} at most: ask for less and renew"
+            )));
         }
         Ok(())
     }
@@ -122,11 +108,9 @@ impl LeaseTable {
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
         if matches!(request.terms, LeaseTerms::Other(_)) {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                format!("resources of type {kind} are advertised, never leased"),
-            );
+            return Err(invalid(format!(
+                "resources of type {kind} are advertised, never leased"
+            )));
         }
         if self
             .resources
@@ -136,26 +120,18 @@ impl LeaseTable {
             return Ok(());
         }
         if self.policy.not_built.contains(&kind) {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                format!(
-                    "this version of the node leases no {kind}: what its inventory has of it is only listed"
-                ),
-            );
+            return Err(invalid(format!(
+                "this version of the node leases no {kind}: what its inventory has of it is only listed"
+            )));
         }
         if self.policy.detected.contains(&kind) {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Policy,
-                format!("this node has {kind} but its operator offers none of it for lease"),
-            );
+            return Err(not_allowed(format!(
+                "this node has {kind} but its operator offers none of it for lease"
+            )));
         }
-        refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!("this node has no {kind} to lease; see its inventory"),
-        )
+        Err(invalid(format!(
+            "this node has no {kind} to lease; see its inventory"
+        )))
     }
 
     /// The resource asked for, or the one of the kind that fits tightest among those that can. What
@@ -170,31 +146,21 @@ impl LeaseTable {
             .get_mut(&id)
             .filter(|r| r.kind == request.resource_type());
         let Some(resource) = found else {
-            return refuse(
-                LeaseError::NotFound,
-                RefusalClass::Permanent,
-                format!(
-                    "no resource {id} of type {} is offered here",
-                    request.resource_type()
-                ),
-            );
+            return Err(not_found(format!(
+                "no resource {id} of type {} is offered here",
+                request.resource_type()
+            )));
         };
         if resource.withheld {
-            return refuse(
-                LeaseError::Unavailable,
-                RefusalClass::Transient,
-                format!(
-                    "resource {id} cannot be had at the moment: lease elsewhere, or ask the node's operator, \
+            return Err(unavailable(format!(
+                "resource {id} cannot be had at the moment: lease elsewhere, or ask the node's operator, \
                      whose log says why"
-                ),
-            );
+            )));
         }
         if resource.is_fenced() {
-            return refuse(
-                LeaseError::Fenced,
-                RefusalClass::Transient,
-                format!("resource {id} is fenced; an operator must clear it"),
-            );
+            return Err(fenced(format!(
+                "resource {id} is fenced; an operator must clear it"
+            )));
         }
         Ok(resource)
     }
@@ -271,11 +237,7 @@ fn need(request: &LeaseAllocRequest) -> Need {
 /// What only another kind has is refused, never left out.
 fn check_foreign(request: &LeaseAllocRequest) -> Result<(), Refusal> {
     match request.foreign.first() {
-        Some(terms) => refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            rules(terms).foreign_to(request.resource_type()),
-        ),
+        Some(terms) => Err(invalid(rules(terms).foreign_to(request.resource_type()))),
         None => Ok(()),
     }
 }

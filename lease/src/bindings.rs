@@ -1,15 +1,16 @@
 //! What comes of a binding: the lease is in use, or who waited is told why there is none.
 
-use alloc::{boxed::Box, string::String};
+use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
+use fabricbios_wire::{Binding, EndCause, LeaseId, Refusal, Reply};
 
 use crate::{
     After, BindError, BindingId, Change, Event, LeaseTable, Note, Now, State, StepError,
     config::BIND_AGAIN_WITHIN,
     extending::Then,
     lease::{Lease, OldKey, Waiting, whole_secs},
+    standing::{invalid, unavailable},
 };
 
 impl LeaseTable {
@@ -148,7 +149,7 @@ impl LeaseTable {
         if lease.granted() {
             let goes_on = match lease.binding {
                 Some(_) => String::from("; what was bound before goes on"),
-                None => alloc::format!(
+                None => format!(
                     "; the lease goes on without a key: {} gives it one",
                     lease.asks_for_a_key_by()
                 ),
@@ -252,26 +253,15 @@ impl Lease {
 /// Whose fault it is that there is no binding. What the node's own devices and paths have to do with it is
 /// for its log, and for nobody who asks.
 fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
-    let (code, class, message) = match error {
-        BindError::Refused(error) => (
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            alloc::format!("{error}"),
-        ),
-        BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => (
-            LeaseError::Unavailable,
-            RefusalClass::Transient,
-            alloc::format!(
+    match error {
+        BindError::Refused(error) => invalid(format!("{error}")),
+        BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => {
+            unavailable(format!(
                 "the node could not do `{}` for lease {id}: its storage or network is full or not ready; try again \
                  later or elsewhere, the node's log says what is wrong",
                 error.step
-            ),
-        ),
-        BindError::Cancelled => (
-            LeaseError::Unavailable,
-            RefusalClass::Transient,
-            String::from("the binding was taken back while it was being made"),
-        ),
-    };
-    Refusal::new(code, class, message)
+            ))
+        }
+        BindError::Cancelled => unavailable("the binding was taken back while it was being made"),
+    }
 }

@@ -83,32 +83,28 @@ impl Order {
     /// About which lease; `None` for a remediation.
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
-        match self {
-            Self::Bind(order) => Some(order.binding_id.lease_id),
-            Self::Extend(binding_id, _)
-            | Self::Confirm(binding_id)
-            | Self::Fenced(binding_id)
-            | Self::Rotate(binding_id)
-            | Self::RetireKey(binding_id)
-            | Self::Cut(binding_id, _)
-            | Self::Release(binding_id, _) => Some(binding_id.lease_id),
-            Self::Reset(..) => None,
-        }
+        self.target().ok().map(|binding_id| binding_id.lease_id)
     }
 
     /// On which resource.
     #[must_use]
     pub fn resource_id(&self) -> ResourceId {
+        self.target()
+            .map_or_else(|id| id, |binding_id| binding_id.resource_id)
+    }
+
+    /// The binding, or the resource of a remediation.
+    fn target(&self) -> Result<BindingId, ResourceId> {
         match self {
-            Self::Bind(order) => order.binding_id.resource_id,
+            Self::Bind(order) => Ok(order.binding_id),
             Self::Extend(binding_id, _)
             | Self::Confirm(binding_id)
             | Self::Fenced(binding_id)
             | Self::Rotate(binding_id)
             | Self::RetireKey(binding_id)
             | Self::Cut(binding_id, _)
-            | Self::Release(binding_id, _) => binding_id.resource_id,
-            Self::Reset(resource_id, _) => *resource_id,
+            | Self::Release(binding_id, _) => Ok(*binding_id),
+            Self::Reset(resource_id, _) => Err(*resource_id),
         }
     }
 }

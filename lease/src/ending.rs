@@ -3,14 +3,13 @@
 use alloc::{format, string::String};
 use core::time::Duration;
 
-use fabricbios_wire::{
-    EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, RevokeOutcome,
-};
+use fabricbios_wire::{EndCause, LeaseId, LeasePhase, Reply, RevokeOutcome};
 
 use crate::{
     BootTime, Change, Event, Invariant, LeaseTable, Linger, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
     lease::{OldKey, Waiting},
+    standing::unavailable,
     timers::Timer,
 };
 
@@ -89,7 +88,10 @@ impl LeaseTable {
     fn patience_is_over(&mut self, now: Now, timer: Timer) {
         let id = match timer {
             Timer::Lease(id) => id,
-            Timer::Reset(id) => return self.reset_is_overdue(now, id),
+            Timer::Reset(id) => {
+                let limit = not_done_within(self.policy.reset_within);
+                return self.reset_done(now, id, Err(StepError::new("reset", limit)));
+            }
         };
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -153,7 +155,10 @@ impl LeaseTable {
             return;
         };
         lease.patience_over = true;
-        self.tell_without(now, id, &still_binding(id));
+        let still_binding = unavailable(format!(
+            "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
+        ));
+        self.tell_without(now, id, &still_binding);
         self.arm(id);
     }
 
@@ -222,7 +227,10 @@ impl LeaseTable {
         }
         for waiting in waiting {
             let (ticket, answer) = match waiting {
-                Waiting::Grant(ticket) => (ticket, Err(bind_overdue())),
+                Waiting::Grant(ticket) => {
+                    let overdue = "the binding was not made, or not in time, and was taken back; nothing was leased";
+                    (ticket, Err(unavailable(overdue)))
+                }
                 Waiting::Rebind(ticket) | Waiting::Renew(ticket) => (ticket, Err(over.clone())),
                 Waiting::Free(ticket) => (ticket, Ok(Reply::Lease(info.clone()))),
                 Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::TornDown))),
@@ -294,22 +302,6 @@ impl LeaseTable {
 
 pub(crate) fn not_done_within(limit: Duration) -> String {
     format!("no outcome within {} ms", limit.as_millis())
-}
-
-fn still_binding(id: LeaseId) -> Refusal {
-    Refusal::new(
-        LeaseError::Unavailable,
-        RefusalClass::Transient,
-        format!("the binding of lease {id} is still being made; LEASE_QUERY tells when it is"),
-    )
-}
-
-fn bind_overdue() -> Refusal {
-    Refusal::new(
-        LeaseError::Unavailable,
-        RefusalClass::Transient,
-        "the binding was not made, or not in time, and was taken back; nothing was leased",
-    )
 }
 
 /// The node is going down.

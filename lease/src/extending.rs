@@ -4,16 +4,17 @@
 //! taken. A path that has cut the binding already refuses, and the lease ends. An acknowledgement that does not come in
 //! time changes nothing: the lease goes on until the deadline that it has, and whoever asked is told so.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, format};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass};
+use fabricbios_wire::{Binding, EndCause, LeaseId};
 
 use crate::{
     AlreadyCut, BindError, BindingId, BootTime, Event, LeaseTable, Note, Now, Order, State,
     StepError,
     ending::not_done_within,
     lease::{Outstanding, Waiting},
+    standing::unavailable,
 };
 
 /// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
@@ -58,11 +59,8 @@ impl LeaseTable {
     pub(crate) fn stop_extending(&mut self, id: LeaseId) -> Option<Then> {
         let lease = self.leases.get_mut(&id)?;
         let then = lease.extending.take()?.then;
-        if lease
-            .outstanding
-            .take_if(|it| *it == Outstanding::Term)
-            .is_some()
-        {
+        let term = lease.outstanding.take_if(|it| *it == Outstanding::Term);
+        if term.is_some() {
             let name = lease.tenant.clone();
             self.arrived(id, &name);
         }
@@ -82,29 +80,16 @@ impl LeaseTable {
         else {
             return self.note(Note::Stale(binding_id, "extended"));
         };
-        let renews = matches!(
-            lease.extending.as_deref(),
-            Some(Extending {
-                then: Then::Renew { .. },
-                ..
-            })
-        );
+        let then = lease.extending.as_ref().map(|it| &it.then);
+        let renews = matches!(then, Some(Then::Renew { .. }));
         // A lease that has lost its binding goes on without one, and nothing of it is open.
         let is_bound = lease.binding.is_some() || !renews;
-        if let Err(refusal) = outcome
+        if let Err(cut) = outcome
             && is_bound
         {
-            self.note(Note::NotExtended(
-                binding_id,
-                StepError::new("extend", refusal),
-            ));
-            return self.end(
-                now,
-                binding_id.lease_id,
-                Event::Revoke,
-                EndCause::BindingFailed,
-                None,
-            );
+            let (id, error) = (binding_id.lease_id, StepError::new("extend", cut));
+            self.note(Note::NotExtended(binding_id, error));
+            return self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
         }
         match lease.extending.take().map(|it| it.then) {
             Some(Then::Renew {
@@ -148,7 +133,11 @@ impl LeaseTable {
                 self.note(Note::NotExtended(binding_id, error));
                 for waiting in waiting {
                     if let Waiting::Renew(ticket) = waiting {
-                        self.answer(ticket, Err(not_extended(id)));
+                        let refusal = unavailable(format!(
+                            "the node could not renew lease {id}: a path did not answer; the lease goes on until the \
+                             deadline that it had, ask again"
+                        ));
+                        self.answer(ticket, Err(refusal));
                     }
                 }
                 self.arm(id);
@@ -161,15 +150,4 @@ impl LeaseTable {
             Then::Tell(_) => self.not_bound(now, binding_id, &BindError::Lost(error)),
         }
     }
-}
-
-fn not_extended(id: LeaseId) -> Refusal {
-    Refusal::new(
-        LeaseError::Unavailable,
-        RefusalClass::Transient,
-        alloc::format!(
-            "the node could not renew lease {id}: a path did not answer; the lease goes on until the deadline that it \
-             had, ask again"
-        ),
-    )
 }

@@ -2,17 +2,14 @@
 
 use alloc::{format, vec::Vec};
 
-use fabricbios_wire::{
-    EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
-};
+use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 
 use crate::{
     Asked, BindingId, Change, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order, State,
     StepError, Ticket,
-    ending::not_done_within,
     lease::Waiting,
     requests::Decision,
-    standing::{busy, check_operator, not_found},
+    standing::{busy, check_operator, fenced, not_found},
     timers::Timer,
 };
 
@@ -147,18 +144,13 @@ impl LeaseTable {
         let by = now.boot + self.policy.reset_within;
         resource.resetting = Some((asker, by));
         resource.fenced_again = false;
-        let fenced = resource.fenced_leases.iter();
-        let fenced = fenced.filter_map(|id| self.leases.get(id));
-        let fenced = fenced
+        let leases = resource.fenced_leases.iter();
+        let leases = leases.filter_map(|id| self.leases.get(id));
+        let leases = leases
             .map(|lease| (lease.binding_id(), lease.placement.clone()))
             .collect();
         self.patience.set(&None, Timer::Reset(id), None, Some(by));
-        self.order(Order::Reset(id, fenced));
-    }
-
-    pub(crate) fn reset_is_overdue(&mut self, now: Now, id: ResourceId) {
-        let limit = not_done_within(self.policy.reset_within);
-        self.reset_done(now, id, Err(StepError::new("reset", limit)));
+        self.order(Order::Reset(id, leases));
     }
 
     /// A remediation came to an end: only a verified one clears the fence.
@@ -183,11 +175,7 @@ impl LeaseTable {
                 self.unfence(now, id, Event::Remedied, "remediation");
                 Ok(Reply::FenceCleared)
             }
-            Err(error) => Err(Refusal::new(
-                LeaseError::Fenced,
-                RefusalClass::Transient,
-                format!("resource {id} stays fenced: {error}"),
-            )),
+            Err(error) => Err(fenced(format!("resource {id} stays fenced: {error}"))),
         };
         if let Some(ticket) = asker {
             self.answer(ticket, answer);

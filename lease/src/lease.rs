@@ -4,8 +4,8 @@ use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase,
-    LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, LeaseTerms,
+    PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{

@@ -2,9 +2,9 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, Transport};
+use fabricbios_wire::{LeaseAllocRequest, Refusal, Transport};
 
-use crate::{kinds::rules, resource::Resource};
+use crate::{kinds::rules, resource::Resource, standing::invalid};
 
 /// Whether this transport has a key of datagrams.
 pub(crate) fn takes_datagrams(transport: Transport) -> bool {
@@ -76,10 +76,6 @@ pub(crate) fn check_transport(
 ) -> Result<Option<Transport>, Refusal> {
     match resource.fits(request) {
         true => Ok(resource.transport(request)),
-        false => Err(Refusal::new(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            resource.why_no_transport(request),
-        )),
+        false => Err(invalid(resource.why_no_transport(request))),
     }
 }

@@ -74,7 +74,7 @@ impl LeaseTable {
 
     fn alloc(&mut self, now: Now, asked: &Asked, request: &LeaseAllocRequest) -> Decision {
         if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
-            return Err(busy("the fresh lease id is taken; ask again".into()));
+            return Err(busy("the fresh lease id is taken; ask again"));
         }
         self.check_leases(&asked.tenant)?;
         self.check_capacity(&asked.tenant, request)?;

@@ -17,8 +17,8 @@ use core::time::Duration;
 use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
 
 use crate::{
-    BindingId, BootTime, Change, EarlierRun, Extent, FenceRecord, LeaseRecord, LeaseTable, Linger,
-    Note, Now, Order, Placement, State, StepError,
+    BindingId, BootTime, Change, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Linger, Note,
+    Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
     lease::Lease,
     recovery::{Held, RecoveryDecision, secs},
@@ -103,15 +103,8 @@ impl LeaseTable {
         &self,
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
-        let leases = self.leases.values();
-        let its = leases.filter(move |lease| lease.resource_id == resource_id);
-        its.map(|lease| (lease.binding_id(), &lease.placement))
-    }
-
-    /// The same as stretches, without whose they are.
-    pub fn held(&self, resource_id: ResourceId) -> impl Iterator<Item = Extent> + '_ {
-        self.holders(resource_id)
-            .map(|(_, placement)| placement.extent())
+        self.leases_of(resource_id)
+            .map(|lease| (lease.binding_id(), &lease.placement))
     }
 
     /// Leases of before that somebody may reach, until when they may, and over which transport: those that get their bindings again,
@@ -120,9 +113,8 @@ impl LeaseTable {
         &self,
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, BootTime, Option<Transport>)> + '_ {
-        let leases = self.leases.values();
-        let its = leases
-            .filter(move |lease| lease.resource_id == resource_id && lease.may_be_reachable());
+        let its = self.leases_of(resource_id);
+        let its = its.filter(|lease| lease.may_be_reachable());
         its.map(|lease| {
             (
                 lease.binding_id(),
@@ -137,12 +129,14 @@ impl LeaseTable {
         &self,
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
-        let leases = self.leases.values();
-        let its = leases.filter(move |lease| {
-            let waits = lease.state == State::Fenced && lease.fenced_by_release;
-            waits && lease.resource_id == resource_id
-        });
+        let its = self.leases_of(resource_id);
+        let its = its.filter(|lease| lease.state == State::Fenced && lease.fenced_by_release);
         its.map(|lease| (lease.binding_id(), &lease.placement))
+    }
+
+    fn leases_of(&self, id: ResourceId) -> impl Iterator<Item = &Lease> + '_ {
+        let leases = self.leases.values();
+        leases.filter(move |lease| lease.resource_id == id)
     }
 
     fn take(&mut self, id: ResourceId, placement: &Placement) -> Option<Placement> {

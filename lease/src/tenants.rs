@@ -16,6 +16,7 @@ use crate::{
     Change, Invariant, LeaseRecord, LeaseTable, Now,
     lease::Lease,
     record::Ended,
+    standing::{busy, unavailable},
     timers::{Owner, Timer},
 };
 
@@ -61,13 +62,9 @@ impl LeaseTable {
         if most == 0 || role == Role::Operator || self.rates.take(now.boot, tenant, most) {
             return Ok(());
         }
-        Err(Refusal::new(
-            LeaseError::ResourceBusy,
-            RefusalClass::Transient,
-            format!(
-                "tenant {tenant} asks more than {most} times a second; ask again a little later"
-            ),
-        ))
+        Err(busy(format!(
+            "tenant {tenant} asks more than {most} times a second; ask again a little later"
+        )))
     }
 
     /// Whether the tenant may have one more lease. What it had does not count.
@@ -80,14 +77,10 @@ impl LeaseTable {
             ));
         }
         if self.leases.len() >= self.policy.leases_max {
-            return Err(Refusal::new(
-                LeaseError::Unavailable,
-                RefusalClass::Transient,
-                format!(
-                    "this node has {} leases, as many as it can have: try later or elsewhere",
-                    self.leases.len()
-                ),
-            ));
+            return Err(unavailable(format!(
+                "this node has {} leases, as many as it can have: try later or elsewhere",
+                self.leases.len()
+            )));
         }
         Ok(())
     }
@@ -123,13 +116,9 @@ impl LeaseTable {
         if on_their_way < self.policy.tenant_binds_max {
             return Ok(());
         }
-        Err(Refusal::new(
-            LeaseError::ResourceBusy,
-            RefusalClass::Transient,
-            format!(
-                "{on_their_way} bindings of tenant {name} are on their way; ask again when some are made"
-            ),
-        ))
+        Err(busy(format!(
+            "{on_their_way} bindings of tenant {name} are on their way; ask again when some are made"
+        )))
     }
 }
 

@@ -50,7 +50,8 @@ fn restart(before: &World) -> World {
 }
 
 fn held(world: &World) -> Vec<Extent> {
-    world.table.held(ARENA).collect()
+    let holders = world.table.holders(ARENA);
+    holders.map(|(_, part)| part.extent()).collect()
 }
 
 fn phase(world: &mut World, id: LeaseId) -> LeasePhase {

@@ -203,7 +203,8 @@ impl Pair {
             assert_eq!((told.fenced, told.partly_fenced), expected, "{arena:?}");
         }
         for arena in &self.oracle.arenas {
-            let mut held: Vec<Extent> = self.table.held(arena.id).collect();
+            let holders = self.table.holders(arena.id);
+            let mut held: Vec<Extent> = holders.map(|(_, part)| part.extent()).collect();
             held.sort();
             assert_eq!(
                 held,

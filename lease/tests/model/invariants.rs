@@ -417,7 +417,8 @@ pub(crate) fn invariant_nothing_revives(
 /// However little of the journal a crash left: bytes have one holder, and what is fenced is nobody's.
 pub(crate) fn invariant_bytes_have_one_holder(table: &LeaseTable, offers: &[Offer]) {
     for (offer, arena) in offers.iter().zip(table.availability()) {
-        let mut held: Vec<Extent> = table.held(offer.resource_id).collect();
+        let holders = table.holders(offer.resource_id);
+        let mut held: Vec<Extent> = holders.map(|(_, part)| part.extent()).collect();
         held.sort();
         let clash = |pair: &[Extent]| pair[0].overlaps(pair[1]);
         let apart = is_amount(offer.resource_id, offers) || !held.windows(2).any(clash);
