@@ -23,14 +23,17 @@ impl LeaseTable {
         made: fn(&mut Self, Now, BindingId, Binding),
         not_made: fn(&mut Self, Now, BindingId, &BindError),
     ) {
+        let id = binding_id.lease_id;
         match outcome {
-            Err(BindError::Stranded(error)) => {
-                return self.fence(now, binding_id.lease_id, Event::Stranded, error);
-            }
+            Err(BindError::Stranded(error)) => return self.fence(now, id, Event::Stranded, error),
             Ok(binding) => made(self, now, binding_id, binding),
             Err(error) => not_made(self, now, binding_id, &error),
         }
-        self.release_if_waiting(now, binding_id);
+        // Nothing is on its way for this lease any more: a release that waited for that can start.
+        let lease = self.leases.get(&id);
+        if lease.is_some_and(|lease| lease.state == State::Releasing) {
+            self.start_release(now, id);
+        }
     }
 
     pub(crate) fn bound(&mut self, now: Now, binding_id: BindingId, binding: Binding) {
@@ -67,27 +70,19 @@ impl LeaseTable {
         lease.bound = lease.generation;
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
-            self.note_grant(id);
+        }
+        if let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) {
+            let note = Note::Granted {
+                lease_id: id,
+                tenant: String::from(&*lease.tenant),
+                resource_id: lease.resource_id,
+                wanted,
+                effective: lease.effective,
+                policy,
+            };
+            self.note(note);
         }
         self.settle(now, id);
-    }
-
-    fn note_grant(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else {
-            return;
-        };
-        let note = Note::Granted {
-            lease_id: id,
-            tenant: String::from(&*lease.tenant),
-            resource_id: lease.resource_id,
-            wanted,
-            effective: lease.effective,
-            policy,
-        };
-        self.note(note);
     }
 
     /// In use with what it now has: written down, told to who waited for it. Who waits for another term goes on

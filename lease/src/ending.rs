@@ -135,7 +135,7 @@ impl LeaseTable {
 
     /// The retirement of an old key, an acknowledgement or a new binding takes too long.
     fn key_or_bind_is_overdue(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get(&id) else {
+        let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
         match lease.old_key {
@@ -144,22 +144,16 @@ impl LeaseTable {
                 self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
             _ if lease.extending.is_some() => self.extension_is_overdue(now, id),
-            _bind_takes_long => self.lose_patience(now, id),
+            // The lease goes on: its deadline is soon enough an end.
+            _bind_takes_long => {
+                lease.patience_over = true;
+                let still_binding = unavailable(format!(
+                    "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
+                ));
+                self.tell_without(now, id, &still_binding);
+                self.arm(id);
+            }
         }
-    }
-
-    /// Who waits for a binding or key is told that it is still being made. The lease goes on: its
-    /// deadline is soon enough an end.
-    fn lose_patience(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        lease.patience_over = true;
-        let still_binding = unavailable(format!(
-            "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
-        ));
-        self.tell_without(now, id, &still_binding);
-        self.arm(id);
     }
 
     /// Starts the end of a lease: the cut, or the release if it was cut already. Prohibited events

@@ -50,7 +50,7 @@ impl Extents {
     /// Takes the length asked for, rounded up to the alignment, from the shortest stretch that is long
     /// enough.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
-        let reserved = self.reserved(length)?;
+        let reserved = rounded(length, self.align)?;
         let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
         self.remove(offset, found);
         self.insert(offset + reserved, found - reserved);
@@ -97,12 +97,6 @@ impl Extents {
         self.insert(start, end - start);
     }
 
-    fn reserved(&self, length: u64) -> Option<u64> {
-        length
-            .checked_next_multiple_of(self.align)
-            .filter(|&reserved| reserved > 0)
-    }
-
     fn insert(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
@@ -117,6 +111,12 @@ impl Extents {
         self.by_length.remove(&(length, offset));
         self.free -= length;
     }
+}
+
+/// An amount that is asked for, rounded up to the alignment; `None` where it is 0 or too much.
+pub(crate) fn rounded(amount: u64, align: u64) -> Option<u64> {
+    let rounded = amount.checked_next_multiple_of(align);
+    rounded.filter(|&rounded| rounded > 0)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What could not be proved clean, and what clears it.
 
-use alloc::{format, vec::Vec};
+use alloc::format;
 
 use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 
@@ -22,7 +22,6 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let waiting = lease.waiting.clone();
         let (before, binding_id) = (lease.state, lease.binding_id());
         // What is stranded is graver than a release that failed, also when that came first.
         let graver = lease.state == State::Fenced && event == Event::Stranded;
@@ -59,7 +58,7 @@ impl LeaseTable {
         }
         self.order(Order::Fenced(binding_id));
         self.fence_resource(fence);
-        self.tell_fenced(id, waiting);
+        self.tell_fenced(id);
         self.arm(id);
     }
 
@@ -98,11 +97,11 @@ impl LeaseTable {
         self.journal(Change::PutFence(fence));
     }
 
-    fn tell_fenced(&mut self, id: LeaseId, waiting: Vec<Waiting>) {
+    fn tell_fenced(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        lease.waiting.clear();
+        let waiting = core::mem::take(&mut lease.waiting);
         let over = lease.over();
         for waiting in waiting {
             let (ticket, answer) = match waiting {

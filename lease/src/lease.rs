@@ -213,9 +213,13 @@ impl Lease {
         self.deadline + self.grace
     }
 
-    /// How it is ending.
+    /// How it is told to have ended, if it is not fenced.
     pub(crate) fn ending(&self) -> LeasePhase {
-        phase_of(self.end.as_ref().map(|end| end.cause))
+        match self.end.as_ref().map(|end| end.cause) {
+            Some(EndCause::Expired) => LeasePhase::Expired,
+            Some(EndCause::Freed) => LeasePhase::Freed,
+            _ => LeasePhase::Revoked,
+        }
     }
 
     /// Why it ends; the proof of a cut before its grace time stays.
@@ -351,29 +355,6 @@ impl Lease {
     /// Whether anybody was told of it.
     pub(crate) fn granted(&self) -> bool {
         self.granted_at_unix_ms != 0
-    }
-
-    /// Why the holder cannot have it any more, for a message.
-    pub(crate) fn over_because(&self) -> String {
-        let cause = self.end.as_deref().map(|end| end.cause);
-        match self.fault.as_deref() {
-            Some(fault) => alloc::format!("lease {} could not be proved clean: {fault}", self.id),
-            None if cause == Some(EndCause::BindingFailed) => alloc::format!(
-                "lease {} is {}: this node had cut its access before it could be renewed",
-                self.id,
-                self.ending()
-            ),
-            None => alloc::format!("lease {} is {}", self.id, self.ending()),
-        }
-    }
-}
-
-/// How a lease is told to have ended for this cause, if it is not fenced.
-pub(crate) fn phase_of(cause: Option<EndCause>) -> LeasePhase {
-    match cause {
-        Some(EndCause::Expired) => LeasePhase::Expired,
-        Some(EndCause::Freed) => LeasePhase::Freed,
-        _ => LeasePhase::Revoked,
     }
 }
 

@@ -42,13 +42,13 @@ pub(crate) enum Held {
     },
 }
 
-impl RecoveryDecision {
+impl Held {
     /// The end of a lease whose part of the resource is not to be had any more.
-    pub(crate) fn displaced(&self) -> LeasePhase {
+    pub(crate) fn displaced(self) -> LeasePhase {
         match self {
-            Self::Over(phase) | Self::Holds(Held::Ends { phase, told: true }, _) => *phase,
-            Self::Holds(Held::Fenced, _) => LeasePhase::Fenced,
-            Self::Holds(..) => LeasePhase::Revoked,
+            Self::Ends { phase, told: true } => phase,
+            Self::Fenced => LeasePhase::Fenced,
+            _ => LeasePhase::Revoked,
         }
     }
 }

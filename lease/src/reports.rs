@@ -79,14 +79,6 @@ impl LeaseTable {
         true
     }
 
-    /// Nothing is on its way for this lease any more: a release that waited for that can start.
-    pub(crate) fn release_if_waiting(&mut self, now: Now, binding_id: BindingId) {
-        let lease = self.leases.get(&binding_id.lease_id);
-        if lease.is_some_and(|lease| lease.state == State::Releasing) {
-            self.start_release(now, binding_id.lease_id);
-        }
-    }
-
     fn cut_reported(
         &mut self,
         now: Now,

@@ -30,7 +30,18 @@ impl LeaseTable {
         let answer = match decision {
             Ok(None) => return,
             Ok(Some(reply)) => Ok(reply),
-            Err(refusal) => Err(self.refused(asked, refusal)),
+            Err(refusal) => {
+                self.note(Note::Refused {
+                    tenant: String::from(&*asked.tenant),
+                    wanted: match &asked.request {
+                        Request::LeaseAlloc(request) => Some(wanted(request)),
+                        _ => None,
+                    },
+                    lease_id: lease_of(&asked.request),
+                    refusal: refusal.clone(),
+                });
+                Err(refusal)
+            }
         };
         let after = match asked.request {
             // Nothing rests on a refusal.
@@ -50,7 +61,10 @@ impl LeaseTable {
                 lease_id,
                 lease_secs,
             } => self.renew(now, asked, *lease_id, *lease_secs),
-            Request::LeaseQuery(id) => self.query(now, asked, *id),
+            Request::LeaseQuery(id) => {
+                let is_holder = self.visible(asked, *id)?;
+                Ok(self.told(now, asked.role, is_holder, *id).map(Reply::Lease))
+            }
             Request::LeaseFree(id) => self.free(now, asked, *id),
             Request::LeaseList { after, ended } => Ok(Some(self.list(now, asked, *after, *ended))),
             Request::LeaseBind { lease_id, peers } => self.bind(now, asked, *lease_id, peers),
@@ -194,11 +208,6 @@ impl LeaseTable {
         self.bind_again(now, waiting, id)
     }
 
-    fn query(&self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
-        let is_holder = self.visible(asked, id)?;
-        Ok(self.told(now, asked.role, is_holder, id).map(Reply::Lease))
-    }
-
     fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
         self.check_holder(asked, id)?;
         if let Some(ended) = self.ended.get(&id).filter(|e| e.phase == LeasePhase::Freed) {
@@ -282,29 +291,13 @@ impl LeaseTable {
         }
         Some(info)
     }
-}
 
-/// What requests leave behind.
-impl LeaseTable {
+    /// Writes down what is known of a live lease.
     pub(crate) fn put(&mut self, id: LeaseId) {
         if let Some(lease) = self.leases.get(&id) {
             let record = lease.record();
             self.journal(Change::PutLease(record));
         }
-    }
-
-    fn refused(&mut self, asked: &Asked, refusal: Refusal) -> Refusal {
-        let wanted = match &asked.request {
-            Request::LeaseAlloc(request) => Some(wanted(request)),
-            _ => None,
-        };
-        self.note(Note::Refused {
-            tenant: String::from(&*asked.tenant),
-            wanted,
-            lease_id: lease_of(&asked.request),
-            refusal: refusal.clone(),
-        });
-        refusal
     }
 }
 

@@ -46,23 +46,22 @@ impl LeaseTable {
     /// else's, is over, with a note; its bytes are not touched. What is left of its access goes with
     /// everything else that no lease holds.
     pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, run: EarlierRun) {
-        let decision = self.recovery_decision(now, &record, run);
-        match decision {
+        match self.recovery_decision(now, &record, run) {
             RecoveryDecision::Over(phase) => {
                 let is_news = record.ended.is_none();
                 let cause = cause_of(phase);
                 self.restore_ended(now, &record, phase, cause, is_news);
             }
-            RecoveryDecision::Holds(held, ref placement) => {
-                match self.take(record.resource_id, placement) {
+            RecoveryDecision::Holds(held, placement) => {
+                match self.take(record.resource_id, &placement) {
                     Some(taken) => self.restore_holder(now, &record, held, taken),
                     None => {
                         self.note(Note::Displaced {
                             lease_id: record.lease_id,
                             resource_id: record.resource_id,
-                            placement: placement.clone(),
+                            placement,
                         });
-                        let phase = decision.displaced();
+                        let phase = held.displaced();
                         self.restore_ended(now, &record, phase, EndCause::Displaced, true);
                     }
                 }

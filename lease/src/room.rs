@@ -3,7 +3,9 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use crate::{
-    AllocationMode, Dimension, Offer, Placement, Quantity, Takes, extents::Extents, units::Units,
+    AllocationMode, Dimension, Offer, Placement, Quantity, Takes,
+    extents::{Extents, rounded},
+    units::Units,
 };
 
 /// What a lease needs.
@@ -180,11 +182,6 @@ fn take_parts(parts: &mut [Free], wanted: &[Quantity]) -> bool {
         part.free -= wanted.amount;
     }
     true
-}
-
-fn rounded(amount: u64, align: u64) -> Option<u64> {
-    let rounded = amount.checked_next_multiple_of(align);
-    rounded.filter(|&rounded| rounded > 0)
 }
 
 impl Free {

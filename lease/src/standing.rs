@@ -2,7 +2,7 @@
 
 use alloc::{collections::BTreeMap, format, string::String};
 
-use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Role};
+use fabricbios_wire::{EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Role};
 
 use crate::{Asked, LeaseTable, State, lease::Lease, record::Ended};
 
@@ -80,8 +80,18 @@ impl Lease {
         }
     }
 
+    /// Why the holder cannot have it any more.
     pub(crate) fn over(&self) -> Refusal {
-        over(self.phase(), self.over_because())
+        let (id, cause) = (self.id, self.end.as_deref().map(|end| end.cause));
+        let message = match self.fault.as_deref() {
+            Some(fault) => format!("lease {id} could not be proved clean: {fault}"),
+            None if cause == Some(EndCause::BindingFailed) => format!(
+                "lease {id} is {}: this node had cut its access before it could be renewed",
+                self.ending()
+            ),
+            None => format!("lease {id} is {}", self.ending()),
+        };
+        over(self.phase(), message)
     }
 }
 

@@ -140,15 +140,14 @@ impl LeaseTable {
             fenced: resource.is_fenced(),
             partly_fenced: resource.is_partly_fenced(),
             fenced_part: match resource.is_partly_fenced() {
-                true => self.held_by(&resource.fenced_leases),
+                true => {
+                    let leases = resource.fenced_leases.iter();
+                    let live = leases.filter_map(|id| self.leases.get(id));
+                    live.map(|lease| lease.placement.amount()).sum()
+                }
                 false => 0,
             },
         })
-    }
-
-    fn held_by(&self, leases: &BTreeSet<LeaseId>) -> u64 {
-        let live = leases.iter().filter_map(|id| self.leases.get(id));
-        live.map(|lease| lease.placement.amount()).sum()
     }
 
     /// Every fence.
