@@ -23,7 +23,7 @@ pub(crate) struct Admitted {
     pub(crate) resource_id: ResourceId,
     pub(crate) placement: Placement,
     pub(crate) effective: Effective,
-    /// As they are enforced.
+    /// The terms as they are enforced.
     pub(crate) terms: LeaseTerms,
     /// The rule that decided, for the log.
     pub(crate) policy: &'static str,
@@ -88,7 +88,7 @@ impl LeaseTable {
         Ok(())
     }
 
-    /// The operator's envelope for terms; renewals obey it too.
+    /// Checks a term against the operator's limits, also at a renewal.
     pub(crate) fn check_term(&self, secs: u32) -> Result<(), Refusal> {
         if secs == 0 {
             return Err(invalid(
@@ -104,7 +104,7 @@ impl LeaseTable {
         Ok(())
     }
 
-    /// Tells what cannot be leased at all from what is not leased here.
+    /// Refuses a kind that cannot be leased at all, or is not offered on this node.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
         if matches!(request.terms, LeaseTerms::Other(_)) {
@@ -134,8 +134,8 @@ impl LeaseTable {
         )))
     }
 
-    /// The resource asked for, or the one of the kind that fits tightest among those that can. What
-    /// never can comes last, so that a refusal calls permanent only what is.
+    /// Chooses the named resource, or the tightest fit among the resources of the kind. Resources that can never meet
+    /// the request come last, so that a refusal is permanent only if the request can never be met.
     fn choose(&mut self, request: &LeaseAllocRequest) -> Result<&mut Resource, Refusal> {
         let id = match request.resource_id {
             Some(id) => id,
@@ -171,7 +171,7 @@ impl LeaseTable {
             (
                 resource.usable < request.capacity,
                 !resource.fits(request),
-                // Who did not ask for less gets less only where there is nothing else.
+                // A read-only resource comes last for a request that did not ask for read-only.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
                 resource.is_fenced(),
@@ -186,7 +186,7 @@ impl LeaseTable {
             .map_or(ResourceId(0), |resource| resource.id)
     }
 
-    /// What the most is that can be had: of the resource that was named, or of any that would do.
+    /// Refuses for lack of room, and says the most that a lease can get: of the named resource, or of any that fits.
     fn no_room(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> Refusal {
         let fits = |resource: &&Resource| match request.resource_id {
             Some(id) => resource.id == id,
@@ -220,7 +220,7 @@ impl LeaseTable {
 }
 
 impl Resource {
-    /// Whether a request of its kind could be met if there were room.
+    /// Whether the resource could serve the request if it had room.
     fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
         let serves = self.kind == request.resource_type() && self.fits(request);
         serves && !self.withheld && !self.is_fenced()
@@ -234,7 +234,7 @@ fn need(request: &LeaseAllocRequest) -> Need {
     }
 }
 
-/// What only another kind has is refused, never left out.
+/// Refuses terms that belong to another kind; they are never ignored.
 fn check_foreign(request: &LeaseAllocRequest) -> Result<(), Refusal> {
     match request.foreign.first() {
         Some(terms) => Err(invalid(rules(terms).foreign_to(request.resource_type()))),

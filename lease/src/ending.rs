@@ -7,21 +7,21 @@ use fabricbios_wire::{EndCause, LeaseId, LeasePhase, Reply, RevokeOutcome};
 
 use crate::{
     BootTime, Change, Event, Invariant, LeaseTable, Linger, Note, Now, Order, State, StepError,
-    config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
+    config::{CUT_PATIENCES, LINGERS_AT_ONCE},
     lease::{OldKey, Waiting},
     standing::unavailable,
     timers::Timer,
 };
 
 impl LeaseTable {
-    /// Does all that fell due. Calling it too often is harmless; calling it at
-    /// [`LeaseTable::next_deadline`] is enough.
+    /// Handles every due timer. Calling it too often is harmless; calling it at [`LeaseTable::next_deadline`] is
+    /// enough.
     pub fn on_tick(&mut self, now: Now) {
         self.tick_some(now, now.boot, usize::MAX);
     }
 
-    /// Does up to `most` of what fell due, what ends access first, by turns of the tenants; whether more is due.
-    /// `heard`: every report of what was done until then has been taken in. No backend is found late
+    /// Handles up to `most` due timers, deadlines first, by turns of the tenants. Returns whether more are due.
+    /// `heard`: all reports of work done until this time have been handled, so that a backend is not found late
     /// because its report was not read yet.
     pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
         for _ in 0..most {
@@ -39,7 +39,7 @@ impl LeaseTable {
         true
     }
 
-    /// What time alone brings about for this lease happens before anything else is done with it.
+    /// Handles the due deadline of this lease before the caller does anything else with the lease.
     pub(crate) fn catch_up(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get(&id) else {
             return;
@@ -52,7 +52,7 @@ impl LeaseTable {
         }
     }
 
-    /// The timer is set no more.
+    /// The timer was removed from the queue.
     fn deadline_is_due(&mut self, now: Now, timer: Timer) {
         let Timer::Lease(id) = timer else { return };
         let Some(lease) = self.leases.get_mut(&id) else {
@@ -77,14 +77,14 @@ impl LeaseTable {
                 self.order(Order::RetireKey(binding_id));
                 self.arm(id);
             }
-            // Its term is over before a path has agreed to it, and nobody was told of it.
+            // The first term is over before the paths acknowledged it; the client was not told of the lease.
             State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),
             State::Grace => self.end(now, id, Event::GraceOver, EndCause::Expired, None),
             _ => {}
         }
     }
 
-    /// The timer is set no more.
+    /// The timer was removed from the queue.
     fn patience_is_over(&mut self, now: Now, timer: Timer) {
         let id = match timer {
             Timer::Lease(id) => id,
@@ -112,7 +112,7 @@ impl LeaseTable {
         }
     }
 
-    /// A cut that waits for others of its kind goes on as long as those move.
+    /// A cut that waits behind cuts of the same kind of resource is not overdue while they progress.
     fn cut_is_overdue(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -139,12 +139,12 @@ impl LeaseTable {
             return;
         };
         match lease.old_key {
-            // A key that does not die takes the lease with it.
+            // A key that cannot be retired ends the lease.
             Some(OldKey::Retiring { by }) if by <= now.boot => {
                 self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
             _ if lease.extending.is_some() => self.extension_is_overdue(now, id),
-            // The lease goes on: its deadline is soon enough an end.
+            // The client is told that the bind takes long. The lease goes on until its deadline.
             _bind_takes_long => {
                 lease.patience_over = true;
                 let still_binding = unavailable(format!(
@@ -171,7 +171,7 @@ impl LeaseTable {
         };
         let may_be_kept = lease.ending() == LeasePhase::Expired && !lease.told_over;
         if lease.state == State::Cutting && may_be_kept {
-            // Somebody wants it gone: after the proof nothing is kept for a renewal.
+            // The lease is freed or revoked while its expiry is being cut: no grace time follows.
             return lease.ends(cause, by);
         }
         if !lease.step(event) {
@@ -189,8 +189,8 @@ impl LeaseTable {
             self.start_release(now, id);
             return;
         }
-        // Who asked for the end expects nothing; and many cuts at once have no time for it.
-        let hurried = self.draining || self.cutting >= FAREWELLS_AT_ONCE;
+        // A client that freed the lease needs no error, and many cuts at once have no time for a linger.
+        let hurried = self.draining || self.cutting >= LINGERS_AT_ONCE;
         let linger = match cause {
             EndCause::Freed => Linger::None,
             _ if hurried => Linger::None,
@@ -201,7 +201,7 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// After the proof: who waited for a binding or for the end is told.
+    /// Answers the requests that waited for a binding or for the end. The cut is proved.
     pub(crate) fn tell_ended(&mut self, now: Now, id: LeaseId) {
         if !self.may_tell_end(id) {
             return;
@@ -247,7 +247,7 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// Clean: the bytes are anybody's again and a record remains. The state is `Ended` already.
+    /// Removes a clean lease: its part is free again and a record remains. The state is `Ended` already.
     pub(crate) fn finish(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.remove(&id) else {
             return;
@@ -269,7 +269,7 @@ impl LeaseTable {
         self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");
         let fenced = lease.fault.is_some();
         if !lease.granted() {
-            // Nobody was ever told of it.
+            // The client was never told of the lease.
             if fenced {
                 self.journal(Change::RemoveLease(id));
             }
@@ -282,8 +282,8 @@ impl LeaseTable {
         };
         let ended = lease.record().over(phase);
         if fenced || releases_again {
-            // Its bytes are not to be kept from anybody any more, nor released again by the next run:
-            // written down before any grant of who has them next.
+            // Written down before the part is granted again: the next run must neither reserve the part for this
+            // lease nor release it again.
             self.journal(Change::PutLease(ended.clone()));
         }
         self.note(Note::Ended {
@@ -300,7 +300,7 @@ pub(crate) fn not_done_within(limit: Duration) -> String {
 
 /// The node is going down.
 impl LeaseTable {
-    /// Takes every lease back. Each is cut, proved, scrubbed, as by an operator's revoke.
+    /// Revokes every lease: each is cut, proved and scrubbed.
     pub fn on_drain(&mut self, now: Now) {
         self.on_tick(now);
         self.draining = true;

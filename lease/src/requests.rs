@@ -1,4 +1,4 @@
-//! What is asked of the table.
+//! Requests to the table.
 
 use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
@@ -16,11 +16,11 @@ use crate::{
     standing::{busy, check_operator},
 };
 
-/// `Ok(Some)`: answer at once. `Ok(None)`: somebody will be told when it is done.
+/// `Ok(Some)`: answer at once. `Ok(None)`: the answer comes when the work is done.
 pub(crate) type Decision = Result<Option<Reply>, Refusal>;
 
 impl LeaseTable {
-    /// Decides a request. What fell due of the lease that it is about has happened before it.
+    /// Decides a request. A due deadline of its lease is handled first.
     pub fn on_request(&mut self, now: Now, asked: &Asked) {
         if let Some(id) = lease_of(&asked.request) {
             self.catch_up(now, id);
@@ -44,7 +44,7 @@ impl LeaseTable {
             }
         };
         let after = match asked.request {
-            // Nothing rests on a refusal.
+            // A refusal changes no record.
             _ if answer.is_err() => After::Nothing,
             Request::LeaseQuery(_) | Request::LeaseList { .. } | Request::FenceList => {
                 After::Nothing
@@ -181,7 +181,7 @@ impl LeaseTable {
             });
         }
         self.check_term(secs)?;
-        // While the key before still works, the key is new already.
+        // No rotation while the old key still works: the key is new already.
         let rotates = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
         if lease.state == State::Grace || rotates {
             self.check_binds(&asked.tenant)?;
@@ -199,7 +199,7 @@ impl LeaseTable {
             self.extend(now, id, to, then);
             return Ok(None);
         }
-        // Of a lease in its grace time nothing is open that an older deadline could end.
+        // A lease in its grace time is cut, so its new deadline needs no acknowledgement.
         if lease.state != State::Grace || lease.outstanding.is_some() || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
@@ -235,7 +235,7 @@ impl LeaseTable {
         }
     }
 
-    /// Ends a lease for somebody who waits for the proof.
+    /// Ends a lease for a request that waits for the proof.
     fn end_by_request(
         &mut self,
         now: Now,
@@ -269,7 +269,7 @@ fn lease_of(request: &Request) -> Option<LeaseId> {
 }
 
 impl LeaseTable {
-    /// A lease, alive or ended. Whose it is and which operator took it back is for operators to know.
+    /// A lease, alive or ended. Its tenant and the operator who revoked it are told to operators only.
     pub(crate) fn told(
         &self,
         now: Now,
@@ -312,7 +312,7 @@ impl Lease {
         self.term = Duration::from_secs(secs.into());
         self.deadline = deadline;
         self.expires_at_unix_ms = expires_at_unix_ms;
-        // The window of an overlap never reaches past the term.
+        // An overlap ends with the term at the latest.
         if let Some(OldKey::Until(until)) = &mut self.old_key {
             *until = (*until).min(self.deadline);
         }

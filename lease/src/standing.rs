@@ -1,4 +1,4 @@
-//! Who may ask about what, and how a request that does not fit is refused.
+//! Permissions of requests, and the refusals.
 
 use alloc::{collections::BTreeMap, format, string::String};
 
@@ -7,8 +7,8 @@ use fabricbios_wire::{EndCause, LeaseError, LeaseId, LeasePhase, Refusal, Refusa
 use crate::{Asked, LeaseTable, State, lease::Lease, record::Ended};
 
 impl LeaseTable {
-    /// Whether the asker holds the lease (`true`) or may only look at it (`false`); another
-    /// tenant's lease and no lease are the same to everybody else.
+    /// Whether the asker holds the lease (`true`) or may only look at it (`false`). Other tenants are told that there
+    /// is no such lease.
     pub(crate) fn visible(&self, asked: &Asked, id: LeaseId) -> Result<bool, Refusal> {
         let live = self.leases.get(&id).map(|lease| &lease.tenant);
         let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.record.tenant));
@@ -114,7 +114,7 @@ fn over(phase: LeasePhase, message: String) -> Refusal {
     Refusal::new(error, RefusalClass::Permanent, message)
 }
 
-/// The request is the mistake of whoever asks.
+/// The request can never be met.
 pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
 }

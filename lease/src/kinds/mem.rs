@@ -39,7 +39,7 @@ impl Rules for MemTerms {
     }
 }
 
-/// Before anything is changed: a kernel would take a group for an answer.
+/// Refuses peers that are no single port, before any change: a kernel would accept a multicast GID.
 pub(crate) fn check_peers(peers: &[RdmaPeer]) -> Result<(), Refusal> {
     match peers.iter().find(|peer| !peer.names_one_port()) {
         Some(peer) => Err(invalid(format!(
