@@ -1,7 +1,7 @@
 //! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
 //! what the resource can do. Decides at once; never over-commits.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{format, vec::Vec};
 
 use fabricbios_wire::{
     Effective, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass, ResourceId,
@@ -9,8 +9,12 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    LeaseTable, Placement, Wanted, kinds::rules, paths::check_transport, resource::Resource,
+    LeaseTable, Placement, Wanted,
+    kinds::rules,
+    paths::check_transport,
+    resource::Resource,
     room::Need,
+    standing::{fenced, invalid, not_allowed, not_found, unavailable},
 };
 
 /// A place for a lease.
@@ -19,7 +23,7 @@ pub(crate) struct Admitted {
     pub(crate) resource_id: ResourceId,
     pub(crate) placement: Placement,
     pub(crate) effective: Effective,
-    /// As they are enforced.
+    /// The terms as they are enforced.
     pub(crate) terms: LeaseTerms,
     /// The rule that decided, for the log.
     pub(crate) policy: &'static str,
@@ -36,10 +40,6 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
             ..rules(&request.terms).classes()
         },
     }
-}
-
-fn refuse<T>(error: LeaseError, class: RefusalClass, message: String) -> Result<T, Refusal> {
-    Err(Refusal::new(error, class, message))
 }
 
 impl LeaseTable {
@@ -76,57 +76,41 @@ impl LeaseTable {
     fn check_terms(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let (secs, grace) = (request.lease_secs, request.grace_secs);
         if request.capacity == 0 {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                "capacity=0; ask for at least 1".into(),
-            );
+            return Err(invalid("capacity=0; ask for at least 1"));
         }
         self.check_term(secs)?;
         if grace > self.policy.grace_secs_max {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Policy,
-                format!(
-                    "grace_secs={grace}; this node allows {} at most",
-                    self.policy.grace_secs_max
-                ),
-            );
+            return Err(not_allowed(format!(
+                "grace_secs={grace}; this node allows {} at most",
+                self.policy.grace_secs_max
+            )));
         }
         Ok(())
     }
 
-    /// The operator's envelope for terms; renewals obey it too.
+    /// Checks a term against the operator's limits, also at a renewal.
     pub(crate) fn check_term(&self, secs: u32) -> Result<(), Refusal> {
         if secs == 0 {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                "lease_secs=0; there is no infinite lease, ask for at least 1".into(),
-            );
+            return Err(invalid(
+                "lease_secs=0; there is no infinite lease, ask for at least 1",
+            ));
         }
         if secs > self.policy.lease_secs_max {
             let max = self.policy.lease_secs_max;
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Policy,
-                format!(
-                    "lease_secs={secs}; this node allows {max} at most: ask for less and renew"
-                ),
-            );
+            return Err(not_allowed(format!(
+                "lease_secs={secs}; this node allows {max} at most: ask for less and renew"
+            )));
         }
         Ok(())
     }
 
-    /// Tells what cannot be leased at all from what is not leased here.
+    /// Refuses a kind that cannot be leased at all, or is not offered on this node.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
         if matches!(request.terms, LeaseTerms::Other(_)) {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                format!("resources of type {kind} are advertised, never leased"),
-            );
+            return Err(invalid(format!(
+                "resources of type {kind} are advertised, never leased"
+            )));
         }
         if self
             .resources
@@ -136,30 +120,22 @@ impl LeaseTable {
             return Ok(());
         }
         if self.policy.not_built.contains(&kind) {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Permanent,
-                format!(
-                    "this version of the node leases no {kind}: what its inventory has of it is only listed"
-                ),
-            );
+            return Err(invalid(format!(
+                "this version of the node leases no {kind}: what its inventory has of it is only listed"
+            )));
         }
         if self.policy.detected.contains(&kind) {
-            return refuse(
-                LeaseError::InvalidArgs,
-                RefusalClass::Policy,
-                format!("this node has {kind} but its operator offers none of it for lease"),
-            );
+            return Err(not_allowed(format!(
+                "this node has {kind} but its operator offers none of it for lease"
+            )));
         }
-        refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!("this node has no {kind} to lease; see its inventory"),
-        )
+        Err(invalid(format!(
+            "this node has no {kind} to lease; see its inventory"
+        )))
     }
 
-    /// The resource asked for, or the one of the kind that fits tightest among those that can. What
-    /// never can comes last, so that a refusal calls permanent only what is.
+    /// Chooses the named resource, or the tightest fit among the resources of the kind. Resources that can never meet
+    /// the request come last, so that a refusal is permanent only if the request can never be met.
     fn choose(&mut self, request: &LeaseAllocRequest) -> Result<&mut Resource, Refusal> {
         let id = match request.resource_id {
             Some(id) => id,
@@ -170,31 +146,21 @@ impl LeaseTable {
             .get_mut(&id)
             .filter(|r| r.kind == request.resource_type());
         let Some(resource) = found else {
-            return refuse(
-                LeaseError::NotFound,
-                RefusalClass::Permanent,
-                format!(
-                    "no resource {id} of type {} is offered here",
-                    request.resource_type()
-                ),
-            );
+            return Err(not_found(format!(
+                "no resource {id} of type {} is offered here",
+                request.resource_type()
+            )));
         };
         if resource.withheld {
-            return refuse(
-                LeaseError::Unavailable,
-                RefusalClass::Transient,
-                format!(
-                    "resource {id} cannot be had at the moment: lease elsewhere, or ask the node's operator, \
+            return Err(unavailable(format!(
+                "resource {id} cannot be had at the moment: lease elsewhere, or ask the node's operator, \
                      whose log says why"
-                ),
-            );
+            )));
         }
         if resource.is_fenced() {
-            return refuse(
-                LeaseError::Fenced,
-                RefusalClass::Transient,
-                format!("resource {id} is fenced; an operator must clear it"),
-            );
+            return Err(fenced(format!(
+                "resource {id} is fenced; an operator must clear it"
+            )));
         }
         Ok(resource)
     }
@@ -205,7 +171,7 @@ impl LeaseTable {
             (
                 resource.usable < request.capacity,
                 !resource.fits(request),
-                // Who did not ask for less gets less only where there is nothing else.
+                // A read-only resource comes last for a request that did not ask for read-only.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
                 resource.is_fenced(),
@@ -220,7 +186,7 @@ impl LeaseTable {
             .map_or(ResourceId(0), |resource| resource.id)
     }
 
-    /// What the most is that can be had: of the resource that was named, or of any that would do.
+    /// Refuses for lack of room, and says the most that a lease can get: of the named resource, or of any that fits.
     fn no_room(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> Refusal {
         let fits = |resource: &&Resource| match request.resource_id {
             Some(id) => resource.id == id,
@@ -254,7 +220,7 @@ impl LeaseTable {
 }
 
 impl Resource {
-    /// Whether a request of its kind could be met if there were room.
+    /// Whether the resource could serve the request if it had room.
     fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
         let serves = self.kind == request.resource_type() && self.fits(request);
         serves && !self.withheld && !self.is_fenced()
@@ -268,14 +234,10 @@ fn need(request: &LeaseAllocRequest) -> Need {
     }
 }
 
-/// What only another kind has is refused, never left out.
+/// Refuses terms that belong to another kind; they are never ignored.
 fn check_foreign(request: &LeaseAllocRequest) -> Result<(), Refusal> {
     match request.foreign.first() {
-        Some(terms) => refuse(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            rules(terms).foreign_to(request.resource_type()),
-        ),
+        Some(terms) => Err(invalid(rules(terms).foreign_to(request.resource_type()))),
         None => Ok(()),
     }
 }

@@ -1,5 +1,4 @@
-//! What orders and reports are made of: plain data, so that whoever carries an order out may live in another process
-//! than the table.
+//! Parts of orders and reports: plain data, so that a backend may run in another process than the table.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
@@ -14,9 +13,9 @@ use crate::{Placement, StepError};
 /// Part of a resource: bytes of an arena, blocks of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Extent {
-    /// Where it starts within the resource.
+    /// The start within the resource.
     pub offset: u64,
-    /// How long it is.
+    /// The length.
     pub length: u64,
 }
 
@@ -40,9 +39,9 @@ impl Extent {
 pub struct BindingId {
     /// The lease.
     pub lease_id: LeaseId,
-    /// Its binding.
+    /// The generation of the binding.
     pub generation: Generation,
-    /// On what.
+    /// The resource.
     pub resource_id: ResourceId,
 }
 
@@ -59,39 +58,38 @@ impl fmt::Display for BindingId {
 /// Whether a client that is cut should learn it from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Linger {
-    /// It gave the lease back and expects nothing.
+    /// No linger: the client freed the lease.
     None,
-    /// Once its key is dead, its next access may be answered with the error, for a few
-    /// milliseconds at most, before the connection goes and nothing answers any more.
+    /// After the key is dead, the connection stays for a few milliseconds at most, so that the next access gets an
+    /// error.
     Brief,
 }
 
-/// Make a lease's access real. Whatever binding of an older generation the lease still has goes on until the new
-/// one is connected. Then it is cut, and only then does the new one open.
+/// Make the binding of a lease. An older binding works until the new one is connected. Then the older one is cut, and
+/// only then the new one opens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindOrder {
     /// Which binding.
     pub binding_id: BindingId,
-    /// Which part of the resource; scrubbed before.
+    /// The part of the resource; scrubbed first.
     pub placement: Placement,
-    /// Over which transport; `Auto` where the lease has none.
+    /// The transport; `Auto` if the lease has none.
     pub transport: Transport,
-    /// Whose it is: what a kind gives to one tenant alone, such as keys of a host, is never another's.
+    /// The tenant: data that a kind keeps for one tenant, such as keys of a host, is never used for another.
     pub tenant: Arc<str>,
-    /// What was asked for, as it is enforced: of blocks read-only also where the resource can be nothing else, of memory
-    /// with the queue pairs that the client has by now.
+    /// The terms as they are enforced: blocks are read-only if the resource is; memory has the current queue pairs of
+    /// the client.
     pub terms: LeaseTerms,
     /// How long the contents are kept after the term.
     pub grace: Duration,
-    /// An earlier run of the node bound this lease, and it goes on: what is still there of that binding
-    /// and works as it should is kept as it is, also under a client that uses it; what is missing is
-    /// made again with the same names and keys. Where the bytes are is known from then; they are not
-    /// scrubbed.
+    /// An earlier run of the node bound this lease, and the lease goes on. Objects of that binding that work are
+    /// kept, also while a client uses them; missing objects are made again with the same names and keys. The bytes
+    /// are found where they are and not scrubbed.
     pub adopts: bool,
 }
 
 impl BindOrder {
-    /// Of nobody in particular, and without a grace time.
+    /// An order without a tenant and without a grace time.
     pub fn new(
         binding_id: BindingId,
         placement: impl Into<Placement>,
@@ -108,7 +106,7 @@ impl BindOrder {
         }
     }
 
-    /// The client's queue pairs, if known. Without one an RDMA binding has no key yet.
+    /// The client's queue pairs, if known. Without a queue pair an RDMA binding has no key yet.
     #[must_use]
     pub fn peers(&self) -> &[RdmaPeer] {
         self.terms.rdma_peers()
@@ -121,25 +119,25 @@ impl BindOrder {
     }
 }
 
-/// Why there is no new binding. Unless the word is `Lost` or `Stranded`, the one before, with all its keys, is as it
-/// was, and later orders name it by the newer generation.
+/// Why a bind failed. Except for `Lost` and `Stranded`, the old binding works as before, with all its keys, and later
+/// orders name it by the newer generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BindError {
-    /// The request cannot be met and nothing was left behind: the client's fault (a GID that does
-    /// not resolve), or the transport is missing.
+    /// The request cannot be met, by the client's fault (a GID that does not resolve) or because the transport is
+    /// missing. Nothing is left behind.
     Refused(StepError),
-    /// The node could not, and nothing was left behind.
+    /// The node failed. Nothing is left behind.
     Failed(StepError),
-    /// A cut came first; nothing was left behind.
+    /// A cut came first. Nothing is left behind.
     Cancelled,
-    /// The node could not, after the binding before had been cut: nothing is bound, and nothing was left behind.
+    /// The node failed after the old binding was cut: the lease has no binding. Nothing is left behind.
     Lost(StepError),
-    /// Something was left behind that could not be undone: the resource gets fenced.
+    /// Something is left behind that could not be undone: the resource is fenced.
     Stranded(StepError),
 }
 
 impl BindError {
-    /// The same, when the binding before has been cut.
+    /// The same error, after the old binding was cut.
     #[must_use]
     pub fn lost(self) -> Self {
         match self {
@@ -149,7 +147,7 @@ impl BindError {
     }
 }
 
-/// This path has cut the binding, or knows that its lease was released: there is nothing to extend.
+/// The path has cut the binding already, or its lease was released: the deadline cannot be extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AlreadyCut;
 
@@ -161,48 +159,46 @@ impl fmt::Display for AlreadyCut {
 
 impl core::error::Error for AlreadyCut {}
 
-/// What a backend offers, from the truth of the kernel.
+/// The offer of a backend, from the state of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Of which resource.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// In the unit of its type.
+    /// The capacity in the unit of its type.
     pub capacity: u64,
     /// Granularity of stretches and amounts.
     pub align: u64,
-    /// Transports that leases of it can be used over, best first. None: its leases have no transport, or
-    /// cannot be had where their kind needs one.
+    /// Transports of its leases, best first. If empty, its leases have no transport, or cannot be had if their kind
+    /// needs one.
     pub transports: Vec<Transport>,
-    /// What of it an end of the process leaves.
+    /// What is left of it when the process ends.
     pub durability: Durability,
-    /// What a lease fences whose release failed.
+    /// The extent of a fence after a failed release.
     pub fence_scope: FenceScope,
-    /// How it is given out.
+    /// The allocation mode.
     pub allocation_mode: AllocationMode,
-    /// Nothing of it can be written: every lease of it is read-only.
+    /// The resource cannot be written: every lease of it is read-only.
     pub read_only: bool,
 }
 
-/// What of a resource is still there when the process has ended, see
-/// [`crate::LeaseTable::restore_lease`].
+/// What is left of a resource when the process has ended, see [`crate::LeaseTable::restore_lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Nothing: its leases end with the process.
     Nothing,
-    /// Its bytes: leases over transports that a new process can open again are adopted by it on the same
-    /// boot, and whatever no lease holds is scrubbed as a whole at start.
+    /// Its bytes: a new process on the same boot adopts leases over transports that it can open again, and scrubs all
+    /// parts that no lease holds at start.
     Process,
-    /// What was made for each lease, until the machine is rebooted: on the same boot every lease of before is
-    /// adopted or ended properly, with a cut and a release of its own; after a reboot it is over.
+    /// The objects of each lease, until the machine is rebooted: on the same boot every old lease is adopted, or
+    /// ended with a cut and a release of its own; after a reboot it is over.
     Boot,
-    /// Its bytes and what was made of them for each lease, also across a reboot: every lease of before
-    /// is adopted or ended properly, with a cut and a release of its own, and its part of the resource
-    /// is nobody else's until that is done.
+    /// Its bytes and the objects of each lease, also across a reboot: every old lease is adopted, or ended with a cut
+    /// and a release of its own, and keeps its part until then.
     Machine,
 }
 
 impl Durability {
-    /// Of an arena, whose bytes are in a file of their own or end with the process.
+    /// The durability of an arena: its bytes are in a file of their own or end with the process.
     #[must_use]
     pub fn arena(bytes_stay: bool) -> Self {
         if bytes_stay {
@@ -212,24 +208,24 @@ impl Durability {
         }
     }
 
-    /// Whether an end of the process leaves something that was made for one lease alone, so that each is
-    /// cut and released by itself, a release is written down when it is done, and one that failed is tried again.
+    /// Whether objects of single leases survive the process. If so, each lease is cut and released by itself, a
+    /// finished release is written down, and a failed one is tried again.
     #[must_use]
     pub fn leases_stay(self) -> bool {
         matches!(self, Self::Boot | Self::Machine)
     }
 }
 
-/// What is fenced by a release that failed. A cut that failed always fences the whole resource.
+/// The extent of a fence after a failed release. A failed cut always fences the whole resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceScope {
-    /// The part of the lease alone: it is cut, and nobody else's part is in doubt.
+    /// The part of the lease alone: the lease is cut, and no other part is in doubt.
     Part,
     /// The whole resource.
     Whole,
 }
 
-/// How a resource is given out.
+/// How a resource is divided among leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationMode {
     /// In stretches that never overlap: bytes of an arena, blocks of a device.
@@ -240,20 +236,20 @@ pub enum AllocationMode {
     Units {
         /// Their numbers, each once.
         numbers: Vec<u32>,
-        /// So many leases may have one unit, where they share theirs.
+        /// How many sharing leases may have one unit.
         sharers: u32,
     },
-    /// By amounts of several things at once, such as rate and virtual functions. The first is what leases are
-    /// asked for in, and its capacity is that of the offer.
+    /// By amounts of several things at once, such as rate and virtual functions. Requests are in the first one, and
+    /// its capacity is that of the offer.
     Vector(Vec<Dimension>),
 }
 
-/// One of the things that a device has an amount of.
+/// One of several things that a device has an amount of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dimension {
-    /// What it is.
+    /// The name.
     pub name: String,
-    /// How much there is.
+    /// The whole amount.
     pub capacity: u64,
     /// How much of it a lease takes.
     pub takes: Takes,
@@ -262,20 +258,20 @@ pub struct Dimension {
 /// How much of a [`Dimension`] a lease takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// What it was asked for; of the first dimension.
+    /// The requested amount; for the first dimension.
     Asked,
-    /// So much, whatever it was asked for.
+    /// A fixed amount for each lease.
     Each(u64),
-    /// As large a share as of the first dimension, rounded up.
+    /// The same share as of the first dimension, rounded up.
     InProportion,
 }
 
-/// How well a resource does, as [`crate::Report::Condition`] tells whenever that changes; it begins as good.
+/// The health of a resource; [`crate::Report::Condition`] reports every change. It starts as good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
-    /// As it should.
+    /// The resource works.
     #[default]
     Good,
-    /// Something of it failed, for people; leases of it may fail.
+    /// A part of the resource failed (text for people); its leases may fail.
     Degraded(String),
 }

@@ -1,19 +1,21 @@
-//! What comes of a binding: the lease is in use, or who waited is told why there is none.
+//! Results of a bind: the lease is in use, or the waiting client is told why the bind failed.
 
-use alloc::{boxed::Box, string::String};
+use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply};
+use fabricbios_wire::{Binding, EndCause, LeaseId, Refusal, Reply};
 
 use crate::{
     After, BindError, BindingId, Change, Event, LeaseTable, Note, Now, State, StepError,
     config::BIND_AGAIN_WITHIN,
     extending::Then,
     lease::{Lease, OldKey, Waiting, whole_secs},
+    standing::{invalid, unavailable},
 };
 
 impl LeaseTable {
-    /// What came of a binding or a key: `made`, or `not_made`, or something that is left behind.
+    /// Handles the result of a bind or a rotation: calls `made` or `not_made`, or fences the lease if something is
+    /// left behind.
     pub(crate) fn made_or_not(
         &mut self,
         now: Now,
@@ -22,18 +24,20 @@ impl LeaseTable {
         made: fn(&mut Self, Now, BindingId, Binding),
         not_made: fn(&mut Self, Now, BindingId, &BindError),
     ) {
+        let id = binding_id.lease_id;
         let outcome = outcome.and_then(|binding| {
-            let of_its_kind = self.of_its_kind(binding_id.lease_id, binding);
-            of_its_kind.map_err(BindError::Stranded)
+            self.of_its_kind(id, binding).map_err(BindError::Stranded)
         });
         match outcome {
-            Err(BindError::Stranded(error)) => {
-                return self.fence(now, binding_id.lease_id, Event::Stranded, error);
-            }
+            Err(BindError::Stranded(error)) => return self.fence(now, id, Event::Stranded, error),
             Ok(binding) => made(self, now, binding_id, binding),
             Err(error) => not_made(self, now, binding_id, &error),
         }
-        self.release_if_waiting(now, binding_id);
+        // The lease has no outstanding order now: a release that waited for the report can start.
+        let lease = self.leases.get(&id);
+        if lease.is_some_and(|lease| lease.state == State::Releasing) {
+            self.start_release(now, id);
+        }
     }
 
     /// A lease has coordinates of its own kind only: a path that gives others has opened something else.
@@ -60,7 +64,7 @@ impl LeaseTable {
             lease.start_term(now, whole_secs(lease.term));
         }
         let deadline = lease.deadline;
-        // Nobody is told of a binding whose paths do not know until when.
+        // The client is told of the binding only after every path has acknowledged the deadline.
         self.extend(
             now,
             binding_id.lease_id,
@@ -69,7 +73,7 @@ impl LeaseTable {
         );
     }
 
-    /// Every path knows until when it is to be open.
+    /// Every path has acknowledged the deadline: the lease uses the binding from now on.
     pub(crate) fn use_binding(&mut self, now: Now, id: LeaseId, binding: Box<Binding>) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -82,31 +86,23 @@ impl LeaseTable {
         lease.bound = lease.generation;
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
-            self.note_grant(id);
+        }
+        if let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) {
+            let note = Note::Granted {
+                lease_id: id,
+                tenant: String::from(&*lease.tenant),
+                resource_id: lease.resource_id,
+                wanted,
+                effective: lease.effective,
+                policy,
+            };
+            self.note(note);
         }
         self.settle(now, id);
     }
 
-    fn note_grant(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        let Some((wanted, policy)) = lease.wanted.take().map(|boxed| *boxed) else {
-            return;
-        };
-        let note = Note::Granted {
-            lease_id: id,
-            tenant: String::from(&*lease.tenant),
-            resource_id: lease.resource_id,
-            wanted,
-            effective: lease.effective,
-            policy,
-        };
-        self.note(note);
-    }
-
-    /// In use with what it now has: written down, told to who waited for it. Who waits for another term goes on
-    /// waiting.
+    /// Writes down the lease in its new state and answers the waiting requests. A request that waits for another term
+    /// goes on waiting.
     pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
         self.put(id);
         self.arm(id);
@@ -122,7 +118,7 @@ impl LeaseTable {
             match waiting {
                 Waiting::Grant(ticket) => self.answer_after(After::Grant(binding_id), ticket, told),
                 Waiting::Rebind(ticket) | Waiting::Renew(ticket) => self.answer(ticket, told),
-                // Who waits for the end is put on the list when the end has begun.
+                // Requests for the end are answered by the cut.
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
             }
         }
@@ -155,7 +151,7 @@ impl LeaseTable {
         }
     }
 
-    /// Tells who waited for a binding or key that there is none.
+    /// Refuses the requests that waited for a binding or key, and notes the reason.
     pub(crate) fn refuse_binding(&mut self, now: Now, binding_id: BindingId, error: &BindError) {
         let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;
@@ -164,7 +160,7 @@ impl LeaseTable {
         if lease.granted() {
             let goes_on = match lease.binding {
                 Some(_) => String::from("; what was bound before goes on"),
-                None => alloc::format!(
+                None => format!(
                     "; the lease goes on without a key: {} gives it one",
                     lease.asks_for_a_key_by()
                 ),
@@ -191,8 +187,8 @@ impl LeaseTable {
         });
     }
 
-    /// Answers who waited for a binding or key that there is none. Who renewed has his term and is
-    /// told so: with the key before, or with none.
+    /// Answers the requests that waited for a binding or key, which was not made. A renewal has succeeded: it is
+    /// answered with the new term and the old key, or with no key.
     pub(crate) fn tell_without(&mut self, now: Now, id: LeaseId, refusal: &Refusal) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -214,8 +210,8 @@ impl LeaseTable {
 }
 
 impl LeaseTable {
-    /// The driver tells who waits for the grant. Where its store could not keep what belongs to it, the lease, which is
-    /// on record, ends.
+    /// Handles the result of [`crate::Order::Confirm`]. If the store could not keep its data of the lease, the lease,
+    /// which is on record, ends.
     pub(crate) fn confirmed(
         &mut self,
         now: Now,
@@ -229,9 +225,8 @@ impl LeaseTable {
         self.end(now, lease_id, Event::Revoke, cause, None);
     }
 
-    /// A grant that could not be written down and was refused for that: nobody was told of the lease, and
-    /// nothing of it stays. It may be cut and released at once, since no record of it is durable. One that is fenced
-    /// by now keeps its record: its bytes are nobody's.
+    /// Takes back a grant that the journal could not write. The client was refused, so the lease is cut, released and
+    /// removed at once. A lease that is fenced by now keeps its record, so that its bytes are given to nobody.
     pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
         let holds = |lease: &&mut Lease| lease.state != State::Fenced;
         let Some(lease) = self.leases.get_mut(&id).filter(holds) else {
@@ -245,7 +240,7 @@ impl LeaseTable {
 }
 
 impl Lease {
-    /// The binding before was cut, and its keys with it.
+    /// Forgets the keys and peers of the old binding, which was cut.
     fn older_is_gone(&mut self) {
         self.peers_before = None;
         self.old_key = match self.old_key {
@@ -254,8 +249,8 @@ impl Lease {
         };
     }
 
-    /// Of a lease of an earlier run nobody is there who asked for the binding and could ask again; what was
-    /// not ready, an address or a disk after a boot, may be so a little later.
+    /// Plans another bind of a lease of an earlier run: no client waits who could ask again, and an address or a disk
+    /// may be ready a little later after a boot.
     fn try_again(&mut self, now: Now) {
         if self.state == State::Active && self.bound_before {
             let pause = Duration::from_secs(1 << self.bound_in_vain.min(8));
@@ -265,29 +260,17 @@ impl Lease {
     }
 }
 
-/// Whose fault it is that there is no binding. What the node's own devices and paths have to do with it is
-/// for its log, and for nobody who asks.
+/// The refusal for a bind that failed. Details of the node's devices and paths go to its log only.
 fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
-    let (code, class, message) = match error {
-        BindError::Refused(error) => (
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            alloc::format!("{error}"),
-        ),
-        BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => (
-            LeaseError::Unavailable,
-            RefusalClass::Transient,
-            alloc::format!(
+    match error {
+        BindError::Refused(error) => invalid(format!("{error}")),
+        BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => {
+            unavailable(format!(
                 "the node could not do `{}` for lease {id}: its storage or network is full or not ready; try again \
                  later or elsewhere, the node's log says what is wrong",
                 error.step
-            ),
-        ),
-        BindError::Cancelled => (
-            LeaseError::Unavailable,
-            RefusalClass::Transient,
-            String::from("the binding was taken back while it was being made"),
-        ),
-    };
-    Refusal::new(code, class, message)
+            ))
+        }
+        BindError::Cancelled => unavailable("the binding was taken back while it was being made"),
+    }
 }

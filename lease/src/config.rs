@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use fabricbios_wire::ResourceType;
 
-/// What the operator allows and how patient the node is.
+/// The limits of the operator and the time limits of the node.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Longest term. An hour: long enough that renewal is cheap, short enough that a forgotten
@@ -13,43 +13,40 @@ pub struct Policy {
     pub lease_secs_max: u32,
     /// Longest grace time. It keeps bytes from everybody else without being used.
     pub grace_secs_max: u32,
-    /// A cut that is not proved so long after a thread began with it has failed: the published contract wants an
-    /// outcome of a revoke within a second. Where a backend reports [`CutMoves`](crate::Report::CutMoves), it is
-    /// without progress that it has failed by then. In any case, also where no thread has begun with it, it has
-    /// failed ten times as long after it was ordered.
+    /// A cut fails if it is not proved this long after a thread began it: the published contract wants an outcome of
+    /// a revoke within a second. If a backend reports [`CutMoves`](crate::Report::CutMoves), the time counts from the
+    /// last progress. In any case a cut fails ten times this long after its order.
     pub cut_within: Duration,
-    /// A first binding that has made no progress for so long is cut; of a later one the holder is told that
-    /// it is still being made. A kernel gives up on an address after a few seconds,
-    /// and several binds may queue for their turn.
+    /// A first bind without progress for this long is cut; for a later bind the holder is told that it is still being
+    /// made. A kernel gives up on an address after a few seconds, and several binds may queue for their turn.
     pub bind_within: Duration,
-    /// A release without progress for so long has failed. On progress, not in total: scrubbing
-    /// scales with size.
+    /// A release fails after this long without progress. Not in total: scrubbing scales with size.
     pub release_stall: Duration,
-    /// A deadline that a path has not acknowledged for so long is not in force. A path looks at no disk and asks nobody
-    /// before it answers; the shortest term is a second.
+    /// A deadline that a path has not acknowledged for this long is not in force. A path acknowledges without disk or
+    /// network; the shortest term is a second.
     pub extend_within: Duration,
     /// A remediation that takes longer is reported as failed.
     pub reset_within: Duration,
     /// For how long LEASE_QUERY answers for an ended lease; at least 10 minutes.
     pub keep_ended: Duration,
-    /// Leases that are not over: with `ended_max`, the bound on the table's memory.
+    /// Maximum of live leases: with `ended_max`, the limit of the table's memory.
     pub leases_max: usize,
-    /// Records of ended leases. The oldest give way.
+    /// Maximum of records of ended leases. The oldest are dropped.
     pub ended_max: usize,
-    /// Leases of one tenant that are not over.
+    /// Maximum of live leases of one tenant.
     pub tenant_leases_max: usize,
-    /// Records of ended leases of one tenant. The oldest give way.
+    /// Maximum of records of ended leases of one tenant. The oldest are dropped.
     pub tenant_ended_max: usize,
-    /// What the leases of one tenant may hold of a kind, in its unit; no bound for kinds that are not named.
+    /// The most that the leases of one tenant may hold of a kind, in its unit; no limit for other kinds.
     pub tenant_capacity_max: BTreeMap<ResourceType, u64>,
-    /// Requests of one tenant in a second; 0 is no bound. Operators have none.
+    /// Maximum of requests of one tenant per second; 0 is no limit. Operators have no limit.
     pub tenant_requests_per_sec: u32,
-    /// Bindings and rotations of one tenant that may be on their way at once. They take turns with those of other
+    /// Maximum of binds and rotations of one tenant that wait or are under way. They take turns with those of other
     /// tenants, see [`Effect::Order`](crate::Effect::Order).
     pub tenant_binds_max: usize,
-    /// Kinds that were detected; those without an offer are refused as not offered, not as absent.
+    /// Kinds that were detected; a kind without an offer is refused as not offered, not as absent.
     pub detected: Vec<ResourceType>,
-    /// Kinds that this daemon has no backend for: no operator could offer them.
+    /// Kinds without a backend in this daemon: no operator can offer them.
     pub not_built: Vec<ResourceType>,
 }
 
@@ -77,10 +74,10 @@ impl Default for Policy {
     }
 }
 
-/// So many times [`Policy::cut_within`] after its order is the end of any cut, however much moves.
+/// Any cut fails this many times [`Policy::cut_within`] after its order, with or without progress.
 pub(crate) const CUT_PATIENCES: u32 = 10;
 
-/// After so long at most an adopted lease without a binding is bound again; it begins with a second.
+/// The longest pause before an adopted lease is bound again; the first pause is a second.
 pub(crate) const BIND_AGAIN_WITHIN: Duration = Duration::from_secs(64);
 
 /// Renewal is accepted in the last fifth of the term (000, LEASE_RENEW).
@@ -89,9 +86,8 @@ pub(crate) const RENEWAL_WINDOW_FRACTION: u32 = 5;
 /// Longest overlap of two keys: a client that needs a minute to follow is not following.
 pub(crate) const OVERLAP_MS_MAX: u32 = 60_000;
 
-/// Cuts of leases of an earlier run that are ordered at once: a start that finds many does not find the last ones
-/// late.
+/// Maximum of cuts of leases of an earlier run that are under way, so that the last of many cuts is not late.
 pub(crate) const RESTORED_CUTS_AT_ONCE: usize = 32;
 
-/// Cuts under way at once that may each take a moment for a linger. With more, time is short.
-pub(crate) const FAREWELLS_AT_ONCE: usize = 32;
+/// Maximum of cuts under way that may linger. With more cuts there is no time to linger.
+pub(crate) const LINGERS_AT_ONCE: usize = 32;

@@ -1,14 +1,13 @@
-//! Who holds which part of one store (an arena, a pool), and which leases gave theirs back.
+//! The part of one store (an arena, a pool) that each lease holds, and the leases that were released.
 //!
 //! Invariants:
 //! - **disjoint**: no two leases hold the same position.
 //! - **steady**: a lease holds one part, the same one for as long as it holds any.
-//! - **clean**: a part is free only when its lease was released or forgotten, which its store says once the
-//!   part is clean, or when the lease never had anything in it.
-//! - **released**: a lease that was released holds nothing any more. An order for it is a straggler from
-//!   before: its part may be somebody else's.
+//! - **clean**: a part is free only after its lease was released or forgotten. The store calls that when the part is
+//!   clean, or if the lease never used it.
+//! - **released**: a released lease holds no part. An order for it is late: another lease may have its part.
 //!
-//! `T` is what the store keeps for each lease; of a lock or a state it is a shared pointer.
+//! `T` is the note that the store keeps for each lease; for a lock or a state, use a shared pointer.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -20,15 +19,14 @@ use fabricbios_wire::LeaseId;
 
 use crate::Extent;
 
-/// Released leases that are remembered: this many releases later no thread still carries an order from
-/// before.
+/// How many released leases are remembered: after this many releases no thread still has an old order.
 const RELEASED: usize = 65_536;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Custody<T> {
     leases: BTreeMap<LeaseId, Entry<T>>,
-    /// What leases hold, by first position.
+    /// The held parts, by first position.
     held: BTreeMap<u64, (Extent, LeaseId)>,
     released: BTreeSet<LeaseId>,
     /// The same, oldest first.
@@ -41,14 +39,14 @@ struct Entry<T> {
     extent: Option<Extent>,
 }
 
-/// What is known of a lease.
+/// The state of a lease in the custody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup<T> {
-    /// It has an entry, with this note.
+    /// The lease has an entry, with this note.
     Here(T),
-    /// It was released.
+    /// The lease was released.
     Released,
-    /// Never heard of, or forgotten.
+    /// Unknown, or forgotten.
     Unknown,
 }
 
@@ -62,12 +60,12 @@ impl<T> Lookup<T> {
     }
 }
 
-/// Why a lease cannot have a part, or give it back.
+/// Why a lease cannot have or clean a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFree {
     /// The lease was released before.
     Released,
-    /// Some of it is in this part of another lease.
+    /// Another lease holds this part, which overlaps.
     HeldBy(LeaseId, Extent),
     /// The lease holds this part.
     HoldsOther(Extent),
@@ -85,7 +83,7 @@ impl<T> Default for Custody<T> {
 }
 
 impl<T: Clone + Default> Custody<T> {
-    /// What is known of a lease.
+    /// The state of a lease in the custody.
     #[must_use]
     pub fn find(&self, lease: LeaseId) -> Lookup<T> {
         match self.leases.get(&lease) {
@@ -95,16 +93,16 @@ impl<T: Clone + Default> Custody<T> {
         }
     }
 
-    /// The note of a lease, made if need be. `None`: it was released.
+    /// The note of a lease, made if needed. `None`: the lease was released.
     pub fn find_or_make(&mut self, lease: LeaseId) -> Option<T> {
         let is_over = self.released.contains(&lease);
         (!is_over).then(|| self.leases.entry(lease).or_default().note.clone())
     }
 
-    /// Gives a part to a lease, also again, with an entry made if need be.
+    /// Gives a part to a lease, also repeatedly; makes the entry if needed.
     ///
     /// # Errors
-    /// It cannot have the part; nothing has changed.
+    /// As [`Custody::check`]; no change then.
     pub fn claim(&mut self, lease: LeaseId, extent: Extent) -> Result<T, NotFree> {
         self.check(lease, extent)?;
         self.held.insert(extent.offset, (extent, lease));
@@ -116,7 +114,7 @@ impl<T: Clone + Default> Custody<T> {
     /// Whether a lease may have a part, or clean it when it gives it back.
     ///
     /// # Errors
-    /// It was released, it holds another part, or another lease holds some of this one.
+    /// The lease was released or holds another part, or another lease holds an overlapping part.
     pub fn check(&self, lease: LeaseId, extent: Extent) -> Result<(), NotFree> {
         if self.released.contains(&lease) {
             return Err(NotFree::Released);
@@ -141,7 +139,7 @@ impl<T: Clone + Default> Custody<T> {
         self.leases.get(&lease).and_then(|entry| entry.extent)
     }
 
-    /// All that have an entry.
+    /// All leases with an entry.
     #[must_use]
     pub fn all(&self) -> Vec<(LeaseId, T)> {
         let notes = self.leases.iter();
@@ -150,14 +148,14 @@ impl<T: Clone + Default> Custody<T> {
             .collect()
     }
 
-    /// There is nothing of the lease. It may come again.
+    /// Removes the entry of a lease. The lease may come again.
     pub fn forget(&mut self, lease: LeaseId) {
         if let Some(Some(extent)) = self.leases.remove(&lease).map(|entry| entry.extent) {
             self.held.remove(&extent.offset);
         }
     }
 
-    /// The lease is over and its part clean: it does not come again.
+    /// Marks a lease as over and its part as clean. The lease does not come again.
     pub fn release(&mut self, lease: LeaseId) {
         self.forget(lease);
         if self.released.insert(lease) {

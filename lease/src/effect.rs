@@ -1,4 +1,4 @@
-//! What the table asks the outside to do, and what the outside reports back.
+//! Effects that the table asks the driver to carry out, and reports of the results.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -10,30 +10,30 @@ use crate::{
     Placement, Proof, StepError,
 };
 
-/// Whom an answer is for: chosen by the driver, given back to it.
+/// The receiver of an answer: chosen by the driver, returned with the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// One thing for the driver to do. In order of emission; see each for what it may overtake.
+/// One thing for the driver to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Hand to the backend of the resource.
     Order {
-        /// What to do.
+        /// The order.
         order: Order,
-        /// For whose lease; `None` for the node's own. Tenants take turns.
+        /// The tenant of the lease; `None` for the node. Tenants take turns.
         tenant: Option<Arc<str>>,
-        /// Not before every change so far is durable: a restart must not adopt a lease whose bytes are
-        /// scrubbed. A cut waits for nothing, nor does the release of a lease that is not on record.
+        /// The order waits until every change so far is durable: a restart must not adopt a lease whose bytes are
+        /// scrubbed. Cuts never wait, nor does the release of a lease that is not on record.
         after_journal: bool,
     },
     /// Write down.
     Journal(Change),
     /// Tell the asker.
     Answer {
-        /// Who asked.
+        /// The receiver.
         ticket: Ticket,
-        /// What to say.
+        /// The answer.
         answer: Answer,
         /// When.
         after: After,
@@ -42,10 +42,10 @@ pub enum Effect {
     Note(Note),
 }
 
-/// What an answer waits for.
+/// The condition before an answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// Nothing: it rests on no change.
+    /// No wait: the answer depends on no change.
     Nothing,
     /// Every change so far is durable.
     Journal,
@@ -54,18 +54,17 @@ pub enum After {
     Grant(BindingId),
 }
 
-/// What whoever makes leases real is to do; plain data.
+/// An order to a backend; plain data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Make a lease's access real.
+    /// Make the binding of a lease.
     Bind(BindOrder),
-    /// The lease may be used until then, on the boot-time clock: for paths that look at the clock at every request. Comes
-    /// when a binding has been made, before anybody is told of it, at every renewal, and before a lease is bound
-    /// anew. The newest counts. What waits for the report goes on then.
+    /// Use this deadline, on the boot-time clock. Given after a bind and before the client is told, at every renewal,
+    /// and before a lease is bound anew. The newest order counts. The table goes on when the report comes.
     Extend(BindingId, BootTime),
-    /// Given by the driver: the grant of the lease is in the journal, and its answer waits for the report.
+    /// Given by the driver: the grant is in the journal, and the answer waits for the report.
     Confirm(BindingId),
-    /// The end of the lease could not be proved: whoever still asks may be told.
+    /// The end of the lease could not be proved: the path may tell a client that still asks.
     Fenced(BindingId),
     /// Give the binding a new key beside the old one.
     Rotate(BindingId),
@@ -73,52 +72,48 @@ pub enum Order {
     RetireKey(BindingId),
     /// End access, with proof. Idempotent.
     Cut(BindingId, Linger),
-    /// After a cut: take away what is left, clean the part, take it back. Idempotent.
+    /// After a cut: remove the remaining objects and scrub the part. Idempotent.
     Release(BindingId, Placement),
-    /// Remediation of a fenced resource, with every lease that keeps it fenced: each is cut, released and looked for again.
+    /// Remediation of a fenced resource, with its fenced leases: each is cut, released and looked for again.
     Reset(ResourceId, Vec<(BindingId, Placement)>),
 }
 
 impl Order {
-    /// About which lease; `None` for a remediation.
+    /// The lease; `None` for a remediation.
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
-        match self {
-            Self::Bind(order) => Some(order.binding_id.lease_id),
-            Self::Extend(binding_id, _)
-            | Self::Confirm(binding_id)
-            | Self::Fenced(binding_id)
-            | Self::Rotate(binding_id)
-            | Self::RetireKey(binding_id)
-            | Self::Cut(binding_id, _)
-            | Self::Release(binding_id, _) => Some(binding_id.lease_id),
-            Self::Reset(..) => None,
-        }
+        self.target().ok().map(|binding_id| binding_id.lease_id)
     }
 
-    /// On which resource.
+    /// The resource.
     #[must_use]
     pub fn resource_id(&self) -> ResourceId {
+        self.target()
+            .map_or_else(|id| id, |binding_id| binding_id.resource_id)
+    }
+
+    /// The binding; for a remediation, the resource.
+    fn target(&self) -> Result<BindingId, ResourceId> {
         match self {
-            Self::Bind(order) => order.binding_id.resource_id,
+            Self::Bind(order) => Ok(order.binding_id),
             Self::Extend(binding_id, _)
             | Self::Confirm(binding_id)
             | Self::Fenced(binding_id)
             | Self::Rotate(binding_id)
             | Self::RetireKey(binding_id)
             | Self::Cut(binding_id, _)
-            | Self::Release(binding_id, _) => binding_id.resource_id,
-            Self::Reset(resource_id, _) => *resource_id,
+            | Self::Release(binding_id, _) => Ok(*binding_id),
+            Self::Reset(resource_id, _) => Err(*resource_id),
         }
     }
 }
 
-/// What came of an [`Order`].
+/// The result of an [`Order`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// Of [`Order::Bind`].
     Bind(BindingId, Result<Binding, BindError>),
-    /// What an [`Order::Bind`] takes time for is still moving: bytes are made clean.
+    /// An [`Order::Bind`] progresses: bytes are being scrubbed.
     BindProgress(BindingId),
     /// Of [`Order::Extend`], with its deadline.
     Extended(BindingId, BootTime, Result<(), AlreadyCut>),
@@ -132,21 +127,21 @@ pub enum Report {
     Cut(BindingId, Result<Proof, StepError>),
     /// A thread has begun with an [`Order::Cut`] or an [`Order::RetireKey`].
     EndBegan(BindingId),
-    /// A cut has come a step further, where cuts of one kind of resource wait for each other: neither it
-    /// nor those behind it are stuck.
+    /// A cut has progressed, where cuts of one kind of resource wait for each other: the cuts behind it are not
+    /// stuck.
     CutMoves(BindingId),
-    /// A release is still moving.
+    /// A release progresses.
     ReleaseProgress(BindingId),
     /// Of [`Order::Release`].
     Release(BindingId, Result<(), StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
-    /// How well a resource does has changed. Of no order; it is for inventories, and the table does nothing about it.
+    /// The health of a resource has changed. For inventories; the table ignores it.
     Condition(ResourceId, Condition),
 }
 
 impl Report {
-    /// About which lease; `None` where it is about a resource.
+    /// The lease; `None` for a report about a resource.
     #[must_use]
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
@@ -166,31 +161,31 @@ impl Report {
     }
 }
 
-/// A change of what must survive a crash.
+/// A change of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This is what is known of a lease.
+    /// Write the record of a lease.
     PutLease(LeaseRecord),
-    /// Forget it.
+    /// Remove the record of a lease.
     RemoveLease(LeaseId),
-    /// This resource is fenced.
+    /// Write the fence of a resource.
     PutFence(FenceRecord),
-    /// It is not any more.
+    /// Remove the fence of a resource.
     RemoveFence(ResourceId),
 }
 
-/// A fence, as it is written down.
+/// The record of a fence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceRecord {
-    /// Which resource.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
+    /// The type of the resource.
     pub resource_type: fabricbios_wire::ResourceType,
-    /// Which lease left it so.
+    /// The lease that fenced it.
     pub lease_id: LeaseId,
     /// Since when, wall clock.
     pub since_unix_ms: u64,
-    /// What failed.
+    /// The error.
     #[serde(with = "crate::step::recorded")]
     pub reason: StepError,
     /// Whether it was only the release that failed: then its late success clears the fence.
@@ -198,7 +193,7 @@ pub struct FenceRecord {
 }
 
 impl FenceRecord {
-    /// As it is told to people.
+    /// The fence for the wire.
     #[must_use]
     pub fn to_wire(&self) -> Fence {
         Fence {

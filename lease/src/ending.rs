@@ -3,26 +3,25 @@
 use alloc::{format, string::String};
 use core::time::Duration;
 
-use fabricbios_wire::{
-    EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Reply, RevokeOutcome,
-};
+use fabricbios_wire::{EndCause, LeaseId, LeasePhase, Reply, RevokeOutcome};
 
 use crate::{
     BootTime, Change, Event, Invariant, LeaseTable, Linger, Note, Now, Order, State, StepError,
-    config::{CUT_PATIENCES, FAREWELLS_AT_ONCE},
+    config::{CUT_PATIENCES, LINGERS_AT_ONCE},
     lease::{OldKey, Waiting},
+    standing::unavailable,
     timers::Timer,
 };
 
 impl LeaseTable {
-    /// Does all that fell due. Calling it too often is harmless; calling it at
-    /// [`LeaseTable::next_deadline`] is enough.
+    /// Handles every due timer. Calling it too often is harmless; calling it at [`LeaseTable::next_deadline`] is
+    /// enough.
     pub fn on_tick(&mut self, now: Now) {
         self.tick_some(now, now.boot, usize::MAX);
     }
 
-    /// Does up to `most` of what fell due, what ends access first, by turns of the tenants; whether more is due.
-    /// `heard`: every report of what was done until then has been taken in. No backend is found late
+    /// Handles up to `most` due timers, deadlines first, by turns of the tenants. Returns whether more are due.
+    /// `heard`: all reports of work done until this time have been handled, so that a backend is not found late
     /// because its report was not read yet.
     pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
         for _ in 0..most {
@@ -40,7 +39,7 @@ impl LeaseTable {
         true
     }
 
-    /// What time alone brings about for this lease happens before anything else is done with it.
+    /// Handles the due deadline of this lease before the caller does anything else with the lease.
     pub(crate) fn catch_up(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get(&id) else {
             return;
@@ -53,7 +52,7 @@ impl LeaseTable {
         }
     }
 
-    /// The timer is set no more.
+    /// The timer was removed from the queue.
     fn deadline_is_due(&mut self, now: Now, timer: Timer) {
         let Timer::Lease(id) = timer else { return };
         let Some(lease) = self.leases.get_mut(&id) else {
@@ -78,18 +77,21 @@ impl LeaseTable {
                 self.order(Order::RetireKey(binding_id));
                 self.arm(id);
             }
-            // Its term is over before a path has agreed to it, and nobody was told of it.
+            // The first term is over before the paths acknowledged it; the client was not told of the lease.
             State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),
             State::Grace => self.end(now, id, Event::GraceOver, EndCause::Expired, None),
             _ => {}
         }
     }
 
-    /// The timer is set no more.
+    /// The timer was removed from the queue.
     fn patience_is_over(&mut self, now: Now, timer: Timer) {
         let id = match timer {
             Timer::Lease(id) => id,
-            Timer::Reset(id) => return self.reset_is_overdue(now, id),
+            Timer::Reset(id) => {
+                let limit = not_done_within(self.policy.reset_within);
+                return self.reset_done(now, id, Err(StepError::new("reset", limit)));
+            }
         };
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -110,7 +112,7 @@ impl LeaseTable {
         }
     }
 
-    /// A cut that waits for others of its kind goes on as long as those move.
+    /// A cut that waits behind cuts of the same kind of resource is not overdue while they progress.
     fn cut_is_overdue(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -133,28 +135,25 @@ impl LeaseTable {
 
     /// The retirement of an old key, an acknowledgement or a new binding takes too long.
     fn key_or_bind_is_overdue(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get(&id) else {
+        let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
         match lease.old_key {
-            // A key that does not die takes the lease with it.
+            // A key that cannot be retired ends the lease.
             Some(OldKey::Retiring { by }) if by <= now.boot => {
                 self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
             _ if lease.extending.is_some() => self.extension_is_overdue(now, id),
-            _bind_takes_long => self.lose_patience(now, id),
+            // The client is told that the bind takes long. The lease goes on until its deadline.
+            _bind_takes_long => {
+                lease.patience_over = true;
+                let still_binding = unavailable(format!(
+                    "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
+                ));
+                self.tell_without(now, id, &still_binding);
+                self.arm(id);
+            }
         }
-    }
-
-    /// Who waits for a binding or key is told that it is still being made. The lease goes on: its
-    /// deadline is soon enough an end.
-    fn lose_patience(&mut self, now: Now, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        lease.patience_over = true;
-        self.tell_without(now, id, &still_binding(id));
-        self.arm(id);
     }
 
     /// Starts the end of a lease: the cut, or the release if it was cut already. Prohibited events
@@ -172,7 +171,7 @@ impl LeaseTable {
         };
         let may_be_kept = lease.ending() == LeasePhase::Expired && !lease.told_over;
         if lease.state == State::Cutting && may_be_kept {
-            // Somebody wants it gone: after the proof nothing is kept for a renewal.
+            // The lease is freed or revoked while its expiry is being cut: no grace time follows.
             return lease.ends(cause, by);
         }
         if !lease.step(event) {
@@ -190,8 +189,8 @@ impl LeaseTable {
             self.start_release(now, id);
             return;
         }
-        // Who asked for the end expects nothing; and many cuts at once have no time for it.
-        let hurried = self.draining || self.cutting >= FAREWELLS_AT_ONCE;
+        // A client that freed the lease needs no error, and many cuts at once have no time for a linger.
+        let hurried = self.draining || self.cutting >= LINGERS_AT_ONCE;
         let linger = match cause {
             EndCause::Freed => Linger::None,
             _ if hurried => Linger::None,
@@ -202,7 +201,7 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// After the proof: who waited for a binding or for the end is told.
+    /// Answers the requests that waited for a binding or for the end. The cut is proved.
     pub(crate) fn tell_ended(&mut self, now: Now, id: LeaseId) {
         if !self.may_tell_end(id) {
             return;
@@ -222,7 +221,10 @@ impl LeaseTable {
         }
         for waiting in waiting {
             let (ticket, answer) = match waiting {
-                Waiting::Grant(ticket) => (ticket, Err(bind_overdue())),
+                Waiting::Grant(ticket) => {
+                    let overdue = "the binding was not made, or not in time, and was taken back; nothing was leased";
+                    (ticket, Err(unavailable(overdue)))
+                }
                 Waiting::Rebind(ticket) | Waiting::Renew(ticket) => (ticket, Err(over.clone())),
                 Waiting::Free(ticket) => (ticket, Ok(Reply::Lease(info.clone()))),
                 Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::TornDown))),
@@ -245,7 +247,7 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// Clean: the bytes are anybody's again and a record remains. The state is `Ended` already.
+    /// Removes a clean lease: its part is free again and a record remains. The state is `Ended` already.
     pub(crate) fn finish(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.remove(&id) else {
             return;
@@ -267,7 +269,7 @@ impl LeaseTable {
         self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");
         let fenced = lease.fault.is_some();
         if !lease.granted() {
-            // Nobody was ever told of it.
+            // The client was never told of the lease.
             if fenced {
                 self.journal(Change::RemoveLease(id));
             }
@@ -280,8 +282,8 @@ impl LeaseTable {
         };
         let ended = lease.record().over(phase);
         if fenced || releases_again {
-            // Its bytes are not to be kept from anybody any more, nor released again by the next run:
-            // written down before any grant of who has them next.
+            // Written down before the part is granted again: the next run must neither reserve the part for this
+            // lease nor release it again.
             self.journal(Change::PutLease(ended.clone()));
         }
         self.note(Note::Ended {
@@ -296,25 +298,9 @@ pub(crate) fn not_done_within(limit: Duration) -> String {
     format!("no outcome within {} ms", limit.as_millis())
 }
 
-fn still_binding(id: LeaseId) -> Refusal {
-    Refusal::new(
-        LeaseError::Unavailable,
-        RefusalClass::Transient,
-        format!("the binding of lease {id} is still being made; LEASE_QUERY tells when it is"),
-    )
-}
-
-fn bind_overdue() -> Refusal {
-    Refusal::new(
-        LeaseError::Unavailable,
-        RefusalClass::Transient,
-        "the binding was not made, or not in time, and was taken back; nothing was leased",
-    )
-}
-
 /// The node is going down.
 impl LeaseTable {
-    /// Takes every lease back. Each is cut, proved, scrubbed, as by an operator's revoke.
+    /// Revokes every lease: each is cut, proved and scrubbed.
     pub fn on_drain(&mut self, now: Now) {
         self.on_tick(now);
         self.draining = true;

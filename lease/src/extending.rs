@@ -1,23 +1,24 @@
-//! Another deadline: an order to every path, and what waits for its acknowledgement.
+//! Another deadline: an order to every path, and the step that waits for the acknowledgement.
 //!
-//! The deadline of before is in force until every path has agreed. Then whoever asked is told, or the next step is
-//! taken. A path that has cut the binding already refuses, and the lease ends. An acknowledgement that does not come in
-//! time changes nothing: the lease goes on until the deadline that it has, and whoever asked is told so.
+//! The old deadline is in force until every path has acknowledged the new one. Then the client is answered, or the
+//! next step is taken. A path that has cut the binding already refuses, and the lease ends. If the acknowledgement
+//! does not come in time, the lease keeps its old deadline, and the client is told so.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, format};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseError, LeaseId, Refusal, RefusalClass};
+use fabricbios_wire::{Binding, EndCause, LeaseId};
 
 use crate::{
     AlreadyCut, BindError, BindingId, BootTime, Event, LeaseTable, Note, Now, Order, State,
     StepError,
     ending::not_done_within,
     lease::{Outstanding, Waiting},
+    standing::unavailable,
 };
 
-/// Overlap of a rotation that renewal causes: the client learns the new key from the answer, so
-/// this covers what it has in flight.
+/// Overlap of a rotation that a renewal causes. The client learns the new key from the answer, so the overlap covers
+/// its requests in flight.
 const RENEWAL_OVERLAP: Duration = Duration::from_secs(5);
 
 /// A deadline that is ordered and not acknowledged.
@@ -27,18 +28,19 @@ pub(crate) struct Extending {
     pub(crate) then: Then,
 }
 
-/// What the acknowledgement lets happen.
+/// The step that waits for the acknowledgement.
 #[derive(Clone, Debug)]
 pub(crate) enum Then {
-    /// The lease has another term, and another key where it rotates.
+    /// The lease gets another term, and another key if it rotates.
     Renew {
         secs: u32,
         expires_at_unix_ms: u64,
         rotates: bool,
     },
-    /// The next binding is ordered: no path opens whose end nobody would know, were this process to die behind it.
+    /// The next binding is ordered. Every path that opens knows its deadline first, so that it closes even if this
+    /// process dies.
     Bind,
-    /// The binding that was made is told.
+    /// The client is told of the binding.
     Tell(Box<Binding>),
 }
 
@@ -54,15 +56,12 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// What waited for the acknowledgement waits no more, and a binding that was to be ordered is not on its way.
+    /// Drops the step that waits for the acknowledgement; a bind that waited is not outstanding any more.
     pub(crate) fn stop_extending(&mut self, id: LeaseId) -> Option<Then> {
         let lease = self.leases.get_mut(&id)?;
         let then = lease.extending.take()?.then;
-        if lease
-            .outstanding
-            .take_if(|it| *it == Outstanding::Term)
-            .is_some()
-        {
+        let term = lease.outstanding.take_if(|it| *it == Outstanding::Term);
+        if term.is_some() {
             let name = lease.tenant.clone();
             self.arrived(id, &name);
         }
@@ -82,29 +81,16 @@ impl LeaseTable {
         else {
             return self.note(Note::Stale(binding_id, "extended"));
         };
-        let renews = matches!(
-            lease.extending.as_deref(),
-            Some(Extending {
-                then: Then::Renew { .. },
-                ..
-            })
-        );
-        // A lease that has lost its binding goes on without one, and nothing of it is open.
+        let then = lease.extending.as_ref().map(|it| &it.then);
+        let renews = matches!(then, Some(Then::Renew { .. }));
+        // A lease that has lost its binding is renewed without one: no path is open.
         let is_bound = lease.binding.is_some() || !renews;
-        if let Err(refusal) = outcome
+        if let Err(cut) = outcome
             && is_bound
         {
-            self.note(Note::NotExtended(
-                binding_id,
-                StepError::new("extend", refusal),
-            ));
-            return self.end(
-                now,
-                binding_id.lease_id,
-                Event::Revoke,
-                EndCause::BindingFailed,
-                None,
-            );
+            let (id, error) = (binding_id.lease_id, StepError::new("extend", cut));
+            self.note(Note::NotExtended(binding_id, error));
+            return self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
         }
         match lease.extending.take().map(|it| it.then) {
             Some(Then::Renew {
@@ -116,7 +102,7 @@ impl LeaseTable {
                     return;
                 }
                 lease.set_term(secs, to, expires_at_unix_ms);
-                // Over before the next renewal can come, however short the term.
+                // The overlap ends before the next renewal, also for a short term.
                 let overlap = RENEWAL_OVERLAP.min(lease.term / 2);
                 if rotates && lease.step(Event::Rebind) {
                     self.rotate_now(now, binding_id, overlap);
@@ -132,7 +118,7 @@ impl LeaseTable {
         self.catch_up(now, binding_id.lease_id);
     }
 
-    /// No path has agreed in time.
+    /// The acknowledgement did not come in time.
     pub(crate) fn extension_is_overdue(&mut self, now: Now, id: LeaseId) {
         let Some(then) = self.stop_extending(id) else {
             return;
@@ -148,7 +134,11 @@ impl LeaseTable {
                 self.note(Note::NotExtended(binding_id, error));
                 for waiting in waiting {
                     if let Waiting::Renew(ticket) = waiting {
-                        self.answer(ticket, Err(not_extended(id)));
+                        let refusal = unavailable(format!(
+                            "the node could not renew lease {id}: a path did not answer; the lease goes on until the \
+                             deadline that it had, ask again"
+                        ));
+                        self.answer(ticket, Err(refusal));
                     }
                 }
                 self.arm(id);
@@ -157,19 +147,8 @@ impl LeaseTable {
             Then::Tell(_) if lease.state == State::Binding => {
                 self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
             }
-            // The binding before was cut for this one.
+            // The old binding was cut for the new one.
             Then::Tell(_) => self.not_bound(now, binding_id, &BindError::Lost(error)),
         }
     }
-}
-
-fn not_extended(id: LeaseId) -> Refusal {
-    Refusal::new(
-        LeaseError::Unavailable,
-        RefusalClass::Transient,
-        alloc::format!(
-            "the node could not renew lease {id}: a path did not answer; the lease goes on until the deadline that it \
-             had, ask again"
-        ),
-    )
 }

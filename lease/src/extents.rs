@@ -1,14 +1,13 @@
 //! Sub-allocation of one resource: which stretches are free.
 //!
-//! Best fit over two ordered views of the same free stretches, so that taking and giving back are
-//! O(log n). It never hands out what it has handed out; giving back what was never taken is a
-//! programming error that the caller cannot commit through [`crate::LeaseTable`].
+//! Best fit over two ordered views of the same free stretches, so that taking and giving back are O(log n). A stretch
+//! is never given to two leases. Only the table gives stretches back, and only those that it took.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::Extent;
 
-/// What is free of a resource.
+/// The free stretches of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
     capacity: u64,
@@ -32,12 +31,12 @@ impl Extents {
         extents
     }
 
-    /// What one lease could get: the longest single stretch.
+    /// The most that one lease could get: the longest free stretch.
     pub(crate) fn longest(&self) -> u64 {
         self.by_length.last().map_or(0, |&(length, _)| length)
     }
 
-    /// The same positions, and nobody has any.
+    /// The same resource with everything free.
     pub(crate) fn all_free(&self) -> Self {
         Self::new(self.capacity, self.align)
     }
@@ -50,7 +49,7 @@ impl Extents {
     /// Takes the length asked for, rounded up to the alignment, from the shortest stretch that is long
     /// enough.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
-        let reserved = self.reserved(length)?;
+        let reserved = rounded(length, self.align)?;
         let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
         self.remove(offset, found);
         self.insert(offset + reserved, found - reserved);
@@ -97,12 +96,6 @@ impl Extents {
         self.insert(start, end - start);
     }
 
-    fn reserved(&self, length: u64) -> Option<u64> {
-        length
-            .checked_next_multiple_of(self.align)
-            .filter(|&reserved| reserved > 0)
-    }
-
     fn insert(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
@@ -117,6 +110,12 @@ impl Extents {
         self.by_length.remove(&(length, offset));
         self.free -= length;
     }
+}
+
+/// The amount, rounded up to the alignment; `None` if it is 0 or overflows.
+pub(crate) fn rounded(amount: u64, align: u64) -> Option<u64> {
+    let rounded = amount.checked_next_multiple_of(align);
+    rounded.filter(|&rounded| rounded > 0)
 }
 
 #[cfg(test)]

@@ -1,33 +1,29 @@
-//! What could not be proved clean, and what clears it.
+//! Fences: leases that could not be proved clean, and their remediation.
 
-use alloc::{format, vec::Vec};
+use alloc::format;
 
-use fabricbios_wire::{
-    EndCause, LeaseError, LeaseId, Refusal, RefusalClass, Reply, ResourceId, RevokeOutcome,
-};
+use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 
 use crate::{
     Asked, BindingId, Change, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order, State,
     StepError, Ticket,
-    ending::not_done_within,
     lease::Waiting,
     requests::Decision,
-    standing::{busy, check_operator, not_found},
+    standing::{busy, check_operator, fenced, not_found},
     timers::Timer,
 };
 
 /// Fencing.
 impl LeaseTable {
-    /// What could not be proved clean: the lease stays as it is, its resource gets no new ones. Where
-    /// the fence scope is the part, a failed release fences no more than the lease's own part,
-    /// which it goes on holding: it is cut, and nobody else's bytes are in doubt.
+    /// Fences a lease that could not be proved clean: it keeps its part, and its resource gets no new leases. With
+    /// [`crate::FenceScope::Part`], a failed release fences only the part of the lease: the lease is cut, and no
+    /// other part is in doubt.
     pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let waiting = lease.waiting.clone();
         let (before, binding_id) = (lease.state, lease.binding_id());
-        // What is stranded is graver than a release that failed, also when that came first.
+        // A stranded binding replaces a fence by a failed release.
         let graver = lease.state == State::Fenced && event == Event::Stranded;
         if !graver && !lease.step(event) {
             return;
@@ -47,14 +43,14 @@ impl LeaseTable {
             reason: reason.clone(),
             by_release: lease.fenced_by_release,
         };
-        // Also of a lease that nobody was told of: its bytes are nobody's after a crash either. Before
-        // the fence: what a crash leaves is never a fence under a lease that seems to live.
+        // Also for a lease that was not granted: its bytes must not be given away after a crash. Written before the
+        // fence, so that a crash never leaves a fence whose lease seems alive.
         let record = lease.record();
         self.journal(Change::PutLease(record));
         self.stop_extending(id);
         match before {
             State::Cutting => self.cut_is_over(now, id),
-            // Whatever still works is taken away as far as can be; that does not clear the fence.
+            // Ends access as far as possible; that does not clear the fence.
             State::Binding | State::Active | State::Rebinding => {
                 self.order(Order::Cut(binding_id, Linger::None));
             }
@@ -62,7 +58,7 @@ impl LeaseTable {
         }
         self.order(Order::Fenced(binding_id));
         self.fence_resource(fence);
-        self.tell_fenced(id, waiting);
+        self.tell_fenced(id);
         self.arm(id);
     }
 
@@ -83,7 +79,7 @@ impl LeaseTable {
         self.note(note);
     }
 
-    /// A lease behind a fence is clean: what is told names one that is not.
+    /// A fenced lease is clean now: the fence names another lease that is not.
     pub(crate) fn name_another_culprit(&mut self, clean: BindingId) {
         let Some(resource) = self.resources.get_mut(&clean.resource_id) else {
             return;
@@ -101,11 +97,11 @@ impl LeaseTable {
         self.journal(Change::PutFence(fence));
     }
 
-    fn tell_fenced(&mut self, id: LeaseId, waiting: Vec<Waiting>) {
+    fn tell_fenced(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        lease.waiting.clear();
+        let waiting = core::mem::take(&mut lease.waiting);
         let over = lease.over();
         for waiting in waiting {
             let (ticket, answer) = match waiting {
@@ -147,18 +143,13 @@ impl LeaseTable {
         let by = now.boot + self.policy.reset_within;
         resource.resetting = Some((asker, by));
         resource.fenced_again = false;
-        let fenced = resource.fenced_leases.iter();
-        let fenced = fenced.filter_map(|id| self.leases.get(id));
-        let fenced = fenced
+        let leases = resource.fenced_leases.iter();
+        let leases = leases.filter_map(|id| self.leases.get(id));
+        let leases = leases
             .map(|lease| (lease.binding_id(), lease.placement.clone()))
             .collect();
         self.patience.set(&None, Timer::Reset(id), None, Some(by));
-        self.order(Order::Reset(id, fenced));
-    }
-
-    pub(crate) fn reset_is_overdue(&mut self, now: Now, id: ResourceId) {
-        let limit = not_done_within(self.policy.reset_within);
-        self.reset_done(now, id, Err(StepError::new("reset", limit)));
+        self.order(Order::Reset(id, leases));
     }
 
     /// A remediation came to an end: only a verified one clears the fence.
@@ -170,7 +161,7 @@ impl LeaseTable {
             return;
         };
         self.patience.set(&None, Timer::Reset(id), Some(by), None);
-        // It began before that and proves nothing about it.
+        // The remediation began before that lease was fenced and proves nothing about it.
         let outcome = match outcome {
             Ok(()) if resource.fenced_again => Err(StepError::new(
                 "reset",
@@ -183,18 +174,14 @@ impl LeaseTable {
                 self.unfence(now, id, Event::Remedied, "remediation");
                 Ok(Reply::FenceCleared)
             }
-            Err(error) => Err(Refusal::new(
-                LeaseError::Fenced,
-                RefusalClass::Transient,
-                format!("resource {id} stays fenced: {error}"),
-            )),
+            Err(error) => Err(fenced(format!("resource {id} stays fenced: {error}"))),
         };
         if let Some(ticket) = asker {
             self.answer(ticket, answer);
         }
     }
 
-    /// Takes a fence away; every lease that it kept is over, clean.
+    /// Clears a fence; every lease behind it is over and clean.
     pub(crate) fn unfence(&mut self, now: Now, id: ResourceId, event: Event, by: &'static str) {
         let Some(resource) = self.resources.get_mut(&id) else {
             return;

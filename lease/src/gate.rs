@@ -1,14 +1,15 @@
-//! Which binding of a lease may open access over one path. Each path has a gate for each of its leases.
+//! The gate decides which binding of a lease may open access over one path. Each path has a gate for each of its
+//! leases.
 //!
 //! Invariants, which [`Gate::open`] checks where access opens:
-//! - **revoked**: nothing opens once a cut of the same or a newer generation has begun. A cut does not wait
-//!   for a binding that is being made: it leaves its mark and goes on.
-//! - **order**: nothing opens once a newer generation has begun.
-//! - **one**: a successor may be made beside a binding in use. It opens only when the binding before has ended.
-//! - **removed**: nothing opens once the lease was removed.
+//! - **revoked**: no binding opens once a cut of the same or a newer generation has begun. A cut does not wait for a
+//!   binding that is being made.
+//! - **order**: no binding opens once a newer generation has begun.
+//! - **one**: a new binding may be made beside a binding in use. It opens only after the old binding has ended.
+//! - **removed**: no binding opens once the lease was removed.
 //!
-//! The gate knows orders. What there is of the binding (windows, sessions, links) is the state of the path,
-//! which holds its own lock over both.
+//! The gate knows orders only. The path keeps the objects of the binding (windows, sessions, links), under one lock
+//! with the gate.
 
 use core::fmt;
 
@@ -19,36 +20,36 @@ use crate::{BindError, Proof, StepError};
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// What the path has is of this generation.
+    /// The generation of the objects that the path has.
     begun: Option<Generation>,
-    /// The binding of `begun` gives access, or may still come to.
+    /// The binding of `begun` gives access, or may do so later.
     stands: bool,
-    /// Up to this generation nothing opens any more.
+    /// No binding up to this generation opens any more.
     revoked: Option<Generation>,
     removed: bool,
 }
 
-/// An order is for an older generation than the path has by now. It must touch nothing.
+/// The order is for an older generation than that of the path. The path must change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedOn(pub Generation);
 
-/// Why a binding must not open.
+/// Why a binding may not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shut {
     /// A cut, a newer generation or the removal came first.
     Cancelled,
-    /// The binding before, of this generation, has not ended.
+    /// The old binding, of this generation, has not ended.
     Occupied(Generation),
 }
 
 impl Gate {
-    /// The generation that what the path has is of.
+    /// The generation of the objects that the path has.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         self.begun
     }
 
-    /// The newest generation of which a cut has begun.
+    /// The newest generation whose cut has begun.
     #[must_use]
     pub fn revoked(&self) -> Option<Generation> {
         self.revoked
@@ -60,7 +61,7 @@ impl Gate {
         self.revoked >= Some(generation)
     }
 
-    /// Whether nothing of this generation may be used any more: it was cut, or the lease was removed.
+    /// Whether this generation may not be used any more: it was cut, or the lease was removed.
     #[must_use]
     pub fn is_over(&self, generation: Generation) -> bool {
         self.removed || self.is_revoked(generation)
@@ -79,8 +80,8 @@ impl Gate {
         !(newer || self.removed || self.is_revoked(generation))
     }
 
-    /// What the path has is of this generation from now on: nothing yet, or what an older binding had and
-    /// this one goes on with. `false`: it must not be made.
+    /// Starts a binding of this generation; it may go on with objects of an older binding. `false`: the binding must
+    /// not be made.
     pub fn begin(&mut self, generation: Generation) -> bool {
         let may = self.admits(generation);
         if may {
@@ -90,10 +91,10 @@ impl Gate {
         may
     }
 
-    /// The binding of this generation is made, and opens access now.
+    /// Opens access for the binding of this generation, which is made.
     ///
     /// # Errors
-    /// It must not: what was made of it has to go.
+    /// The binding may not open: the path must remove its objects.
     pub fn open(&mut self, generation: Generation) -> Result<(), Shut> {
         let older = self.begun.filter(|older| *older < generation);
         match older {
@@ -102,19 +103,19 @@ impl Gate {
         }
     }
 
-    /// A cut begins. From now on nothing opens up to this generation.
+    /// Begins a cut: no binding up to this generation opens any more.
     ///
     /// # Errors
-    /// The lease has moved on, and there is nothing to cut.
+    /// The path has a newer generation: there is nothing to cut.
     pub fn revoke(&mut self, generation: Generation) -> Result<(), MovedOn> {
         self.revoked = self.revoked.max(Some(generation));
         self.check_current(generation)
     }
 
-    /// Whether an order of this generation may touch what the path has.
+    /// Checks that an order of this generation may change the objects of the path.
     ///
     /// # Errors
-    /// The lease has moved on.
+    /// The path has a newer generation.
     pub fn check_current(&self, generation: Generation) -> Result<(), MovedOn> {
         match self.begun {
             Some(newer) if newer > generation => Err(MovedOn(newer)),
@@ -122,15 +123,15 @@ impl Gate {
         }
     }
 
-    /// Nothing of this generation gives access any more: proved, or undone before it opened. A report that
-    /// comes late says nothing about a newer one.
+    /// Marks the binding of this generation as ended: cut and proved, or undone before it opened. A late call does
+    /// not change a newer one.
     pub fn ended(&mut self, generation: Generation) {
         if self.check_current(generation).is_ok() {
             self.stands = false;
         }
     }
 
-    /// The lease is over on this path.
+    /// Marks the lease as over on this path.
     pub fn remove(&mut self) {
         self.removed = true;
     }
@@ -148,8 +149,7 @@ impl From<MovedOn> for Proof {
     }
 }
 
-/// A binding that has not ended although its successor is to open is an error of the node: what it has is
-/// fenced.
+/// An old binding that has not ended when the new one opens is an error of the node: the resource is fenced.
 impl From<Shut> for BindError {
     fn from(shut: Shut) -> Self {
         match shut {

@@ -1,16 +1,16 @@
-//! What must hold of the table, by name.
+//! The invariants of the table, by name.
 //!
-//! - **overlap**: no two leases hold the same position, nor more leases a unit than may share it.
-//! - **capacity**: what leases hold of a resource and what is free of it are all of it.
+//! - **overlap**: no two leases hold the same position, and no more leases share a unit than allowed.
+//! - **capacity**: the held and the free part of a resource add up to the whole.
 //! - **generations**: no order names an older binding than an order before it.
-//! - **proof**: nobody is told of an end, and nothing is released, while a binding may be open.
+//! - **proof**: no end is told and no part is released while a binding may be open.
 //! - **timers**: each lease has the timers that its state wants, and there are no others.
-//! - **tenants**: what is counted of a tenant is what its leases are.
-//! - **census**: what is counted of each state is what leases are in it.
+//! - **tenants**: the counts of a tenant match its leases.
+//! - **census**: the count of each state matches the leases in that state.
 //!
-//! Capacity, generations, proof and tenants are looked at as the table runs, where it costs no more than the step itself. One
-//! that fails there stops the step and fences the resource of its lease, with a note: the node goes on. All of them
-//! are looked at by [`LeaseTable::check`], which tests call after every step.
+//! Capacity, generations, proof and tenants are checked as the table runs, where the check costs no more than the
+//! step. If one fails, the step stops and the resource of the lease is fenced, with a note; the node goes on.
+//! [`LeaseTable::check`] checks all of them; tests call it after every step.
 
 use alloc::{
     collections::BTreeMap,
@@ -32,17 +32,17 @@ use crate::{
 pub enum Invariant {
     /// No two leases hold the same position.
     Overlap,
-    /// What is held and what is free are all.
+    /// The held and the free part add up to the whole.
     Capacity,
     /// Orders never name an older binding.
     Generations,
-    /// Nobody is told before the proof.
+    /// No end is told, and no part released, before the cut is proved.
     Proof,
-    /// Timers are those that states want.
+    /// Every lease has the timers of its state, and there are no others.
     Timers,
-    /// Tenants are counted right.
+    /// The counts of a tenant match its leases.
     Tenants,
-    /// States are counted right.
+    /// The count of each state matches the leases in that state.
     Census,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// One that failed, and whose.
+/// An invariant that failed, with its lease and resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broken {
     invariant: Invariant,
@@ -70,9 +70,9 @@ pub(crate) struct Broken {
     detail: String,
 }
 
-/// As the table runs.
+/// Checks as the table runs.
 impl LeaseTable {
-    /// Whether it holds; else the resource of the lease is fenced when the step is over.
+    /// Returns `holds`. If false, the resource of the lease is fenced at the end of the step.
     pub(crate) fn holds(
         &mut self,
         invariant: Invariant,
@@ -92,7 +92,7 @@ impl LeaseTable {
         holds
     }
 
-    /// **capacity**, after this much more, or less, of the resource is held.
+    /// Counts the part of the lease as held, or as free again, and checks **capacity**.
     pub(crate) fn change_held(&mut self, lease: &Lease, more: bool) {
         let resource = self.resources.get(&lease.resource_id);
         let taken = resource.map_or(0, |it| it.free.taken_by(&lease.placement));
@@ -112,8 +112,8 @@ impl LeaseTable {
         );
     }
 
-    /// **generations** and **proof** of an order about a lease. One that breaks them is not given, except a cut, which is
-    /// of the newest binding then.
+    /// Checks **generations** and **proof** for an order. An order that breaks them is not given, except a cut, which
+    /// then names the newest binding.
     pub(crate) fn may_order(&mut self, order: &mut Order) -> bool {
         let Some(lease) = order.lease_id().and_then(|id| self.leases.get_mut(&id)) else {
             return true;
@@ -149,7 +149,7 @@ impl LeaseTable {
         cuts
     }
 
-    /// **proof** of an end that is to be told.
+    /// Checks **proof** before an end is told.
     pub(crate) fn may_tell_end(&mut self, id: LeaseId) -> bool {
         let open = self.leases.get(&id).filter(|lease| lease.may_be_open);
         let Some(lease) = open.cloned() else {
@@ -163,7 +163,7 @@ impl LeaseTable {
         )
     }
 
-    /// Fences what invariants that failed are about.
+    /// Fences the resources of failed invariants.
     pub(crate) fn fence_broken(&mut self, now: Now) {
         while let Some(broken) = self.broken.pop() {
             let Broken {
@@ -198,7 +198,7 @@ impl LeaseTable {
         }
     }
 
-    /// Counts the lease by what it is now.
+    /// Updates the census by the state of the lease.
     pub(crate) fn count(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -220,9 +220,9 @@ impl LeaseTable {
     }
 }
 
-/// Everything.
+/// The full check.
 impl LeaseTable {
-    /// Which invariants do not hold. Looks at every lease several times: for tests.
+    /// Returns the invariants that do not hold, with details. For tests: looks at every lease several times.
     #[must_use]
     pub fn check(&self) -> Vec<(Invariant, String)> {
         let mut broken = Vec::new();

@@ -1,4 +1,4 @@
-//! New bindings and new keys: who gets which when, and what a lease without one is told.
+//! New bindings and new keys: LEASE_BIND, LEASE_ROTATE and the results of rotations.
 
 use alloc::{boxed::Box, format, vec::Vec};
 use core::time::Duration;
@@ -37,7 +37,7 @@ impl LeaseTable {
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
         if matches!(lease.old_key, Some(OldKey::Retiring { .. } | OldKey::Gone)) {
-            // The order that ends it names the binding of now.
+            // The order that retires the old key names the current binding.
             return Err(busy(format!(
                 "lease {id}: the key before is being ended; ask again"
             )));
@@ -49,15 +49,15 @@ impl LeaseTable {
         self.bind_again(now, Waiting::Rebind(asked.ticket), id)
     }
 
-    /// A new binding for somebody who waits for it. The state is `Rebinding` already.
+    /// Makes a new binding for a waiting request. The state is `Rebinding` already.
     pub(crate) fn bind_again(&mut self, now: Now, waiting: Waiting, id: LeaseId) -> Decision {
         self.live_mut(id)?.waiting.push(waiting);
         self.bind_anew(now, id);
         Ok(None)
     }
 
-    /// A new generation towards the peers on record, once its deadline is acknowledged. What was before goes on meanwhile.
-    /// The state is `Rebinding` already.
+    /// Makes a new binding for the peers on record, once its deadline is acknowledged. The old binding works
+    /// meanwhile. The state is `Rebinding` already.
     pub(crate) fn bind_anew(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -68,12 +68,12 @@ impl LeaseTable {
         lease.patience_over = false;
         let (name, deadline) = (lease.tenant.clone(), lease.deadline);
         self.on_its_way(&name);
-        // Who renewed has his term, and may be told of it before the binding is there.
+        // A renewal has its term already, and may be answered before the binding is made.
         self.put(id);
         self.extend(now, id, deadline, Then::Bind);
     }
 
-    /// The deadline of the next binding is acknowledged.
+    /// Orders the bind. Its deadline is acknowledged.
     pub(crate) fn order_bind(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -127,7 +127,7 @@ impl LeaseTable {
         }
         let binding_id = lease.binding_id();
         if !lease.has_key() {
-            // Who asks so has no queue pair to name; the one before may be why there is no key.
+            // A rotation names no queue pair, and the old one may be the reason why there is no key.
             lease.asks_for(Vec::new());
             return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
         }
@@ -136,7 +136,7 @@ impl LeaseTable {
         Ok(None)
     }
 
-    /// The state is `Rebinding` already.
+    /// Orders a rotation. The state is `Rebinding` already.
     pub(crate) fn rotate_now(&mut self, now: Now, binding_id: BindingId, overlap: Duration) {
         let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;
@@ -153,9 +153,9 @@ impl LeaseTable {
     }
 }
 
-/// What came of rotations.
+/// Results of rotations.
 impl LeaseTable {
-    /// The old key is as it was.
+    /// The rotation failed; the old key works as before.
     pub(crate) fn not_rotated(&mut self, now: Now, binding_id: BindingId, error: &BindError) {
         let Some(lease) = self.waiting_for(binding_id, "not rotated", &[State::Rebinding]) else {
             return;
@@ -174,7 +174,7 @@ impl LeaseTable {
         lease.binding = Some(Box::new(binding));
         let overlap = lease.overlap;
         if overlap.is_zero() {
-            // Told when the old key is dead, not before.
+            // The client is told when the old key is dead, not before.
             lease.old_key = Some(OldKey::Retiring { by });
             self.order(Order::RetireKey(binding_id));
             self.arm(binding_id.lease_id);
@@ -222,7 +222,7 @@ impl LeaseTable {
                     Some(Outstanding::Term | Outstanding::Bind)
                 ) =>
             {
-                // Whose binding it is, the one before or the new one, the bind will tell.
+                // The report of the bind tells which binding is in use.
                 lease.old_key = None;
                 self.arm(binding_id.lease_id);
             }
@@ -234,7 +234,7 @@ impl LeaseTable {
                 }
                 self.settle(now, binding_id.lease_id);
             }
-            // A key that does not die takes the lease with it: the cut has more ways to kill it.
+            // A key that cannot be retired ends the lease: a cut has more ways to end access.
             Err(error) => {
                 self.note(Note::KeyNotRetired(binding_id, error));
                 let cause = EndCause::KeyNotRetired;
@@ -245,12 +245,12 @@ impl LeaseTable {
 }
 
 impl Lease {
-    /// Of the next binding.
+    /// Sets the peers of the next binding.
     fn asks_for(&mut self, peers: Vec<RdmaPeer>) {
         self.peers_before = Some(core::mem::replace(&mut self.peers, peers));
     }
 
-    /// Over whatever transport.
+    /// Whether the lease has a key, over any transport.
     pub(crate) fn has_key(&self) -> bool {
         self.binding.as_deref().is_some_and(Binding::has_key)
     }
@@ -267,7 +267,7 @@ impl Lease {
         })
     }
 
-    /// The request that gives it a key when it has none.
+    /// The request that gives the lease a key when it has none.
     pub(crate) fn asks_for_a_key_by(&self) -> &'static str {
         match (self.takes_peers(), self.takes_datagrams()) {
             (true, true) => "LEASE_BIND, or over UDP alone LEASE_ROTATE,",

@@ -1,4 +1,4 @@
-//! One lease that is not over.
+//! A live lease.
 
 use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
@@ -15,33 +15,33 @@ use crate::{
     extending::Extending,
 };
 
-/// Who waits for what a lease is doing.
+/// A request that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// For the grant.
+    /// Waits for the grant.
     Grant(Ticket),
-    /// For a new binding or key.
+    /// Waits for a new binding or key.
     Rebind(Ticket),
-    /// For another term, and for the binding or key that comes with it.
+    /// Waits for another term, and for the binding or key that comes with it.
     Renew(Ticket),
-    /// For the end, as its holder.
+    /// The holder waits for the end.
     Free(Ticket),
-    /// For the end, as an operator.
+    /// An operator waits for the end.
     Revoke(Ticket),
 }
 
 /// A key that still works beside the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OldKey {
-    /// Until then.
+    /// The key works until this time.
     Until(BootTime),
-    /// It is being retired; a failure to do so by then ends the lease.
+    /// The key is being retired; the lease ends if that is not done by this time.
     Retiring { by: BootTime },
-    /// It ended with its binding; the order to retire it is still on its way.
+    /// The key ended with its binding; the order to retire it is still outstanding.
     Gone,
 }
 
-/// What has been ordered and not reported yet.
+/// An order without a report yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outstanding {
     /// A bind, as soon as its deadline is acknowledged.
@@ -50,7 +50,7 @@ pub(crate) enum Outstanding {
     Rotation,
 }
 
-/// A lease that is not over.
+/// A live lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -66,65 +66,66 @@ pub(crate) struct Lease {
     pub(crate) deadline: BootTime,
     pub(crate) granted_at_unix_ms: u64,
     pub(crate) expires_at_unix_ms: u64,
-    /// As they are set in the table: what time alone brings, and the end of the patience with a backend.
+    /// The timers that are set in the table: the next deadline, and the time limit of a backend.
     pub(crate) timers: (Option<BootTime>, Option<BootTime>),
-    /// As it is counted in the table.
+    /// The state as it is counted in the census.
     pub(crate) counted: Option<(State, bool)>,
     /// The newest binding that an order has named.
     pub(crate) ordered: Generation,
     /// A binding was ordered, or an earlier run left one, and no cut of it is proved.
     pub(crate) may_be_open: bool,
-    /// Start of what the current state does; the last progress while releasing.
+    /// Start of the work of the current state; while releasing, the last progress.
     pub(crate) since: BootTime,
-    /// While cutting: it is ordered. What an earlier run left waits for its turn.
+    /// While cutting: the cut is ordered. Cuts of leases of an earlier run wait for their turn.
     pub(crate) cut_ordered: bool,
-    /// While cutting: when a thread began with it, or when a cut of its kind moved after that.
+    /// While cutting: when a thread began the cut, or when another cut of the same kind of resource progressed after
+    /// that.
     pub(crate) cut_moved: Option<BootTime>,
     pub(crate) effective: Effective,
-    /// What was stated that only its kind has, as it is enforced; absent where that is nothing.
+    /// The terms of the kind as they are enforced; absent if they are plain.
     pub(crate) terms: Option<Box<LeaseTerms>>,
     pub(crate) peers: Vec<RdmaPeer>,
-    /// While other ones are being connected: those that the binding in use is for.
+    /// The peers of the binding in use, while other peers are being connected.
     pub(crate) peers_before: Option<Vec<RdmaPeer>>,
-    /// What works, while another one is being made, too.
+    /// The binding in use, also while another one is being made.
     pub(crate) binding: Option<Box<Binding>>,
-    /// Of that.
+    /// Generation of the binding in use.
     pub(crate) bound: Generation,
     pub(crate) old_key: Option<OldKey>,
-    /// A bind or rotation has been ordered and not reported yet. Until it is, the bytes are not
-    /// released: an order that still waits for its thread must not find them with somebody else.
+    /// A bind or rotation that is ordered and not reported. The bytes are not released before the report: an order
+    /// that still waits for its thread must not find them with another lease.
     pub(crate) outstanding: Option<Outstanding>,
-    /// Another deadline, or that of another binding, that is not acknowledged yet.
+    /// A deadline that is not acknowledged yet.
     pub(crate) extending: Option<Box<Extending>>,
-    /// Whoever waited for that has been told that it takes long.
+    /// The client has been told that the bind or rotation takes long.
     pub(crate) patience_over: bool,
-    /// The release has found its thread: from then on it must move.
+    /// A thread has begun the release, which must progress from then on.
     pub(crate) release_began: bool,
-    /// An earlier run bound it, and this one has not yet: what is there is the next binding's.
+    /// An earlier run bound the lease, and this run has not yet: the next bind adopts the objects that are left.
     pub(crate) bound_before: bool,
-    /// Such a lease has no binding, because something was not ready: it is tried again then.
+    /// When an adopted lease without a binding is bound again, because something was not ready.
     pub(crate) bind_again_at: Option<BootTime>,
-    /// So often in vain.
+    /// How many such binds failed.
     pub(crate) bound_in_vain: u32,
-    /// A restart could not go on with it: it is being revoked.
+    /// A restart could not adopt the lease: it is being revoked.
     pub(crate) cannot_go_on: bool,
-    /// An earlier run told that it is over, and may not have finished: it is cut and released again.
+    /// An earlier run told the end of the lease, but may not have finished it: the lease is cut and released again.
     pub(crate) told_over: bool,
-    /// Overlap that the rotation under way was asked for.
+    /// Overlap of the rotation under way.
     pub(crate) overlap: Duration,
-    /// Why it is ending or has ended. Its time is 0 until access is proved gone, or that cannot be proved.
+    /// Why the lease ends or has ended. The time is 0 until the cut is proved or has failed.
     pub(crate) end: Option<Box<LeaseEnd>>,
-    /// What failed, where the state is Fenced.
+    /// The error, if the state is Fenced.
     pub(crate) fault: Option<Box<StepError>>,
-    /// Whether it was only the release that fenced.
+    /// Whether the fence comes from a failed release alone.
     pub(crate) fenced_by_release: bool,
     pub(crate) waiting: Vec<Waiting>,
-    /// For the log line of the grant, with the rule that decided; gone afterwards.
+    /// For the log line of the grant, with the rule that decided; taken by the grant.
     pub(crate) wanted: Option<Box<(Wanted, &'static str)>>,
 }
 
 impl Lease {
-    /// Moves on. `false`: the event is prohibited here and nothing changed.
+    /// Moves to the next state. `false`: the event is prohibited here and the state is unchanged.
     #[must_use]
     pub(crate) fn step(&mut self, event: Event) -> bool {
         self.state
@@ -133,7 +134,7 @@ impl Lease {
             .is_some()
     }
 
-    /// What was stated that only its kind has, as it is enforced.
+    /// The terms of the kind as they are enforced.
     pub(crate) fn terms(&self) -> Cow<'_, LeaseTerms> {
         match self.terms.as_deref() {
             Some(terms) => Cow::Borrowed(terms),
@@ -159,7 +160,7 @@ impl Lease {
         )
     }
 
-    /// When time alone will change something for this lease.
+    /// The next time at which the lease changes without a report.
     pub(crate) fn next_deadline(&self) -> Option<BootTime> {
         let overlap_ends = match self.old_key {
             Some(OldKey::Until(at)) => Some(at),
@@ -177,7 +178,7 @@ impl Lease {
         }
     }
 
-    /// Until when what a backend does may take without an outcome.
+    /// Until when a backend must report or progress.
     pub(crate) fn patience_ends(&self, policy: &Policy) -> Option<BootTime> {
         let retiring = match self.old_key {
             Some(OldKey::Retiring { by }) => Some(by),
@@ -213,12 +214,16 @@ impl Lease {
         self.deadline + self.grace
     }
 
-    /// How it is ending.
+    /// How it is told to have ended, if it is not fenced.
     pub(crate) fn ending(&self) -> LeasePhase {
-        phase_of(self.end.as_ref().map(|end| end.cause))
+        match self.end.as_ref().map(|end| end.cause) {
+            Some(EndCause::Expired) => LeasePhase::Expired,
+            Some(EndCause::Freed) => LeasePhase::Freed,
+            _ => LeasePhase::Revoked,
+        }
     }
 
-    /// Why it ends; the proof of a cut before its grace time stays.
+    /// Sets the cause of the end; the proof of an earlier cut stays.
     pub(crate) fn ends(&mut self, cause: EndCause, by: Option<String>) {
         let proof = self.end.take().map(|end| end.proof).unwrap_or_default();
         self.end = Some(Box::new(LeaseEnd {
@@ -229,15 +234,14 @@ impl Lease {
         }));
     }
 
-    /// Its end is certain since that time.
+    /// Sets the time since which the end is certain.
     pub(crate) fn end_is_certain(&mut self, now: Now, since: BootTime) {
         if let Some(end) = self.end.as_mut().filter(|end| end.at_unix_ms == 0) {
             end.at_unix_ms = now.unix_ms_at(since);
         }
     }
 
-    /// How the holder sees the state. Cut, then tell: a lease that is being cut still is what it
-    /// was.
+    /// The phase that the holder is told. A lease that is being cut is told as active until the cut is proved.
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.state {
             State::Binding => LeasePhase::Binding,
@@ -287,7 +291,7 @@ impl Lease {
         }
     }
 
-    /// The coordinates while they work; nothing afterwards.
+    /// The binding while it can be used, else an empty one.
     fn told_binding(&self, now: Now) -> Binding {
         let usable = matches!(self.state, State::Active | State::Rebinding);
         let Some(binding) = self.binding.as_deref().filter(|_| usable) else {
@@ -307,7 +311,7 @@ impl Lease {
         told
     }
 
-    /// As it would be found after a crash.
+    /// The record of the lease, for the journal.
     pub(crate) fn record(&self) -> LeaseRecord {
         let phase = self.phase();
         let lives = matches!(
@@ -336,44 +340,21 @@ impl Lease {
         }
     }
 
-    /// Nothing can be had of it any more, and that was told.
+    /// Whether the end of the lease was told.
     pub(crate) fn is_over(&self) -> bool {
         let over = matches!(self.state, State::Releasing | State::Fenced | State::Ended);
         over || self.told_over
     }
 
-    /// Whether its access is not proven to have ended: where only the release failed, it is.
+    /// Whether a client may still have access. After a failed release, access is proved to have ended.
     pub(crate) fn may_be_reachable(&self) -> bool {
         let is_cut = self.state == State::Fenced && self.fenced_by_release;
         self.state.may_be_reachable() && !is_cut
     }
 
-    /// Whether anybody was told of it.
+    /// Whether the client was told of the lease.
     pub(crate) fn granted(&self) -> bool {
         self.granted_at_unix_ms != 0
-    }
-
-    /// Why the holder cannot have it any more, for a message.
-    pub(crate) fn over_because(&self) -> String {
-        let cause = self.end.as_deref().map(|end| end.cause);
-        match self.fault.as_deref() {
-            Some(fault) => alloc::format!("lease {} could not be proved clean: {fault}", self.id),
-            None if cause == Some(EndCause::BindingFailed) => alloc::format!(
-                "lease {} is {}: this node had cut its access before it could be renewed",
-                self.id,
-                self.ending()
-            ),
-            None => alloc::format!("lease {} is {}", self.id, self.ending()),
-        }
-    }
-}
-
-/// How a lease is told to have ended for this cause, if it is not fenced.
-pub(crate) fn phase_of(cause: Option<EndCause>) -> LeasePhase {
-    match cause {
-        Some(EndCause::Expired) => LeasePhase::Expired,
-        Some(EndCause::Freed) => LeasePhase::Freed,
-        _ => LeasePhase::Revoked,
     }
 }
 

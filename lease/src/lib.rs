@@ -1,8 +1,8 @@
 //! The mind of fabricBIOS: who holds what until when, and what must happen next.
 //!
-//! Pure: time is an argument, the table decides, drivers act. Nothing here performs I/O, asks for
-//! the time, spawns or locks. Start reading at [`State`] (the life of a lease), then
-//! [`LeaseTable`] (who asks what), then [`Order`] and [`Report`] (what is asked of the hardware, and what comes of it).
+//! Pure: time is an argument, the table decides, drivers act. This crate performs no I/O, reads no clock, starts no
+//! thread and takes no lock. Start reading at [`State`] (the life of a lease), then [`LeaseTable`] (requests), then
+//! [`Order`] and [`Report`] (orders to the hardware and their results).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -21,7 +21,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a lease is.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum State {
     /// The first binding is being made; nobody has been told of the lease.
@@ -30,11 +30,11 @@ pub enum State {
     Active,
     /// In use; a new binding or a new key is being made.
     Rebinding,
-    /// Access is being taken away; until that is proved nobody is told that the lease ended.
+    /// Access is being cut; the end is not told until the cut is proved.
     Cutting,
-    /// Nobody has access, the contents are kept.
+    /// Access is cut, the contents are kept.
     Grace,
-    /// What is left is being scrubbed and returned.
+    /// The part is being scrubbed and returned.
     Releasing,
     /// Over, clean. Only a record remains.
     Ended,
@@ -42,14 +42,14 @@ pub enum State {
     Fenced,
 }
 
-/// What can happen to a lease.
+/// An event in the life of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Event {
     /// The backend made the binding, or the new key.
     Bound,
-    /// It did not, and left nothing behind.
+    /// The backend could not, and left nothing behind.
     NotBound,
-    /// It did not, and left something behind.
+    /// The backend could not, and left something behind.
     Stranded,
     /// The holder wants another binding or key.
     Rebind,

@@ -1,4 +1,4 @@
-//! What happened, for the log: plain data, so that the driver decides how it is written.
+//! Events for the log: plain data, so that the driver decides how they are written.
 
 use alloc::string::String;
 use core::{fmt, time::Duration};
@@ -9,12 +9,12 @@ use fabricbios_wire::{
 
 use crate::{BindingId, Invariant, Placement, Proof, State, StepError};
 
-/// What a request wanted, as far as the decision was about it.
+/// The part of a request that the decision was about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of which kind.
+    /// The type of the resource.
     pub resource_type: ResourceType,
-    /// How much.
+    /// The amount.
     pub capacity: u64,
     /// Seconds.
     pub lease_secs: u32,
@@ -27,114 +27,115 @@ pub struct Wanted {
 pub enum Note {
     /// A lease was granted.
     Granted {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
-        /// To whom.
+        /// The tenant.
         tenant: String,
-        /// On what.
+        /// The resource.
         resource_id: ResourceId,
-        /// What was asked.
+        /// The request.
         wanted: Wanted,
-        /// What is enforced.
+        /// The classes that are enforced.
         effective: Effective,
         /// The rule that decided.
         policy: &'static str,
     },
     /// A lease of an earlier run goes on.
     Adopted {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
-        /// `Rebinding`: in use as soon as it has its new binding; `Grace`: its bytes are kept;
-        /// `Cutting`: what may be left of its access is taken away, then its bytes are kept or released.
+        /// `Rebinding`: in use as soon as it has its new binding; `Grace`: its bytes are kept; `Cutting`: access is
+        /// cut once more, then its bytes are kept or released.
         state: State,
     },
-    /// What a lease of an earlier run held is not there or is somebody else's: it is over, and nothing
-    /// is released.
+    /// The part of a lease of an earlier run is gone or belongs to another lease: the lease is over, and no part is
+    /// released.
     Displaced {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
-        /// Of which resource.
+        /// The resource.
         resource_id: ResourceId,
-        /// What it held.
+        /// The part that it held.
         placement: Placement,
     },
     /// A request was refused.
     Refused {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// What was asked; absent for requests about an existing lease.
+        /// The request; absent for requests about an existing lease.
         wanted: Option<Wanted>,
-        /// About which lease; absent for a new one.
+        /// The lease; absent for a request for a new one.
         lease_id: Option<LeaseId>,
-        /// Why, and which policy said so.
+        /// The refusal.
         refusal: Refusal,
     },
     /// A binding or key could not be made, by the node's own fault.
     NotBound {
-        /// For which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// What failed.
+        /// The error.
         error: StepError,
     },
-    /// Access was taken away and that was proved.
+    /// A cut was proved.
     Cut {
-        /// Which binding.
+        /// The binding.
         binding_id: BindingId,
         /// Why the lease ended.
         cause: EndCause,
-        /// From the decision to the proof.
+        /// Time from the decision to the proof.
         took: Duration,
-        /// From the lease's deadline to the proof, for a lease that ran out.
+        /// Time from the deadline to the proof, for a lease that expired.
         after_deadline: Option<Duration>,
         /// The backend's proof.
         proof: Proof,
     },
-    /// Clean, returned.
+    /// A lease is clean and its part is free.
     Ended {
-        /// Which.
+        /// The lease.
         lease_id: LeaseId,
-        /// How.
+        /// The phase after the end.
         phase: LeasePhase,
     },
-    /// Not proved clean.
+    /// A lease could not be proved clean.
     Fenced {
-        /// Which resource.
+        /// The resource.
         resource_id: ResourceId,
-        /// Which lease left it so.
+        /// The lease that fenced it.
         lease_id: LeaseId,
-        /// What failed.
+        /// The error.
         reason: StepError,
     },
     /// A fence was cleared, and by what.
     Unfenced {
-        /// Which resource.
+        /// The resource.
         resource_id: ResourceId,
         /// `remediation` or `late release`.
         by: &'static str,
     },
     /// A lease has other keys, by a request or a renewal.
     Rotated {
-        /// Which binding.
+        /// The binding.
         binding_id: BindingId,
-        /// For how long the keys before go on working.
+        /// For how long the old keys go on working.
         overlap: Duration,
     },
-    /// A deadline could not be extended: a path did not answer, or has cut the binding, whose lease ends for that.
+    /// A deadline could not be extended: a path did not answer, or has cut the binding already. In the second case
+    /// the lease ends.
     NotExtended(BindingId, StepError),
     /// A key could not be retired; the lease is cut for it.
     KeyNotRetired(BindingId, StepError),
-    /// An invariant of the table does not hold, which is a mistake in the program: the resource is fenced for it.
+    /// An invariant of the table does not hold, which is a mistake in the program: the resource is fenced.
     Broken {
-        /// Which invariant.
+        /// The invariant.
         invariant: Invariant,
-        /// Of which lease.
+        /// The lease.
         lease_id: LeaseId,
-        /// Of which resource.
+        /// The resource.
         resource_id: ResourceId,
-        /// What was found.
+        /// The details.
         detail: String,
     },
-    /// A report came for something that is over.
+    /// A report came for a binding that is not current; ignored.
     Stale(BindingId, &'static str),
 }
 

@@ -1,10 +1,10 @@
-//! Over which transport a lease goes: what is asked × what the resource has × what a transport can do.
+//! Choice of the transport of a lease: the request × the resource × the abilities of the transport.
 
 use alloc::{format, string::String, vec::Vec};
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, Transport};
+use fabricbios_wire::{LeaseAllocRequest, Refusal, Transport};
 
-use crate::{kinds::rules, resource::Resource};
+use crate::{kinds::rules, resource::Resource, standing::invalid};
 
 /// Whether this transport has a key of datagrams.
 pub(crate) fn takes_datagrams(transport: Transport) -> bool {
@@ -12,7 +12,7 @@ pub(crate) fn takes_datagrams(transport: Transport) -> bool {
 }
 
 impl Resource {
-    /// Whether a lease fits the transports, or asks for none where its resource has none and its kind needs none.
+    /// Whether a transport fits the request, or the kind needs none and the resource has none.
     pub(crate) fn fits(&self, request: &LeaseAllocRequest) -> bool {
         match self.transports.is_empty() && !rules(&request.terms).needs_transport() {
             true => request.transport == Transport::Auto,
@@ -20,7 +20,7 @@ impl Resource {
         }
     }
 
-    /// Over which transport a lease would go; `None` if this resource has none that fits.
+    /// The transport that a lease would use; `None` if none fits.
     fn transport(&self, request: &LeaseAllocRequest) -> Option<Transport> {
         let fits = |transport: &Transport| self.misfit(*transport, request).is_none();
         let named = |transport: &Transport| match request.transport {
@@ -40,7 +40,7 @@ impl Resource {
         let (id, named) = (self.id, request.transport);
         let has = names(&self.transports);
         if named != Transport::Auto {
-            // First: a resource that cannot be written has no transport that would need it.
+            // Checked first: a read-only resource does not offer transports that must write.
             return match self.misfit(named, request) {
                 Some(why) => format!("resource {id} over {named}: {why}"),
                 None => {
@@ -69,17 +69,13 @@ fn names(transports: &[Transport]) -> String {
     }
 }
 
-/// The transport, `None` where leases of this resource have none, or why none fits and what to do.
+/// The transport of a lease; `None` if leases of this resource have none; else a refusal that says why none fits.
 pub(crate) fn check_transport(
     resource: &Resource,
     request: &LeaseAllocRequest,
 ) -> Result<Option<Transport>, Refusal> {
     match resource.fits(request) {
         true => Ok(resource.transport(request)),
-        false => Err(Refusal::new(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            resource.why_no_transport(request),
-        )),
+        false => Err(invalid(resource.why_no_transport(request))),
     }
 }

@@ -1,4 +1,4 @@
-//! Which part of a resource a lease has. The table chooses it, and it is written down.
+//! The part of a resource that a lease has: chosen by the table and kept in the journal.
 
 use alloc::{boxed::Box, string::String};
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Extent;
 
-/// The part of a resource that one lease has, by how the resource is given out ([`crate::AllocationMode`]).
+/// The part of a resource that one lease has, by the allocation mode of the resource ([`crate::AllocationMode`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Placement {
     /// These positions: bytes of an arena, blocks of a device.
     Stretch(Extent),
-    /// So much, wherever it is: a file of a directory.
+    /// An amount without positions: a file of a directory.
     Amount(u64),
     /// These units, such as CPU cores.
     Units {
@@ -20,21 +20,21 @@ pub enum Placement {
         /// Whether other leases may have the same units.
         shared: bool,
     },
-    /// So much of each of several things of one device, such as a virtual function and its rate.
+    /// An amount of each of several things of one device, such as a virtual function and its rate.
     Vector(Box<[Quantity]>),
 }
 
 /// An amount of one thing that a device has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Quantity {
-    /// Of what, as [`crate::Dimension::name`] has it.
+    /// The name, see [`crate::Dimension::name`].
     pub name: String,
     /// How much.
     pub amount: u64,
 }
 
 impl Placement {
-    /// How much it is, in the unit of the resource's type; of a vector, its first part.
+    /// The amount in the unit of the resource's type; for a vector, of its first part.
     #[must_use]
     pub fn amount(&self) -> u64 {
         match self {
@@ -45,7 +45,7 @@ impl Placement {
         }
     }
 
-    /// The positions, for resources that have any; of the others, the amount, from 0.
+    /// The positions; for a placement without positions, its amount, from 0.
     #[must_use]
     pub fn extent(&self) -> Extent {
         match self {

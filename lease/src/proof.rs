@@ -1,4 +1,4 @@
-//! What shows that a cut ended access.
+//! The proof that a cut ended access.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, time::Duration};
@@ -6,12 +6,12 @@ use core::{fmt, time::Duration};
 use fabricbios_wire::{PROOF_STEPS_MAX, ProofStep};
 use serde::{Deserialize, Serialize};
 
-/// What a cut did and what it asked, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
+/// The steps and checks of a cut, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof(Vec<ProofStep>);
 
 impl Proof {
-    /// Nothing had to be done, for this reason.
+    /// A proof that no access was there, with the reason.
     #[must_use]
     pub fn nothing_to_cut(why: impl fmt::Display) -> Self {
         let mut proof = Self::default();
@@ -19,7 +19,7 @@ impl Proof {
         proof
     }
 
-    /// The next step; `found`: what was answered, or what it met. Empty where it was simply done.
+    /// Adds the next step. `found`: the answer of the system; empty if the step has none.
     pub fn add(&mut self, step: impl Into<String>, took: Duration, found: impl fmt::Display) {
         if self.0.len() < PROOF_STEPS_MAX {
             self.0.push(ProofStep {
@@ -30,7 +30,7 @@ impl Proof {
         }
     }
 
-    /// The steps of another path, behind those of this one.
+    /// Appends the steps of another path.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         let room = PROOF_STEPS_MAX.saturating_sub(self.0.len());

@@ -5,10 +5,10 @@ use core::time::Duration;
 
 use crate::BootTime;
 
-/// So much of the time ahead may be used up at once.
+/// Requests may use up this much time ahead of the clock.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// With fewer tenants than this, none is dropped.
+/// Idle tenants are dropped only above this number.
 const KEPT: usize = 1024;
 
 /// The generic cell rate algorithm: each request uses up a part of the time, and nobody may be further ahead of the
@@ -16,12 +16,12 @@ const KEPT: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     used_until: BTreeMap<Arc<str>, BootTime>,
-    /// With so many tenants, those that have not asked lately are dropped.
+    /// At this number of tenants, idle ones are dropped.
     drop_at: usize,
 }
 
 impl Rates {
-    /// Whether one more request is within `per_sec`; if so it counts.
+    /// Counts one more request if it is within `per_sec`; returns whether it is.
     pub(crate) fn take(&mut self, now: BootTime, tenant: &Arc<str>, per_sec: u32) -> bool {
         if self.used_until.len() >= self.drop_at.max(KEPT) {
             self.used_until.retain(|_, used_until| *used_until > now);
@@ -50,7 +50,7 @@ mod tests {
         assert!(rates.take(now, &quiet, 10));
         let later = now + Duration::from_millis(250);
         assert_eq!((0..100).filter(|_| rates.take(later, &loud, 10)).count(), 2);
-        // What was not used is not saved up beyond a second.
+        // Unused time is saved up for a second at most.
         let much_later = now + Duration::from_secs(60);
         assert_eq!(
             (0..100)

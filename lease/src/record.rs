@@ -1,4 +1,4 @@
-//! What is known of a lease after it ended, and across restarts.
+//! The record of a lease: kept across restarts and after the end.
 
 use alloc::{boxed::Box, sync::Arc};
 
@@ -10,56 +10,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BootTime, Placement};
 
-/// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. To be written with each of them: serde
-/// formats without names would read one shape as another.
+/// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. Written with each of them: a serde format without field
+/// names would read one shape as another.
 pub const RECORDS_VERSION: u8 = 5;
 
-/// What survives of a lease: enough to go on with it, or to answer LEASE_QUERY after it ended; nothing
-/// secret.
+/// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It has no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// Which.
+    /// The lease.
     pub lease_id: LeaseId,
-    /// Whose.
+    /// The tenant.
     pub tenant: Arc<str>,
-    /// On what.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
+    /// The type of the resource.
     pub resource_type: ResourceType,
-    /// How much.
+    /// The capacity in the unit of the type.
     pub capacity: u64,
-    /// Which part of the resource; absent when that is anybody's again.
+    /// The part of the resource; absent when the part is free again.
     pub placement: Option<Placement>,
-    /// Bindings it had.
+    /// The newest generation of its binding.
     pub generation: Generation,
     /// Wall clock.
     pub granted_at_unix_ms: u64,
     /// Wall clock.
     pub expires_at_unix_ms: u64,
-    /// What was enforced.
+    /// The classes that are enforced.
     pub effective: Effective,
     /// The current term, seconds.
     pub term_secs: u32,
     /// Seconds.
     pub grace_secs: u32,
-    /// End of the term; of the boot in which it was written, and of no other.
+    /// End of the term on the boot-time clock; valid on the boot in which it was written.
     pub deadline: BootTime,
-    /// How it ended; absent while it lives.
+    /// The phase after the end; absent while the lease lives.
     pub ended: Option<LeasePhase>,
-    /// Why and when it ended, with the proof of its cut; absent while it lives.
+    /// Cause and time of the end, with the proof of the cut; absent while the lease lives.
     pub end: Option<Box<LeaseEnd>>,
-    /// A restart could not go on with it and is revoking it: no later one takes it up, whatever its clock
-    /// says.
+    /// A restart could not adopt the lease and revokes it; no later restart adopts it either.
     pub cannot_go_on: bool,
-    /// Where `ended` is `Fenced`: it is cut, and all that failed is its release.
+    /// If `ended` is `Fenced`: the lease is cut, and only its release failed.
     pub fenced_by_release: bool,
-    /// What was stated that only its kind has, as it is enforced; absent where that is nothing, and when
-    /// it holds nothing any more.
+    /// The terms of the kind as they are enforced; absent if they are plain, and after the end.
     pub terms: Option<Box<LeaseTerms>>,
 }
 
 impl LeaseRecord {
-    /// Of a lease that ended so: nothing is held any more, nothing falls due.
+    /// The record after the end: without a part and without timers.
     pub(crate) fn over(self, phase: LeasePhase) -> Self {
         Self {
             placement: None,
@@ -74,7 +71,8 @@ impl LeaseRecord {
         }
     }
 
-    /// As the holder is told of a lease that has nothing any more: which operator took it back is for operators.
+    /// The answer to LEASE_QUERY by the holder, without a binding. The name of a revoking operator is for operators
+    /// only.
     pub(crate) fn info(self, phase: LeasePhase) -> LeaseInfo {
         let mut end = self.end;
         if let Some(end) = &mut end {
@@ -100,8 +98,8 @@ impl LeaseRecord {
     }
 }
 
-/// The specification's word for a phase. The three phases after the end that it does not know are
-/// told by whether the holder could have known: freed and expired are Expired, the others Revoked.
+/// The status of the specification for a phase. Grace and Freed are told as Expired, since the holder could have
+/// known; Fenced is told as Revoked.
 fn status_of(phase: LeasePhase) -> LeaseStatus {
     match phase {
         LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,
@@ -110,12 +108,12 @@ fn status_of(phase: LeasePhase) -> LeaseStatus {
     }
 }
 
-/// A lease that is over.
+/// A lease that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) phase: LeasePhase,
     pub(crate) record: LeaseRecord,
-    /// When the record goes.
+    /// When the record is dropped.
     pub(crate) forget_at: BootTime,
 }
 

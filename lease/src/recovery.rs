@@ -1,4 +1,4 @@
-//! What becomes of a lease of an earlier run: decided here, done in `restart`.
+//! The recovery decision for a lease of an earlier run; `restart` carries it out.
 
 use core::time::Duration;
 
@@ -6,54 +6,54 @@ use fabricbios_wire::{LeasePhase, Transport};
 
 use crate::{BootTime, Durability, LeaseRecord, LeaseTable, Now, Placement, resource::Resource};
 
-/// What is known of the run that wrote the records.
+/// Facts about the run that wrote the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EarlierRun {
-    /// It was of this boot, so that deadlines on the boot-time clock mean what they meant then.
+    /// The earlier run was on this boot, so its deadlines on the boot-time clock are valid.
     pub same_boot: bool,
-    /// The wall clock says now, and said then, what time it is. Counts only where the boot is another.
+    /// The wall clock was right in the earlier run and is right now. Used only after a reboot.
     pub wall_clock_trusted: bool,
 }
 
-/// What becomes of a lease of an earlier run.
+/// The recovery decision for a lease of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecoveryDecision {
-    /// It holds nothing.
+    /// The lease is over and holds no part.
     Over(LeasePhase),
-    /// It may hold its part of the resource.
+    /// The lease keeps its part of the resource, if the part can be had.
     Holds(Held, Placement),
 }
 
-/// How a lease of an earlier run holds what it has.
+/// Why a lease of an earlier run holds its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// It is fenced, and what that fences.
+    /// The lease is fenced.
     Fenced,
-    /// It goes on until then.
+    /// The lease goes on until this time.
     Lives(BootTime),
-    /// Its term ended then, its contents are kept.
+    /// The term ended at this time; the contents are kept.
     Kept(BootTime),
-    /// It is to be cut and released.
+    /// The lease is cut and released.
     Ends {
         /// How it ended.
         phase: LeasePhase,
-        /// The earlier run told so already.
+        /// Whether the earlier run told the end already.
         told: bool,
     },
 }
 
-impl RecoveryDecision {
-    /// The end of a lease whose part of the resource is not to be had any more.
-    pub(crate) fn displaced(&self) -> LeasePhase {
+impl Held {
+    /// The phase of a lease whose part cannot be had any more.
+    pub(crate) fn displaced(self) -> LeasePhase {
         match self {
-            Self::Over(phase) | Self::Holds(Held::Ends { phase, told: true }, _) => *phase,
-            Self::Holds(Held::Fenced, _) => LeasePhase::Fenced,
-            Self::Holds(..) => LeasePhase::Revoked,
+            Self::Ends { phase, told: true } => phase,
+            Self::Fenced => LeasePhase::Fenced,
+            _ => LeasePhase::Revoked,
         }
     }
 }
 
-/// Where in its term a lease is.
+/// The place of a lease in its term.
 enum Term {
     Left(Duration),
     OverSince(Duration),
@@ -68,7 +68,7 @@ impl LeaseTable {
     ) -> RecoveryDecision {
         let resource = self.resources.get(&record.resource_id);
         let durability = resource.map_or(Durability::Nothing, |resource| resource.durability);
-        // What was made for this lease alone may be there, and goes with a cut and a release of its own.
+        // Objects of this lease alone may be left; they go with its own cut and release.
         let stays = match durability {
             Durability::Machine => true,
             Durability::Boot => run.same_boot,
@@ -117,8 +117,8 @@ fn of_the_living(
     }
 }
 
-/// By the clock that can be believed; `None` if none can. A deadline farther away than a whole term was
-/// read from another clock.
+/// The rest of the term by the valid clock; `None` without a valid clock. A deadline farther away than a whole term
+/// came from another clock.
 fn term(now: Now, record: &LeaseRecord, run: EarlierRun, durability: Durability) -> Option<Term> {
     let wall_clock_counts = durability == Durability::Machine
         && run.wall_clock_trusted
@@ -140,9 +140,8 @@ fn term(now: Now, record: &LeaseRecord, run: EarlierRun, durability: Durability)
 }
 
 impl Resource {
-    /// Whether a new process can open again what a lease had: queue pairs of memory die with the
-    /// process, keys of datagrams are made anew, what the kernel serves is there or can be made again, and so is
-    /// what has no transport.
+    /// Whether a new process can open the access of a lease again. Queue pairs of memory end with the process. UDP
+    /// keys are made anew. Kernel targets are still there or can be made again; so can leases without a transport.
     fn can_reopen(&self, record: &LeaseRecord) -> bool {
         let transport = record.effective.transport;
         let reopens = match (self.durability, transport) {

@@ -1,5 +1,5 @@
-//! What the backends report. A report about a binding that is not the lease's current one, or that
-//! no longer fits its state, changes nothing: it is noted and dropped.
+//! Reports of the backends. A report that names an old binding, or does not fit the state of the lease, is noted and
+//! ignored.
 
 use fabricbios_wire::EndCause;
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl LeaseTable {
-    /// Takes in what came of an order, which was `done` at that time. What fell due of its lease has happened
-    /// before it.
+    /// Handles the result of an order. `done`: when the backend finished. A due deadline of the lease is handled
+    /// first.
     pub fn on_report(&mut self, now: Now, done: BootTime, report: Report) {
         if let Some(id) = report.lease_id() {
             self.catch_up(now, id);
@@ -63,7 +63,7 @@ impl LeaseTable {
         self.leases.get_mut(&binding_id.lease_id)
     }
 
-    /// Whether this is the report that the lease is owed. The same one twice is none.
+    /// Whether the lease waits for this report. A report that comes twice counts once.
     fn was_outstanding(&mut self, binding_id: BindingId, what: Outstanding) -> bool {
         let lease = self.leases.get_mut(&binding_id.lease_id);
         let lease = lease.filter(|lease| lease.binding_id() == binding_id);
@@ -77,14 +77,6 @@ impl LeaseTable {
         };
         self.arrived(binding_id.lease_id, &name);
         true
-    }
-
-    /// Nothing is on its way for this lease any more: a release that waited for that can start.
-    pub(crate) fn release_if_waiting(&mut self, now: Now, binding_id: BindingId) {
-        let lease = self.leases.get(&binding_id.lease_id);
-        if lease.is_some_and(|lease| lease.state == State::Releasing) {
-            self.start_release(now, binding_id.lease_id);
-        }
     }
 
     fn cut_reported(
@@ -138,7 +130,7 @@ impl LeaseTable {
         }
     }
 
-    /// From here on it must come to an end.
+    /// A thread has begun a cut or a retirement, which must finish in time from now on.
     fn end_began(&mut self, done: BootTime, binding_id: BindingId) {
         let by = done + self.policy.cut_within;
         let expected = [State::Cutting, State::Active, State::Rebinding];
@@ -153,7 +145,7 @@ impl LeaseTable {
         self.arm(binding_id.lease_id);
     }
 
-    /// Also of a lease that is fenced by now: the one behind it has a thread more.
+    /// Also for a lease that is fenced by now: cuts behind it get its thread.
     fn cut_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let expected = [State::Cutting, State::Fenced];
         if let Some(lease) = self.waiting_for(binding_id, "cut moves", &expected) {
@@ -163,7 +155,7 @@ impl LeaseTable {
         }
     }
 
-    /// One that is being cut or waits for its release goes on making its bytes clean, and nobody waits for it.
+    /// Ignored for a lease that ends: no client waits for its bind.
     fn bind_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let moves = |lease: &&mut Lease| {
             let waits = matches!(lease.state, State::Binding | State::Rebinding);
@@ -214,8 +206,7 @@ impl LeaseTable {
         }
     }
 
-    /// The release that had fenced ended after all, and verified. The fence goes when this was the
-    /// last lease behind it.
+    /// A release that had failed is done and verified. The fence is cleared if this was the last lease behind it.
     fn released_late(&mut self, now: Now, binding_id: BindingId) {
         let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;

@@ -1,4 +1,4 @@
-//! What is asked of the table.
+//! Requests to the table.
 
 use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
@@ -16,11 +16,11 @@ use crate::{
     standing::{busy, check_operator},
 };
 
-/// `Ok(Some)`: answer at once. `Ok(None)`: somebody will be told when it is done.
+/// `Ok(Some)`: answer at once. `Ok(None)`: the answer comes when the work is done.
 pub(crate) type Decision = Result<Option<Reply>, Refusal>;
 
 impl LeaseTable {
-    /// Decides a request. What fell due of the lease that it is about has happened before it.
+    /// Decides a request. A due deadline of its lease is handled first.
     pub fn on_request(&mut self, now: Now, asked: &Asked) {
         if let Some(id) = lease_of(&asked.request) {
             self.catch_up(now, id);
@@ -30,10 +30,21 @@ impl LeaseTable {
         let answer = match decision {
             Ok(None) => return,
             Ok(Some(reply)) => Ok(reply),
-            Err(refusal) => Err(self.refused(asked, refusal)),
+            Err(refusal) => {
+                self.note(Note::Refused {
+                    tenant: String::from(&*asked.tenant),
+                    wanted: match &asked.request {
+                        Request::LeaseAlloc(request) => Some(wanted(request)),
+                        _ => None,
+                    },
+                    lease_id: lease_of(&asked.request),
+                    refusal: refusal.clone(),
+                });
+                Err(refusal)
+            }
         };
         let after = match asked.request {
-            // Nothing rests on a refusal.
+            // A refusal changes no record.
             _ if answer.is_err() => After::Nothing,
             Request::LeaseQuery(_) | Request::LeaseList { .. } | Request::FenceList => {
                 After::Nothing
@@ -50,7 +61,10 @@ impl LeaseTable {
                 lease_id,
                 lease_secs,
             } => self.renew(now, asked, *lease_id, *lease_secs),
-            Request::LeaseQuery(id) => self.query(now, asked, *id),
+            Request::LeaseQuery(id) => {
+                let is_holder = self.visible(asked, *id)?;
+                Ok(self.told(now, asked.role, is_holder, *id).map(Reply::Lease))
+            }
             Request::LeaseFree(id) => self.free(now, asked, *id),
             Request::LeaseList { after, ended } => Ok(Some(self.list(now, asked, *after, *ended))),
             Request::LeaseBind { lease_id, peers } => self.bind(now, asked, *lease_id, peers),
@@ -74,7 +88,7 @@ impl LeaseTable {
 
     fn alloc(&mut self, now: Now, asked: &Asked, request: &LeaseAllocRequest) -> Decision {
         if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
-            return Err(busy("the fresh lease id is taken; ask again".into()));
+            return Err(busy("the fresh lease id is taken; ask again"));
         }
         self.check_leases(&asked.tenant)?;
         self.check_capacity(&asked.tenant, request)?;
@@ -167,7 +181,7 @@ impl LeaseTable {
             });
         }
         self.check_term(secs)?;
-        // While the key before still works, the key is new already.
+        // No rotation while the old key still works: the key is new already.
         let rotates = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
         if lease.state == State::Grace || rotates {
             self.check_binds(&asked.tenant)?;
@@ -185,18 +199,13 @@ impl LeaseTable {
             self.extend(now, id, to, then);
             return Ok(None);
         }
-        // Of a lease in its grace time nothing is open that an older deadline could end.
+        // A lease in its grace time is cut, so its new deadline needs no acknowledgement.
         if lease.state != State::Grace || lease.outstanding.is_some() || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
         lease.end = None;
         lease.start_term(now, secs);
         self.bind_again(now, waiting, id)
-    }
-
-    fn query(&self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
-        let is_holder = self.visible(asked, id)?;
-        Ok(self.told(now, asked.role, is_holder, id).map(Reply::Lease))
     }
 
     fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
@@ -226,7 +235,7 @@ impl LeaseTable {
         }
     }
 
-    /// Ends a lease for somebody who waits for the proof.
+    /// Ends a lease for a request that waits for the proof.
     fn end_by_request(
         &mut self,
         now: Now,
@@ -260,7 +269,7 @@ fn lease_of(request: &Request) -> Option<LeaseId> {
 }
 
 impl LeaseTable {
-    /// A lease, alive or ended. Whose it is and which operator took it back is for operators to know.
+    /// A lease, alive or ended. Its tenant and the operator who revoked it are told to operators only.
     pub(crate) fn told(
         &self,
         now: Now,
@@ -282,29 +291,13 @@ impl LeaseTable {
         }
         Some(info)
     }
-}
 
-/// What requests leave behind.
-impl LeaseTable {
+    /// Writes down what is known of a live lease.
     pub(crate) fn put(&mut self, id: LeaseId) {
         if let Some(lease) = self.leases.get(&id) {
             let record = lease.record();
             self.journal(Change::PutLease(record));
         }
-    }
-
-    fn refused(&mut self, asked: &Asked, refusal: Refusal) -> Refusal {
-        let wanted = match &asked.request {
-            Request::LeaseAlloc(request) => Some(wanted(request)),
-            _ => None,
-        };
-        self.note(Note::Refused {
-            tenant: String::from(&*asked.tenant),
-            wanted,
-            lease_id: lease_of(&asked.request),
-            refusal: refusal.clone(),
-        });
-        refusal
     }
 }
 
@@ -319,7 +312,7 @@ impl Lease {
         self.term = Duration::from_secs(secs.into());
         self.deadline = deadline;
         self.expires_at_unix_ms = expires_at_unix_ms;
-        // The window of an overlap never reaches past the term.
+        // An overlap ends with the term at the latest.
         if let Some(OldKey::Until(until)) = &mut self.old_key {
             *until = (*until).min(self.deadline);
         }

@@ -12,26 +12,26 @@ pub(crate) struct Resource {
     pub(crate) id: ResourceId,
     pub(crate) kind: ResourceType,
     pub(crate) capacity: u64,
-    /// More can never be had in one lease.
+    /// The most that one lease can ever get.
     pub(crate) usable: u64,
     /// All of it, as [`crate::room::Room::taken_by`] counts.
     pub(crate) whole: u64,
     pub(crate) transports: Vec<Transport>,
-    /// See [`Offer::outlives`].
+    /// See [`Offer::durability`].
     pub(crate) durability: Durability,
     /// See [`Offer::fence_scope`].
     pub(crate) fence_scope: FenceScope,
-    /// Every lease of it is.
+    /// Whether every lease of it is read-only.
     pub(crate) read_only: bool,
     /// See [`crate::LeaseTable::withhold`].
     pub(crate) withheld: bool,
     pub(crate) free: Room,
     pub(crate) fence: Option<FenceRecord>,
-    /// Leases that left it fenced and were not proved clean since.
+    /// Fenced leases that were not proved clean since.
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
-    /// A remediation is under way: who asked for it, if somebody did, and until when.
+    /// The remediation under way: the request that waits for it, if any, and its time limit.
     pub(crate) resetting: Option<(Option<Ticket>, BootTime)>,
-    /// A lease was fenced since that began.
+    /// A lease was fenced since the remediation began.
     pub(crate) fenced_again: bool,
 }
 
@@ -57,19 +57,19 @@ impl Resource {
         }
     }
 
-    /// Nothing of it is leased.
+    /// Whether the whole resource is fenced: it gets no new leases.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fence.is_some() && !self.is_partly_fenced()
     }
 
-    /// Parts of it are fenced, each held by its lease; the others are leased as ever.
+    /// Whether only parts are fenced, each held by its lease; the other parts are leased as before.
     pub(crate) fn is_partly_fenced(&self) -> bool {
         let by_release = self.fence.as_ref().is_some_and(|fence| fence.by_release);
         by_release && self.fence_scope == FenceScope::Part
     }
 
-    /// Makes it the reason of the fence, if it is: the first stands, except that a failed cut is graver
-    /// than a failed release.
+    /// Makes this fence the current one, and returns whether it did. The first fence stands, except that a failed cut
+    /// replaces a failed release.
     pub(crate) fn fence_for(&mut self, fence: FenceRecord) -> bool {
         let old = self.fence.as_ref();
         let graver = old.is_none_or(|old| old.by_release && !fence.by_release);
@@ -80,22 +80,22 @@ impl Resource {
     }
 }
 
-/// What the table says of an offered resource, for inventories.
+/// The availability of an offered resource, for inventories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Availability {
-    /// Which.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
+    /// The type of the resource.
     pub resource_type: ResourceType,
-    /// All of it.
+    /// The whole amount.
     pub capacity: u64,
-    /// What a lease could still get, such as the longest stretch, or the units that nobody has. 0 while
+    /// The most that a lease could get now, such as the longest free stretch or the number of free units. 0 while
     /// fenced or withheld.
     pub available: u64,
-    /// Whether it is fenced: nothing of it is leased.
+    /// Whether the whole resource is fenced: it gets no new leases.
     pub fenced: bool,
-    /// Whether only parts of it are fenced, those of leases whose release failed; never with `fenced`.
+    /// Whether only parts are fenced, those of leases whose release failed; never together with `fenced`.
     pub partly_fenced: bool,
-    /// How much these parts are. 0 where none is, or all of it.
+    /// Size of the fenced parts. 0 if no part is fenced, or the whole resource.
     pub fenced_part: u64,
 }

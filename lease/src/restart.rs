@@ -1,15 +1,14 @@
-//! What an earlier run left behind.
+//! Leases and fences of an earlier run.
 //!
-//! A lease goes on where its bytes and its transport survive the process: then it is *adopted*, with a new
-//! binding and the deadline that it had. All others end: what ended with the process is over already;
-//! what outlives the machine is cut and released like any other, and its bytes are its own until that is
-//! done. What was fenced stays fenced, and keeps its bytes from everybody until a remediation has
-//! verified them.
+//! A lease goes on if its bytes and its transport survive the process: it is *adopted*, with a new binding and its
+//! old deadline. All other leases end. If their resource ended with the process, they are over at once. If it
+//! survives, they are cut and released like any other, and keep their bytes until then. A fenced lease stays fenced
+//! and keeps its bytes until a remediation has verified them.
 //!
-//! At start, in this order: [`LeaseTable::offer`] for every resource, [`LeaseTable::restore_lease`]
-//! for every lease on record, [`LeaseTable::restore_fence`] for every fence. Then everything of a
-//! resource that [`LeaseTable::holders`] does not name is taken away and scrubbed, and only then is
-//! anything advertised. [`LeaseTable::on_start`] says when orders can be carried out.
+//! At start, in this order: [`LeaseTable::offer`] for every resource, [`LeaseTable::restore_lease`] for every lease
+//! on record, [`LeaseTable::restore_fence`] for every fence. Then every part that [`LeaseTable::holders`] does not
+//! name is removed and scrubbed; only after that the node advertises. The driver calls [`LeaseTable::on_start`] when
+//! orders can be carried out.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
@@ -17,8 +16,8 @@ use core::time::Duration;
 use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
 
 use crate::{
-    BindingId, BootTime, Change, EarlierRun, Extent, FenceRecord, LeaseRecord, LeaseTable, Linger,
-    Note, Now, Order, Placement, State, StepError,
+    BindingId, BootTime, Change, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Linger, Note,
+    Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
     lease::Lease,
     recovery::{Held, RecoveryDecision, secs},
@@ -27,42 +26,40 @@ use crate::{
 impl LeaseTable {
     /// Takes up a lease of an earlier run.
     ///
-    /// Of a resource that outlives the process, a lease over UDP or both transports without an end on record
-    /// is adopted on the same boot: before its deadline it gets a new binding, in its grace time its
-    /// bytes are kept, afterwards it is Expired. Whatever else was alive is Revoked.
+    /// With [`crate::Durability::Process`], a lease over UDP or both transports without an end on record is adopted
+    /// on the same boot: before its deadline it gets a new binding, in its grace time its bytes are kept, afterwards
+    /// it is Expired. Every other live lease is Revoked.
     ///
-    /// Where leases stay until a reboot, each is adopted on the same boot or cut and released; on another boot
+    /// With [`crate::Durability::Boot`], each lease is adopted on the same boot or cut and released; on another boot
     /// it is over.
     ///
-    /// Of a resource that outlives the machine, a lease over any transport that is still offered is adopted,
-    /// also on another boot: there the time that was left is counted by the wall clock, the time off
-    /// included, if that clock is trusted, is not before the grant, and leaves no more than a term. In
-    /// its grace time its bytes are kept once a cut is proved, since the run before may have died
-    /// between the deadline and its cut; a term that ended before this boot counts as ended at its
-    /// start, so that the bytes are kept somewhat longer. Every other lease that holds a part of it is
-    /// cut and released, also one whose end was told already: it ends as it did then.
+    /// With [`crate::Durability::Machine`], a lease over any transport that is still offered is adopted, also on
+    /// another boot: there the time that was left is counted by the wall clock, the time off included, if that clock
+    /// is trusted, is not before the grant, and leaves no more than a term. In its grace time its bytes are kept once
+    /// a cut is proved, since the run before may have died between the deadline and its cut; a term that ended before
+    /// this boot counts as ended at its start, so that the bytes are kept somewhat longer. Every other lease that
+    /// holds a part is cut and released, also a lease whose end was told already: its phase stays.
     ///
-    /// A lease whose part cannot be had any more, because the resource shrank or the bytes are somebody
-    /// else's, is over, with a note; its bytes are not touched. What is left of its access goes with
-    /// everything else that no lease holds.
+    /// A lease whose part cannot be had any more, because the resource shrank or another lease has the bytes, is
+    /// over, with a note; the bytes are not touched. Its remaining access is removed with all parts that no lease
+    /// holds.
     pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, run: EarlierRun) {
-        let decision = self.recovery_decision(now, &record, run);
-        match decision {
+        match self.recovery_decision(now, &record, run) {
             RecoveryDecision::Over(phase) => {
                 let is_news = record.ended.is_none();
                 let cause = cause_of(phase);
                 self.restore_ended(now, &record, phase, cause, is_news);
             }
-            RecoveryDecision::Holds(held, ref placement) => {
-                match self.take(record.resource_id, placement) {
+            RecoveryDecision::Holds(held, placement) => {
+                match self.take(record.resource_id, &placement) {
                     Some(taken) => self.restore_holder(now, &record, held, taken),
                     None => {
                         self.note(Note::Displaced {
                             lease_id: record.lease_id,
                             resource_id: record.resource_id,
-                            placement: placement.clone(),
+                            placement,
                         });
-                        let phase = decision.displaced();
+                        let phase = held.displaced();
                         self.restore_ended(now, &record, phase, EndCause::Displaced, true);
                     }
                 }
@@ -70,8 +67,8 @@ impl LeaseTable {
         }
     }
 
-    /// Takes up a fence of an earlier run. With `reverify` the remediation is tried at once: the
-    /// machine was rebooted since, and only the kernel held what was fenced.
+    /// Takes up a fence of an earlier run. With `reverify` the remediation starts at once: the machine was rebooted
+    /// since, and the fenced objects were in the kernel only.
     pub fn restore_fence(&mut self, now: Now, fence: FenceRecord, reverify: bool) {
         let Some(resource) = self.resources.get_mut(&fence.resource_id) else {
             return;
@@ -84,7 +81,7 @@ impl LeaseTable {
             Some(_alive) => {}
             None => drop(resource.fenced_leases.insert(fence.lease_id)),
         }
-        // Unless a lease on record is a graver reason, whose fence a crash kept from being written down.
+        // A fence by a failed cut stands, also if a crash came before it was written down.
         let found_graver = resource
             .fence
             .as_ref()
@@ -97,32 +94,24 @@ impl LeaseTable {
         }
     }
 
-    /// Which parts of a resource are somebody's: of leases that go on, of ending ones, and of fenced
-    /// ones, whose bytes are touched by nothing but the remediation. Everything else is nobody's.
+    /// The parts of a resource that leases hold: live, ending and fenced leases. Only the remediation touches the
+    /// bytes of fenced leases. All other parts are free.
     pub fn holders(
         &self,
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
-        let leases = self.leases.values();
-        let its = leases.filter(move |lease| lease.resource_id == resource_id);
-        its.map(|lease| (lease.binding_id(), &lease.placement))
+        self.leases_of(resource_id)
+            .map(|lease| (lease.binding_id(), &lease.placement))
     }
 
-    /// The same as stretches, without whose they are.
-    pub fn held(&self, resource_id: ResourceId) -> impl Iterator<Item = Extent> + '_ {
-        self.holders(resource_id)
-            .map(|(_, placement)| placement.extent())
-    }
-
-    /// Leases of before that somebody may reach, until when they may, and over which transport: those that get their bindings again,
-    /// and those whose end is not proved yet.
+    /// Leases of the resource that a client may still reach, with deadline and transport: adopted leases, and leases
+    /// whose cut is not proved yet.
     pub fn reachable(
         &self,
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, BootTime, Option<Transport>)> + '_ {
-        let leases = self.leases.values();
-        let its = leases
-            .filter(move |lease| lease.resource_id == resource_id && lease.may_be_reachable());
+        let its = self.leases_of(resource_id);
+        let its = its.filter(|lease| lease.may_be_reachable());
         its.map(|lease| {
             (
                 lease.binding_id(),
@@ -132,17 +121,19 @@ impl LeaseTable {
         })
     }
 
-    /// Leases whose release failed, and which nothing else keeps fenced: their late release clears that.
+    /// Leases that are fenced by a failed release alone: a late release clears the fence.
     pub fn unreleased(
         &self,
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
-        let leases = self.leases.values();
-        let its = leases.filter(move |lease| {
-            let waits = lease.state == State::Fenced && lease.fenced_by_release;
-            waits && lease.resource_id == resource_id
-        });
+        let its = self.leases_of(resource_id);
+        let its = its.filter(|lease| lease.state == State::Fenced && lease.fenced_by_release);
         its.map(|lease| (lease.binding_id(), &lease.placement))
+    }
+
+    fn leases_of(&self, id: ResourceId) -> impl Iterator<Item = &Lease> + '_ {
+        let leases = self.leases.values();
+        leases.filter(move |lease| lease.resource_id == id)
     }
 
     fn take(&mut self, id: ResourceId, placement: &Placement) -> Option<Placement> {
@@ -175,7 +166,7 @@ impl LeaseTable {
         self.remember(now, Duration::from_millis(over_for_ms), phase, ended);
     }
 
-    /// Its part is taken already.
+    /// Restores a lease whose part is taken already.
     fn restore_holder(&mut self, now: Now, record: &LeaseRecord, held: Held, placement: Placement) {
         let amount = placement.amount();
         let id = record.lease_id;
@@ -208,7 +199,7 @@ impl LeaseTable {
         }
     }
 
-    /// Written down, for this boot's clock.
+    /// Orders another cut of a lease, which is written down with the clock of this boot.
     fn cut_once_more(&mut self, now: Now, id: LeaseId) {
         self.put(id);
         self.cutting += 1;
@@ -220,8 +211,7 @@ impl LeaseTable {
         self.order_later_cuts(now);
     }
 
-    /// Orders as many of the cuts of an earlier run's leases as may be under way. Nobody of this run expects
-    /// a linger.
+    /// Orders cuts of leases of an earlier run, up to the limit. They need no linger: this run has no client yet.
     fn order_later_cuts(&mut self, now: Now) {
         while self.cut_now.len() < RESTORED_CUTS_AT_ONCE
             && let Some(id) = self.cut_later.pop_front()
@@ -237,7 +227,7 @@ impl LeaseTable {
         }
     }
 
-    /// A cut has an outcome.
+    /// Counts a cut as done and orders the next one.
     pub(crate) fn cut_is_over(&mut self, now: Now, id: LeaseId) {
         self.cutting -= 1;
         if self.cut_now.remove(&id) {
@@ -245,7 +235,7 @@ impl LeaseTable {
         }
     }
 
-    /// The node can carry out orders from now on: no backend is late before that.
+    /// Starts the time limits of backends: the node can carry out orders from now on.
     pub fn on_start(&mut self, now: Now) {
         let ids: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {
@@ -257,8 +247,8 @@ impl LeaseTable {
         }
     }
 
-    /// Whatever was written down of its fence, it is one: the record of that comes later and may be
-    /// missing, where the crash came between the two.
+    /// Restores the fence of a fenced lease. The record of the fence comes after that of the lease and may be missing
+    /// after a crash.
     fn restore_fenced(&mut self, now: Now, record: &LeaseRecord) {
         let Some(resource) = self.resources.get_mut(&record.resource_id) else {
             return;
@@ -306,7 +296,7 @@ impl Lease {
             }
         );
         let ends = matches!(held, Held::Ends { .. });
-        // What ends is not kept for a renewal.
+        // A lease that ends has no grace time.
         let grace_secs = if ends { 0 } else { record.grace_secs };
         Self {
             id: record.lease_id,
@@ -354,7 +344,7 @@ impl Lease {
     }
 }
 
-/// As an earlier run told it.
+/// The end that an earlier run told.
 fn known_end(record: &LeaseRecord) -> Option<Box<LeaseEnd>> {
     record.end.clone().filter(|end| end.at_unix_ms != 0)
 }
@@ -368,7 +358,7 @@ fn ended_for(cause: EndCause, at_unix_ms: u64) -> Box<LeaseEnd> {
     })
 }
 
-/// Of a lease whose end nobody has told yet, or was told by a version that did not say why.
+/// The cause for a lease whose end was not told, or was written by a version without causes.
 fn cause_of(phase: LeasePhase) -> EndCause {
     match phase {
         LeasePhase::Expired => EndCause::Expired,

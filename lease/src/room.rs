@@ -1,22 +1,24 @@
-//! What of one resource is free, however it is given out.
+//! The free part of a resource, in every allocation mode.
 
 use alloc::{boxed::Box, vec::Vec};
 
 use crate::{
-    AllocationMode, Dimension, Offer, Placement, Quantity, Takes, extents::Extents, units::Units,
+    AllocationMode, Dimension, Offer, Placement, Quantity, Takes,
+    extents::{Extents, rounded},
+    units::Units,
 };
 
-/// What a lease needs.
+/// The need of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     /// In the unit of the resource's type.
     pub(crate) amount: u64,
-    /// Units may be those of other leases that share theirs.
+    /// The lease may share its units with other sharing leases.
     pub(crate) shared: bool,
 }
 
-/// What is free of a resource. It never gives out what is somebody's; giving back what was never taken is a
-/// programming error that the caller cannot commit through [`crate::LeaseTable`].
+/// The free part of a resource. A part is never given to two leases. Only the table gives parts back, and only those
+/// that it took.
 #[derive(Clone, Debug)]
 pub(crate) enum Room {
     Stretches(Extents),
@@ -25,7 +27,7 @@ pub(crate) enum Room {
     Vector { align: u64, parts: Vec<Free> },
 }
 
-/// What is free of one thing that a device has.
+/// The free amount of one [`Dimension`].
 #[derive(Clone, Debug)]
 pub(crate) struct Free {
     of: Dimension,
@@ -77,7 +79,7 @@ impl Room {
         }
     }
 
-    /// How much a placement takes: of a vector its first part, of units their places.
+    /// The amount that a placement takes: for a vector its first part, for units their places.
     pub(crate) fn taken_by(&self, placement: &Placement) -> u64 {
         match (self, placement) {
             (Self::Units(units), Placement::Units { shared: false, .. }) => {
@@ -111,7 +113,7 @@ impl Room {
         }
     }
 
-    /// Takes exactly this. `false`: it is not all free, or not of this resource, and nothing changed.
+    /// Takes exactly this placement. `false`: not all of it is free, or it is not of this resource; no change then.
     pub(crate) fn take_this(&mut self, wanted: &Placement) -> bool {
         match (self, wanted) {
             (Self::Stretches(extents), Placement::Stretch(extent)) => extents.take_this(*extent),
@@ -145,7 +147,7 @@ impl Room {
         }
     }
 
-    /// Whether nobody holds what is another's, for all placements of the resource.
+    /// Whether no two placements overlap.
     pub(crate) fn are_apart(&self, held: &[&Placement]) -> bool {
         let mut nobody = match self {
             Self::Stretches(extents) => Self::Stretches(extents.all_free()),
@@ -156,8 +158,7 @@ impl Room {
         held.iter().all(|it| nobody.take_this(it))
     }
 
-    /// A placement of an earlier run as this resource has it: before version 5 of the records every one was an
-    /// extent.
+    /// Converts a placement of an earlier run: before version 5 of the records every placement was an extent.
     pub(crate) fn of_record(&self, placement: Placement) -> Placement {
         match (self, placement) {
             (Self::Amounts { .. }, Placement::Stretch(extent)) if extent.offset == 0 => {
@@ -182,11 +183,6 @@ fn take_parts(parts: &mut [Free], wanted: &[Quantity]) -> bool {
     true
 }
 
-fn rounded(amount: u64, align: u64) -> Option<u64> {
-    let rounded = amount.checked_next_multiple_of(align);
-    rounded.filter(|&rounded| rounded > 0)
-}
-
 impl Free {
     fn new(of: &Dimension) -> Self {
         Self {
@@ -195,7 +191,7 @@ impl Free {
         }
     }
 
-    /// Of the first dimension, which has `whole` in all, as far as this one goes.
+    /// The amount of the first dimension, of `whole` in all, for which this dimension suffices.
     fn most(&self, whole: u64) -> u64 {
         match self.of.takes {
             Takes::Asked => self.free,
@@ -207,7 +203,7 @@ impl Free {
 }
 
 impl Dimension {
-    /// What a lease takes of it that takes `amount` of the first, which has `whole` in all.
+    /// The amount that a lease takes of this dimension if it takes `amount` of the first, of `whole` in all.
     fn wanted(&self, amount: u64, whole: u64) -> Option<Quantity> {
         let amount = match self.takes {
             Takes::Asked => amount,
@@ -260,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Files of a directory are nowhere: what two of them gave back, one of twice the size can have.
+    /// Files of a directory have no positions: the room of two files suffices for one of twice the size.
     #[test]
     fn amounts_are_not_broken_up() {
         let mut room = room(4 * 4096 + 100, 4096, AllocationMode::Amounts);
@@ -303,7 +299,7 @@ mod tests {
         }
     }
 
-    /// A port with two virtual functions and a rate: whatever is used up first is the end.
+    /// A port with two virtual functions and a rate: the dimension that is used up first is the limit.
     #[test]
     fn each_part_of_a_vector_bounds_it() {
         let port = || {
@@ -325,7 +321,7 @@ mod tests {
         assert_eq!(of_rate.take(alone(10)), None);
     }
 
-    /// Memory of a GPU and its slices: who has half of the memory has half of the slices, rounded up.
+    /// Memory of a GPU and its slices: a lease with half of the memory has half of the slices, rounded up.
     #[test]
     fn parts_in_proportion_round_up_for_a_lease_and_down_for_what_is_left() {
         let memory = dimension("vram", 80, Takes::Asked);

@@ -1,14 +1,14 @@
-//! Who may ask about what, and how a request that does not fit is refused.
+//! Permissions of requests, and the refusals.
 
-use alloc::{format, string::String};
+use alloc::{collections::BTreeMap, format, string::String};
 
-use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Role};
+use fabricbios_wire::{EndCause, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, Role};
 
-use crate::{Asked, LeaseTable, State, lease::Lease};
+use crate::{Asked, LeaseTable, State, lease::Lease, record::Ended};
 
 impl LeaseTable {
-    /// Whether the asker holds the lease (`true`) or may only look at it (`false`); another
-    /// tenant's lease and no lease are the same to everybody else.
+    /// Whether the asker holds the lease (`true`) or may only look at it (`false`). Other tenants are told that there
+    /// is no such lease.
     pub(crate) fn visible(&self, asked: &Asked, id: LeaseId) -> Result<bool, Refusal> {
         let live = self.leases.get(&id).map(|lease| &lease.tenant);
         let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.record.tenant));
@@ -26,31 +26,28 @@ impl LeaseTable {
         if self.visible(asked, id)? {
             return Ok(());
         }
-        Err(Refusal::new(
-            LeaseError::NotPermitted,
-            RefusalClass::Policy,
-            format!("lease {id} answers only to its tenant; an operator can revoke it"),
-        ))
+        Err(not_permitted(format!(
+            "lease {id} answers only to its tenant; an operator can revoke it"
+        )))
     }
 
     pub(crate) fn live(&self, id: LeaseId) -> Result<&Lease, Refusal> {
-        self.leases.get(&id).ok_or_else(|| self.not_live(id))
+        self.leases
+            .get(&id)
+            .ok_or_else(|| not_live(&self.ended, id))
     }
 
     pub(crate) fn live_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
-        if !self.leases.contains_key(&id) {
-            return Err(self.not_live(id));
-        }
         self.leases
             .get_mut(&id)
-            .ok_or_else(|| not_found(format!("no lease {id}")))
+            .ok_or_else(|| not_live(&self.ended, id))
     }
+}
 
-    pub(crate) fn not_live(&self, id: LeaseId) -> Refusal {
-        match self.ended.get(&id) {
-            Some(ended) => over(ended.phase, format!("lease {id} is {}", ended.phase)),
-            None => not_found(format!("no lease {id}")),
-        }
+fn not_live(ended: &BTreeMap<LeaseId, Ended>, id: LeaseId) -> Refusal {
+    match ended.get(&id) {
+        Some(ended) => over(ended.phase, format!("lease {id} is {}", ended.phase)),
+        None => not_found(format!("no lease {id}")),
     }
 }
 
@@ -83,8 +80,18 @@ impl Lease {
         }
     }
 
+    /// Why the holder cannot have it any more.
     pub(crate) fn over(&self) -> Refusal {
-        over(self.phase(), self.over_because())
+        let (id, cause) = (self.id, self.end.as_deref().map(|end| end.cause));
+        let message = match self.fault.as_deref() {
+            Some(fault) => format!("lease {id} could not be proved clean: {fault}"),
+            None if cause == Some(EndCause::BindingFailed) => format!(
+                "lease {id} is {}: this node had cut its access before it could be renewed",
+                self.ending()
+            ),
+            None => format!("lease {id} is {}", self.ending()),
+        };
+        over(self.phase(), message)
     }
 }
 
@@ -92,14 +99,10 @@ pub(crate) fn check_operator(asked: &Asked, what: &str) -> Result<(), Refusal> {
     if asked.role == Role::Operator {
         return Ok(());
     }
-    Err(Refusal::new(
-        LeaseError::NotPermitted,
-        RefusalClass::Policy,
-        format!(
-            "tenant {} may not {what}: that takes an operator identity",
-            asked.tenant
-        ),
-    ))
+    Err(not_permitted(format!(
+        "tenant {} may not {what}: that takes an operator identity",
+        asked.tenant
+    )))
 }
 
 fn over(phase: LeasePhase, message: String) -> Refusal {
@@ -111,14 +114,36 @@ fn over(phase: LeasePhase, message: String) -> Refusal {
     Refusal::new(error, RefusalClass::Permanent, message)
 }
 
-pub(crate) fn not_found(message: String) -> Refusal {
+/// The request can never be met.
+pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
+}
+
+/// The operator's configuration does not allow it.
+pub(crate) fn not_allowed(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Policy, message)
+}
+
+/// The role does not allow it.
+fn not_permitted(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::NotPermitted, RefusalClass::Policy, message)
+}
+
+pub(crate) fn not_found(message: impl Into<String>) -> Refusal {
     Refusal::new(LeaseError::NotFound, RefusalClass::Permanent, message)
 }
 
-pub(crate) fn busy(message: String) -> Refusal {
+/// The lease or the tenant has something under way: ask again soon.
+pub(crate) fn busy(message: impl Into<String>) -> Refusal {
     Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, message)
 }
 
-pub(crate) fn invalid(message: String) -> Refusal {
-    Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, message)
+/// The node cannot do it now.
+pub(crate) fn unavailable(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
+}
+
+/// An operator must clear a fence first.
+pub(crate) fn fenced(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::Fenced, RefusalClass::Transient, message)
 }

@@ -5,8 +5,8 @@ use core::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A step by its name, such as `modify_qp RTR` or `dealloc_mw`, which is a constant of the program or was read from a
-/// record; with the path that it was taken on, where a lease has several. Nothing is decided by it.
+/// The name of a step, such as `modify_qp RTR` or `dealloc_mw`, with the path if the lease has several. For people:
+/// the program decides nothing by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     path: Option<Cow<'static, str>>,
@@ -45,12 +45,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// A step that failed: what, where, and what the system said.
+/// A step that failed: the step, the place and the error of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepError {
     /// Which step.
     pub step: Step,
-    /// The system's error number, where it was the system that refused.
+    /// The error number of the system, if the system refused.
     pub errno: Option<i32>,
     /// Path, value, lease and errno, for people.
     pub detail: String,
@@ -66,14 +66,14 @@ impl StepError {
         }
     }
 
-    /// The same, with what the system said.
+    /// Adds the error number of the system.
     #[must_use]
     pub fn with_errno(self, errno: impl Into<Option<i32>>) -> Self {
         let errno = errno.into();
         Self { errno, ..self }
     }
 
-    /// The same, of a step on this path of a lease.
+    /// Names the path of the step.
     #[must_use]
     pub fn over(mut self, path: &'static str) -> Self {
         self.step.path = Some(Cow::Borrowed(path));
@@ -89,8 +89,8 @@ impl fmt::Display for StepError {
 
 impl core::error::Error for StepError {}
 
-/// A step error in a record: the name of the step, with its path, and the detail. Records had no more before there were
-/// errnos, and people read them from the detail.
+/// A step error in a record: the name of the step, with its path, and the detail. Records have no errno field; the
+/// detail has the number.
 pub(crate) mod recorded {
     use super::{
         Cow, Deserialize, Deserializer, Serialize, Serializer, Step, StepError, String, format,

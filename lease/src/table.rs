@@ -1,9 +1,8 @@
 //! The table: one owner, no locks, no clock.
 //!
-//! Its methods come in four families. *Getters* look. `on_*` say what happened: a request, a
-//! report, time passing; each takes the time. `poll_effect` says what to do about it: drain it
-//! after every `on_*`. `next_deadline` says when to call [`LeaseTable::on_tick`] at the latest.
-//! Time given must never go backwards.
+//! The driver calls `on_*` with the time for every request, report and tick, and then drains `poll_effect`, which
+//! returns the effects to carry out. `next_deadline` is the latest time for the next [`LeaseTable::on_tick`]. Times
+//! must never go backwards.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -25,18 +24,18 @@ use crate::{
     timers::{Timer, Timers},
 };
 
-/// A request with all that the table cannot make by itself.
+/// A request with the data that the table cannot make by itself.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// For the answer.
     pub ticket: Ticket,
-    /// Who asks, from the certificate.
+    /// The tenant, from the certificate.
     pub tenant: Arc<str>,
-    /// What the certificate allows.
+    /// The role in the certificate.
     pub role: Role,
-    /// Random and new: the id of the lease, if one is granted.
+    /// A new random id, for the lease if one is granted.
     pub fresh_id: LeaseId,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
@@ -53,23 +52,23 @@ pub struct LeaseTable {
     pub(crate) rates: Rates,
     /// Leases in `Cutting`.
     pub(crate) cutting: usize,
-    /// Leases of an earlier run whose cut is not ordered yet; those that somebody may still reach first.
+    /// Leases of an earlier run whose cut is not ordered yet; leases that a client may still reach come first.
     pub(crate) cut_later: VecDeque<LeaseId>,
-    /// Such cuts that are ordered and have no outcome yet.
+    /// Leases of an earlier run whose cut is ordered and has no result yet.
     pub(crate) cut_now: BTreeSet<LeaseId>,
-    /// When a cut of that kind of resource came a step further last.
+    /// When a cut of this kind of resource last progressed.
     pub(crate) cut_moved: BTreeMap<ResourceType, BootTime>,
     /// The node is going down.
     pub(crate) draining: bool,
-    /// What time alone brings about: ends of terms, of grace times and of overlaps of keys.
+    /// Ends of terms, of grace times and of overlaps of keys.
     pub(crate) deadlines: Timers,
-    /// Ends of the patience with backends.
+    /// Time limits of backends.
     pub(crate) patience: Timers,
     /// When records of ended leases go.
     pub(crate) forget: Timers,
     /// How many leases are in each state, with whether an earlier run told of their end.
     pub(crate) census: BTreeMap<(State, bool), usize>,
-    /// What leases hold of each resource.
+    /// The amount of each resource that leases hold.
     pub(crate) held: BTreeMap<ResourceId, u64>,
     /// Invariants that failed in the step that is being done.
     pub(crate) broken: Vec<Broken>,
@@ -110,7 +109,7 @@ impl LeaseTable {
             .insert(offer.resource_id, Resource::new(kind, offer));
     }
 
-    /// Grants nothing of an offered resource any more: it cannot be had now. Leases of it go on.
+    /// Stops granting leases of an offered resource. Its leases go on.
     pub fn withhold(&mut self, id: ResourceId) {
         if let Some(resource) = self.resources.get_mut(&id) {
             resource.withheld = true;
@@ -120,7 +119,7 @@ impl LeaseTable {
 
 /// Getters.
 impl LeaseTable {
-    /// What of an offered resource an end of the process leaves.
+    /// The durability of an offered resource.
     #[must_use]
     pub fn durability(&self, id: ResourceId) -> Option<Durability> {
         self.resources.get(&id).map(|resource| resource.durability)
@@ -140,15 +139,14 @@ impl LeaseTable {
             fenced: resource.is_fenced(),
             partly_fenced: resource.is_partly_fenced(),
             fenced_part: match resource.is_partly_fenced() {
-                true => self.held_by(&resource.fenced_leases),
+                true => {
+                    let leases = resource.fenced_leases.iter();
+                    let live = leases.filter_map(|id| self.leases.get(id));
+                    live.map(|lease| lease.placement.amount()).sum()
+                }
                 false => 0,
             },
         })
-    }
-
-    fn held_by(&self, leases: &BTreeSet<LeaseId>) -> u64 {
-        let live = leases.iter().filter_map(|id| self.leases.get(id));
-        live.map(|lease| lease.placement.amount()).sum()
     }
 
     /// Every fence.
@@ -170,16 +168,16 @@ impl LeaseTable {
         })
     }
 
-    /// Leases whose access is not proven to have ended, and how far they are: `Fenced` where a cut or a
-    /// bind failed, not where only the release did.
+    /// Leases whose access is not proved to have ended, with their states. `Fenced` leases are included if a cut or a
+    /// bind failed, not if only the release failed.
     pub fn uncut(&self) -> impl Iterator<Item = (LeaseId, State)> + '_ {
         let leases = self.leases.values();
         let leases = leases.filter(|lease| lease.may_be_reachable());
         leases.map(|lease| (lease.id, lease.state))
     }
 
-    /// Whether every lease of an earlier run has its binding again or is cut. What that run had cut already
-    /// and has not told to be clean does not count.
+    /// Whether every lease of an earlier run has a binding again or is cut. Leases whose end that run told already do
+    /// not count.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let unsettled = [State::Rebinding, State::Cutting].map(|state| (state, false));
@@ -194,7 +192,7 @@ impl LeaseTable {
         self.leases.len() + self.ended.len()
     }
 
-    /// When something falls due: exact, never later than the next thing that time alone changes.
+    /// The time of the next due timer, exact.
     #[must_use]
     pub fn next_deadline(&self) -> Option<BootTime> {
         let timers = [&self.deadlines, &self.patience, &self.forget];
@@ -202,9 +200,9 @@ impl LeaseTable {
     }
 }
 
-/// What to do.
+/// Effects.
 impl LeaseTable {
-    /// The next thing to do; `None` when all is done.
+    /// The next effect to carry out; `None` when there is none left.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
@@ -233,7 +231,7 @@ impl LeaseTable {
         self.effects.push_back(Effect::Note(note));
     }
 
-    /// Says what was decided, when the changes so far are durable.
+    /// Answers a request once the changes so far are durable.
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
         self.answer_after(After::Journal, ticket, answer);
     }
@@ -247,7 +245,7 @@ impl LeaseTable {
     }
 }
 
-/// Book-keeping that every move shares.
+/// Bookkeeping.
 impl LeaseTable {
     /// Sets the lease's timers as its state wants them, and counts it. To be called after every change.
     pub(crate) fn arm(&mut self, id: LeaseId) {

@@ -1,4 +1,4 @@
-//! What the table keeps by tenant, and how much of it one tenant may have.
+//! Data of each tenant, and quotas.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +16,11 @@ use crate::{
     Change, Invariant, LeaseRecord, LeaseTable, Now,
     lease::Lease,
     record::Ended,
+    standing::{busy, unavailable},
     timers::{Owner, Timer},
 };
 
-/// A record of an earlier run that is overdue is forgotten by a tick, like every other.
+/// An overdue record of an earlier run is dropped by a tick, like every other record.
 const RECORD_KEPT_MIN: Duration = Duration::from_millis(1);
 
 /// A tenant that has leases, alive or on record.
@@ -27,14 +28,14 @@ const RECORD_KEPT_MIN: Duration = Duration::from_millis(1);
 pub(crate) struct Tenant {
     pub(crate) live: BTreeSet<LeaseId>,
     pub(crate) ended: BTreeSet<LeaseId>,
-    /// What its live leases hold of each kind, in the unit of the kind.
+    /// The amount of each kind that its live leases hold, in the unit of the kind.
     holds: BTreeMap<ResourceType, u64>,
     /// Binds and rotations that are ordered and not reported.
     on_their_way: usize,
 }
 
 impl Tenant {
-    /// Whether these leases are what is counted.
+    /// Whether the counts match these leases.
     pub(crate) fn counts(&self, leases: &[&Lease]) -> bool {
         let ids: BTreeSet<LeaseId> = leases.iter().map(|lease| lease.id).collect();
         let outstanding = leases.iter().filter(|lease| lease.outstanding.is_some());
@@ -54,23 +55,22 @@ impl Tenant {
 
 /// Quotas.
 impl LeaseTable {
-    /// Whether the tenant may ask for something now: a bound on requests a second, with a second's worth
-    /// ahead. Operators may always, to revoke what a tenant does.
+    /// Checks the rate of requests of a tenant: a limit per second, with bursts of one second's worth. Operators have
+    /// no limit.
+    ///
+    /// # Errors
+    /// The tenant is over its rate: ResourceBusy.
     pub fn check_rate(&mut self, now: Now, tenant: &Arc<str>, role: Role) -> Result<(), Refusal> {
         let most = self.policy.tenant_requests_per_sec;
         if most == 0 || role == Role::Operator || self.rates.take(now.boot, tenant, most) {
             return Ok(());
         }
-        Err(Refusal::new(
-            LeaseError::ResourceBusy,
-            RefusalClass::Transient,
-            format!(
-                "tenant {tenant} asks more than {most} times a second; ask again a little later"
-            ),
-        ))
+        Err(busy(format!(
+            "tenant {tenant} asks more than {most} times a second; ask again a little later"
+        )))
     }
 
-    /// Whether the tenant may have one more lease. What it had does not count.
+    /// Whether the tenant may have one more lease. Ended leases do not count.
     pub(crate) fn check_leases(&self, name: &str) -> Result<(), Refusal> {
         let has = self.tenants.get(name).map_or(0, |tenant| tenant.live.len());
         let max = self.policy.tenant_leases_max;
@@ -80,19 +80,15 @@ impl LeaseTable {
             ));
         }
         if self.leases.len() >= self.policy.leases_max {
-            return Err(Refusal::new(
-                LeaseError::Unavailable,
-                RefusalClass::Transient,
-                format!(
-                    "this node has {} leases, as many as it can have: try later or elsewhere",
-                    self.leases.len()
-                ),
-            ));
+            return Err(unavailable(format!(
+                "this node has {} leases, as many as it can have: try later or elsewhere",
+                self.leases.len()
+            )));
         }
         Ok(())
     }
 
-    /// Whether the tenant may have that much more of the kind.
+    /// Whether the tenant may have this much more of the kind.
     pub(crate) fn check_capacity(
         &self,
         name: &str,
@@ -113,8 +109,8 @@ impl LeaseTable {
         ))
     }
 
-    /// Whether the tenant may have one more binding or rotation on its way. They take turns with those of
-    /// others; what is bounded is how many wait.
+    /// Whether the tenant may have one more binding or rotation on its way. They take turns with those of other
+    /// tenants; the limit is on how many wait.
     pub(crate) fn check_binds(&self, name: &str) -> Result<(), Refusal> {
         let on_their_way = self
             .tenants
@@ -123,13 +119,9 @@ impl LeaseTable {
         if on_their_way < self.policy.tenant_binds_max {
             return Ok(());
         }
-        Err(Refusal::new(
-            LeaseError::ResourceBusy,
-            RefusalClass::Transient,
-            format!(
-                "{on_their_way} bindings of tenant {name} are on their way; ask again when some are made"
-            ),
-        ))
+        Err(busy(format!(
+            "{on_their_way} bindings of tenant {name} are on their way; ask again when some are made"
+        )))
     }
 }
 
@@ -150,14 +142,14 @@ impl LeaseTable {
             .map_or_else(|| Arc::from(name), |(known, _)| known.clone())
     }
 
-    /// The tenant has this lease from now on.
+    /// Adds a live lease to its tenant.
     pub(crate) fn lives(&mut self, name: &Arc<str>, id: LeaseId, kind: ResourceType, length: u64) {
         let tenant = self.tenants.entry(name.clone()).or_default();
         tenant.live.insert(id);
         *tenant.holds.entry(kind).or_default() += length;
     }
 
-    /// It has it no more. `false`: it had less.
+    /// Removes a live lease from its tenant. `false`: the tenant held less.
     pub(crate) fn lives_no_more(
         &mut self,
         name: &Arc<str>,
@@ -175,14 +167,14 @@ impl LeaseTable {
         enough
     }
 
-    /// A bind or rotation of a live lease has been ordered.
+    /// Counts an ordered bind or rotation.
     pub(crate) fn on_its_way(&mut self, name: &Arc<str>) {
         if let Some(tenant) = self.tenants.get_mut(name) {
             tenant.on_their_way += 1;
         }
     }
 
-    /// It has been reported, or is not to come.
+    /// Counts a bind or rotation as reported or dropped.
     pub(crate) fn arrived(&mut self, id: LeaseId, name: &Arc<str>) {
         let tenant = self.tenants.get_mut(name);
         let waits = tenant.is_some_and(|tenant| {
@@ -209,10 +201,10 @@ impl LeaseTable {
     }
 }
 
-/// Records of ended leases. They are bounded, and no lease is refused for them: the oldest of the tenant that
-/// has the most give way.
+/// Records of ended leases. Their number is limited: the oldest records of the tenant with the most records are
+/// dropped.
 impl LeaseTable {
-    /// There is this record from now on, or since so long ago.
+    /// Keeps the record of a lease that ended `since` ago.
     pub(crate) fn remember(
         &mut self,
         now: Now,

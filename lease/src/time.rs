@@ -32,9 +32,9 @@ impl Add<Duration> for BootTime {
 /// Both clocks, read together by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// What decides.
+    /// The time for decisions.
     pub boot: BootTime,
-    /// What people are told: milliseconds since 1970.
+    /// The time for people: milliseconds since 1970.
     pub unix_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What falls due when, and who is served first when more has fallen due than can be done at once.
+//! Timers, and turns of the tenants when many timers are due.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -9,18 +9,18 @@ use fabricbios_wire::{LeaseId, ResourceId};
 
 use crate::BootTime;
 
-/// What falls due.
+/// A timer's subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     Lease(LeaseId),
     Reset(ResourceId),
 }
 
-/// Whose timer it is: a tenant's, or the node's own.
+/// The owner of a timer: a tenant, or `None` for the node.
 pub(crate) type Owner = Option<Arc<str>>;
 
-/// Timers of one sort. Tenants take turns: however many timers of one tenant fall due together, the first one
-/// of another tenant waits for one of them at most.
+/// Timers of one sort. Tenants take turns: even if many timers of one tenant are due, a due timer of another tenant
+/// waits for one of them at most.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     owners: BTreeMap<Owner, OfOwner>,
@@ -43,7 +43,7 @@ impl OfOwner {
 }
 
 impl Timers {
-    /// Takes a timer away that stands at `old`, and sets it to `new`.
+    /// Moves a timer from `old` to `new`; `None` is not set.
     pub(crate) fn set(
         &mut self,
         owner: &Owner,
@@ -106,7 +106,7 @@ impl Timers {
         first.map(|&(_, timer)| timer)
     }
 
-    /// A timer that is due, the earliest of the owner whose turn it is. It is set no more.
+    /// Removes and returns a due timer: the earliest of the owner whose turn it is.
     pub(crate) fn take_due(&mut self, now: BootTime) -> Option<Timer> {
         while self.first.first().is_some_and(|&(at, _)| at <= now) {
             let (_, owner) = self.first.pop_first()?;
@@ -119,7 +119,7 @@ impl Timers {
             let Some(its) = self.owners.get_mut(&owner) else {
                 continue;
             };
-            // What was due when the owner came in may have been unset since.
+            // The timer may have been removed since the owner got its turn.
             let due = its.timers.first().copied().filter(|&(at, _)| at <= now);
             if let Some(due) = due {
                 its.timers.remove(&due);
@@ -164,7 +164,7 @@ mod tests {
         assert!(!timers.owners.contains_key(&None));
         assert_eq!(timers.take_due(BootTime(9)), None);
         assert_eq!(timers.take_due(BootTime(10)), Some(lease(0)));
-        // It falls due behind hundreds of others, and is the second that is served.
+        // The timer is due behind hundreds of others, and is served second.
         let served: Vec<_> = (0..3)
             .filter_map(|_| timers.take_due(BootTime(12)))
             .collect();

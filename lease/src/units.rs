@@ -1,4 +1,4 @@
-//! Units of a resource: which are free, which are one lease's, which are shared by how many.
+//! Units of a resource and the leases on each.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
@@ -7,14 +7,14 @@ use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 pub(crate) struct Units {
     /// By number.
     used: BTreeMap<u32, Use>,
-    /// So many leases may share one unit.
+    /// How many leases may share one unit.
     sharers: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Alone,
-    /// By so many leases; free where it is 0.
+    /// Shared by this many leases; free if 0.
     SharedBy(u32),
 }
 
@@ -32,7 +32,7 @@ impl Units {
         can.count() as u64
     }
 
-    /// So many places has a unit; who wants it alone takes all of them.
+    /// Places of a unit; a lease that has a unit alone takes all of them.
     pub(crate) fn places(&self) -> u64 {
         self.sharers.max(1).into()
     }
@@ -46,7 +46,7 @@ impl Units {
         self.used.values().map(free).sum()
     }
 
-    /// The same units, and nobody has any.
+    /// The same units, all free.
     pub(crate) fn all_free(&self) -> Self {
         let numbers: Vec<u32> = self.used.keys().copied().collect();
         Self::new(&numbers, self.sharers)
@@ -60,8 +60,8 @@ impl Units {
         }
     }
 
-    /// So many units for one lease. Leases that share get those that are shared already, the least crowded
-    /// first: units nobody uses are for leases that want them alone.
+    /// Takes `count` units for one lease. Sharing leases get units that are shared already, those with the fewest
+    /// leases first, so that free units are left for leases that want them alone.
     pub(crate) fn take(&mut self, count: u64, shared: bool) -> Option<Box<[u32]>> {
         let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
         let can = self.used.iter().filter(|(_, it)| self.can(**it, shared));
@@ -77,7 +77,7 @@ impl Units {
         self.take_these(&numbers, shared).then_some(numbers)
     }
 
-    /// Exactly these, ascending. `false`: not all of them can be had so, and nothing changed.
+    /// Takes exactly these units, ascending. `false`: not all of them can be had; no change then.
     pub(crate) fn take_these(&mut self, numbers: &[u32], shared: bool) -> bool {
         let can = |number| {
             self.used
@@ -99,7 +99,7 @@ impl Units {
         true
     }
 
-    /// What a lease had.
+    /// Gives back the units of a lease.
     pub(crate) fn give_back(&mut self, numbers: &[u32]) {
         for number in numbers {
             if let Some(used) = self.used.get_mut(number) {
@@ -159,7 +159,8 @@ mod tests {
     }
 
     proptest! {
-        /// A unit is one lease's alone, or shared by as many as may; and all are free in the end.
+        /// A unit has one exclusive lease or up to the allowed number of sharing leases; all units are free in the
+        /// end.
         #[test]
         fn nobody_is_on_a_unit_that_is_somebody_elses_alone(
             steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0usize..8), 1..100),

@@ -44,7 +44,7 @@ fn what_is_remembered_of_released_leases_is_bounded() {
     assert_eq!(custody.find(LeaseId(10)), Lookup::Released);
 }
 
-/// What a store may do.
+/// The actions of a store.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Make(LeaseId),
@@ -57,11 +57,11 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mistake {
     None,
-    /// It frees the part and leaves no mark.
+    /// The store frees the part and does not remember the release.
     ReleasesByForgetting,
-    /// It gives a lease another part before the first one is clean.
+    /// The store gives a lease another part before the first one is clean.
     ClaimsAnew,
-    /// It keeps the part of what never was.
+    /// The store keeps the part of a lease that never was.
     ForgetsNothing,
 }
 

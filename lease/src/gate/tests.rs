@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::planted;
 
-/// What may come next, from any thread.
+/// The next step, from any thread.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A bind begins to make this generation: beside what is open, if something is.
@@ -30,7 +30,7 @@ enum Step {
     Release,
 }
 
-/// What happened.
+/// The events so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Past {
     Begun(Generation),

@@ -107,7 +107,7 @@ impl Node {
         self.table.leases.get_mut(&LeaseId(number)).unwrap()
     }
 
-    /// It was found, its resource is fenced, and the node goes on with the other one.
+    /// The mistake was found, its resource is fenced, and the node goes on with the other resource.
     fn is_fenced_for(&mut self, invariant: Invariant) {
         let is_it =
             |note: &Note| matches!(note, Note::Broken { invariant: it, .. } if *it == invariant);

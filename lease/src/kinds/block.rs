@@ -32,7 +32,7 @@ impl Rules for BlockTerms {
     }
 
     fn misfit(&self, transport: Transport, read_only: bool) -> Option<&'static str> {
-        // Both are NVMe-oF and FBBU.
+        // `Both` is NVMe-oF and FBBU.
         let nvmeof = matches!(
             transport,
             Transport::NvmeTcp | Transport::NvmeRdma | Transport::Both

@@ -3,11 +3,10 @@
 use alloc::{format, string::String};
 use core::net::Ipv6Addr;
 
-use fabricbios_wire::{
-    LeaseError, LeaseTerms, MemTerms, RdmaPeer, Refusal, RefusalClass, ResourceType, Transport,
-};
+use fabricbios_wire::{LeaseTerms, MemTerms, RdmaPeer, Refusal, ResourceType, Transport};
 
 use super::Rules;
+use crate::standing::invalid;
 
 const NO_PEERS: &str = "a queue pair was given, and it takes none";
 
@@ -40,17 +39,13 @@ impl Rules for MemTerms {
     }
 }
 
-/// Before anything is changed: a kernel would take a group for an answer.
+/// Refuses peers that are no single port, before any change: a kernel would accept a multicast GID.
 pub(crate) fn check_peers(peers: &[RdmaPeer]) -> Result<(), Refusal> {
     match peers.iter().find(|peer| !peer.names_one_port()) {
-        Some(peer) => Err(Refusal::new(
-            LeaseError::InvalidArgs,
-            RefusalClass::Permanent,
-            format!(
-                "GID {} names no single port: give the one that the client's port has",
-                Ipv6Addr::from(peer.gid)
-            ),
-        )),
+        Some(peer) => Err(invalid(format!(
+            "GID {} names no single port: give the one that the client's port has",
+            Ipv6Addr::from(peer.gid)
+        ))),
         None => Ok(()),
     }
 }

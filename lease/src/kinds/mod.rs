@@ -1,5 +1,5 @@
-//! What each kind of resource decides by itself: which terms it admits, which transports fit them, what is
-//! enforced. The table asks here and names no kind. A new kind is a file here and a line in [`rules`].
+//! Rules of each kind of resource: the terms that it admits, the transports that fit, and the enforced terms. The
+//! table asks the rules and names no kind. A new kind is a file here and a line in [`rules`].
 
 mod block;
 mod cpu;
@@ -13,17 +13,17 @@ use fabricbios_wire::{Effective, LeaseTerms, Refusal, ResourceType, Transport};
 
 pub(crate) use mem::check_peers;
 
-/// The rules of one kind, on what was stated in its terms.
+/// The rules of one kind, for the terms of a request.
 pub(crate) trait Rules {
     /// Why these terms cannot be had with a lease of another kind.
     fn foreign_to(&self, kind: ResourceType) -> String;
 
-    /// What can never be meant, whatever the resource.
+    /// Refuses terms that are invalid for every resource.
     fn check(&self) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// Whether a lease is of no use without a transport.
+    /// Whether a lease needs a transport.
     fn needs_transport(&self) -> bool {
         false
     }
@@ -38,23 +38,22 @@ pub(crate) trait Rules {
         false
     }
 
-    /// Whether the lease is to be read-only.
+    /// Whether the request asks for a read-only lease.
     fn asks_read_only(&self) -> bool {
         false
     }
 
-    /// Whether the lease may have its units together with others of which this is true.
+    /// Whether the lease may share its units with other sharing leases.
     fn shares_units(&self) -> bool {
         false
     }
 
-    /// The classes that are stated.
+    /// The classes in the terms.
     fn classes(&self) -> Effective {
         Effective::default()
     }
 
-    /// The terms as they are enforced, on a resource that cannot be written or can; without what belongs to
-    /// one binding only.
+    /// The terms as they are enforced, without the data of one binding. `read_only`: the resource cannot be written.
     fn enforced(&self, read_only: bool) -> LeaseTerms;
 }
 

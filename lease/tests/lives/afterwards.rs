@@ -1,4 +1,4 @@
-//! What is answered of a lease that is over: the table of "How a lease ends" in the wire encoding.
+//! Answers about a lease that is over: the table of "How a lease ends" in the wire encoding.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -12,7 +12,7 @@ fn ends(world: &mut World) {
     world.released();
 }
 
-/// What renewal, binding and rotation are refused as.
+/// The refusals of renewal, binding and rotation.
 fn refused_as(world: &mut World, id: LeaseId) -> Vec<LeaseError> {
     let asked = [world.renew(id), world.rebind(id), world.rotate(id, 0)];
     asked.map(|ticket| world.refusal(ticket).error).to_vec()
@@ -55,7 +55,7 @@ fn of_one_that_was_revoked() {
     let mut world = World::new();
     let id = world.granted(1, 10, 0).lease_id;
     world.operator(Request::LeaseRevoke(id));
-    // Asked for while the end is under way, and answered with how that was.
+    // Requested while the end is under way, and answered with its result.
     let freed = world.free(id);
     ends(&mut world);
     assert_eq!(world.lease(freed).phase, LeasePhase::Revoked);

@@ -1,4 +1,4 @@
-//! Grants, second bindings, and binds that come to nothing or take long.
+//! Grants, second bindings, and binds that fail or take long.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -121,7 +121,7 @@ fn a_second_bind_that_fails_when_what_was_before_is_cut_leaves_the_lease_without
     assert_eq!(world.query(binding_id.lease_id).generation, Generation(3));
 }
 
-/// A key before, whose overlap ends while another binding is being connected.
+/// The overlap of an old key ends while another binding is being connected.
 fn overlap_ends_while_binding() -> (World, BindingId) {
     let mut world = World::new();
     let binding_id = world.granted(1, 100, 0);
@@ -148,7 +148,7 @@ fn overlap_ends_while_binding() -> (World, BindingId) {
 #[test]
 fn a_key_before_dies_on_time_while_another_binding_is_connected() {
     let (mut world, bind) = overlap_ends_while_binding();
-    // Of whichever binding the backend had by then.
+    // Of the binding that the backend had at that time.
     world.report(Report::RetireKey(bind, Ok(binding(9))));
     let error = BindError::Refused(failed("modify_qp RTR"));
     world.report(Report::Bind(bind, Err(error)));
@@ -198,8 +198,8 @@ fn what_is_bound_while_a_key_is_being_ended_waits_for_that() {
     );
 }
 
-/// The order to bind may still wait for a thread when the cut has long been proved. The bytes must
-/// not go to somebody else before it has come back.
+/// The bind order may still wait for a thread when the cut is proved. The bytes must not be given away before its
+/// report.
 #[test]
 fn nothing_is_released_while_a_bind_is_on_its_way() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Leases of block storage: which transport is taken, what is refused, and keys of NVMe-oF.
+//! Leases of block storage: the choice of the transport, refusals, and keys of NVMe-oF.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -25,7 +25,7 @@ fn with_host(transport: Transport) -> LeaseAllocRequest {
     wanted
 }
 
-/// The order, or what was said instead.
+/// The order, or the refusal.
 fn bound(offer: Offer, wanted: LeaseAllocRequest) -> Result<BindOrder, String> {
     let mut world = World::of_blocks(offer);
     let ticket = world.ask(Request::LeaseAlloc(wanted));
@@ -221,7 +221,7 @@ fn rotation_gives_a_key_to_a_lease_of_blocks_without_one() {
     assert!(world.lease(ticket).binding.nvmeof().is_some());
 }
 
-/// Files are nowhere: what is left of a directory is had in one piece.
+/// Files have no positions: the rest of a directory can be had in one piece.
 #[test]
 fn a_directory_is_given_out_by_amount() {
     let mut world = World::of_blocks(Offer {
@@ -249,7 +249,7 @@ fn of_pages(pages: u64) -> LeaseAllocRequest {
     }
 }
 
-/// Such as a read-only device where FBBU is not offered. Its leases would be of no use to anybody.
+/// For example a read-only device without FBBU: no client could use its leases.
 #[test]
 fn a_pool_without_any_transport_gives_no_leases() {
     let without = Offer {

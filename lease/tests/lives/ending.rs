@@ -72,7 +72,7 @@ fn after_grace_the_bytes_are_released() {
 }
 
 #[test]
-fn only_a_client_that_did_not_ask_gets_a_farewell_and_only_while_there_is_time() {
+fn only_a_client_that_did_not_ask_gets_a_linger_and_only_while_there_is_time() {
     let policy = Policy {
         tenant_binds_max: 1000,
         ..Policy::default()

@@ -1,4 +1,4 @@
-//! What could not be proved clean.
+//! Leases that could not be proved clean.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;

@@ -1,4 +1,4 @@
-//! A release that failed, of a resource that outlives the machine: what it fences, and what it leaves.
+//! A failed release on a resource whose leases survive the machine: the fenced part and the rest.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -39,13 +39,13 @@ fn told(world: &mut World) -> Vec<LeaseId> {
     }
 }
 
-/// Whether all of it is fenced, whether parts are, and what can be had.
+/// Whether the whole is fenced, whether parts are, and the available amount.
 fn state(world: &World) -> (bool, bool, u64) {
     let pool = world.table.availability().next().expect("a pool");
     (pool.fenced, pool.partly_fenced, pool.available / PAGE)
 }
 
-/// How much of it the fenced parts are.
+/// The size of the fenced parts.
 fn fenced_pages(world: &World) -> u64 {
     let pool = world.table.availability().next().expect("a pool");
     pool.fenced_part / PAGE

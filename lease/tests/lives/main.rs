@@ -1,4 +1,4 @@
-//! Lives of leases, told from outside: what is asked and reported, and what must follow.
+//! Lives of leases from outside: requests, reports and their effects.
 
 #[path = "../support/mod.rs"]
 mod support;

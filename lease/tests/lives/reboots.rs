@@ -1,4 +1,4 @@
-//! What becomes of leases of blocks when the daemon, or the machine, dies and comes back.
+//! Leases of blocks across restarts of the daemon and reboots of the machine.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn restart(before: &World) -> World {
     restart_into(before, world(), before.now, run)
 }
 
-/// So many seconds pass until the node is there again, twenty of them after the kernel's start.
+/// This many seconds pass until the node is back, twenty of them after the start of the kernel.
 fn reboot(before: &World, off_secs: u64, wall_clock_trusted: bool) -> World {
     let now = Now {
         boot: BootTime(20_000_000_000),
@@ -56,7 +56,7 @@ fn holders(world: &World) -> Vec<(BindingId, Extent)> {
         .collect()
 }
 
-/// The only order is a cut, then a release; then the bytes are everybody's.
+/// The only orders are a cut and then a release; then the bytes are free.
 fn is_cut_and_released(world: &mut World, binding_id: BindingId, extent: Extent) {
     assert_eq!(world.order(), Order::Cut(binding_id, Linger::None));
     world.cut_ok(binding_id);
@@ -193,7 +193,7 @@ fn a_start_that_takes_long_fences_nothing() {
     assert_eq!(after.available(), 16 * PAGE);
 }
 
-/// The node died again before the cut of what it had revoked, and the clock is right meanwhile.
+/// The node died again before it cut the revoked lease, and the clock is right by now.
 #[test]
 fn what_was_revoked_at_a_restart_stays_revoked() {
     let mut before = world();
@@ -229,7 +229,7 @@ fn what_ran_out_while_the_node_was_off_is_cut_and_released() {
     }
 }
 
-/// Whether the earlier run had cut it is not known.
+/// It is unknown whether the earlier run had cut the lease.
 #[test]
 fn in_grace_a_lease_is_cut_then_kept_and_can_be_renewed() {
     let mut before = world();
@@ -369,7 +369,7 @@ fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
     assert_eq!(records(&after)[&lost.lease_id].placement, None);
 }
 
-/// An address that comes later, a disk that is not there yet: nobody is there who would ask once more.
+/// An address or a disk is not ready yet after a boot, and no client waits who would ask again.
 #[test]
 fn what_is_not_ready_after_a_reboot_is_tried_again_until_it_is() {
     let mut before = world();

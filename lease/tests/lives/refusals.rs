@@ -1,4 +1,4 @@
-//! What a request for a lease is refused for.
+//! Refusals of requests for a lease.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -116,7 +116,7 @@ fn what_is_too_much_is_told_the_most_that_any_pool_has() {
     for amount in ["128 KiB (131072)", "16 KiB (16384)", "256 KiB (262144)"] {
         assert!(refusal.message.contains(amount), "{refusal}");
     }
-    // Who names a resource is told of that one.
+    // A request that names a resource is told of that one.
     let named = LeaseAllocRequest {
         resource_id: Some(ResourceId(1)),
         ..of_pages(32)

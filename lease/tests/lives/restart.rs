@@ -1,4 +1,4 @@
-//! What becomes of leases when the daemon dies and comes back.
+//! Leases across restarts of the daemon.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn run(same_boot: bool) -> EarlierRun {
     }
 }
 
-/// What is on record after a crash.
+/// The records after a crash.
 pub(crate) fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
     let mut known = BTreeMap::new();
     for change in &world.journal {
@@ -29,7 +29,7 @@ pub(crate) fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
     known
 }
 
-/// `next` takes up what is on record of `before`, at the same moment.
+/// `next` restores the records of `before`, at the same time.
 fn restart_into(before: &World, mut next: World, same_boot: bool) -> World {
     (next.now, next.next) = (before.now, before.next);
     next.journal.clone_from(&before.journal);
@@ -50,7 +50,8 @@ fn restart(before: &World) -> World {
 }
 
 fn held(world: &World) -> Vec<Extent> {
-    world.table.held(ARENA).collect()
+    let holders = world.table.holders(ARENA);
+    holders.map(|(_, part)| part.extent()).collect()
 }
 
 fn phase(world: &mut World, id: LeaseId) -> LeasePhase {
@@ -158,7 +159,7 @@ fn in_grace_the_bytes_are_kept_and_renewal_gives_a_key() {
     );
 }
 
-/// The daemon was dead when the term ended: nobody cut, and nobody has to.
+/// The daemon was dead when the term ended: there was no cut, and none is needed.
 #[test]
 fn the_deadline_of_a_dead_daemon_is_kept() {
     for (grace, pause, expected) in [
@@ -368,7 +369,7 @@ fn a_fenced_lease_fences_without_a_record_of_the_fence() {
     assert_eq!(after.available(), 16 * PAGE);
 }
 
-/// Nobody was told of the lease, but something of it may still reach its bytes.
+/// The lease was not granted, but something of it may still reach its bytes.
 #[test]
 fn what_strands_before_it_was_granted_is_on_record_until_it_is_clean() {
     let mut before = World::lasting(&[UDP]);

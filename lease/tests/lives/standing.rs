@@ -1,4 +1,4 @@
-//! Who may see and do what, what is remembered, and what is over.
+//! Permissions, records of ended leases, and requests about them.
 
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ fn a_tenant_has_no_more_leases_and_no_more_of_a_kind_than_its_quota() {
     assert_eq!(world.refusal(third).class, RefusalClass::Policy);
     world.ask_as("bob", Role::Tenant, alloc(3 * PAGE, 10, 0));
     world.bind_order();
-    // What is given back counts no more, when it is clean.
+    // A freed lease does not count once it is clean.
     world.free(first.lease_id);
     let cut = world.cut_order();
     world.cut_ok(cut);
@@ -214,7 +214,8 @@ fn what_a_tenant_had_never_refuses_its_next_lease_and_the_oldest_records_give_wa
     };
     let his = end_one("bob");
     let hers: Vec<LeaseId> = (0..100).map(|_| end_one("alice")).collect();
-    // Both have three records then, which is one too many: the tenant with the longest history gives way.
+    // Both have three records then, which is one too many: a record of the tenant with the longest history is
+    // dropped.
     end_one("carol");
     assert_eq!(world.table.records(), 4);
     let known = |world: &mut World, tenant: &str, id: LeaseId| {

@@ -1,4 +1,4 @@
-//! What transports that look at the clock themselves are told: until when, and that a fence stands.
+//! Orders to transports that look at the clock themselves: deadlines and fences.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -11,7 +11,7 @@ fn deadline_in(world: &World, secs: u64) -> BootTime {
     BootTime(world.now.boot.0 + secs * SEC)
 }
 
-/// What comes of the next effects, in their order: `E`xtend, `A`nswer, other orders.
+/// The next effects in order: `E`xtend, `A`nswer, other orders.
 fn order_of_effects(world: &mut World) -> String {
     let effects = std::iter::from_fn(|| {
         let effect = world.table.poll_effect()?;
@@ -330,7 +330,7 @@ fn a_grant_whose_paths_do_not_agree_is_none() {
     }
 }
 
-/// What took its place was cut with it, where one of its paths did not open.
+/// The new binding was cut with the old one, because a path did not open.
 #[test]
 fn a_lease_that_lost_its_binding_is_renewed_without_one() {
     let mut world = World::lasting(&[Transport::Both]);

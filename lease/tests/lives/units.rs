@@ -230,7 +230,7 @@ fn the_next_run_takes_up_what_lives_and_ends_what_does_not_each_by_itself() {
     after.report(Report::Release(ends, Ok(())));
     assert_eq!(after.available(), 3);
     assert_eq!(after.phase(ends.lease_id), LeasePhase::Freed);
-    // The deadline passed while nobody was there.
+    // The deadline passed while the daemon was down.
     before.now.boot = before.now.boot + core::time::Duration::from_secs(60);
     let mut late = restart(&before, true);
     late.orders.retain(
@@ -280,7 +280,7 @@ fn units_that_are_not_offered_any_more_are_given_up() {
     assert_eq!((fewer.orders.len(), fewer.available()), (0, 2));
 }
 
-/// What may happen to units.
+/// Actions on units.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask {
@@ -327,8 +327,8 @@ fn outcome(order: Order, well: bool) -> Report {
     }
 }
 
-/// Each unit is one lease's alone or shared by as many as may, what is told to be free is what nobody has, and
-/// no lease ever has other units than those that it was given.
+/// Each unit has one exclusive lease or up to the allowed number of sharing leases, the availability is the number of
+/// free units, and a lease always keeps the same units.
 fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
     let holders = placed(world);
     for (id, placement) in &holders {

@@ -1,5 +1,4 @@
-//! What can happen to a node, in the abstract: who is meant is a number that is reduced to the
-//! leases and orders there are when it happens.
+//! Actions of a random life. A lease or order is a number, reduced to the leases and orders at that time.
 
 use fabricbios_lease::EarlierRun;
 use fabricbios_wire::{ResourceType, Transport};
@@ -7,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::oracle::Limits;
 
-/// Who asks.
+/// The asker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
     Holder,
@@ -20,7 +19,7 @@ pub(crate) enum Asker {
 pub(crate) enum Step {
     Nanos(u64),
     Millis(u64),
-    /// Exactly to what falls due next.
+    /// Exactly to the next deadline.
     Due,
     /// To one nanosecond before it.
     AlmostDue,
@@ -28,19 +27,19 @@ pub(crate) enum Step {
     Renewable(usize, bool),
 }
 
-/// What comes of an order.
+/// The result of an order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
     Fine,
-    /// Did not work, nothing left behind.
+    /// Failed, nothing left behind.
     Failed,
     Refused,
     Cancelled,
-    /// Did not work, nothing left behind, and what was bound before is gone.
+    /// Failed, nothing left behind, and the old binding is gone.
     Lost,
-    /// Did not work, something left behind.
+    /// Failed, something left behind.
     Stranded,
-    /// Not done, but moving.
+    /// Not done, but progressing.
     Moving,
 }
 
@@ -72,7 +71,7 @@ pub(crate) struct Wish {
     pub(crate) terms: Terms,
 }
 
-/// What is asked for of blocks.
+/// The terms for blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) read_only: bool,
@@ -107,10 +106,10 @@ pub(crate) enum Action {
     Again(usize),
     /// A report about a binding that never was.
     Stray(usize, Outcome),
-    /// A release is said to move, of whatever lease.
+    /// A report of progress of a release, for any lease.
     Moves(usize),
-    /// The daemon dies, and comes back when so much time has passed. The number is how much of the
-    /// journal a worse crash would have left.
+    /// The daemon dies, and comes back after this time. The number is how much of the journal a worse crash would
+    /// have left.
     Restart(Step, EarlierRun, usize),
 }
 
@@ -278,7 +277,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What the operator allows: often so little that tenants feel it.
+/// The operator's limits: often so low that tenants reach them.
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let plenty = Limits::PLENTY;
     let few = |most: usize| prop_oneof![1 => 1..most, 2 => Just(plenty.leases)];

@@ -1,4 +1,4 @@
-//! Requests, as they are made of both.
+//! Requests to both the table and the model.
 
 use super::*;
 
@@ -60,7 +60,7 @@ impl Pair {
         who: usize,
         request: impl FnOnce(LeaseId) -> Request,
     ) {
-        // Mostly about what is on record, so that most requests have something to do.
+        // Mostly about leases on record, so that most requests have an effect.
         let known: Vec<_> = { self.oracle.leases.iter() }
             .map(|lease| (lease.id, lease.tenant.clone()))
             .collect();

@@ -1,8 +1,8 @@
-//! What both must agree on after every step.
+//! Comparison of the table and the model after every step.
 
 use super::*;
 
-/// What an operator is told of a lease, without what is for operators alone.
+/// The operator's view of a lease, without the fields for operators only.
 fn to_its_tenant(info: &LeaseInfo) -> LeaseInfo {
     let mut info = info.clone();
     info.tenant = None;
@@ -45,7 +45,7 @@ impl Pair {
         self.compare_fences();
         self.seen
             .invariant_extents_are_disjoint(&live, &self.world.offers);
-        invariant_few_farewells(&self.open, &live);
+        invariant_few_lingers(&self.open, &live);
         let fences = self.table.fences();
         self.seen.invariant_the_journal_replays(&told, &fences);
         self.seen
@@ -65,7 +65,7 @@ impl Pair {
                 Effect::Order { order, .. } => {
                     self.seen.order(&order, &self.open, &fenced);
                     match order {
-                        // Nobody reports on what is only said.
+                        // Orders without a report.
                         Order::Fenced(_) => {}
                         Order::Extend(binding_id, deadline) if self.oracle.at_once => {
                             let agreed = Report::Extended(binding_id, deadline, Ok(()));
@@ -172,7 +172,7 @@ impl Pair {
         }
     }
 
-    /// Each is told of its own leases and of no others.
+    /// Each tenant is told of its own leases only.
     pub(super) fn compare_tenants(&mut self, told: &[LeaseInfo], live: &[LeaseInfo]) {
         for tenant in TENANTS.into_iter().chain([STRANGER]) {
             let leases = self.oracle.leases.iter();
@@ -203,7 +203,8 @@ impl Pair {
             assert_eq!((told.fenced, told.partly_fenced), expected, "{arena:?}");
         }
         for arena in &self.oracle.arenas {
-            let mut held: Vec<Extent> = self.table.held(arena.id).collect();
+            let holders = self.table.holders(arena.id);
+            let mut held: Vec<Extent> = holders.map(|(_, part)| part.extent()).collect();
             held.sort();
             assert_eq!(
                 held,

@@ -1,5 +1,5 @@
-//! Lives in which the table once did something else than is documented, each with what it was; and some
-//! that random lives rarely reach, in which nothing was wrong.
+//! Lives in which the table once differed from its documentation, each with the difference; and some lives without a
+//! defect that random lives rarely reach.
 
 use super::*;
 
@@ -34,8 +34,8 @@ fn rotating(secs: u32, grace: u32) -> Wish {
 const DUE: Action = Pass(Step::Due);
 const DONE: Action = Told(0, Fine);
 
-/// That a lease had expired was not written down when its grace time was over: after a restart it
-/// would have been told as revoked.
+/// The end of a lease was not written down when its grace time was over: after a restart it would have been told as
+/// revoked.
 #[test]
 fn the_end_of_grace_is_written_down() {
     live(&[Alloc(lease(1, 1)), DONE, DUE, DONE, DUE]);
@@ -47,14 +47,13 @@ fn a_drain_in_grace_is_written_down() {
     live(&[Alloc(lease(1, 1)), DONE, DUE, DONE, Drain]);
 }
 
-/// Who gave a lease back while its deadline was cutting it was told of a grace time, in which the
-/// bytes stayed taken.
+/// A client that freed a lease during the cut at its deadline was told of a grace time, and the bytes stayed taken.
 #[test]
 fn a_lease_freed_during_the_cut_of_its_deadline_is_not_kept() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, Free(Holder, 0), DONE]);
 }
 
-/// The operator was told that it is torn down, and the holder could renew it in its grace time.
+/// The operator was told that the lease is torn down, and the holder could renew it in its grace time.
 #[test]
 fn a_lease_revoked_during_the_cut_of_its_deadline_is_not_kept() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, Revoke(Operator, 0), DONE]);
@@ -66,7 +65,7 @@ fn a_lease_drained_during_the_cut_of_its_deadline_is_not_kept() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, Drain, DONE]);
 }
 
-/// A key from before the cut stood in the way of renewals although nothing of it was left.
+/// A key from before the cut prevented renewals although it was gone.
 #[test]
 fn an_old_key_does_not_outlive_the_cut() {
     let rotate = Rotate(Holder, 0, 8_000);
@@ -80,8 +79,8 @@ fn a_renewal_in_grace_tells_no_dead_key() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, DONE, Renew(Holder, 0, 0)]);
 }
 
-/// The release that had been waiting for it was ordered, and its success cleared the fence although
-/// something was left behind.
+/// The release that waited for the bind was ordered, and its success cleared the fence although something was left
+/// behind.
 #[test]
 fn a_bind_that_strands_after_a_fence_is_not_cleared_by_the_release() {
     let fenced = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Failed)];
@@ -94,14 +93,14 @@ fn a_bind_that_strands_after_a_fence_is_not_cleared_by_the_release() {
     );
 }
 
-/// A release was ordered for what had just been reported as stranded.
+/// A release was ordered for a binding that had just been reported as stranded.
 #[test]
 fn a_bind_that_strands_after_the_cut_is_not_released() {
     let cut = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Fine)];
     live(&[&cut[..], &[Told(0, Stranded)]].concat());
 }
 
-/// A remediation that had begun before cleared a fence that nothing had verified.
+/// An earlier remediation cleared a fence that it had not verified.
 #[test]
 fn a_remediation_clears_no_fence_that_is_younger() {
     let two = [Alloc(lease(20, 0)), DONE, Alloc(lease(20, 0)), DONE];
@@ -110,14 +109,14 @@ fn a_remediation_clears_no_fence_that_is_younger() {
     live(&[&two[..], &first, &second].concat());
 }
 
-/// The report of a bind, coming again, was taken for that of the rotation under way.
+/// The repeated report of a bind was taken for the report of the rotation under way.
 #[test]
 fn a_bind_reported_again_is_not_a_rotation() {
     let rotate = Rotate(Holder, 0, 8_000);
     live(&[Alloc(lease(20, 0)), DONE, rotate, Again(0), Free(Holder, 0)]);
 }
 
-/// The report of a rotation, coming again while the old key was being ended, ended it twice.
+/// The repeated report of a rotation retired the old key twice.
 #[test]
 fn a_rotation_reported_again_retires_nothing() {
     live(&[
@@ -129,8 +128,8 @@ fn a_rotation_reported_again_retires_nothing() {
     ]);
 }
 
-/// The tighter of two arenas that are full now was too small for ever, and the refusal said that it is
-/// permanent.
+/// Of two full arenas the smaller could never meet the request, and the refusal was permanent although the larger
+/// could later.
 #[test]
 fn no_room_now_is_not_no_room_ever() {
     let wish = |arena, bytes| Wish {
@@ -147,7 +146,7 @@ fn no_room_now_is_not_no_room_ever() {
     live(&[&taken[..], &[Alloc(wish(None, 12 * PAGE))]].concat());
 }
 
-/// Who asked to free once more while the bytes were scrubbed was told that the lease had expired.
+/// A client that freed a lease again during the scrub was told that the lease had expired.
 #[test]
 fn freeing_twice_is_no_error_while_scrubbing() {
     live(&[
@@ -166,7 +165,7 @@ fn a_fence_is_told_although_a_bind_is_on_its_way() {
     live(&[&fenced[..], &[Renew(Holder, 0, 0), Told(0, Cancelled)]].concat());
 }
 
-/// Nothing was wrong: a renewal to a shorter term ends the overlap of two keys with it.
+/// No defect: a renewal to a shorter term also ends the overlap of two keys.
 #[test]
 fn an_overlap_never_reaches_past_the_term() {
     let rotate = Rotate(Holder, 0, 60_000);
@@ -175,8 +174,7 @@ fn an_overlap_never_reaches_past_the_term() {
     live(&[Alloc(lease(20, 0)), DONE, late, rotate, DONE, renew]);
 }
 
-/// More than whole pages can hold, though not more than the arena has bytes: the refusal said that it
-/// is for now.
+/// A request for more than the whole pages of the arena, but not more than its bytes, was refused as transient.
 #[test]
 fn what_only_a_tail_could_hold_never_fits() {
     let wish = Wish {
@@ -186,14 +184,14 @@ fn what_only_a_tail_could_hold_never_fits() {
     live(&[Alloc(wish)]);
 }
 
-/// Its stall timer ran while a bind was on its way, and fenced for a release that had not been ordered.
+/// The stall timer ran while a bind was outstanding, and fenced for a release that had not been ordered.
 #[test]
 fn a_release_that_was_not_ordered_does_not_move() {
     let cut = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Fine)];
     live(&[&cut[..], &[Moves(0), Pass(Step::Millis(20_000))]].concat());
 }
 
-/// It needs no new key, and was refused because others of the tenant were being bound.
+/// A renewal without a new key was refused because other leases of the tenant were being bound.
 #[test]
 fn a_renewal_that_rotates_nothing_takes_no_turn() {
     let wish = Wish {
@@ -213,7 +211,7 @@ fn a_renewal_that_rotates_nothing_takes_no_turn() {
     );
 }
 
-/// Nothing was wrong: who waits for a rotation is told that it takes long, and the lease goes on.
+/// No defect: a client that waits for a rotation is told that it takes long, and the lease goes on.
 #[test]
 fn a_rotation_that_takes_long_does_not_cost_the_lease() {
     let rotate = Rotate(Holder, 0, 0);
@@ -221,7 +219,7 @@ fn a_rotation_that_takes_long_does_not_cost_the_lease() {
     live(&[Alloc(lease(60, 0)), DONE, rotate, long, DONE, DONE]);
 }
 
-/// Nothing was wrong: a bind that nobody waits for any more is taken up, and the next has as long.
+/// No defect: a late bind is accepted, and the next bind has the same time limit.
 #[test]
 fn patience_begins_anew_with_every_bind() {
     let bind = Bind(Holder, 0, Peer::Port(1));
@@ -230,7 +228,7 @@ fn patience_begins_anew_with_every_bind() {
     live(&[&[Alloc(lease(600, 0)), DONE], &once[..], &once].concat());
 }
 
-/// Nothing was wrong: an old key that does not die ends the lease, patience or not.
+/// No defect: an old key that cannot be retired ends the lease, also after the bind's time limit.
 #[test]
 fn an_old_key_that_does_not_die_ends_the_lease_of_a_late_rotation() {
     let rotate = Rotate(Holder, 0, 0);
@@ -246,7 +244,7 @@ fn an_old_key_that_does_not_die_ends_the_lease_of_a_late_rotation() {
     ]);
 }
 
-/// Nothing was wrong: a release waits for its thread as long as it takes, and moves from then on.
+/// No defect: a release waits for its thread without a limit, and must progress from then on.
 #[test]
 fn a_release_stalls_only_after_it_has_moved() {
     let cut = [Alloc(lease(20, 0)), DONE, Free(Holder, 0), DONE];
@@ -254,7 +252,7 @@ fn a_release_stalls_only_after_it_has_moved() {
     live(&[&cut[..], &waits].concat());
 }
 
-/// Nothing was wrong: a fence is not cleared under a bind that has not come back.
+/// No defect: a fence is not cleared while a bind is outstanding.
 #[test]
 fn a_remediation_waits_for_what_is_on_its_way() {
     let fenced = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Failed)];
@@ -263,7 +261,7 @@ fn a_remediation_waits_for_what_is_on_its_way() {
     live(&[&fenced[..], &[early], &late].concat());
 }
 
-/// Nothing was wrong: what was stranded is cut as well, and the proof of that clears no fence.
+/// No defect: a stranded binding is cut too, and the proof of that cut clears no fence.
 #[test]
 fn what_strands_is_cut_and_stays_fenced() {
     live(&[
@@ -275,7 +273,7 @@ fn what_strands_is_cut_and_stays_fenced() {
     ]);
 }
 
-/// Nothing was wrong: who names no port changes nothing, also in the grace time.
+/// No defect: a peer that names no port changes nothing, also in the grace time.
 #[test]
 fn a_binding_to_nobody_changes_nothing() {
     let bind = Bind(Holder, 0, Peer::Nobody(2));

@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     live_in(World::new(limits), &lives);
 });
 
-/// What these bytes stand for.
+/// The actions for these bytes.
 fn chosen<S: Strategy>(strategy: &S, bytes: [u8; 4]) -> S::Value {
     let mut seed = [0; 32];
     seed[..4].copy_from_slice(&bytes);

@@ -58,7 +58,7 @@ impl Pair {
         invariant_a_binding_that_fails_takes_nothing(&report, before, after);
     }
 
-    /// What its holder is told of the lease that this is about.
+    /// The holder's view of the lease of this report.
     fn holders_view(&mut self, report: &Report) -> Option<LeaseInfo> {
         let its = |lease: &&oracle::Held| Some(lease.id) == report.lease_id();
         let (id, tenant) = { self.oracle.leases.iter().find(its) }
@@ -90,8 +90,7 @@ impl Pair {
         self.report(report);
     }
 
-    /// A report that comes twice changes nothing; unless it can be taken for that of an order that
-    /// has not been reported yet, which nobody could tell.
+    /// A report that comes twice changes nothing, unless it also fits an order that has not been reported yet.
     pub(super) fn report_again(&mut self, which: usize) {
         let Some(report) = self
             .reported
@@ -230,7 +229,7 @@ pub(super) fn restored(world: &World, journal: &Journal, now: Now, run: EarlierR
     table
 }
 
-/// Whether this is a report of such an order.
+/// Whether the report fits the order.
 pub(super) fn answers(report: &Report, order: &Order) -> bool {
     match (report, order) {
         (Report::Bind(binding_id, _) | Report::BindProgress(binding_id), Order::Bind(order)) => {
@@ -256,12 +255,12 @@ pub(super) fn answers(report: &Report, order: &Order) -> bool {
     }
 }
 
-/// A backend names the keys that there are: new ones, and the one before a rotation.
+/// A backend names its keys: the new ones, and the old one of a rotation.
 pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &Oracle) -> Report {
     let fine = matches!(outcome, Outcome::Fine);
     let error = || StepError::new("step", "on purpose");
     let done = || if fine { Ok(()) } else { Err(error()) };
-    // A key that cannot be made takes nothing away.
+    // A key that cannot be made leaves the others as they are.
     let rotates = matches!(order, Order::Rotate(_));
     let bound = |binding: Binding| match outcome {
         Outcome::Fine | Outcome::Moving => Ok(binding),
@@ -291,7 +290,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Order::RetireKey(binding_id) => {
             Report::RetireKey(*binding_id, done().map(|()| retired(*binding_id, oracle)))
         }
-        // A path that moves has agreed.
+        // A path that progresses has acknowledged.
         Order::Extend(binding_id, deadline) => {
             let agrees = fine || matches!(outcome, Outcome::Moving);
             Report::Extended(
@@ -332,7 +331,7 @@ pub(super) fn retired(binding_id: BindingId, oracle: &Oracle) -> Binding {
     binding(binding_id, transport, keys.rkey, number)
 }
 
-/// `number`: that of the key of datagrams and of NVMe-oF, on transports that have one.
+/// `number`: of the UDP key and of the NVMe-oF key, on transports that have them.
 pub(super) fn binding(
     binding_id: BindingId,
     transport: Transport,
@@ -369,7 +368,7 @@ pub(super) fn binding(
     }
 }
 
-/// `number`: that of the key, for comparison.
+/// `number`: of the key, for comparison.
 fn nvmeof(number: u32) -> NvmeofBinding {
     let name = |number: u32| format!("nqn.2025-01.org.example:{number}").parse().unwrap();
     NvmeofBinding {

@@ -1,4 +1,4 @@
-//! What must hold whatever happens, told by the effects alone: it needs no oracle.
+//! Invariants that are checked by the effects alone, without the oracle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use fabricbios_wire::*;
 
 use crate::{NOBODY, PAGE, kind_of};
 
-/// What a crash would leave.
+/// The state that a crash would leave.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub(crate) leases: BTreeMap<LeaseId, LeaseRecord>,
@@ -28,25 +28,25 @@ impl Journal {
     }
 }
 
-/// What was seen so far.
+/// The observations so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Newest generation named by an order.
     newest: BTreeMap<LeaseId, Generation>,
-    /// The binding that works, as its backend said.
+    /// The binding in use, by the reports of its backend.
     works: BTreeMap<LeaseId, Generation>,
     /// Bindings whose cut was reported as proved.
     proved: BTreeSet<(LeaseId, Generation)>,
     extents: BTreeMap<LeaseId, (ResourceId, Extent)>,
     pub(crate) asked: BTreeMap<Ticket, Option<LeaseId>>,
     pub(crate) answered: BTreeSet<Ticket>,
-    /// Bindings that a cut was ordered for.
+    /// Bindings with an ordered cut.
     cut: BTreeSet<(LeaseId, Generation)>,
-    /// Until when bindings of a lease may be used, as their paths acknowledged.
+    /// The deadlines that the paths of a lease acknowledged.
     prolonged: BTreeSet<(LeaseId, Generation, BootTime)>,
-    /// All that was ever written down.
+    /// All changes that were ever written.
     pub(crate) changes: Vec<Change>,
-    /// What is on record.
+    /// The records.
     pub(crate) journal: Journal,
 }
 
@@ -78,7 +78,7 @@ impl Seen {
         }
     }
 
-    /// Nobody is told of a binding that is gone, nor of one that is not there yet.
+    /// Clients are told only of bindings that exist now.
     pub(crate) fn invariant_what_is_told_works(&self, info: &LeaseInfo) {
         let told = !info.binding.is_plain();
         let works = self.works.get(&info.lease_id);
@@ -88,7 +88,7 @@ impl Seen {
         );
     }
 
-    /// `open`: what was ordered before and has not been reported yet.
+    /// `open`: orders without a report yet.
     pub(crate) fn order(&mut self, order: &Order, open: &[Order], fenced: &[ResourceId]) {
         match order {
             Order::Bind(bind) => {
@@ -160,7 +160,7 @@ impl Seen {
         assert!(!cut, "{binding_id}: prolonged after its cut");
     }
 
-    /// Who is told of a key can use it until when he is told.
+    /// A client can use a key until the time that it is told.
     fn invariant_the_transport_knew_before(&self, info: &LeaseInfo, now: BootTime) {
         if info.binding.is_plain() {
             return;
@@ -174,8 +174,7 @@ impl Seen {
         assert!(told, "no path has agreed to {info:?}: {:?}", self.prolonged);
     }
 
-    /// The process is gone, and what only it knew. Its end has cut whatever it had bound, except what
-    /// the kernel serves.
+    /// The process is gone with its state. Its end has cut its bindings, except those that the kernel serves.
     pub(crate) fn restart(&mut self, offers: &[Offer]) {
         let ended = |id: &LeaseId| {
             let place = self.extents.get(id);
@@ -257,8 +256,8 @@ impl Seen {
         self.changes.push(change);
     }
 
-    /// What would be known after a crash right now is what the table tells. Leases that nobody was
-    /// told of are written down only if they are fenced.
+    /// The records match the answers of the table. Leases that were not granted are on record only if they are
+    /// fenced.
     pub(crate) fn invariant_the_journal_replays(&self, told: &[LeaseInfo], fences: &[Fence]) {
         let over = |phase: LeasePhase| {
             let alive = matches!(
@@ -282,7 +281,7 @@ impl Seen {
         assert_eq!(written, fences, "journal against fences");
     }
 
-    /// The next run must know what every lease holds until it is clean, and nothing of it afterwards.
+    /// The records have the part of every lease until it is clean, and not afterwards.
     pub(crate) fn invariant_what_outlives_the_machine_is_on_record(
         &self,
         live: &[LeaseInfo],
@@ -305,7 +304,7 @@ impl Seen {
     }
 }
 
-/// Who has a binding keeps it, with its keys, until another one works in its place.
+/// A client keeps its binding and keys until another binding works in its place.
 pub(crate) fn invariant_a_binding_that_fails_takes_nothing(
     report: &Report,
     before: Option<LeaseInfo>,
@@ -329,7 +328,7 @@ fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[Resou
     );
 }
 
-/// What is scrubbed must not be opened again, by an order that still waits for its thread.
+/// A scrubbed part is not opened again by an order that still waits for its thread.
 fn invariant_nothing_is_on_its_way(binding_id: BindingId, open: &[Order]) {
     let binds = |order: &Order| match order {
         Order::Bind(bind) => bind.binding_id.lease_id == binding_id.lease_id,
@@ -351,9 +350,8 @@ fn invariant_only_ports_are_bound(bind: &BindOrder) {
     assert!(bind.peers().is_empty() || takes_peers, "{bind:?}");
 }
 
-/// Farewells take time, and there is little of it when many are cut at once. A cut that did not end in
-/// time counts no more: its lease is fenced.
-pub(crate) fn invariant_few_farewells(open: &[Order], live: &[LeaseInfo]) {
+/// Only few cuts at once may linger. A cut that failed does not count: its lease is fenced.
+pub(crate) fn invariant_few_lingers(open: &[Order], live: &[LeaseInfo]) {
     let active = live.iter().filter(|info| info.phase == LeasePhase::Active);
     let active: BTreeSet<LeaseId> = active.map(|info| info.lease_id).collect();
     let brief = |order: &&Order| match order {
@@ -361,7 +359,7 @@ pub(crate) fn invariant_few_farewells(open: &[Order], live: &[LeaseInfo]) {
         _ => false,
     };
     let brief = open.iter().filter(brief).count();
-    assert!(brief <= 32, "{brief} farewells at once");
+    assert!(brief <= 32, "{brief} lingers at once");
 }
 
 fn of(id: ResourceId, offers: &[Offer]) -> &Offer {
@@ -377,15 +375,15 @@ fn is_amount(id: ResourceId, offers: &[Offer]) -> bool {
     of(id, offers).allocation_mode == AllocationMode::Amounts
 }
 
-/// However little of the journal a crash left: nobody's bytes have been given to somebody else.
+/// After any loss of the journal, no bytes have two holders.
 pub(crate) fn invariant_nobody_is_displaced(effects: &[Effect]) {
     let mut effects = effects.iter();
     let displaced = effects.find(|it| matches!(it, Effect::Note(Note::Displaced { .. })));
     assert_eq!(displaced, None);
 }
 
-/// What a restart leaves in use was in use, and has the time that it had: of the same boot, or by a wall
-/// clock that can be believed, which counts milliseconds.
+/// A lease that a restart adopts was in use and keeps its deadline: on the same boot, or by a trusted wall clock, in
+/// milliseconds.
 pub(crate) fn invariant_nothing_revives(
     before: &[LeaseInfo],
     after: &[LeaseInfo],
@@ -404,7 +402,7 @@ pub(crate) fn invariant_nothing_revives(
         let may = run.same_boot || believed && outlives_machine(info.resource_id, offers);
         assert!(may, "{info:?} lives on another boot");
         let left_ms = known.remaining_ms.saturating_sub(pause_ms);
-        // Of the expiry and of both moments a part of a millisecond is left out.
+        // The expiry and both times are rounded down to a millisecond.
         let rounding_ms = if run.same_boot { 0 } else { 2 };
         assert!(info.remaining_ms <= left_ms + rounding_ms);
         assert_eq!(info.expires_at_unix_ms, known.expires_at_unix_ms);
@@ -414,10 +412,11 @@ pub(crate) fn invariant_nothing_revives(
     }
 }
 
-/// However little of the journal a crash left: bytes have one holder, and what is fenced is nobody's.
+/// After any loss of the journal, bytes have one holder, and fenced bytes are not free.
 pub(crate) fn invariant_bytes_have_one_holder(table: &LeaseTable, offers: &[Offer]) {
     for (offer, arena) in offers.iter().zip(table.availability()) {
-        let mut held: Vec<Extent> = table.held(offer.resource_id).collect();
+        let holders = table.holders(offer.resource_id);
+        let mut held: Vec<Extent> = holders.map(|(_, part)| part.extent()).collect();
         held.sort();
         let clash = |pair: &[Extent]| pair[0].overlaps(pair[1]);
         let apart = is_amount(offer.resource_id, offers) || !held.windows(2).any(clash);
@@ -436,7 +435,7 @@ pub(crate) fn invariant_the_deadline_is_ahead(next: Option<BootTime>, now: BootT
     assert!(next.is_none_or(|next| next > now), "{next:?} at {now:?}");
 }
 
-/// Permanent means never: no resource of this node could take it, whoever goes.
+/// Permanent means never: no resource of this node could meet the request, even if all leases end.
 pub(crate) fn invariant_permanent_means_never(
     answer: &Answer,
     wanted: &LeaseAllocRequest,

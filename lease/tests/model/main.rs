@@ -1,4 +1,4 @@
-//! The table against a slow and simple model of it, over whatever can happen in whatever order.
+//! The table against a slow and simple model, over random actions in any order.
 //!
 //! After every step both must tell the same of every lease and resource, name the same next
 //! deadline, give the same orders and the same answers; the invariants are checked besides.
@@ -31,7 +31,7 @@ use fabricbios_lease::*;
 use fabricbios_wire::*;
 use invariants::{
     Journal, Seen, invariant_a_binding_that_fails_takes_nothing, invariant_bytes_have_one_holder,
-    invariant_few_farewells, invariant_nobody_is_displaced, invariant_nothing_revives,
+    invariant_few_lingers, invariant_nobody_is_displaced, invariant_nothing_revives,
     invariant_permanent_means_never, invariant_the_deadline_is_ahead,
 };
 use oracle::{Keys, Limits, Oracle, Said};
@@ -44,7 +44,7 @@ const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
 const STRANGER: &str = "mallory";
 const OPERATOR: &str = "root";
 
-/// What a client's port is called, and what no port is.
+/// GIDs of ports of clients, and GIDs that are no port.
 const PORTS: [&str; 3] = ["fe80::1", "2001:db8::1", "::ffff:192.0.2.1"];
 const NOBODY: [&str; 8] = [
     "::",
@@ -57,7 +57,7 @@ const NOBODY: [&str; 8] = [
     "::ffff:127.0.0.1",
 ];
 
-/// Who can have what.
+/// The limits.
 #[derive(Clone, Debug)]
 struct World {
     offers: Vec<Offer>,
@@ -87,7 +87,7 @@ impl World {
         Self { offers, limits }
     }
 
-    /// Room for so many that not all can be told goodbye at once.
+    /// Room for so many leases that not all cuts at once may linger.
     fn wide() -> Self {
         Self {
             offers: vec![offer(0xa0, 80 * PAGE, &[Transport::Rdma])],
@@ -168,7 +168,7 @@ struct Pair {
     /// Ordered and not reported yet.
     open: Vec<Order>,
     reported: Vec<Report>,
-    /// All leases that ever were asked for, with their tenants.
+    /// All leases that were ever requested, with their tenants.
     ids: Vec<(LeaseId, &'static str)>,
     numbers: u32,
 }
@@ -270,7 +270,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// So many whose terms end together that there is not time for every goodbye.
+    /// So many leases end together that not all cuts may linger.
     #[test]
     fn a_crowd_is_cut_as_its_model_says(
         leases in 30..50usize,

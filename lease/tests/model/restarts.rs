@@ -1,4 +1,4 @@
-//! Lives across restarts that random ones rarely reach, each with what would have gone wrong.
+//! Lives across restarts that random lives rarely reach, each with the defect that it would show.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn udp(secs: u32, grace: u32) -> Action {
     Alloc(lease(Transport::Udp, secs, grace))
 }
 
-/// The term ended while nobody was there, and nobody cut: its bytes could not be released.
+/// The term ended while the daemon was down, without a cut: the bytes could not be released.
 #[test]
 fn a_lease_adopted_in_grace_is_released_without_a_cut() {
     let late = Restart(Step::Millis(3_000), SAME_BOOT, 0);
@@ -52,7 +52,7 @@ fn a_lease_adopted_in_grace_is_released_without_a_cut() {
     ]);
 }
 
-/// Who had waited for long was told of a term that the next restart did not know.
+/// A client that had waited long was told of a term that the next restart did not know.
 #[test]
 fn a_term_that_was_told_before_its_binding_is_kept() {
     let renewed = [udp(2, 9), DONE, DUE, DONE, Renew(Holder, 0, 100)];
@@ -60,7 +60,7 @@ fn a_term_that_was_told_before_its_binding_is_kept() {
     live(&[&renewed[..], &told].concat());
 }
 
-/// The bytes of what was clean again would have been kept from everybody, beside who has them now.
+/// The bytes of a clean lease would have been reserved for it beside their new holder.
 #[test]
 fn a_fence_that_was_cleared_keeps_nothing_when_another_stands() {
     let cleared = [
@@ -82,7 +82,7 @@ fn a_fence_that_was_cleared_keeps_nothing_when_another_stands() {
     live(&[&cleared[..], &again, &[AT_ONCE, REBOOT]].concat());
 }
 
-/// The remediation of the dead process is not that of the next one.
+/// A remediation ends with its process.
 #[test]
 fn a_remediation_dies_with_the_process() {
     let fenced = [udp(60, 0), DONE, Free(Holder, 0), Told(0, Failed)];
@@ -90,7 +90,7 @@ fn a_remediation_dies_with_the_process() {
     live(&[&fenced[..], &[clear, AT_ONCE, clear, DONE]].concat());
 }
 
-/// A rotation that nobody carried out any more would have kept its lease from being bound.
+/// A rotation of the dead process would have prevented the bind of its lease.
 #[test]
 fn what_was_on_its_way_is_not_waited_for() {
     let rotate = Rotate(Holder, 0, 8_000);
@@ -107,7 +107,7 @@ fn what_was_on_its_way_is_not_waited_for() {
     ]);
 }
 
-/// Nobody was told of the lease, and what it left could reach the bytes of the next one.
+/// The lease was not granted, and its remains could reach the bytes of the next lease.
 #[test]
 fn what_strands_before_the_grant_is_fenced_after_a_restart_too() {
     live(&[
@@ -119,7 +119,7 @@ fn what_strands_before_the_grant_is_fenced_after_a_restart_too() {
     ]);
 }
 
-/// Nothing was wrong: without its queue pairs a lease over both transports goes on over one.
+/// No defect: without its queue pairs a lease over both transports goes on over one.
 #[test]
 fn a_lease_over_both_transports_waits_for_queue_pairs_again() {
     let wish = Wish {
@@ -142,7 +142,7 @@ fn a_lease_over_both_transports_waits_for_queue_pairs_again() {
     ]);
 }
 
-/// Nothing was wrong: a binding that fails after a restart is made again by the rotation.
+/// No defect: a binding that fails after a restart is made again by the rotation.
 #[test]
 fn an_adopted_lease_without_a_key_gets_one() {
     live(&[

@@ -1,4 +1,4 @@
-//! A world for the table: a clock that is moved by hand, tickets, and the effects so far.
+//! A world for the table: a manual clock, tickets, and the effects so far.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -38,7 +38,7 @@ impl World {
         Self::of(ResourceType::Block, Policy::default(), offer)
     }
 
-    /// With an arena that outlives the process, over these transports.
+    /// With an arena whose bytes survive the process, over these transports.
     pub(crate) fn lasting(transports: &[Transport]) -> Self {
         let offer = Offer {
             transports: transports.to_vec(),

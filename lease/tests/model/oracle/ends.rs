@@ -10,7 +10,7 @@ impl Oracle {
         due.map(|(at, ..)| at).min()
     }
 
-    /// Whose, when, and of what: leases before resources, then by id.
+    /// Owner, time and subject: leases before resources, then by id.
     fn alarms(&self, sort: Sort) -> Vec<(u64, bool, u128, Option<String>)> {
         let alarm = |lease: &Held| {
             let owner = Some(lease.tenant.clone());
@@ -23,7 +23,7 @@ impl Oracle {
         leases.chain(resets).collect()
     }
 
-    /// What ends access before what ends patience, and records last.
+    /// Deadlines first, then time limits of backends, then records.
     pub(crate) fn pass_to(&mut self, boot: u64) {
         self.boot = boot;
         let mut turns = [vec![], vec![]];
@@ -45,7 +45,7 @@ impl Oracle {
         }
     }
 
-    /// Tenants take turns, in the order in which something of theirs fell due; each has its earliest done.
+    /// Tenants take turns, in the order of their first due timer; each turn handles the earliest timer.
     fn next_due(&self, sort: Sort, turns: &mut Vec<Option<String>>) -> Option<u128> {
         let mut due = self.alarms(sort);
         due.retain(|alarm| alarm.0 <= self.boot);
@@ -119,7 +119,7 @@ impl Oracle {
         }
     }
 
-    /// Nobody waits for the binding or key any more; otherwise all is as it was.
+    /// The waiting requests are answered; the lease is unchanged.
     pub(super) fn lose_patience(&mut self, at: usize) {
         self.leases[at].patience_over = true;
         let waits = std::mem::take(&mut self.leases[at].waits);
@@ -136,12 +136,12 @@ impl Oracle {
 
 /// Ends.
 impl Oracle {
-    /// Whatever it was doing, it is to end as `phase`.
+    /// The lease ends as `phase`, from any state.
     pub(super) fn end(&mut self, at: usize, phase: LeasePhase) {
         let lease = &mut self.leases[at];
         match lease.life {
             Life::Asked | Life::InUse | Life::NewBinding | Life::NewKey => self.cut(at, phase),
-            // Somebody wants it gone: nothing is kept for a renewal.
+            // The lease is freed or revoked: no grace time follows.
             Life::BeingCut if lease.ending == LeasePhase::Expired && !lease.told_over => {
                 lease.ending = phase;
             }
@@ -158,7 +158,7 @@ impl Oracle {
             .filter(|lease| lease.life == Life::BeingCut)
             .count();
         let expected = phase == LeasePhase::Freed;
-        let hurried = self.draining || under_way >= FAREWELLS_AT_ONCE;
+        let hurried = self.draining || under_way >= LINGERS_AT_ONCE;
         let lease = &mut self.leases[at];
         lease.life = Life::BeingCut;
         lease.unbind();
@@ -214,7 +214,7 @@ impl Oracle {
         lease.only_release_failed = only_release;
         let waits = std::mem::take(&mut lease.waits);
         let arena = &mut self.arenas[lease.arena];
-        // The first stands, except that a failed release makes way for what is graver.
+        // The first fence stands, except that a failed cut replaces a failed release.
         arena.fence = match arena.fence {
             Some(before @ (_, by_release)) if only_release || !by_release => Some(before),
             _ => Some((lease.id, only_release)),
@@ -228,7 +228,7 @@ impl Oracle {
         }
     }
 
-    /// The bytes are anybody's; what nobody was told of leaves no record.
+    /// The bytes are free; a lease that was not granted leaves no record.
     pub(super) fn clean(&mut self, at: usize) {
         self.clean_since(at, 0);
     }

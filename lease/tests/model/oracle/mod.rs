@@ -24,9 +24,9 @@ const RESET_NS: u64 = 30 * SEC;
 const KEEP_NS: u64 = 15 * 60 * SEC;
 const OVERLAP_MS_MAX: u32 = 60_000;
 const RENEWAL_OVERLAP_MS: u32 = 5_000;
-const FAREWELLS_AT_ONCE: usize = 32;
+const LINGERS_AT_ONCE: usize = 32;
 
-/// How much there may be, of which the operator decides.
+/// The limits of the operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) leases: usize,
@@ -80,7 +80,7 @@ pub(crate) fn dp_key(number: u32) -> DpKey {
     DpKey(key)
 }
 
-/// What somebody is told, as far as it is compared.
+/// The compared part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
     Lease {
@@ -117,12 +117,12 @@ impl Said {
     }
 }
 
-/// Where a lease is.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Asked,
     InUse,
-    /// A new binding is being made; what was before goes on.
+    /// A new binding is being made; the old one works.
     NewBinding,
     /// A new key is being made, or the old one is being ended before the new one is told.
     NewKey,
@@ -143,7 +143,7 @@ enum OldKey {
     Dying {
         by: u64,
     },
-    /// With its binding, while its own end was on its way.
+    /// Retired with its binding, while the order to retire it was outstanding.
     Gone,
 }
 
@@ -165,7 +165,7 @@ enum OnItsWay {
     Rotate,
 }
 
-/// What an acknowledgement lets happen.
+/// The step that waits for an acknowledgement.
 #[derive(Clone, Debug)]
 enum Then {
     Renew {
@@ -186,11 +186,11 @@ pub(crate) struct Held {
     pub(crate) extent: Extent,
     life: Life,
     generation: u32,
-    /// That of the binding that is told.
+    /// The generation of the told binding.
     bound: Option<u32>,
     transport: Transport,
     peers: Vec<RdmaPeer>,
-    /// Of the binding that goes on while another one is asked for.
+    /// Peers of the binding in use while another one is being made.
     peers_before: Option<Vec<RdmaPeer>>,
     rotate_on_renew: bool,
     /// Of blocks, as they are enforced.
@@ -200,7 +200,7 @@ pub(crate) struct Held {
     deadline: u64,
     pub(crate) expires_ms: u64,
     since: u64,
-    /// When a thread began with its cut, or found that others of the kind had moved since.
+    /// When a thread began the cut, or when another cut of the same kind progressed since.
     cut_moved: Option<u64>,
     /// When its end was certain, wall clock; 0 before.
     pub(crate) ended_ms: u64,
@@ -214,21 +214,21 @@ pub(crate) struct Held {
     on_its_way: OnItsWay,
     /// A deadline that no path has acknowledged.
     extending: Option<(u64, Then)>,
-    /// Who waited for that was told that it takes long.
+    /// The waiting client was told that it takes long.
     patience_over: bool,
     release_ordered: bool,
-    /// It has been heard of.
+    /// The release has progressed.
     release_moves: bool,
-    /// It is of an earlier run, and this one has bound nothing of it.
+    /// The lease is of an earlier run, and this run has not bound it yet.
     bound_before: bool,
-    /// Then it is bound again, and so often that was in vain.
+    /// When the lease is bound again, and how many such binds failed.
     again_at: Option<u64>,
     in_vain: u32,
-    /// An earlier run told its end, and it is cut once more.
+    /// An earlier run told its end; the lease is cut once more.
     told_over: bool,
-    /// It could not go on, and was to be cut for that.
+    /// The lease could not be adopted and is cut.
     revoked_at_a_restart: bool,
-    /// It is fenced, and all that failed is its release.
+    /// The lease is fenced by a failed release alone.
     only_release_failed: bool,
     waits: Vec<(Ticket, Waits)>,
 }
@@ -265,7 +265,7 @@ impl Held {
                         at.extend(self.cut_moved.map(|moved| moved + CUT_NS));
                     }
                     Life::Scrubbed if self.release_moves => at.push(self.since + STALL_NS),
-                    // What waits for its turn is not stuck.
+                    // A cut that waits for its turn is not stuck.
                     _ => {}
                 }
             }
@@ -311,7 +311,7 @@ impl Held {
         }
     }
 
-    /// Its end was told; what is left is for the node to do.
+    /// Its end was told; only the node's own work is left.
     fn is_over(&self) -> bool {
         self.told_over || matches!(self.life, Life::Scrubbed | Life::Clean | Life::Fenced)
     }
@@ -339,7 +339,7 @@ impl Held {
         }
     }
 
-    /// Whatever it was bound to, it is not any more.
+    /// The lease loses its binding.
     fn unbind(&mut self) {
         (self.keys, self.bound, self.old, self.peers_before) =
             (Keys::NONE, None, OldKey::None, None);
@@ -392,7 +392,7 @@ impl Held {
     }
 }
 
-/// What falls due: what time alone brings, an end of patience with a backend, the end of a record.
+/// A timer: a deadline, a time limit of a backend, or the end of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     Time,
@@ -409,11 +409,11 @@ pub(crate) struct Arena {
     allocation_mode: AllocationMode,
     read_only: bool,
     owner: Vec<Option<LeaseId>>,
-    /// Which lease it is told of, and whether only releases failed.
+    /// The lease that the fence names, and whether only releases failed.
     fence: Option<(LeaseId, bool)>,
-    /// Who asked for it, if somebody did, and until when.
+    /// The request for the remediation, if any, and the time limit.
     resetting: Option<(Option<Ticket>, u64)>,
-    /// Something was fenced since the remediation began, so it proves nothing about that.
+    /// A lease was fenced since the remediation began, which proves nothing about it.
     overtaken: bool,
 }
 
@@ -430,7 +430,7 @@ impl Arena {
         if self.fenced() { 0 } else { self.longest() }
     }
 
-    /// All of it. What is made for each lease alone is not, where only its release failed.
+    /// Whether the whole resource is fenced. With objects of each lease alone, a failed release fences a part.
     pub(crate) fn fenced(&self) -> bool {
         self.fence.is_some() && !self.partly_fenced()
     }
@@ -449,12 +449,12 @@ impl Arena {
         self.fence.map(|(id, _)| id)
     }
 
-    /// What whole pages can be had of it.
+    /// The bytes of its whole pages.
     pub(crate) fn usable(&self) -> u64 {
         self.owner.len() as u64 * PAGE
     }
 
-    /// Of amounts, any that are free.
+    /// For amounts, any free ones.
     fn pages(&self, extent: Extent) -> Vec<usize> {
         let first = extent.offset / PAGE;
         let end = (extent.offset + extent.length).div_ceil(PAGE);
@@ -542,7 +542,7 @@ impl Oracle {
         })
     }
 
-    /// What is somebody's of an arena, in order.
+    /// The held parts of an arena, in order.
     pub(crate) fn held(&self, id: ResourceId) -> Vec<Extent> {
         let its = |lease: &&Held| lease.alive() && self.arenas[lease.arena].id == id;
         let mut held: Vec<Extent> = self.leases.iter().filter(its).map(|l| l.extent).collect();

@@ -1,4 +1,4 @@
-//! What the backends report.
+//! Reports of the backends.
 
 use super::*;
 
@@ -147,7 +147,7 @@ impl Oracle {
         self.in_use(at);
     }
 
-    /// Paths learn another deadline. What comes next waits until they have agreed.
+    /// Paths learn another deadline. The next step waits until they have acknowledged it.
     pub(super) fn prolong(&mut self, at: usize, to: u64, then: Then) {
         self.orders
             .push(Order::Extend(self.binding_id(at), BootTime(to)));
@@ -196,7 +196,7 @@ impl Oracle {
         }
     }
 
-    /// No path has agreed in time: the deadline of before is the one that counts.
+    /// The acknowledgement did not come in time: the old deadline counts.
     pub(super) fn not_extended(&mut self, at: usize) {
         let error = || StepError::new("extend", "no answer");
         match self.leases[at].stop_extending() {
@@ -250,7 +250,7 @@ impl Oracle {
         self.tell_without(at, waits, error);
     }
 
-    /// Who renewed has the term, if not the key.
+    /// A renewal has the term, also without the key.
     pub(super) fn tell_without(
         &mut self,
         at: usize,
@@ -337,7 +337,7 @@ impl Oracle {
                 let next = others.map(|lease| lease.id).min();
                 match (self.arenas[arena].fence, next) {
                     (Some((_, true)), None) => self.unfence(arena),
-                    // Who is clean is not told of any more.
+                    // The fence does not name a clean lease.
                     (Some((told, by_release)), Some(next)) if told == id => {
                         self.arenas[arena].fence = Some((next, by_release));
                     }

@@ -1,10 +1,10 @@
-//! What is asked.
+//! Requests.
 
 use std::time::Duration;
 
 use super::*;
 
-/// What was asked of blocks.
+/// The terms for blocks.
 fn block_of(wanted: &LeaseAllocRequest) -> BlockTerms {
     wanted.terms.block().cloned().unwrap_or_default()
 }
@@ -46,7 +46,7 @@ impl Oracle {
         }
     }
 
-    /// Hopeless arenas count last, then those that cannot now, then the looser ones.
+    /// Order: arenas that fit tightest, then looser ones, then those that cannot now, then those that never can.
     pub(super) fn tightest(&self, wanted: &LeaseAllocRequest) -> usize {
         let mut left: Vec<usize> = (0..self.arenas.len()).collect();
         left.retain(|&at| self.arenas[at].kind == wanted.resource_type());
@@ -85,7 +85,7 @@ impl Oracle {
         arena.transports.iter().find(fits).copied()
     }
 
-    /// `extent` is what the table took: any that is free will do.
+    /// `extent`: the choice of the table; any free one is right.
     pub(crate) fn alloc(
         &mut self,
         ticket: Ticket,
@@ -201,7 +201,7 @@ impl Oracle {
         }));
     }
 
-    /// The lease, if this asker may do something with it and it is not over.
+    /// The lease, if this asker may use it and it is not over.
     pub(super) fn mine(&self, asker: Asker, id: LeaseId) -> Result<usize, LeaseError> {
         let at = self.find(id).ok_or(LeaseError::NotFound)?;
         match asker {
@@ -236,7 +236,7 @@ impl Oracle {
         if secs > TERM_MAX_SECS {
             return Err(LeaseError::InvalidArgs);
         }
-        // While the key before still works, the key is new already.
+        // No rotation while the old key still works: the key is new already.
         let rotates = lease.rotate_on_renew
             && lease.life == Life::InUse
             && lease.keys != Keys::NONE
@@ -344,7 +344,7 @@ impl Oracle {
         };
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
-            // Nothing to rotate, and no queue pair to bind to: a binding is what gives it a key.
+            // No key to rotate and no queue pair to bind to: LEASE_BIND gives a key.
             Ok(at) if self.leases[at].keys == Keys::NONE => {
                 self.ask_for_peers(at, &[]);
                 self.leases[at].waits.push((ticket, Waits::Rebind));
@@ -445,7 +445,7 @@ fn takes_peers(kind: ResourceType, transport: Transport) -> bool {
     kind == ResourceType::Mem && matches!(transport, Transport::Rdma | Transport::Both)
 }
 
-/// By the bytes of the GID: a group, nobody, or whoever asks answers to no connection.
+/// By the bytes of the GID: a multicast, unspecified or loopback address accepts no connection.
 fn names_one_port(peer: RdmaPeer) -> bool {
     let (high, low) = peer.gid.split_at(12);
     if high == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] {

@@ -8,7 +8,7 @@ impl Oracle {
         self.boot = boot;
         self.draining = false;
         self.cut_moved.clear();
-        // What nobody was told of is forgotten, unless something of it may be left.
+        // A lease that was not granted is forgotten, unless something of it may be left.
         let known = |lease: &Held| lease.granted || lease.life == Life::Fenced;
         let (known, unknown) = self.leases.drain(..).partition(known);
         self.leases = known;
@@ -32,7 +32,7 @@ impl Oracle {
         }
         for at in 0..self.arenas.len() {
             self.arenas[at].resetting = None;
-            // Another boot: nothing but the bytes can be left.
+            // Another boot: only the bytes can be left.
             if self.arenas[at].fence.is_some() && !run.same_boot {
                 self.reset(self.arenas[at].id, None);
             }
@@ -75,7 +75,7 @@ impl Oracle {
         }
     }
 
-    /// Nanoseconds of its term, if it can go on by a clock that is believed.
+    /// Nanoseconds left of its term, if it can go on by a trusted clock.
     fn left(&self, at: usize, run: EarlierRun) -> Option<i128> {
         let (lease, machine) = (&self.leases[at], self.machine(at));
         let by_datagrams = matches!(lease.transport, Transport::Udp | Transport::Both);
@@ -92,7 +92,7 @@ impl Oracle {
         adopted.then_some(span(self.boot, lease.deadline))
     }
 
-    /// Nothing of it is to be kept; `phase`: how it ends, if that was not told before.
+    /// The lease is over; `phase`: its end, if that was not told before.
     fn cut_once_more(&mut self, at: usize, phase: Option<LeasePhase>) {
         let lease = &mut self.leases[at];
         lease.ending = phase.unwrap_or(lease.ending);
