@@ -78,11 +78,8 @@ impl Backends {
 
     /// Adds a resource of this kind. `provider` has its store.
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
-        let release_retry = ReleaseRetry::start(
-            provider.clone(),
-            self.on_report.clone(),
-            release_retry::PAUSE,
-        );
+        let release_retry =
+            ReleaseRetry::start(&provider, self.on_report.clone(), release_retry::PAUSE);
         let resource = Resource {
             provider,
             releases_later: offer.durability.leases_stay(),

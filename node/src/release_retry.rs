@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
@@ -26,7 +26,9 @@ pub(crate) struct ReleaseRetry(Sender<FailedRelease>);
 
 impl ReleaseRetry {
     /// Starts the thread, which ends when the last clone of this is dropped.
-    pub(crate) fn start(provider: Arc<Provider>, on_report: OnReport, pause: Duration) -> Self {
+    pub(crate) fn start(provider: &Arc<Provider>, on_report: OnReport, pause: Duration) -> Self {
+        // A thread that waits must not keep devices and ports open.
+        let provider = Arc::downgrade(provider);
         let (hand_in, unfinished) = mpsc::channel();
         let started = thread::Builder::new()
             .name("healing".into())
@@ -46,11 +48,14 @@ impl ReleaseRetry {
 
 fn work(
     handed_in: &Receiver<FailedRelease>,
-    provider: &Provider,
+    provider: &Weak<Provider>,
     on_report: &OnReport,
     pause: Duration,
 ) {
     let is_done = |(binding_id, placement): &FailedRelease| {
+        let Some(provider) = provider.upgrade() else {
+            return true;
+        };
         let released = provider.release(*binding_id, placement.clone(), &|| ());
         if released.is_ok() {
             // No tenant waits for it any more: the owner is the node.
@@ -87,8 +92,9 @@ mod tests {
         let memory = Arc::new(FakeMemory::new(ResourceId(1), 4096));
         memory.fail(Step::Release, true);
         let (tell, told) = mpsc::channel();
+        let provider = memory.provider();
         let release_retry = ReleaseRetry::start(
-            memory.provider(),
+            &provider,
             Arc::new(move |_, report| tell.send(report).unwrap()),
             Duration::from_millis(1),
         );
@@ -105,5 +111,14 @@ mod tests {
         memory.wait_for(Step::Release, 1);
         memory.fail(Step::Release, false);
         assert_eq!(told.recv().unwrap(), Report::Release(binding_id, Ok(())));
+    }
+
+    #[test]
+    fn a_waiting_thread_keeps_no_path_open() {
+        let memory = Arc::new(FakeMemory::new(ResourceId(1), 4096));
+        let provider = memory.provider();
+        let retry = ReleaseRetry::start(&provider, Arc::new(|_, _| ()), PAUSE);
+        assert!(Arc::into_inner(provider).is_some());
+        drop(retry);
     }
 }
