@@ -25,9 +25,8 @@ impl LeaseTable {
         not_made: fn(&mut Self, Now, BindingId, &BindError),
     ) {
         let id = binding_id.lease_id;
-        let outcome = outcome.and_then(|binding| {
-            self.of_its_kind(id, binding).map_err(BindError::Stranded)
-        });
+        let outcome =
+            outcome.and_then(|binding| self.of_its_kind(id, binding).map_err(BindError::Stranded));
         match outcome {
             Err(BindError::Stranded(error)) => return self.fence(now, id, Event::Stranded, error),
             Ok(binding) => made(self, now, binding_id, binding),

@@ -1,4 +1,4 @@
-//! From orders to providers, in the worker pools that they belong to, and back as reports.
+//! Carries out orders by providers, in worker pools, and reports the outcomes.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -11,22 +11,22 @@ use fabricbios_wire::{ResourceId, ResourceType};
 use crate::{
     descriptors,
     fair::Owner,
-    healing::{self, Healing},
+    release_retry::{self, ReleaseRetry},
     workers::{Urgency, WorkerPool},
 };
 
-/// Where reports go, with whose lease they are about. Called on the threads of the pools.
+/// Receives reports, with the owner of the lease. Called on the threads of the pools.
 pub type OnReport = Arc<dyn Fn(Owner, Report) + Send + Sync>;
 
-/// The backends of a node, by the resources that they own.
+/// The backends of a node, by resource.
 pub struct Backends {
     resources: HashMap<ResourceId, Resource>,
     kinds: HashMap<ResourceType, OfKind>,
     on_report: OnReport,
 }
 
-/// What ends and opens access to leases of a kind. Each thread can be lost to one stuck call; the table fences
-/// long before all are.
+/// The pools that end and open access to leases of a kind. A call that is stuck keeps one thread; the table fences long
+/// before all threads are stuck.
 #[derive(Clone)]
 struct OfKind {
     ending: WorkerPool,
@@ -44,16 +44,16 @@ impl OfKind {
     }
 }
 
-/// What makes and unmakes leases of one resource. Where that is stuck, or takes long, only this resource waits.
+/// The provider and the pools of one resource: a call that is stuck or slow delays only this resource.
 #[derive(Clone)]
 struct Resource {
     provider: Arc<Provider>,
     of_kind: OfKind,
     preparing: WorkerPool,
     cleaning: WorkerPool,
-    healing: Healing,
+    release_retry: ReleaseRetry,
     releases_later: bool,
-    /// A journal that was put back may know less than the store.
+    /// Grants are confirmed to the store, which then finds out a journal that was restored from an older copy.
     confirms: bool,
 }
 
@@ -76,9 +76,10 @@ impl Backends {
         }
     }
 
-    /// `provider` has the store of what is offered, which is of this kind.
+    /// Adds a resource of this kind. `provider` has its store.
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
-        let healing = Healing::start(provider.clone(), self.on_report.clone(), healing::PAUSE);
+        let release_retry =
+            ReleaseRetry::start(&provider, self.on_report.clone(), release_retry::PAUSE);
         let resource = Resource {
             provider,
             releases_later: offer.durability.leases_stay(),
@@ -86,28 +87,29 @@ impl Backends {
             of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
             preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
             cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
-            healing,
+            release_retry,
         };
         self.resources.insert(offer.resource_id, resource);
     }
 
-    /// A release that failed in an earlier run is tried again until it is done.
+    /// Retries a release that failed in an earlier run until it succeeds.
     pub fn release_later(&self, binding_id: BindingId, placement: Placement) {
         if let Some(resource) = self.resources.get(&binding_id.resource_id) {
-            resource.healing.try_later(binding_id, placement);
+            resource.release_retry.try_later(binding_id, placement);
         }
     }
 
-    /// Where it is told how a resource does.
+    /// A callback for the conditions of resources.
     pub fn on_condition(&self) -> Arc<dyn Fn(ResourceId, Condition) + Send + Sync> {
         let on_report = self.on_report.clone();
         Arc::new(move |id, condition| on_report(None, Report::Condition(id, condition)))
     }
 
-    /// Has an order for a lease of `owner` carried out. Never blocks. What is done when this returns is reported by it.
+    /// Has an order for a lease of `owner` carried out. Never blocks. Returns the report of an order that is done
+    /// already.
     pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
         let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
-            // Only a fence of an earlier run can name a resource that nobody owns any more.
+            // Only a fence of an earlier run can name a resource that is not on offer any more.
             tracing::error!(?order, "no backend owns this resource");
             return None;
         };
@@ -128,10 +130,10 @@ impl Backends {
             Order::Extend(..) | Order::Fenced(_) | Order::Cut(..) | Order::RetireKey(_) => {
                 &resource.of_kind.ending
             }
-            // What needs no answer from the network does not wait behind what does.
+            // A binding without peers does not wait behind those that wait for the network.
             Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
             Order::Rotate(_) => &resource.preparing,
-            // One write, which never waits behind the cleaning of many bytes.
+            // A confirmation is one write and does not wait behind cleaning.
             Order::Confirm(_) | Order::Bind(_) => &resource.of_kind.opening,
             Order::Release(..) | Order::Reset(..) => &resource.cleaning,
         };
@@ -173,7 +175,7 @@ impl Resource {
                 on_report(Report::CutMoves(id));
                 self.of_kind.proving.run(owner, move || {
                     let outcome = provider.verify(cut);
-                    // Who waits behind it learns that it is done.
+                    // Cuts that wait behind this one learn that it is done.
                     on_report(Report::CutMoves(id));
                     on_report(Report::Cut(id, outcome));
                 });
@@ -185,7 +187,7 @@ impl Resource {
                 let failed = outcome.is_err();
                 on_report(Report::Release(id, outcome));
                 if failed && self.releases_later {
-                    self.healing.try_later(id, placement);
+                    self.release_retry.try_later(id, placement);
                 }
             }
             Order::Reset(id, leases) => {

@@ -1,12 +1,12 @@
-//! The block storage that the operator offers: its pools, and the transports over which they are reached.
+//! Block storage on offer: its pools and the transports to them.
 
-mod answers;
 mod belonging;
-mod give_up;
+mod foreign_exports;
 pub(crate) mod hosts;
-mod ledger;
-mod others;
+mod pool_record;
 mod pools;
+mod readable;
+mod stale_exports;
 mod store;
 mod verdict;
 mod withheld;
@@ -29,7 +29,7 @@ use crate::{
     watchdog::Watchdog,
 };
 
-pub(crate) use others::ListExports;
+pub(crate) use foreign_exports::ListExports;
 use pools::OpenPool;
 use store::PoolStore;
 #[cfg(test)]
@@ -39,7 +39,7 @@ use withheld::Withheld;
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 
-/// What ends access over NVMe-oF when this process cannot, and hosts that only one tenant may name.
+/// The watchdog of NVMe-oF leases, and the hosts that only one tenant may name.
 #[derive(Debug)]
 struct BlockGuard {
     watchdog: Watchdog,
@@ -59,7 +59,7 @@ impl Guard for BlockGuard {
         self.watchdog.over(binding_id);
     }
 
-    /// Who has which is in the log, so that an operator can end what should not be.
+    /// Logs which tenant named which host, so that an operator can revoke wrong leases.
     fn admits(
         &self,
         binding_id: BindingId,
@@ -74,7 +74,7 @@ impl Guard for BlockGuard {
     }
 }
 
-/// The paths that are open, to be given back when the node has stopped.
+/// The open paths.
 #[derive(Debug)]
 struct Paths {
     target: Option<Arc<Target>>,
@@ -82,6 +82,10 @@ struct Paths {
 }
 
 /// Opens what `--block-pool`, `--nvmet` and `--fbbu-listen` ask for.
+///
+/// # Errors
+/// A pool that was never offered cannot be opened, the NVMe target refuses, an address is taken, or there is no
+/// transport.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
         settings,
@@ -92,11 +96,11 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let pools = pools::open(opening)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        give_up::exports(open_target(opening, false)?)?;
+        stale_exports::end_all(open_target(opening, false)?)?;
         return Ok(Opened::nothing());
     }
     warn_without_rdma(settings);
-    // In this order: a start that ends here leaves nothing in the kernel.
+    // The kernel's target last: a start that fails before leaves nothing in the kernel.
     let paths = Paths {
         datagrams: open_datagrams(opening)?,
         target: open_target(opening, true)?,
@@ -157,7 +161,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
-/// The port is tried until it works, which without a device is never.
+/// Warns if `--nvmet rdma` cannot work: the kernel's port is retried for ever without an RDMA device.
 fn warn_without_rdma(settings: &Settings) {
     let mut ports = settings.nvmet.iter().map(|port| port.0);
     let Some(port) = ports.find(|it| it.transport == NvmeofTransport::Rdma) else {
@@ -174,7 +178,7 @@ fn warn_without_rdma(settings: &Settings) {
     );
 }
 
-/// `serves`: leases are to be served, and the watchdog is there for them.
+/// `serves`: the target will serve leases, under the watchdog.
 fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc<Target>>> {
     let Opening {
         settings,
@@ -224,8 +228,8 @@ fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>
         Ok(backend) => {
             tracing::info!(listen = %backend.local_addr(), "block storage is leased over UDP");
             let supervisor = supervisor.clone();
-            // It reads, too, on a thread of the daemon.
-            let look = move |path: &Path| answers::within_patience(&supervisor, path);
+            // The backend reads on a thread of the daemon, which must not hang.
+            let look = move |path: &Path| readable::check(&supervisor, path);
             Ok(Some(Arc::new(backend.looking_first(look))))
         }
         Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -241,7 +245,7 @@ fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>
 }
 
 impl Paths {
-    /// NVMe-oF first, which may refuse; UDP is cut at once.
+    /// Binds NVMe-oF first, because it may refuse; cuts UDP first, because that is immediate.
     fn provider(&self) -> Provider {
         let mut provider = Provider::new();
         if let Some(target) = &self.target {
@@ -254,8 +258,8 @@ impl Paths {
         provider
     }
 
-    /// Best first. What is read-only goes over UDP only: the kernel's target opens no device that is,
-    /// and has no way to protect one that is not.
+    /// Best first. Read-only pools are served over UDP only: the kernel's target opens no read-only device and cannot
+    /// protect a writable one.
     fn transports(&self, read_only: bool) -> Vec<Transport> {
         let mut transports = match &self.target {
             Some(target) if !read_only => target.transports(),
@@ -269,7 +273,7 @@ impl Paths {
         transports
     }
 
-    /// Gives ports and socket back, when the node has stopped and nobody else uses them.
+    /// Closes socket and ports after the node has stopped.
     fn close(self) {
         close(self.datagrams, "UDP socket of blocks", |datagrams| {
             datagrams.close();

@@ -1,4 +1,4 @@
-//! The two clocks, read together.
+//! Reads the boot clock and the wall clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ pub fn now() -> Now {
 }
 
 fn boot() -> BootTime {
-    // CLOCK_BOOTTIME is in every kernel since 2.6.39 and the call has no other way to fail.
+    // Every kernel since 2.6.39 has CLOCK_BOOTTIME, and the call cannot fail otherwise.
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME exists");
     let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec()).unwrap_or(0);
@@ -29,8 +29,8 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Names this run of the machine; a fence of another run is re-verified. Where the kernel does not tell it is
-/// another one at each call, so that no two runs are taken for one.
+/// The id of this boot of the machine; a fence of another boot is verified again. If the kernel does not tell it, each
+/// call returns another id, so that two boots are never taken for one.
 #[must_use]
 pub fn boot_id() -> String {
     boot_id_in("/proc/sys/kernel/random/boot_id")
@@ -43,7 +43,7 @@ fn boot_id_in(path: &str) -> String {
     )
 }
 
-/// The same as a number, never 0. Where the kernel does not tell it is another one at each start.
+/// The boot id as a number, never 0. If the kernel does not tell it, each start has another number.
 #[must_use]
 pub fn boot_number() -> u64 {
     let digits = boot_id().replace('-', "");

@@ -1,4 +1,4 @@
-//! What the operator says: flags, then the configuration file for what no flag says, then defaults.
+//! The operator's settings: flags, then the configuration file, then defaults.
 
 mod choices;
 
@@ -20,12 +20,12 @@ pub use choices::{CpuIsolationPolicy, GpuShareMode, RdmaStrategy};
 #[derive(Debug, Parser)]
 #[command(name = "fabricbiosd", version, about, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to run.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What the daemon can run as.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve the control plane and the data planes of this node.
@@ -192,24 +192,27 @@ pub struct Settings {
     pub cut_within_ms: Option<u32>,
 }
 
-/// Settings that cannot be used.
+/// Settings are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file.
+    /// The configuration file cannot be used.
     #[error("configuration file {path}: {why}")]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// What the file and the flags say together.
+    /// The file and the flags together make no sense.
     #[error("{0}")]
     Settings(String),
 }
 
 impl Settings {
-    /// The flags over what the file that they name says, if the whole makes sense.
+    /// Merges the flags over the configuration file that they name.
+    ///
+    /// # Errors
+    /// The file cannot be read or parsed, or settings contradict each other.
     pub fn with_file(self) -> Result<Self, ConfigError> {
         let settings = self.merged()?;
         settings.check()?;
@@ -311,7 +314,7 @@ impl Settings {
         }
     }
 
-    /// Where state lives.
+    /// The state directory.
     #[must_use]
     pub fn state_dir(&self) -> &Path {
         self.state_dir
@@ -319,20 +322,20 @@ impl Settings {
             .unwrap_or(Path::new("/var/lib/fabricbios"))
     }
 
-    /// Where the control plane listens.
+    /// The listen address of the control plane.
     #[must_use]
     pub fn listen(&self) -> SocketAddr {
         self.listen
             .unwrap_or_else(|| SocketAddr::from(([0; 8], DEFAULT_PORT)))
     }
 
-    /// Where the data plane over UDP listens; `None` for not at all.
+    /// The listen address of FBMU; `None`: not offered.
     #[must_use]
     pub fn fbmu_listen(&self) -> Option<SocketAddr> {
         self.udp_listen(self.fbmu_listen, FBMU_PORT)
     }
 
-    /// Where the data plane of blocks over UDP listens; `None` for not at all.
+    /// The listen address of FBBU; `None`: not offered.
     #[must_use]
     pub fn fbbu_listen(&self) -> Option<SocketAddr> {
         self.udp_listen(self.fbbu_listen, FBBU_PORT)
@@ -346,7 +349,7 @@ impl Settings {
         }
     }
 
-    /// Bytes for half-sent blocks.
+    /// Most bytes for half-sent blocks.
     #[must_use]
     pub fn fbbu_half_sent_max(&self) -> usize {
         let set = self
@@ -368,7 +371,7 @@ impl Settings {
     }
 }
 
-/// A 128th of it is a block of the largest size.
+/// One lease gets a 128th, which must hold one block of the largest size.
 const HALF_SENT_LEAST: u64 = 128 * 4096;
 
 /// Granularity of memory.
@@ -383,7 +386,7 @@ pub const FBMU_PORT: u16 = 5702;
 /// The port of FBBU (published facts §3).
 pub const FBBU_PORT: u16 = 5703;
 
-/// In the file: a number of bytes, or text with a unit.
+/// Reads a size from the file: a number of bytes, or text with a unit.
 fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -399,12 +402,12 @@ fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size
 
 fn has_double(paths: &[PathBuf]) -> bool {
     let mut seen = std::collections::HashSet::new();
-    // However they are written; what is not there has no other spelling.
+    // Compares real paths. A path that does not exist is compared as it is written.
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     !paths.iter().all(|path| seen.insert(real(path)))
 }
 
-/// A list of the flags replaces that of the file.
+/// A list in the flags replaces the list in the file.
 fn first_filled<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
     if flags.is_empty() { file } else { flags }
 }

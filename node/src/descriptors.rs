@@ -1,7 +1,7 @@
-//! File descriptors: the system gives a process so many, a lease of blocks over UDP keeps one of them, and ends of
-//! leases need some for a moment, to look at the kernel's objects and to speak to the processes that they start.
+//! Limits the use of file descriptors by grants. A lease of blocks over UDP keeps one open, and ends of leases need
+//! some for a moment, for the kernel's objects and for helper processes.
 //!
-//! What is in use is counted by the kernel, so whoever has opened it. Connections of the control plane take none.
+//! The kernel counts the open descriptors. Connections of the control plane use none.
 
 use std::{
     fs, io,
@@ -12,21 +12,21 @@ use anyhow::{Context, anyhow};
 use fabricbios_lease::StepError;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// For cuts, proofs, releases and the journal: 64 cuts at once that each look at something, 16 releases at once in each of
-/// two pools, each with a process and its pipes, and again half of that.
+/// Reserved for cuts, proofs, releases and the journal: 64 cuts at once, 16 releases at once in each of two pools, each
+/// with a process and its pipes, and half of that again.
 const KEPT: u64 = 384;
 
-/// What a grant may open at the same time: its file, a process that looks at a pool and its pipes.
+/// Most descriptors of one grant: its file, a helper process and its pipes.
 const OF_A_GRANT: u64 = 16;
 
-/// Grants and other bindings that are being made.
+/// Number of bindings that are being made.
 static GRANTING: AtomicU64 = AtomicU64::new(0);
 
-/// One of them, until dropped.
+/// Counts as one binding until dropped.
 #[derive(Debug)]
 pub(crate) struct Granting(());
 
-/// Has as many as the system allows at most, and says how many those are. `Err`: too few for any lease.
+/// Raises the soft limit to the hard limit and logs it. `Err`: too few for any lease.
 pub(crate) fn raise() -> anyhow::Result<()> {
     let (current, maximum) =
         getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of file descriptors")?;
@@ -43,7 +43,7 @@ pub(crate) fn raise() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Before a binding is made. `Err`: what is left is for the ends of leases.
+/// Call before a binding is made. `Err`: the remaining descriptors are reserved for ends of leases.
 pub(crate) fn for_a_grant() -> Result<Granting, StepError> {
     let granting = GRANTING.fetch_add(1, Ordering::Relaxed) + 1;
     let guard = Granting(());
@@ -70,7 +70,7 @@ fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(current, _)| current)
 }
 
-/// The kernel tells since Linux 6.2 (proc_pid_fd(5)); before, what it lists is counted.
+/// Since Linux 6.2 the size of the directory is the number (proc_pid_fd(5)); before, the entries are counted.
 fn used() -> io::Result<u64> {
     match fs::metadata("/proc/self/fd")?.len() {
         0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),

@@ -1,8 +1,8 @@
-//! The one owner of the lease table: waits for one thing, applies it without waiting, does what
-//! the table asks for, and waits again.
+//! The one owner of the lease table: waits for an input, applies it without blocking, carries out the table's effects,
+//! and waits again.
 //!
-//! What it keeps in order: orders go out as they come, so a cut waits for nothing; an answer that
-//! rests on a change goes out when that change is durable.
+//! Orders are dispatched at once, so a cut waits for nothing. An answer that depends on a change is sent when the
+//! change is durable.
 
 mod environment;
 
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use crate::{
     endpoint,
     fair::{FairQueue, Owner},
-    inventory::{Inventory, Standing},
+    inventory::{Inventory, ResourceStatus},
     journal::{Change, CommitError, Key, Seq},
     log_note,
     mailbox::Mailbox,
@@ -36,74 +36,74 @@ use crate::{
 
 pub use environment::{Environment, Machine};
 
-/// What can happen to the driver.
+/// An input of the driver.
 #[derive(Debug)]
 pub enum Input {
-    /// A peer asks.
-    Asked {
-        /// Who.
-        asker: Asker,
+    /// A request of a peer.
+    Request {
+        /// The peer and where its answer goes.
+        requester: Requester,
         /// From its certificate.
         role: Role,
-        /// What.
+        /// The request.
         request: Request,
     },
-    /// A backend reports.
+    /// A report of a backend.
     Report {
-        /// When it was done; reading it may come later.
+        /// When the step was done; the driver may read the report later.
         at: BootTime,
-        /// What.
+        /// The report.
         report: Report,
     },
-    /// The journal is durable up to here, or could not be written.
+    /// The journal is durable up to this submission, or could not be written.
     Durable(Result<Seq, CommitError>),
-    /// Take every lease back, then stop.
+    /// Revoke every lease, then stop.
     Drain,
     /// Stop now.
     Halt,
 }
 
-/// How long a drain may take: cuts and scrubs that have not ended by then never may.
+/// How long a drain may take; cuts and scrubs that take longer may never end.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long clients wait for leases of an earlier run to be adopted: one that takes longer goes on being
-/// made, and ends if it cannot be.
+/// How long READY waits for the adoption of leases of an earlier run. A slower adoption goes on afterwards; if it
+/// fails, the lease ends.
 const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Of who waits for the journal: after that it counts as one that cannot be written.
+/// After this time without an answer the journal counts as one that cannot be written.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(9);
 
-/// Of each sort, done in one turn: none keeps the others waiting for longer than some milliseconds.
+/// Most items of each sort in one turn, so that no sort delays the others by more than some milliseconds.
 const REPORTS_A_TURN: usize = 64;
 const TIMERS_A_TURN: usize = 64;
 const REQUESTS_A_TURN: usize = 16;
 const RELEASED_A_TURN: usize = 64;
 
-/// How often it is looked whether everything is settled or drained, while there is more to do.
+/// Interval of the check whether the node has settled or drained, while there is more to do.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Who waits for an answer.
+/// A client that waits for an answer.
 #[derive(Debug)]
-pub struct Asker {
+pub struct Requester {
     /// From its certificate.
     pub tenant: Arc<str>,
-    /// What endpoints say where the node listens on a wildcard.
+    /// The address in endpoints where the node listens on a wildcard.
     pub reached: Option<IpAddr>,
-    /// Where the answer goes.
+    /// Receives the answer.
     pub reply: oneshot::Sender<Answer>,
 }
 
-/// What waits until all that was decided before it is durable.
+/// An answer or order that waits until every change before it is durable.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "nearly all that is held are answers"
+    reason = "nearly all held items are answers"
 )]
 enum Held {
-    /// Nobody is told of what a crash could undo.
+    /// A client is not told of a change that a crash could undo.
     Answer(Ticket, Answer, After),
-    /// A release or reset: after a crash the journal must not say that a lease lives whose bytes are
-    /// scrubbed. Cuts wait for nothing.
+    /// A release or reset: after a crash the journal must not have a live lease whose bytes are scrubbed. Cuts are
+    /// never held.
     Order(Order),
 }
 
@@ -114,32 +114,32 @@ pub struct Driver<E> {
     environment: E,
     inventory: Inventory,
     mailbox: Mailbox<Input>,
-    askers: HashMap<Ticket, Asker>,
+    requesters: HashMap<Ticket, Requester>,
     next_ticket: u64,
-    /// Changes of the turn that is being done.
+    /// Changes of the current turn.
     batch: Vec<Change>,
     submitted: Seq,
     durable: Seq,
-    /// What waits for the disk, in order of submission.
+    /// Waits for the disk, in order of submission.
     held: VecDeque<(Seq, Owner, Held)>,
-    /// What waited for changes that are durable by now. One commit can have those of many thousands of leases.
+    /// Waited for changes that are durable now. One commit can release the items of many thousands of leases.
     released: FairQueue<Held>,
-    /// Grants that are durable, and told once their store has confirmed them.
+    /// Durable grants, which are answered once their store has confirmed them.
     confirming: HashMap<LeaseId, (Ticket, Answer)>,
-    /// Why the journal could not be written at the last try.
+    /// The error of the last commit, if it failed.
     unwritable: Option<CommitError>,
-    /// Since when the journal has had something to write and has not said a word.
+    /// Since when the journal has had changes to write and has not answered.
     silent_since: Option<BootTime>,
     draining: Option<BootTime>,
-    /// Leases that an earlier run could not cut, and told of.
+    /// Leases that an earlier run could not cut and has reported.
     fenced_before: BTreeSet<LeaseId>,
     next_look: BootTime,
-    /// Told when what an earlier run left is as it should be, or at the latest then.
+    /// Signalled when leases of an earlier run are adopted or cut, at the latest at this time.
     settled: Option<(oneshot::Sender<()>, BootTime)>,
 }
 
 impl<E: Environment> Driver<E> {
-    /// A driver that has not begun.
+    /// A driver that does not run yet.
     #[must_use]
     pub fn new(
         table: LeaseTable,
@@ -152,7 +152,7 @@ impl<E: Environment> Driver<E> {
             environment,
             inventory,
             mailbox,
-            askers: HashMap::new(),
+            requesters: HashMap::new(),
             next_ticket: 0,
             batch: Vec::new(),
             submitted: Seq(0),
@@ -169,22 +169,25 @@ impl<E: Environment> Driver<E> {
         }
     }
 
-    /// Has it told when leases of an earlier run have their bindings again or are cut.
+    /// Signals `settled` when leases of an earlier run are adopted or cut.
     #[must_use]
-    pub fn telling(mut self, settled: oneshot::Sender<()>) -> Self {
+    pub fn with_settled_signal(mut self, settled: oneshot::Sender<()>) -> Self {
         self.settled = Some((settled, self.environment.now().boot + ADOPTION_PATIENCE));
         self
     }
 
-    /// Has `changes` written together with what became of leases of an earlier run, so that neither is there alone.
+    /// Writes `changes` in one commit with the restored leases, so that a crash leaves both or none.
     #[must_use]
-    pub fn writing(mut self, changes: impl IntoIterator<Item = Change>) -> Self {
+    pub fn with_changes(mut self, changes: impl IntoIterator<Item = Change>) -> Self {
         self.batch.extend(changes);
         self
     }
 
-    /// Drives until drained or halted, then closes the journal. Once drained: the leases whose access
-    /// could not be proven to have ended.
+    /// Runs until drained or halted, then closes the journal. Returns, after a drain, the leases whose end could not be
+    /// proved.
+    ///
+    /// # Errors
+    /// The driver cannot wait for inputs, or the journal could not be closed.
     pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
         raise_priority();
         self.begin();
@@ -194,7 +197,7 @@ impl<E: Environment> Driver<E> {
                 continue;
             }
             self.next_look = now + LOOK;
-            self.tell_settled();
+            self.signal_settled();
             if self.is_done() {
                 break;
             }
@@ -207,7 +210,7 @@ impl<E: Environment> Driver<E> {
         Ok(uncut)
     }
 
-    /// Takes up what an earlier run left.
+    /// Adopts or ends the leases of an earlier run.
     fn begin(&mut self) {
         let uncut = self.table.uncut();
         let fenced = uncut.filter(|(_, state)| *state == State::Fenced);
@@ -222,16 +225,16 @@ impl<E: Environment> Driver<E> {
         uncut.filter(is_ours).collect()
     }
 
-    /// Does some of everything that there is to do: whether there is more. `None`: stop now.
+    /// Does some of each sort of work. Returns whether there is more; `None`: stop now.
     fn turn(&mut self) -> Option<bool> {
-        while let Some(input) = self.mailbox.take_done() {
+        while let Some(input) = self.mailbox.take_notice() {
             if matches!(input, Input::Halt) {
                 return None;
             }
             self.apply(input);
             self.perform();
         }
-        self.let_go();
+        self.release_held();
         for _ in 0..REPORTS_A_TURN {
             let Some(input) = self.mailbox.take_report() else {
                 break;
@@ -248,18 +251,18 @@ impl<E: Environment> Driver<E> {
         let more_is_due = self.table.tick_some(now, heard, TIMERS_A_TURN);
         self.perform();
         for _ in 0..REQUESTS_A_TURN {
-            let Some(input) = self.mailbox.take_asked() else {
+            let Some(input) = self.mailbox.take_request() else {
                 break;
             };
             self.apply(input);
         }
         self.perform();
-        self.mind_the_journal(now.boot);
+        self.check_journal(now.boot);
         Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
     }
 
-    /// A disk that does not answer is to who waits for it like one that is full.
-    fn mind_the_journal(&mut self, now: BootTime) {
+    /// Treats a disk that does not answer like one that is full.
+    fn check_journal(&mut self, now: BootTime) {
         if self.submitted == self.durable {
             return;
         }
@@ -283,14 +286,14 @@ impl<E: Environment> Driver<E> {
             .min()
     }
 
-    /// What ran out while there was no daemon is not served any more when this one is READY.
-    fn tell_settled(&mut self) {
+    /// READY comes after this signal, so leases that expired while no daemon ran are not served any more then.
+    fn signal_settled(&mut self) {
         let Some((_, latest)) = self.settled else {
             return;
         };
         if self.table.is_settled() || latest <= self.environment.now().boot {
             let settled = self.settled.take();
-            // Whoever waited for it may be gone with the daemon.
+            // The receiver may be gone already.
             settled.map(|(settled, _)| settled.send(()).ok());
         }
     }
@@ -310,12 +313,12 @@ impl<E: Environment> Driver<E> {
 
     fn apply(&mut self, input: Input) {
         match input {
-            Input::Asked {
-                asker,
+            Input::Request {
+                requester,
                 role,
                 request,
-            } => self.asked(asker, role, request),
-            Input::Report { at, report } => self.reported(at, report),
+            } => self.on_request(requester, role, request),
+            Input::Report { at, report } => self.on_report(at, report),
             Input::Durable(outcome) => {
                 self.silent_since = None;
                 match outcome {
@@ -335,13 +338,13 @@ impl<E: Environment> Driver<E> {
         }
     }
 
-    fn reported(&mut self, at: BootTime, report: Report) {
+    fn on_report(&mut self, at: BootTime, report: Report) {
         match &report {
             Report::Condition(id, condition) => self.inventory.note(*id, condition),
             Report::Confirmed(binding_id, outcome) => {
                 if let Some((ticket, answer)) = self.confirming.remove(&binding_id.lease_id) {
                     let refused = outcome.as_ref().err().map(unconfirmed);
-                    self.tell(ticket, refused.map_or(answer, Err));
+                    self.reply(ticket, refused.map_or(answer, Err));
                 }
             }
             _ => {}
@@ -349,23 +352,23 @@ impl<E: Environment> Driver<E> {
         self.table.on_report(self.environment.now(), at, report);
     }
 
-    fn asked(&mut self, asker: Asker, role: Role, request: Request) {
+    fn on_request(&mut self, requester: Requester, role: Role, request: Request) {
         let now = self.environment.now();
-        let tenant = Arc::clone(&asker.tenant);
+        let tenant = Arc::clone(&requester.tenant);
         let may_ask = self.table.check_rate(now, &tenant, role);
-        if let Err(refusal) = may_ask.and_then(|()| self.check_open(&request)) {
-            return asker.tell(Err(refusal));
+        if let Err(refusal) = may_ask.and_then(|()| self.check_accepts_leases(&request)) {
+            return requester.reply(Err(refusal));
         }
         if let Request::GetInventory(form) = request {
-            return asker.tell(Ok(self.inventory_now(form)));
+            return requester.reply(Ok(self.inventory_now(form)));
         }
         let Some(fresh_id) = self.environment.random_lease_id() else {
             let why = "the system has no randomness for a lease id";
-            return asker.tell(Err(unavailable(why)));
+            return requester.reply(Err(unavailable(why)));
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.askers.insert(ticket, asker);
+        self.requesters.insert(ticket, requester);
         let asked = Asked {
             ticket,
             tenant,
@@ -377,16 +380,16 @@ impl<E: Environment> Driver<E> {
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {
-        let standing = |available| self.inventory.standing(available);
-        let offered: Vec<Standing> = self.table.availability().map(standing).collect();
+        let status = |available| self.inventory.status(available);
+        let offered: Vec<ResourceStatus> = self.table.availability().map(status).collect();
         match form {
             InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&offered)),
             InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&offered)),
         }
     }
 
-    /// Whether new leases are taken on at the moment.
-    fn check_open(&self, request: &Request) -> Result<(), Refusal> {
+    /// Checks that new leases are accepted at the moment.
+    fn check_accepts_leases(&self, request: &Request) -> Result<(), Refusal> {
         if !matches!(request, Request::LeaseAlloc(_)) {
             return Ok(());
         }
@@ -404,7 +407,7 @@ impl<E: Environment> Driver<E> {
         }
     }
 
-    /// Does what the table asks for, until it asks for nothing.
+    /// Carries out the table's effects until there are none.
     fn perform(&mut self) {
         let mut held = Vec::new();
         while let Some(effect) = self.table.poll_effect() {
@@ -421,14 +424,14 @@ impl<E: Environment> Driver<E> {
                     ticket,
                     answer,
                     after: After::Nothing,
-                } => self.tell(ticket, answer),
+                } => self.reply(ticket, answer),
                 Effect::Answer {
                     ticket,
                     answer,
                     after,
                 } => {
-                    let asker = self.askers.get(&ticket);
-                    let tenant = asker.map(|asker| Arc::clone(&asker.tenant));
+                    let requester = self.requesters.get(&ticket);
+                    let tenant = requester.map(|requester| Arc::clone(&requester.tenant));
                     held.push((tenant, Held::Answer(ticket, answer, after)));
                 }
             }
@@ -447,15 +450,15 @@ impl<E: Environment> Driver<E> {
         }
     }
 
-    /// What is done at once is heard at once: whoever waits for it is told in this turn.
+    /// Dispatches an order. The report of an order that is done at once is applied in this turn.
     fn dispatch(&mut self, owner: Owner, order: Order) {
         if let Some(report) = self.environment.dispatch(owner, order) {
-            self.reported(self.environment.now().boot, report);
+            self.on_report(self.environment.now().boot, report);
         }
     }
 
-    /// Tells and orders some of what waited for the disk.
-    fn let_go(&mut self) {
+    /// Sends some of the answers and orders that waited for the disk.
+    fn release_held(&mut self) {
         for _ in 0..RELEASED_A_TURN {
             match self.released.pop_of(|_| true) {
                 Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
@@ -463,15 +466,15 @@ impl<E: Environment> Driver<E> {
                         .insert(binding_id.lease_id, (ticket, answer));
                     self.dispatch(tenant, Order::Confirm(binding_id));
                 }
-                Some((_, Held::Answer(ticket, answer, _))) => self.tell(ticket, answer),
+                Some((_, Held::Answer(ticket, answer, _))) => self.reply(ticket, answer),
                 Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
                 None => return,
             }
         }
     }
 
-    /// The disk refused: who waits for it is told so, and a lease that was to be granted is taken back. Cuts were
-    /// made all the same. Releases of leases on record go on waiting: the write is tried again.
+    /// The disk refused the commit: the waiting clients get an error, and leases that were to be granted are taken
+    /// back. Cuts did not wait. Releases go on waiting: the commit is tried again.
     fn not_durable(&mut self, error: &CommitError) {
         if self.unwritable.is_none() {
             tracing::error!(%error, waiting = self.held.len(), "the journal could not be written; trying again");
@@ -488,7 +491,7 @@ impl<E: Environment> Driver<E> {
             if let After::Grant(binding_id) = after {
                 self.table
                     .on_grant_lost(self.environment.now(), binding_id.lease_id);
-                self.tell(ticket, Err(unwritten(error)));
+                self.reply(ticket, Err(unwritten(error)));
                 continue;
             }
             let told = match answer {
@@ -501,26 +504,26 @@ impl<E: Environment> Driver<E> {
                 )),
                 refusal => refusal,
             };
-            self.tell(ticket, told);
+            self.reply(ticket, told);
         }
     }
 
-    fn tell(&mut self, ticket: Ticket, answer: Answer) {
-        if let Some(asker) = self.askers.remove(&ticket) {
-            asker.tell(answer);
+    fn reply(&mut self, ticket: Ticket, answer: Answer) {
+        if let Some(requester) = self.requesters.remove(&ticket) {
+            requester.reply(answer);
         }
     }
 }
 
-impl Asker {
-    /// One that has gone away needs no answer: its lease, if any, is listed and runs out.
-    fn tell(self, answer: Answer) {
+impl Requester {
+    /// A client that has gone away needs no answer: its lease, if any, is listed and expires.
+    fn reply(self, answer: Answer) {
         if self
             .reply
             .send(endpoint::reachable(answer, self.reached))
             .is_err()
         {
-            tracing::debug!("an asker went away before its answer");
+            tracing::debug!("a client went away before its answer");
         }
     }
 }
@@ -544,8 +547,8 @@ fn unconfirmed(error: &StepError) -> Refusal {
     ))
 }
 
-/// The journal's form of a change. Records are plain data: encoding them cannot fail, and if it
-/// did, an unwritten record is better than a dead node.
+/// The journal's form of a change. Records are plain data, so encoding does not fail; a failure would be logged,
+/// because an unwritten record is better than a node that has stopped.
 fn encode(change: TableChange) -> Option<Change> {
     let (key, encoded) = match change {
         TableChange::PutLease(record) => (Key::Lease(record.lease_id), records::encode(&record)),

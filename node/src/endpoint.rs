@@ -1,11 +1,11 @@
-//! What an answer says where to send: an address that the asker can reach.
+//! Endpoints in answers: addresses that the client can reach.
 
 use std::net::{IpAddr, SocketAddr};
 
 use fabricbios_wire::{Answer, Endpoint, Reply};
 
-/// Puts `ip`, the advertised address or the one that the asker reached, in the place of a wildcard
-/// in an answer. An endpoint that names no place is left out: no client would take the answer.
+/// Replaces a wildcard in an answer by `ip`, the advertised address or the one that the client reached. An endpoint
+/// without an address is left out: no client would accept the answer.
 pub(crate) fn reachable(mut answer: Answer, ip: Option<IpAddr>) -> Answer {
     if let Ok(Reply::Lease(info)) = &mut answer
         && let Some(bound) = info.binding.udp_endpoint
@@ -22,7 +22,7 @@ pub(crate) fn reachable(mut answer: Answer, ip: Option<IpAddr>) -> Answer {
     answer
 }
 
-/// `None`: there is no place to name, also where a socket for IPv4 was reached over IPv6.
+/// `None`: no address is known, also if a socket for IPv4 was reached over IPv6.
 fn place(bound: Endpoint, ip: Option<IpAddr>) -> Option<Endpoint> {
     if !bound.is_wildcard() {
         return Some(bound);

@@ -1,12 +1,11 @@
-//! A queue in which tenants take turns: however much of one tenant's waits, the first item of another waits for
-//! one of them at most.
+//! A queue in which tenants take turns: the first item of a tenant waits for at most one item of each other tenant.
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
 };
 
-/// Whose an item is: a tenant's, or the node's own.
+/// The owner of an item: a tenant, or `None` for the node itself.
 pub type Owner = Option<Arc<str>>;
 
 /// See the module. Items of one owner keep their order.
@@ -29,7 +28,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Puts an item behind those of its owner.
+    /// Appends an item to its owner's queue.
     pub fn push(&mut self, owner: Owner, item: T) {
         let its = self.of.entry(owner.clone()).or_default();
         if its.is_empty() {
@@ -44,7 +43,7 @@ impl<T> FairQueue<T> {
         self.pop_of(|_| true).map(|(_, item)| item)
     }
 
-    /// The next item of an owner that may be served now. Those that may not keep their turns.
+    /// The next item of an owner that `may` be served now. The other owners keep their turns.
     pub fn pop_of(&mut self, may: impl Fn(&Owner) -> bool) -> Option<(Owner, T)> {
         let at = self.turns.iter().position(may)?;
         let owner = self.turns.remove(at)?;
@@ -59,18 +58,18 @@ impl<T> FairQueue<T> {
         Some((owner, item))
     }
 
-    /// The items that are the next of their owners.
+    /// The first item of each owner.
     pub fn heads(&self) -> impl Iterator<Item = &T> {
         self.of.values().filter_map(VecDeque::front)
     }
 
-    /// How many items wait.
+    /// Number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// True if there are no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

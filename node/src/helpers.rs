@@ -1,4 +1,4 @@
-//! Calls of the daemon's that may hang, and the process that starts a process for each.
+//! The supervisor process, which runs each call that may hang in a process of its own.
 
 use std::path::Path;
 
@@ -6,15 +6,18 @@ use anyhow::Context;
 use fabricbios_helper::{Handler, Program, Supervisor, supervise};
 use nix::sys::prctl::set_name;
 
-use crate::{block::ListExports, left_behind::outlive_the_daemon, state_dir::open_lock};
+use crate::{block::ListExports, detached::outlive_the_daemon, state_dir::open_lock};
 
-/// What runs [`supervisor_main`].
+/// The subcommand that runs [`supervisor_main`].
 const SUBCOMMAND: &str = "supervisor";
 
-/// What calls lock that must not be at the same thing twice.
+/// Locked by calls that must not run twice at the same time.
 const LOCK: &str = "calls.lock";
 
-/// Starts the process; calls that a daemon on the same state directory has left behind are found by it.
+/// Starts the supervisor, which also finds calls that an earlier daemon on the same state directory has left running.
+///
+/// # Errors
+/// The lock file cannot be opened, or no process can be started.
 pub fn start(program: &Program, state_dir: &Path) -> anyhow::Result<Supervisor> {
     let lock = state_dir.join(LOCK);
     let file = open_lock(&lock).with_context(|| format!("open {}", lock.display()))?;
@@ -22,7 +25,10 @@ pub fn start(program: &Program, state_dir: &Path) -> anyhow::Result<Supervisor> 
         .context("start the process that starts processes for calls that may hang")
 }
 
-/// Is that process, until the daemon is gone.
+/// Runs the supervisor until the daemon is gone.
+///
+/// # Errors
+/// The process cannot detach from the daemon, or its socket fails.
 pub fn supervisor_main() -> anyhow::Result<()> {
     outlive_the_daemon()?;
     set_name(c"fb-supervisor")?;

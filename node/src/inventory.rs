@@ -1,5 +1,4 @@
-//! What the node says it has: what was detected, overlaid with what the operator offers and what
-//! the table says is left of it.
+//! The node's inventory: detected hardware, overlaid with the resources on offer and their free capacity.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +15,10 @@ use fabricbios_wire::{
 
 use crate::detect::Detected;
 
-/// A memory arena that the operator offers.
+/// A memory arena on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedArena {
-    /// Which resource.
+    /// The resource.
     pub resource_id: ResourceId,
     /// A name for people.
     pub name: String,
@@ -31,12 +30,12 @@ pub struct OfferedArena {
     pub transports: Vec<Transport>,
 }
 
-/// A block pool that the operator offers.
+/// A block pool on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedPool {
-    /// Which resource.
+    /// The resource.
     pub resource_id: ResourceId,
-    /// What it is.
+    /// The pool's facts.
     pub facts: Facts,
     /// Transports, best first.
     pub transports: Vec<Transport>,
@@ -49,34 +48,34 @@ pub struct Inventory {
     pub node_id: NodeId,
     /// This start of the daemon.
     pub epoch: Epoch,
-    /// What there is, offered or not.
+    /// Detected hardware, on offer or not.
     pub detected: Detected,
-    /// What is said of each resource on offer.
+    /// Describes each resource on offer.
     described: BTreeMap<ResourceId, Arc<dyn Described>>,
-    /// Of what is offered, what does not do well.
+    /// Resources on offer that are degraded.
     degraded: BTreeSet<ResourceId>,
 }
 
-/// What inventories say of a resource on offer.
+/// Describes a resource on offer in inventories.
 pub trait Described: fmt::Debug + Send + Sync {
-    /// Puts it in the place of what was merely detected; [`describe`] says what all kinds have.
-    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing);
+    /// Replaces the detected entry by the resource. [`describe`] adds the fields that all kinds have.
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus);
 
-    /// Takes out what was detected and is told as part of this one.
+    /// Removes detected hardware that is part of this resource.
     fn hide(&self, detected: &mut Detected);
 }
 
-/// What the table and the backend say of an offered resource.
+/// The state of a resource on offer.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
-    /// The table.
+pub struct ResourceStatus {
+    /// Free capacity and fences, from the table.
     pub available: Availability,
-    /// The backend: something of it failed.
+    /// The backend reported that a part of it failed.
     pub degraded: bool,
 }
 
-impl Standing {
-    /// Also as flags of a flat entry.
+impl ResourceStatus {
+    /// As the health of a typed entry and as the flags of a flat one.
     fn state(&self) -> (u32, u16) {
         let degraded = self.degraded || self.available.partly_fenced;
         match (self.available.fenced, degraded) {
@@ -102,7 +101,7 @@ impl Standing {
 }
 
 impl Inventory {
-    /// Nothing is offered yet.
+    /// An inventory without resources on offer.
     #[must_use]
     pub fn new(node_id: NodeId, epoch: Epoch, detected: Detected) -> Self {
         Self {
@@ -114,13 +113,13 @@ impl Inventory {
         }
     }
 
-    /// From now on this is said of a resource on offer.
+    /// Adds a resource on offer.
     pub fn describe(&mut self, id: ResourceId, described: Arc<dyn Described>) {
         described.hide(&mut self.detected);
         self.described.insert(id, described);
     }
 
-    /// It is otherwise with a resource.
+    /// Notes the condition of a resource.
     pub fn note(&mut self, id: ResourceId, condition: &Condition) {
         match condition {
             Condition::Good => {
@@ -134,40 +133,40 @@ impl Inventory {
         }
     }
 
-    /// How it is with an offered resource.
+    /// The status of a resource on offer.
     #[must_use]
-    pub fn standing(&self, available: Availability) -> Standing {
-        Standing {
+    pub fn status(&self, available: Availability) -> ResourceStatus {
+        ResourceStatus {
             available,
             degraded: self.degraded.contains(&available.resource_id),
         }
     }
 
-    /// 36 bytes an entry.
+    /// The flat form, 36 bytes an entry.
     #[must_use]
-    pub fn flat(&self, offered: &[Standing]) -> Vec<FlatEntry> {
+    pub fn flat(&self, offered: &[ResourceStatus]) -> Vec<FlatEntry> {
         let mut entries = self.detected.flat(&self.node_id);
-        for standing in offered {
-            entries.retain(|entry| entry.resource_id != standing.available.resource_id);
-            entries.push(standing.flat_entry());
+        for status in offered {
+            entries.retain(|entry| entry.resource_id != status.available.resource_id);
+            entries.push(status.flat_entry());
         }
         entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
         entries
     }
 
-    /// Typed fields.
+    /// The typed form.
     #[must_use]
-    pub fn structured(&self, offered: &[Standing]) -> ResourceInventory {
+    pub fn structured(&self, offered: &[ResourceStatus]) -> ResourceInventory {
         let mut inventory = self.detected.inventory(self.node_id, self.epoch);
-        for standing in offered {
-            if let Some(described) = self.described.get(&standing.available.resource_id) {
-                described.overlay(&mut inventory, *standing);
+        for status in offered {
+            if let Some(described) = self.described.get(&status.available.resource_id) {
+                described.overlay(&mut inventory, *status);
             }
         }
         inventory
     }
 
-    /// Kinds that are there, offered or not: a refusal tells the two apart.
+    /// Detected kinds, on offer or not: a refusal distinguishes the two.
     #[must_use]
     pub fn kinds(&self) -> Vec<ResourceType> {
         self.detected
@@ -181,30 +180,30 @@ impl Inventory {
 impl Described for OfferedArena {
     fn hide(&self, _detected: &mut Detected) {}
 
-    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
         let id = self.resource_id;
         inventory.mem_arenas.retain(|arena| arena.resource_id != id);
         inventory.mem_arenas.push(MemArena {
             resource_id: id,
             base: 0,
-            len: standing.available.capacity,
+            len: status.available.capacity,
             align: self.align_bytes,
             max_read: self.message_bytes_max,
             max_write: self.message_bytes_max,
-            health: standing.health(),
+            health: status.health(),
         });
-        describe(inventory, standing, &self.name, &self.transports);
+        describe(inventory, status, &self.name, &self.transports);
     }
 }
 
 impl Described for OfferedPool {
-    /// A device on offer is told as a pool, not as what was merely found.
+    /// A device on offer is listed as a pool, not as a detected device.
     fn hide(&self, detected: &mut Detected) {
         let is_its = |found: &str| self.facts.device.as_deref() == Some(found);
         detected.blocks.retain(|found| !is_its(&found.name));
     }
 
-    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
         let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
         let removable = if self.facts.removable {
             BLOCK_REMOVABLE
@@ -214,32 +213,32 @@ impl Described for OfferedPool {
         inventory.block_devs.push(BlockDev {
             resource_id: self.resource_id,
             block_size: self.facts.block_bytes,
-            capacity: standing.available.capacity,
+            capacity: status.available.capacity,
             flags: read_only | removable,
-            health: standing.health(),
+            health: status.health(),
         });
-        describe(inventory, standing, &self.facts.name, &self.transports);
+        describe(inventory, status, &self.facts.name, &self.transports);
     }
 }
 
-/// What every kind of resource has beside its own fields.
+/// Adds the fields that every kind of resource has.
 pub fn describe(
     inventory: &mut ResourceInventory,
-    standing: Standing,
+    status: ResourceStatus,
     name: &str,
     transports: &[Transport],
 ) {
-    let id = standing.available.resource_id;
-    inventory.health = inventory.health.max(standing.health());
+    let id = status.available.resource_id;
+    inventory.health = inventory.health.max(status.health());
     inventory
         .extensions
         .retain(|extension| !speaks_of(extension, id));
     inventory.extensions.extend([
         InventoryExtension::Name(id, name.to_owned()),
-        InventoryExtension::Available(id, standing.available.available),
+        InventoryExtension::Available(id, status.available.available),
         InventoryExtension::Transports(id, transports.to_vec()),
     ]);
-    let part = standing.available.fenced_part;
+    let part = status.available.fenced_part;
     let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
     inventory.extensions.extend(part);
 }

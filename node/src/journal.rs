@@ -1,14 +1,13 @@
-//! What the node must not forget: leases, fences, and how often it has started.
+//! The journal: leases, fences and other records that must survive the daemon.
 //!
-//! A process of its own has the file (`process.rs`), so that a disk that does not answer holds up nothing of the daemon's.
-//! One thread hands it groups: everything handed in while a commit runs goes into the next one, which is one redb
-//! transaction and durable when reported. Values are opaque bytes of the caller's making. Nothing here decides anything,
-//! and nothing that ends access waits for it.
+//! A separate process writes the file (`process.rs`), so that a disk that does not answer does not block the daemon.
+//! One thread sends it groups: the changes submitted while a commit runs form the next group, which is one redb
+//! transaction and durable when reported. Values are opaque bytes. Cuts never wait for the journal.
 //!
-//! Memory is bounded by what the caller holds: a later change of a lease or fence replaces the one
-//! that still waits, so at most one change per record does. [`Journal::has_room`] says when to stop
-//! taking on new leases because the disk does not follow.
+//! At most one change of each record waits: a later one replaces it. [`Journal::has_room`] is false when the disk does
+//! not keep up and no new leases should be accepted.
 
+mod channel;
 mod contents;
 mod error;
 mod meter;
@@ -16,7 +15,6 @@ mod process;
 mod queue;
 mod remote;
 mod store;
-mod talk;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,33 +27,33 @@ use std::time::Duration;
 use fabricbios_helper::Program;
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
+pub(crate) use channel::MESSAGE_BYTES_MAX;
 pub use error::{CommitError, JournalError};
 pub use meter::JournalCounts;
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;
 use queue::{Shared, Stop, write_all};
-use remote::{Remote, Scribe};
+use remote::{Remote, RunAs};
 use serde::{Deserialize, Serialize};
-pub(crate) use talk::WORD_BYTES_MAX;
 use zeroize::Zeroizing;
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 pub const FILE: &str = "journal.redb";
 
-/// Changes that may wait before [`Journal::has_room`] says no: some seconds of grants.
+/// Waiting changes at which [`Journal::has_room`] becomes false: some seconds of grants.
 pub const WAITING_MAX: usize = 65_536;
 
-/// How long a close may take: the last group, and closing the file.
+/// How long a close may take, with the last group.
 const CLOSES_WITHIN: Duration = Duration::from_secs(3);
 
-/// Names a submission; grows by one with each. Durable up to a number means all before it too.
+/// The number of a submission. If a number is durable, all lower ones are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// The record as bytes. Some are secret.
+/// A record as bytes, which may be secret.
 pub type Value = Zeroizing<Vec<u8>>;
 
-/// What a record is of.
+/// The key of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Key {
     /// A lease.
@@ -64,29 +62,29 @@ pub enum Key {
     Fence(ResourceId),
     /// A pool of block storage, by its identity.
     Pool(u128),
-    /// Which bytes leases of a memory are cut from.
+    /// The mark that ties the journal to the bytes of a memory.
     Mark(ResourceId),
     /// A host of block storage, with its keys.
     Host(u128),
 }
 
-/// One thing to remember, in place of what was known of it, or to forget; what is not there is forgotten already.
+/// A change of one record. Removing a record that does not exist has no effect.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which record.
+    /// The record.
     pub key: Key,
-    /// Its new value; none: it goes.
+    /// Its new value; `None`: remove it.
     pub value: Option<Value>,
 }
 
 impl Change {
-    /// Remember this.
+    /// Writes a record, in place of an older one.
     pub fn put(key: Key, value: impl Into<Value>) -> Self {
         let value = Some(value.into());
         Self { key, value }
     }
 
-    /// Forget it.
+    /// Removes a record.
     #[must_use]
     pub fn remove(key: Key) -> Self {
         Self { key, value: None }
@@ -95,24 +93,24 @@ impl Change {
 
 impl fmt::Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values may hold secrets: only their length shows.
+        // Values may be secret: only their length is shown.
         let bytes = self.value.as_ref().map(|value| value.len());
         write!(f, "{:?}: {bytes:?} bytes", self.key)
     }
 }
 
-/// What the last run left.
+/// The contents of the journal at the start.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Recovered {
-    /// Of this run: one more than the last, and durable.
+    /// The number of this start, which is durable already.
     pub epoch: Epoch,
-    /// Commits of groups up to the end of the last run.
+    /// Number of commits of all earlier runs.
     pub commits: u64,
-    /// Of the machine when the node last started; none at the first start.
+    /// The boot id of the machine at the last start; `None` at the first start.
     pub last_boot_id: Option<String>,
-    /// When something was last written, by the wall clock of then; 0 at the first start.
+    /// Wall-clock time of the last write; 0 at the first start.
     pub written_unix_ms: u64,
-    /// A journal of an earlier version has no marks and no hosts.
+    /// All records. A journal of an earlier version has no marks and no hosts.
     #[serde(skip)]
     pub records: BTreeMap<Key, Value>,
 }
@@ -127,16 +125,16 @@ impl fmt::Debug for Recovered {
     }
 }
 
-/// Told after each commit, on the journal's thread: durable up to a number, or why not. After an
-/// error the same changes are tried again; nothing is lost and nothing needs to be resubmitted.
+/// Called after each commit, on the journal's thread: the number up to which submissions are durable, or the error.
+/// After an error the same changes are tried again; do not submit them again.
 pub type OnCommit = Box<dyn Fn(Result<Seq, CommitError>) + Send>;
 
-/// The journal of a running node. Dropping it abandons what is not durable yet; [`Journal::close`]
-/// does not.
+/// The journal of a running node. Dropping it abandons changes that are not durable yet; [`Journal::close`] writes
+/// them.
 pub struct Journal {
     path: PathBuf,
     shared: Arc<Shared>,
-    /// How the thread has ended. None: it was told to, and waited for.
+    /// Receives the outcome of the thread; `None` after a stop.
     ended: Option<Receiver<Result<(), CommitError>>>,
 }
 
@@ -149,43 +147,45 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path` in a process of `program`, which has the subcommand `journal`, or starts a journal where
-    /// there is no file. Counts this start and notes `boot_id` before it returns. A file that is empty or damaged is refused, never
-    /// begun anew: fences would be forgotten with it. So is one that the process of an earlier daemon holds for longer than
-    /// some seconds.
+    /// Opens the journal at `path` in a process of `program`, by its subcommand `journal`, or creates it if there is no
+    /// file. Counts this start and stores `boot_id` before it returns.
+    ///
+    /// # Errors
+    /// The file is empty or damaged (it is never replaced by a new one, because fences would be lost), has another
+    /// format, or the process of an earlier daemon holds it for more than some seconds; or the disk refuses.
     pub fn open(
         program: &Program,
         path: &Path,
         boot_id: &str,
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
-        Self::written_by(Scribe::Program(program.clone()), path, boot_id, on_commit)
+        Self::open_as(RunAs::Program(program.clone()), path, boot_id, on_commit)
     }
 
-    /// The same, by a thread.
+    /// The same in a thread instead of a process.
     #[cfg(test)]
     pub(crate) fn open_here(
         path: &Path,
         boot_id: &str,
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
-        Self::written_by(Scribe::Thread(Arc::default()), path, boot_id, on_commit)
+        Self::open_as(RunAs::Thread(Arc::default()), path, boot_id, on_commit)
     }
 
-    fn written_by(
-        scribe: Scribe,
+    fn open_as(
+        run_as: RunAs,
         path: &Path,
         boot_id: &str,
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
         let shared = Arc::<Shared>::default();
-        let opened = Remote::open(scribe, path.to_owned(), boot_id, Arc::clone(&shared));
+        let opened = Remote::open(run_as, path.to_owned(), boot_id, Arc::clone(&shared));
         let (remote, recovered) = opened?;
         let (tell, ended) = channel();
         let queue = Arc::clone(&shared);
         thread::Builder::new()
             .name("journal".to_owned())
-            // Nobody waits for its end where the process is ending.
+            // The receiver is gone if the process is ending.
             .spawn(move || drop(tell.send(write_all(remote, &queue, &on_commit))))
             .map_err(|e| JournalError::io(path, "start the journal's thread", e))?;
         let path = path.to_owned();
@@ -200,37 +200,40 @@ impl Journal {
         ))
     }
 
-    /// Hands in changes that become durable together. Never blocks on the disk.
+    /// Submits changes that become durable together. Never blocks on the disk.
     pub fn submit(&self, changes: Vec<Change>) -> Seq {
         self.shared.submit(changes)
     }
 
-    /// A way to write something and wait until it is durable, for threads that may wait.
+    /// A handle for threads that write and may wait until the write is durable.
     #[must_use]
     pub fn writer(&self) -> Writer {
         Writer(Arc::clone(&self.shared))
     }
 
-    /// Has `count` keep the number of each commit beside the bytes that leases are cut from, so that a journal which
-    /// is put back from an older copy is found out. Called on the journal's thread, before the commit is reported.
-    /// Only the first call counts.
-    pub fn count_beside(&self, count: impl Fn(u64) + Send + Sync + 'static) {
-        self.shared.beside.set(Box::new(count)).ok();
+    /// Calls `count` with the number of each commit, on the journal's thread, before the commit is reported. A store
+    /// keeps the number beside its bytes, so that a journal that was restored from an older copy is found out. Only the
+    /// first call of this function has an effect.
+    pub fn count_commits_with(&self, count: impl Fn(u64) + Send + Sync + 'static) {
+        self.shared.commit_counter.set(Box::new(count)).ok();
     }
 
-    /// Whether to take on new leases. Changes of existing ones are always taken.
+    /// True if new leases can be accepted. Changes of existing leases are always accepted.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.shared.lock().waiting.len() < WAITING_MAX
     }
 
-    /// What was done to the disk so far.
+    /// Counts of disk operations so far.
     #[must_use]
     pub fn counts(&self) -> JournalCounts {
         self.shared.lock().counts
     }
 
-    /// Makes everything durable, then closes, within some seconds. An error: changes since the last report may be lost.
+    /// Makes every submission durable, then closes, within some seconds.
+    ///
+    /// # Errors
+    /// The disk refused or did not answer in time: changes since the last report may be lost.
     pub fn close(mut self) -> Result<(), CommitError> {
         self.stop(Stop::Flush)
     }
@@ -258,12 +261,12 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // Nothing is flushed on this transport, so there is no result that anybody could miss.
+        // An abandoned journal writes nothing, so there is no outcome to report.
         drop(self.stop(Stop::Abandon));
     }
 }
 
-/// The newest value of each record that changed; none where it was removed.
+/// The newest value of each changed record; `None`: removed.
 type Group = BTreeMap<Key, Option<Value>>;
 
 #[cfg(test)]

@@ -1,23 +1,21 @@
 //! The node daemon: the only crate that knows all others.
 //!
 //! Start reading at [`service`] (what starts in which order), then [`driver`] (the
-//! one owner of the lease table), then [`backends`] (which thread does what blocks).
+//! one owner of the lease table), then [`backends`] (which threads carry out orders).
 
 pub mod backends;
 pub mod block;
 pub mod clock;
 pub mod config;
 mod descriptors;
-pub mod desk;
+mod detached;
 pub mod detect;
 pub mod driver;
 mod endpoint;
 pub mod fair;
-mod healing;
 pub mod helpers;
 pub mod inventory;
 pub mod journal;
-mod left_behind;
 pub mod log_format;
 mod log_note;
 pub mod mailbox;
@@ -30,6 +28,8 @@ pub mod providers;
 mod ready;
 mod records;
 mod refusals;
+mod release_retry;
+pub mod request_router;
 pub mod run;
 pub mod service;
 mod state_dir;

@@ -1,5 +1,4 @@
-//! How the fields of a line of the log are written: whatever a peer chose, it begins no line of its own and
-//! tells a terminal nothing.
+//! Formats the fields of log lines: text that a peer chose cannot start a new line or control a terminal.
 
 use std::{
     fmt::{self, Write},
@@ -12,8 +11,8 @@ use tracing_subscriber::{
     fmt::{FormatFields, format},
 };
 
-/// Standard error by a thread of its own: who logs waits for no reader and no disk. Of more lines than may wait, the
-/// others are dropped and counted. What waits is written when the guard is dropped.
+/// Writes log lines to standard error on a thread of its own, so that logging never blocks. Lines beyond the limit are
+/// dropped and counted. Dropping the guard writes the waiting lines.
 pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGuard) {
     let (writer, guard) = NonBlockingBuilder::default()
         .lossy(true)
@@ -24,13 +23,13 @@ pub fn stderr(lines_waiting_max: usize) -> (NonBlocking, ErrorCounter, WorkerGua
     (writer, dropped, guard)
 }
 
-/// As usual, `name=value` and blanks, but for control characters, which are escaped.
+/// Fields as `name=value` with blanks between them; control characters are escaped.
 pub fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
     let field =
         |to: &mut format::Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
             match field.name() {
                 "message" => {}
-                // Said already, of a line that came from the `log` crate.
+                // The prefix of a line from the `log` crate has these fields already.
                 name if name.starts_with("log.") => return Ok(()),
                 name => write!(to, "{name}=")?,
             }
@@ -44,7 +43,7 @@ struct Escaped<'a, W>(&'a mut W);
 impl<W: Write> Write for Escaped<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.chars().try_for_each(|c| match c {
-            // The last two end lines too (Unicode), and are no control characters.
+            // These two end lines too (Unicode) and are not control characters.
             '\u{2028}' | '\u{2029}' => write!(self.0, "{}", c.escape_unicode()),
             c if c.is_control() => write!(self.0, "{}", c.escape_default()),
             c => self.0.write_char(c),

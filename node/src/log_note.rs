@@ -1,11 +1,11 @@
-//! What the table says happened, as log lines with fields.
+//! Writes the table's notes as log lines with fields.
 
 use fabricbios_lease::Note;
 use fabricbios_wire::{CpuIsolationClass, Effective, GpuExclusivityClass, LeaseError, Transport};
 
 use crate::refusals;
 
-/// Writes one line; of a tenant's refusals, of the first ones of a second.
+/// Writes one line. Of a tenant's refusals only the first ones of each second are written.
 pub(crate) fn log(note: &Note) {
     match note {
         Note::Granted {
@@ -105,7 +105,7 @@ pub(crate) fn log(note: &Note) {
     }
 }
 
-/// The classes and the transport that are stated, by their names on the wire.
+/// The stated classes and transport, by their names on the wire.
 fn classes(stated: &Effective) -> String {
     let cpu = stated.cpu_isolation.map(CpuIsolationClass::name);
     let gpu = stated.gpu_exclusivity.map(GpuExclusivityClass::name);
@@ -121,7 +121,7 @@ fn classes(stated: &Effective) -> String {
     }
 }
 
-/// Which rule a refusal comes from.
+/// The rule behind a refusal.
 fn policy_of(error: LeaseError) -> &'static str {
     match error {
         LeaseError::InvalidIntent => "request validation",

@@ -1,10 +1,10 @@
-//! How everything reaches the driver: three queues, and a timer on the boot-time clock.
+//! The driver's inputs: three queues, and a timer on the boot-time clock.
 //!
-//! What the node itself says comes first. Reports of backends and requests have a queue each, in which tenants take
-//! turns, so that the driver can serve both alike however much of one tenant's waits.
+//! Notices of the node itself come first. Reports of backends and requests have one queue each, in which tenants take
+//! turns.
 //!
-//! A timer of another clock would sleep through a suspended machine's deadlines, which is why the
-//! driver waits in poll(2) on an eventfd and a timerfd and not in a channel's timed receive.
+//! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock
+//! that stops while the machine is suspended.
 
 use std::{
     collections::VecDeque,
@@ -27,36 +27,36 @@ use nix::{
 
 use crate::fair::{FairQueue, Owner};
 
-/// The driver's end.
+/// The receiving end.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     shared: Arc<Shared<T>>,
     timer: TimerFd,
 }
 
-/// Everybody else's end. Sending never blocks.
+/// The sending end. Sending never blocks.
 #[derive(Debug)]
 pub struct Sender<T>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
     queues: Mutex<Queues<T>>,
-    bell: EventFd,
+    wakeup: EventFd,
 }
 
 #[derive(Debug)]
 struct Queues<T> {
-    own: VecDeque<T>,
+    notices: VecDeque<T>,
     reports: FairQueue<T>,
-    asked: FairQueue<T>,
-    /// The driver has found nothing, and waits for the bell or is about to.
+    requests: FairQueue<T>,
+    /// The driver found nothing and waits for the eventfd, or is about to.
     is_waiting: bool,
     is_closed: bool,
 }
 
 impl<T> Queues<T> {
     fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.reports.is_empty() && self.asked.is_empty()
+        self.notices.is_empty() && self.reports.is_empty() && self.requests.is_empty()
     }
 }
 
@@ -68,25 +68,25 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, Queues<T>> {
-        // Nothing panics between two whole changes.
+        // Each change of the queues is whole, also after a panic.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T> Sender<T> {
-    /// Hands in what the node itself says; `false` when the driver is gone.
-    pub fn done(&self, item: T) -> bool {
-        self.send(|queues| queues.own.push_back(item))
+    /// Sends a notice of the node itself; `false`: the driver is gone.
+    pub fn notify(&self, item: T) -> bool {
+        self.send(|queues| queues.notices.push_back(item))
     }
 
-    /// Hands in what came of an order for the owner's lease; `false` when the driver is gone.
+    /// Sends the report of an order for a lease of `owner`; `false`: the driver is gone.
     pub fn report(&self, owner: Owner, item: T) -> bool {
         self.send(|queues| queues.reports.push(owner, item))
     }
 
-    /// Hands in what the owner asks; `false` when the driver is gone.
-    pub fn ask(&self, owner: Owner, item: T) -> bool {
-        self.send(|queues| queues.asked.push(owner, item))
+    /// Sends a request of `owner`; `false`: the driver is gone.
+    pub fn request(&self, owner: Owner, item: T) -> bool {
+        self.send(|queues| queues.requests.push(owner, item))
     }
 
     fn send(&self, push: impl FnOnce(&mut Queues<T>)) -> bool {
@@ -97,8 +97,8 @@ impl<T> Sender<T> {
         push(&mut queues);
         let is_waiting = mem::take(&mut queues.is_waiting);
         drop(queues);
-        // A bell that cannot take another stroke rings already.
-        !is_waiting || matches!(self.0.bell.write(1), Ok(_) | Err(Errno::EAGAIN))
+        // An eventfd that is full is readable already.
+        !is_waiting || matches!(self.0.wakeup.write(1), Ok(_) | Err(Errno::EAGAIN))
     }
 }
 
@@ -109,18 +109,21 @@ impl<T> Drop for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// A mailbox and the way into it.
+    /// A mailbox and its sender.
+    ///
+    /// # Errors
+    /// The process has no file descriptors left.
     pub fn new() -> io::Result<(Self, Sender<T>)> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues {
-                own: VecDeque::new(),
+                notices: VecDeque::new(),
                 reports: FairQueue::default(),
-                asked: FairQueue::default(),
+                requests: FairQueue::default(),
                 is_waiting: false,
                 is_closed: false,
             }),
-            bell: EventFd::from_value_and_flags(0, flags)?,
+            wakeup: EventFd::from_value_and_flags(0, flags)?,
         });
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
@@ -128,7 +131,10 @@ impl<T> Mailbox<T> {
         Ok((Self { shared, timer }, sender))
     }
 
-    /// Waits until something is there or the time has come; without `until`, as long as it takes.
+    /// Waits for an item, or until the time `until`.
+    ///
+    /// # Errors
+    /// The kernel refuses the timer or the wait, which it does not do while the descriptors are open.
     pub fn wait(&self, until: Option<BootTime>) -> io::Result<()> {
         {
             let mut queues = self.shared.lock();
@@ -139,15 +145,15 @@ impl<T> Mailbox<T> {
         }
         self.set_timer(until)?;
         let mut ready = [
-            PollFd::new(self.shared.bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.shared.wakeup.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Resets the bell; EAGAIN says that it had not rung.
-        match self.shared.bell.read() {
+        // Resets the eventfd; EAGAIN: it was not written.
+        match self.shared.wakeup.read() {
             Ok(_) | Err(Errno::EAGAIN) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -157,34 +163,34 @@ impl<T> Mailbox<T> {
         let Some(until) = until else {
             return Ok(self.timer.unset()?);
         };
-        // Zero would disarm it; a nanosecond after the boot is as much in the past.
+        // Zero would disarm the timer; one nanosecond after the boot is in the past as well.
         let at = TimeSpec::from(Duration::from_nanos(until.0.max(1)));
         let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
         Ok(self.timer.set(Expiration::OneShot(at), flags)?)
     }
 
-    /// What the node itself says; never waits.
-    pub fn take_done(&self) -> Option<T> {
-        self.shared.lock().own.pop_front()
+    /// The next notice of the node itself; never waits.
+    pub fn take_notice(&self) -> Option<T> {
+        self.shared.lock().notices.pop_front()
     }
 
-    /// What came of an order, of the owner whose turn it is; never waits.
+    /// The next report, of the owner who has the turn; never waits.
     pub fn take_report(&self) -> Option<T> {
         self.shared.lock().reports.pop()
     }
 
-    /// What is asked, of the owner whose turn it is; never waits.
-    pub fn take_asked(&self) -> Option<T> {
-        self.shared.lock().asked.pop()
+    /// The next request, of the owner who has the turn; never waits.
+    pub fn take_request(&self) -> Option<T> {
+        self.shared.lock().requests.pop()
     }
 
-    /// Whether nothing waits.
+    /// True if all queues are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shared.lock().is_empty()
     }
 
-    /// The least of what `look` finds in the reports that wait; within one owner they come in order.
+    /// The least value of `look` over the first report of each owner; reports of one owner are in order.
     pub fn least_of_reports<R: Ord>(&self, look: impl Fn(&T) -> Option<R>) -> Option<R> {
         self.shared.lock().reports.heads().filter_map(look).min()
     }
@@ -199,12 +205,19 @@ mod tests {
     fn what_was_sent_wakes_and_each_sort_has_a_queue_of_its_own() {
         let (mailbox, sender) = Mailbox::new().unwrap();
         let (a, b): (Owner, Owner) = (Some("a".into()), Some("b".into()));
-        assert!(sender.ask(a.clone(), 1) && sender.ask(a.clone(), 2) && sender.ask(b.clone(), 3));
-        assert!(sender.done(4) && sender.report(a, 6) && sender.report(b, 5));
+        assert!(
+            sender.request(a.clone(), 1)
+                && sender.request(a.clone(), 2)
+                && sender.request(b.clone(), 3)
+        );
+        assert!(sender.notify(4) && sender.report(a, 6) && sender.report(b, 5));
         mailbox.wait(None).unwrap();
         assert_eq!(mailbox.least_of_reports(|n| Some(*n)), Some(5));
-        assert_eq!((mailbox.take_done(), mailbox.take_done()), (Some(4), None));
-        let asked: Vec<i32> = std::iter::from_fn(|| mailbox.take_asked()).collect();
+        assert_eq!(
+            (mailbox.take_notice(), mailbox.take_notice()),
+            (Some(4), None)
+        );
+        let asked: Vec<i32> = std::iter::from_fn(|| mailbox.take_request()).collect();
         assert_eq!(asked, [1, 3, 2]);
         assert!(!mailbox.is_empty());
         let reports: Vec<i32> = std::iter::from_fn(|| mailbox.take_report()).collect();
@@ -230,6 +243,6 @@ mod tests {
     fn a_mailbox_that_is_gone_says_so() {
         let (mailbox, sender) = Mailbox::new().unwrap();
         drop(mailbox);
-        assert!(!sender.ask(None, ()) && !sender.done(()) && !sender.report(None, ()));
+        assert!(!sender.request(None, ()) && !sender.notify(()) && !sender.report(None, ()));
     }
 }

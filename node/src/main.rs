@@ -15,10 +15,10 @@ use fabricbios_node::{
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
-/// Lines of the log that wait for a reader; more are dropped. Some seconds of a busy node.
+/// Most log lines in the queue to standard error, some seconds of a busy node; further lines are dropped.
 const LINES_WAITING_MAX: usize = 16_384;
 
-/// Between two looks whether some were.
+/// Interval of the check for dropped log lines.
 const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn control_server(settings: Settings) -> ExitCode {
     }
 }
 
-/// A stalled reader of the log must not stall a cut.
+/// Logs through a queue, so that a stalled reader of the log does not stall a cut.
 fn log_to_stderr() -> WorkerGuard {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
@@ -66,8 +66,8 @@ fn log_to_stderr() -> WorkerGuard {
     guard
 }
 
-/// Says how many lines were dropped since the start, when there are more. Such a line can be dropped too: then the
-/// number has grown and is said again. The proof of a cut is not lost with its line: LEASE_QUERY tells it.
+/// Logs the number of dropped lines whenever it has grown. This line can be dropped too; then a later one has the
+/// larger number. The proof of a cut is not lost with its log line: LEASE_QUERY tells it.
 fn tell_drops(dropped: &ErrorCounter) {
     let mut told = 0;
     loop {

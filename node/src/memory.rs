@@ -1,4 +1,4 @@
-//! The memory that the operator offers: its bytes, and the transports over which they are reached.
+//! Memory on offer: its bytes and the transports to them.
 
 use std::{fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 
@@ -22,7 +22,7 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// The memory of `provider` on offer. `message_bytes_max`: most bytes in one operation of its data plane.
+/// Offers the memory of `provider`. `message_bytes_max`: most bytes in one operation of its data plane.
 #[must_use]
 pub fn offered(offer: Offer, provider: Arc<Provider>, message_bytes_max: u32) -> Offered {
     let arena = OfferedArena {
@@ -35,7 +35,7 @@ pub fn offered(offer: Offer, provider: Arc<Provider>, message_bytes_max: u32) ->
     Offered::new(ResourceType::Mem, offer, Arc::new(arena), provider)
 }
 
-/// Overwrites everything that no lease holds: what an earlier run did not get to.
+/// Overwrites the bytes that no lease holds, which an earlier run may have left dirty.
 fn scrub_unheld(arena: &Arena, held: &[Extent]) -> anyhow::Result<()> {
     let unheld = gaps(held, arena.bytes());
     let bytes: u64 = unheld.iter().map(|gap| gap.length).sum();
@@ -52,7 +52,7 @@ fn scrub_unheld(arena: &Arena, held: &[Extent]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What of `0..end` lies in none of the extents, which may come in any order.
+/// The parts of `0..end` outside the extents, which may be in any order.
 fn gaps(held: &[Extent], end: u64) -> Vec<Extent> {
     let mut held = held.to_vec();
     held.sort_unstable();
@@ -74,18 +74,21 @@ fn gaps(held: &[Extent], end: u64) -> Vec<Extent> {
     gaps
 }
 
-/// Name of the one memory resource of a node, detected or offered.
+/// Name of a node's only memory resource, detected or offered.
 const NAME: &str = "mem0";
 
-/// The paths that are open, to be given back when the node has stopped.
+/// The open paths.
 #[derive(Debug, Default)]
 struct Paths {
     rdma: Option<Arc<RdmaPath>>,
     udp: Option<Arc<FbmuPath>>,
 }
 
-/// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a
-/// normal node that offers less; it says so once.
+/// Opens what `--mem-bytes`, `--rdma-device` and `--fbmu-listen` ask for. A node without RDMA is a normal node: one
+/// line of the log says so.
+///
+/// # Errors
+/// The machine has not that much memory, the file or the named device cannot be opened, or the address is taken.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
         settings,
@@ -112,7 +115,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let store = ArenaStore::new(Arc::clone(&arena));
     let offer = store.offer(resource_id, transports);
     let provider = paths.provider().with_store(resource_id, Arc::new(store));
-    // Of memory without a file too: leases of it must not go on in a file that is offered after it.
+    // Also for memory without a file: its leases must not go on in a file that a later run offers.
     let (is_known, mark) = claim(&arena, settings.state_dir(), past, resource_id)?;
     let outlives_process = arena.backing().outlives_process;
     let mut offered = Offered {
@@ -137,11 +140,12 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
-/// Whether the bytes are as the leases in the journal left them, and what the journal has to say of them from now on, if
-/// that is news. Journal and bytes have the same mark, and the bytes have the number of the journal's last commit: a
-/// journal with a lower one was put back from a copy, and to it leases seem to live whose bytes are somebody else's by
-/// now. Where the two do not agree the bytes get a new mark, which no journal has, and no copy of one. This journal has
-/// it only once the leases of before are over: a start that ends earlier leaves the two as different as they were.
+/// Tells whether the bytes belong to the leases in the journal, and returns the change that the journal needs for them.
+///
+/// Journal and bytes have the same mark, and the bytes have the number of the journal's last commit. A journal with a
+/// lower number was restored from a copy: leases that it calls live may have bytes that belong to others now. If the
+/// two do not match, the bytes get a new mark, which no copy of a journal has. The journal gets the new mark in the
+/// commit that ends the earlier leases, so a start that fails before leaves the two different.
 fn claim(
     arena: &Arc<Arena>,
     state_dir: &Path,
@@ -156,28 +160,28 @@ fn claim(
         None => earlier_mark(state_dir)?,
     };
     let same_mark = arena.mark().filter(|it| ours.as_deref() == Some(it));
-    let beside = arena.commits();
-    let is_older = recovered.commits < beside;
+    let counted_beside = arena.commits();
+    let is_older = recovered.commits < counted_beside;
     if is_older && same_mark.is_some() {
         tracing::error!(
             journal = recovered.commits,
-            memory = beside,
+            memory = counted_beside,
             "the journal is older than the memory file: it was put back from a copy; leases of memory that it knows \
              are over, and their bytes are overwritten"
         );
     }
-    // After a reboot leases of memory are over, and what the file system had not written yet is lost.
+    // A reboot ends leases of memory and loses bytes that the file system had not written.
     let same_boot = recovered.last_boot_id == Some(clock::boot_id());
     let known = same_mark.filter(|_| same_boot && !is_older);
     let mark = match known {
         Some(mark) => mark,
         None => new_mark(arena)?,
     };
-    // With another mark a lower number is right.
+    // After a change of the mark a lower number is correct.
     arena.set_commits(recovered.commits);
     let counted = Arc::clone(arena);
     past.journal
-        .count_beside(move |number| counted.set_commits(number));
+        .count_commits_with(move |number| counted.set_commits(number));
     let is_news = known.is_none() || found.is_none();
     let change = is_news.then(|| Change::put(key, mark.to_vec()));
     Ok((known.is_some(), change))
@@ -190,7 +194,7 @@ fn new_mark(arena: &Arena) -> anyhow::Result<Mark> {
     Ok(mark)
 }
 
-/// Earlier versions had the mark in a file of its own. It counts where the journal has none, and is never written.
+/// The mark file of earlier versions. It counts if the journal has no mark, and is never written.
 fn earlier_mark(state_dir: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     let path = state_dir.join("arena.mark");
     match fs::read(&path) {
@@ -200,7 +204,7 @@ fn earlier_mark(state_dir: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// More than the machine has would be given out, and end the daemon when tenants use it.
+/// Refuses more memory than the machine has: the daemon would be killed when tenants use it.
 fn check_there_is(bytes: u64) -> anyhow::Result<()> {
     let meminfo = Tree::new("/proc").read("meminfo")?;
     match detect::available_bytes(&meminfo) {
@@ -293,7 +297,7 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
 }
 
 impl Paths {
-    /// RDMA first, which may refuse; UDP is cut at once.
+    /// Binds RDMA first, because it may refuse; cuts UDP first, because that is immediate.
     fn provider(&self) -> Provider {
         let mut provider = Provider::new();
         if let Some(rdma) = &self.rdma {
@@ -321,7 +325,7 @@ impl Paths {
         rdma.unwrap_or(u32::try_from(DATA_PAYLOAD_MAX).unwrap_or(u32::MAX))
     }
 
-    /// Gives socket and device back, when the node has stopped and nobody else uses them.
+    /// Closes socket and device after the node has stopped.
     fn close(self) {
         close(self.udp, "UDP socket", |udp| {
             udp.close();
@@ -341,7 +345,7 @@ mod tests {
 
     const RESOURCE: ResourceId = ResourceId(7);
 
-    /// What a start on that boot finds in the directory.
+    /// The outcome of a start on this boot id in the directory.
     fn past(directory: &Path, boot_id: &str) -> Past {
         let (mailbox, driver) = Mailbox::new().unwrap();
         let path = directory.join(journal::FILE);

@@ -1,7 +1,6 @@
 //! `--nvme-host`: which tenant may name which NVMe host.
 //!
-//! Names of hosts are nobody's by themselves: who names one first has it. The operator, who knows the machines,
-//! can say whose they are.
+//! Without this setting the first tenant that names a host has it.
 
 use std::str::FromStr;
 
@@ -14,24 +13,24 @@ pub struct NvmeHost {
     tenant: String,
 }
 
-/// Text that is none.
+/// Text that is not HOSTNQN=TENANT.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not HOSTNQN=TENANT, such as nqn.2014-08.org.example:host1=blue")]
 pub struct BadHost(String);
 
 impl NvmeHost {
-    /// Whether somebody who is not its tenant names this host, by its NQN or by the id in that.
+    /// True if another tenant names this host, by its NQN or by the host id in the NQN.
     fn is_taken_by(&self, tenant: &str, terms: &BlockTerms) -> bool {
         let its_id = self.nqn.uuid();
         let by_name = terms.host_nqn.as_ref() == Some(&self.nqn);
-        // Without an id of its own a host has the one in its name, however that is spelled.
+        // A host without an explicit id has the id in its NQN, in any spelling.
         let named = terms.host_nqn.as_ref().and_then(Nqn::uuid);
         let by_id = its_id.is_some() && terms.host_id.or(named) == its_id;
         (by_name || by_id) && tenant != self.tenant
     }
 }
 
-/// Refuses a host that is another tenant's; whose, is nobody's business.
+/// Refuses a host of another tenant, without naming that tenant.
 pub(crate) fn refuse_taken(
     hosts: &[NvmeHost],
     tenant: &str,
@@ -52,7 +51,7 @@ impl FromStr for NvmeHost {
 
     fn from_str(text: &str) -> Result<Self, BadHost> {
         let bad = || BadHost(text.into());
-        // An NQN may have the sign in it.
+        // An NQN may contain `=`.
         let (nqn, tenant) = text.rsplit_once('=').ok_or_else(bad)?;
         let nqn = nqn.parse().map_err(|_not_an_nqn| bad())?;
         let tenant = tenant.to_owned();

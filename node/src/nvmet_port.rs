@@ -1,4 +1,4 @@
-//! `--nvmet`: where the kernel's NVMe target serves leases.
+//! `--nvmet`: a port of the kernel's NVMe target.
 
 use std::{net::SocketAddr, str::FromStr};
 
@@ -9,7 +9,7 @@ use fabricbios_wire::NvmeofTransport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmetPort(pub PortSetting);
 
-/// Text that is none.
+/// Text that is not such a port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is neither tcp:ADDR:PORT nor rdma:ADDR:PORT, such as tcp:10.0.0.1:4420 or \

@@ -1,4 +1,4 @@
-//! What the node remembers of its earlier runs, opened before anything that it judges.
+//! The journal of earlier runs. It is opened first, because the start of everything else depends on it.
 
 use anyhow::Context;
 use fabricbios_helper::Program;
@@ -11,7 +11,7 @@ use crate::{
     mailbox::{Mailbox, Sender},
 };
 
-/// The journal, what was in it, and the mailbox of the driver, which is told what becomes durable.
+/// The journal, its recovered contents, and the driver's mailbox, which gets the outcome of commits.
 #[derive(Debug)]
 pub struct Past {
     pub(crate) mailbox: Mailbox<Input>,
@@ -21,14 +21,17 @@ pub struct Past {
 }
 
 impl Past {
-    /// Opens the journal in the state directory of `settings`, which the caller has locked, and counts
-    /// this start. `program` is `fabricbiosd`.
+    /// Opens the journal in the state directory of `settings`, which the caller has locked, and counts this start.
+    /// `program` is `fabricbiosd`.
+    ///
+    /// # Errors
+    /// The journal does not open, see [`Journal::open`].
     pub fn open(program: &Program, settings: &Settings) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
         let path = settings.state_dir().join(journal::FILE);
         let told = driver.clone();
         let on_commit = Box::new(move |outcome| {
-            told.done(Input::Durable(outcome));
+            told.notify(Input::Durable(outcome));
         });
         let (journal, recovered) = Journal::open(program, &path, &clock::boot_id(), on_commit)?;
         Ok(Self {

@@ -1,5 +1,5 @@
-//! The kinds of resource that this daemon leases: a folder each, and a line in [`KINDS`].
-//! docs/adding-a-kind.md says how one is made.
+//! The kinds of resource that this daemon leases: each has a folder and a line in [`KINDS`]. docs/adding-a-kind.md
+//! explains how to add one.
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -35,38 +35,38 @@ pub const KINDS: [Kind; 2] = [
 /// A kind of resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Which.
+    /// Its type.
     pub of: ResourceType,
-    /// Finds what the settings offer of the kind, opens the stores and the paths to them, and judges by the journal
-    /// whether leases of before go on. A start that fails leaves nothing behind.
+    /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
+    /// run go on. A failed call leaves nothing behind.
     pub open: fn(&Opening<'_>) -> anyhow::Result<Opened>,
 }
 
-/// What a kind is opened with.
+/// The arguments of [`Kind::open`].
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// What the operator says.
+    /// The operator's settings.
     pub settings: &'a Settings,
-    /// Whose resources these are.
+    /// The node that has the resources.
     pub node_id: NodeId,
-    /// What is remembered.
+    /// The journal, and what the earlier runs left in it.
     pub past: &'a Past,
-    /// Who ends access when this process cannot.
+    /// Ends access when this process cannot.
     pub watchdog: &'a Watchdog,
-    /// Who makes calls that may hang.
+    /// Makes calls that may hang.
     pub supervisor: &'a Supervisor,
 }
 
-/// What is open of a kind.
+/// An open kind.
 pub struct Opened {
-    /// What is on offer; none: nothing of the kind is.
+    /// The resources on offer; `None`: there are none of the kind.
     pub offered: Option<Offered>,
-    /// Gives devices, ports and sockets back, when the node has stopped and nobody else uses them.
+    /// Closes devices, ports and sockets after the node has stopped.
     pub close: Box<dyn FnOnce()>,
 }
 
 impl Opened {
-    /// Nothing.
+    /// A kind without resources on offer.
     #[must_use]
     pub fn nothing() -> Self {
         Self {
@@ -84,7 +84,7 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// Gives back what was opened, if there is something and nobody else uses it.
+/// Closes a path, if it was opened and nothing else uses it.
 pub(crate) fn close<T>(
     opened: Option<Arc<T>>,
     what: &str,
@@ -94,69 +94,72 @@ pub(crate) fn close<T>(
     match Arc::into_inner(opened).map(close) {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::warn!(%error, "the {what} could not be given back"),
-        // A call that is stuck in the kernel still holds it; the end of the process takes it.
+        // A call that is stuck in the kernel still holds the path; the end of the process closes it.
         None => tracing::warn!("the {what} is still in use; it is left to the end of the process"),
     }
 }
 
 /// Opens every kind.
+///
+/// # Errors
+/// A kind cannot be opened as the settings ask.
 pub fn open_all(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
     KINDS.iter().map(|kind| (kind.open)(opening)).collect()
 }
 
-/// Is told who holds which part of the kind's resources.
+/// Called with the leases that hold a part of the kind's resources.
 pub type Ready = dyn FnOnce(&[(BindingId, Placement)]) -> anyhow::Result<()>;
 
 /// Resources of one kind on offer.
 pub struct Offered {
-    /// Which kind.
+    /// The kind.
     pub kind: ResourceType,
-    /// Each of them.
+    /// The resources.
     pub resources: Vec<OfferedResource>,
-    /// Makes their leases real.
+    /// Makes their leases.
     pub provider: Arc<Provider>,
-    /// The most that leases of one tenant may hold of the kind, in its unit.
+    /// The capacity limit of one tenant, in the unit of the kind.
     pub per_tenant_max: Option<u64>,
-    /// Who ends access when this process cannot; none: nothing goes on then.
+    /// Ends access when this process cannot; `None`: access ends with the process.
     pub watchdog: Option<Watchdog>,
-    /// What is left to do when it is known who holds what, and nothing is advertised yet.
+    /// Called at the start when the holders are known, before the control plane opens.
     pub ready: Box<Ready>,
-    /// What the journal has to say from now on, written together with what became of leases of before.
+    /// Changes of the journal, written in one commit with the restored leases.
     pub changes: Vec<Change>,
 }
 
 /// One resource on offer.
 #[derive(Debug)]
 pub struct OfferedResource {
-    /// What the table may give out.
+    /// The offer for the table.
     pub offer: Offer,
-    /// What inventories say of it.
+    /// Describes it in inventories.
     pub described: Arc<dyn Described>,
-    /// What an earlier run knew of it.
+    /// How it relates to the leases on record.
     pub continuity: Continuity,
 }
 
-/// What the leases on record are to a resource.
+/// How a resource relates to the leases on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
-    /// They are all that there are, and go on as far as the resource outlives what has happened since.
+    /// The record is complete: its leases go on, as far as the durability of the resource allows.
     Known,
-    /// They are over: this is not what they were of, or nobody knows any more what was given out since.
+    /// The leases are over: this is another resource, or grants since the record are unknown.
     Anew,
-    /// They keep what they have; the resource itself cannot be had now.
+    /// The resource is not available now. Its leases keep their parts.
     Absent,
-    /// They are over, and the resource cannot be had either.
+    /// The resource knows of grants that the record lacks: its leases are over, and it is not offered.
     Ahead,
 }
 
 impl Continuity {
-    /// The table gives out nothing of it.
+    /// True if the table grants nothing of it.
     #[must_use]
     pub fn is_withheld(self) -> bool {
         matches!(self, Self::Absent | Self::Ahead)
     }
 
-    /// Leases on record go on.
+    /// True if leases on record go on.
     #[must_use]
     pub fn has_leases(self) -> bool {
         matches!(self, Self::Known | Self::Absent)
@@ -173,7 +176,7 @@ impl fmt::Debug for Offered {
 }
 
 impl Offered {
-    /// One resource, of which there was nothing before.
+    /// One new resource, without earlier leases.
     #[must_use]
     pub fn new(
         kind: ResourceType,
@@ -196,15 +199,15 @@ impl Offered {
         }
     }
 
-    /// Has the table know what it may give out: what has leases before those on record are taken up, the rest afterwards,
-    /// so that leases of before are over by that.
+    /// Offers resources to the table: those with leases before the records are restored, the others afterwards, so that
+    /// their leases of an earlier run are over.
     pub(crate) fn offer(&self, table: &mut LeaseTable, has_leases: bool) {
         for OfferedResource {
             offer, continuity, ..
         } in &self.resources
         {
-            // What was made for each lease and is not known is nobody's; bytes that are not known are offered all the same,
-            // and their leases are over by [`Offered::knows`].
+            // Kernel state of unknown leases belongs to nobody. Other unknown resources are offered first all the same;
+            // [`Offered::knows`] ends their leases.
             let is_first = continuity.has_leases() || !offer.durability.leases_stay();
             if is_first != has_leases {
                 continue;
@@ -216,13 +219,13 @@ impl Offered {
         }
     }
 
-    /// Whether a resource is that of the last run.
+    /// True if the resource is the same as in the last run.
     pub(crate) fn knows(&self, resource_id: ResourceId) -> bool {
         let mut resources = self.resources.iter();
         resources.any(|it| it.offer.resource_id == resource_id && it.continuity.has_leases())
     }
 
-    /// Tells paths with a watchdog of the leases that somebody may still reach; it is to begin then.
+    /// Tells the paths of the leases that clients may still reach. Returns the watchdog, which is to begin then.
     pub(crate) fn watched(&self, table: &LeaseTable) -> Option<&Watchdog> {
         let watchdog = self.watchdog.as_ref()?;
         for resource in self
@@ -234,14 +237,14 @@ impl Offered {
                 if let Some(transport) = transport {
                     self.provider.expect(binding_id.lease_id, transport);
                 }
-                // Paths that have just been opened have cut nothing.
+                // A path that was just opened has cut no lease.
                 self.provider.extend(binding_id, deadline).ok();
             }
         }
         Some(watchdog)
     }
 
-    /// What belongs to no lease on record goes before anything is advertised, or is fenced.
+    /// Removes or fences what belongs to no lease on record, before anything is advertised.
     pub(crate) fn start(
         self,
         table: &mut LeaseTable,
@@ -274,7 +277,7 @@ impl Offered {
                 reason: stray.why,
                 by_release: stray.is_cut,
             };
-            // The remediation goes on with it at once.
+            // The remediation starts at once.
             table.restore_fence(clock::now(), fence, true);
         }
         for resource in &resources {
@@ -294,11 +297,11 @@ impl Offered {
     }
 }
 
-/// From here on leases end on time even if this process does not live to see it, or does not run. A node that cannot
-/// promise this does not start as if it could.
+/// Starts the watchdog: from then on leases end on time even if this process dies or hangs. Without the watchdog the
+/// node does not start.
 pub(crate) fn watch_over(offered: &[Offered], table: &LeaseTable) -> anyhow::Result<()> {
     let watched = offered.iter().filter_map(|it| it.watched(table));
-    // It is one watchdog for all.
+    // All kinds share one watchdog.
     let Some(watchdog) = watched.collect::<Vec<_>>().pop() else {
         return Ok(());
     };

@@ -1,5 +1,4 @@
-//! What the daemon says when it serves: READY for scripts, the next command for people, and
-//! sd_notify(3) for systemd.
+//! Announces readiness: READY for scripts, a first command for people, and sd_notify(3) for systemd.
 
 use std::{
     env,
@@ -12,7 +11,7 @@ use fabricbios_control::Fabric;
 
 use crate::config::Settings;
 
-/// Says that clients are served.
+/// Announces that clients are served.
 pub(crate) fn announce(settings: &Settings, fabric: &Fabric, listen: SocketAddr) {
     let dial = SocketAddr::new(dial_ip(settings, listen), listen.port());
     let identity = fabric.admin_identity().display();
@@ -21,19 +20,19 @@ pub(crate) fn announce(settings: &Settings, fabric: &Fabric, listen: SocketAddr)
         fabric.node_id()
     );
     let mut out = io::stdout().lock();
-    // A closed standard output is no reason not to serve.
+    // The node serves even if standard output is closed.
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         tracing::debug!(%error, "cannot say READY on standard output");
     }
     notify("READY=1");
 }
 
-/// Says that the daemon is on its way out.
+/// Announces that the daemon stops.
 pub(crate) fn stopping() {
     notify("STOPPING=1");
 }
 
-/// Where somebody on this machine would dial.
+/// The address of the control plane for a client on this machine.
 fn dial_ip(settings: &Settings, listen: SocketAddr) -> IpAddr {
     let bound = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
     bound

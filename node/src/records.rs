@@ -1,4 +1,4 @@
-//! The journal's form of the table's records: a version, then the record.
+//! Encodes records for the journal: a version byte, then the record.
 
 use anyhow::{Context, bail};
 use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, Placement, RECORDS_VERSION};
@@ -7,15 +7,15 @@ use fabricbios_wire::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Versions before, which are still read.
+/// Earlier versions, which are still read.
 const VERSION_3: u8 = 3;
 const VERSION_4: u8 = 4;
 
-/// What can be read in the shapes that it had in versions before.
+/// A record that can be read in its earlier versions.
 pub(crate) trait Record: DeserializeOwned {
-    /// In [`VERSION_3`].
+    /// Its form in [`VERSION_3`].
     type Version3: DeserializeOwned + Into<Self>;
-    /// In [`VERSION_4`].
+    /// Its form in [`VERSION_4`].
     type Version4: DeserializeOwned + Into<Self>;
 }
 
@@ -29,7 +29,7 @@ impl Record for FenceRecord {
     type Version4 = Self;
 }
 
-/// A [`LeaseRecord`] that knows blocks by name, and stretches only.
+/// A [`LeaseRecord`] before version 5: with block terms only, and with stretches as the only placement.
 #[derive(Deserialize)]
 pub(crate) struct LeaseBefore5<End> {
     lease_id: LeaseId,
@@ -52,7 +52,7 @@ pub(crate) struct LeaseBefore5<End> {
     block: Option<Box<BlockTerms>>,
 }
 
-/// [`VERSION_3`] does not say why a lease ended: no byte of a record.
+/// [`VERSION_3`] has no end of a lease: zero bytes of a record.
 #[derive(Deserialize)]
 pub(crate) struct NoEnd;
 
@@ -92,7 +92,7 @@ pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
     postcard::to_extend(record, vec![RECORDS_VERSION])
 }
 
-/// Bytes as a record, if this version of the daemon or one of the two before wrote them, whole.
+/// Decodes a whole record of this version or of the two before.
 pub(crate) fn decode<T: Record>(bytes: &[u8]) -> anyhow::Result<T> {
     let Some((&version, record)) = bytes.split_first() else {
         bail!("the journal holds an empty record; {ADVICE}");
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// What the table does with it, so long before the end of the terms.
+    /// The table and its orders when the journal is restored so long before the end of the terms.
     fn taken_up(version: u8, before: Duration, boot_id: Option<&str>) -> (LeaseTable, Vec<Order>) {
         let recovered = recovered(version);
         let leases = leases(&recovered);

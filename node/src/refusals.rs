@@ -1,5 +1,4 @@
-//! Which refusals get a line of the log: a tenant that is refused without end must not push the lines of others out
-//! of it.
+//! Limits the log lines for refusals of one tenant, so that they do not displace the lines of others.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines for refusals of one tenant in a second.
+/// Most lines for refusals of one tenant in a second.
 const LINES_MAX: u64 = 10;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,18 +20,18 @@ static REFUSALS: Mutex<Refusals> = Mutex::new(Refusals {
 #[derive(Debug)]
 struct Refusals {
     since: Option<Instant>,
-    /// How many, by tenant.
+    /// Number of refusals by tenant.
     of: BTreeMap<String, u64>,
 }
 
-/// Whether the refusal that `tenant` was just told gets a line.
+/// True if the current refusal of `tenant` is logged.
 pub(crate) fn gets_line(tenant: &str) -> bool {
     let mut refusals = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
     refusals.gets_line(tenant, Instant::now())
 }
 
 impl Refusals {
-    /// Tells first, when another second has begun, how many of the last one got none.
+    /// At the first refusal of a new second, logs how many of the last second were not logged.
     fn gets_line(&mut self, tenant: &str, now: Instant) -> bool {
         let in_second = |since: Instant| now.duration_since(since) < SECOND;
         if !self.since.is_some_and(in_second) {
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
     use crate::log_note;
 
-    /// What is logged meanwhile.
+    /// The log lines meanwhile.
     fn logged(by: impl FnOnce()) -> Vec<String> {
         let mut file = tempfile::tempfile().unwrap();
         let subscriber = tracing_subscriber::fmt()

@@ -22,16 +22,19 @@ use crate::{
 };
 
 /// Runs `control-server` until it is told to stop.
+///
+/// # Errors
+/// The settings or the state directory cannot be used, a device or an address cannot be opened, or leases were not cut.
 pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let settings = settings.with_file()?;
-    // Whatever is made from here on is for this user alone.
+    // New files are readable by this user only.
     umask(Mode::from_bits_truncate(0o077));
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
     let program = Program::of_this_process().context("copy the program that runs")?;
     // Before this process opens a device: a child has a copy of every descriptor until it runs its program.
     let supervisor = helpers::start(&program, settings.state_dir())?;
-    // Before this process touches the state disk: where that does not answer, it is this that says so.
+    // First use of the state disk: a disk that does not answer is reported here.
     let past = Past::open(&program, &settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let watchdog = Watchdog::new(&program, settings.state_dir(), fabric.node_id())?;
@@ -63,9 +66,9 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         }
         told_to
     });
-    // What was told to stop at once leaves things as they are, to the next run.
+    // After a stop at once the next run cleans up.
     if !matches!(told_to, Ok(Told::StopAtOnce)) {
-        // The last one that was opened first.
+        // In reverse order of opening.
         close.into_iter().rev().for_each(|close| close());
     }
     match told_to? {
@@ -74,7 +77,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     }
 }
 
-/// The last that is said of a run that did not end all access.
+/// The error of a run that did not end all access.
 fn not_cut(leases: &[LeaseId], state_dir: &Path) -> anyhow::Error {
     let shown: Vec<String> = leases.iter().take(SHOWN).map(LeaseId::to_string).collect();
     let more = match leases.len().checked_sub(SHOWN) {
@@ -91,7 +94,7 @@ fn not_cut(leases: &[LeaseId], state_dir: &Path) -> anyhow::Error {
     )
 }
 
-/// Leases of which the id is told; the log has all of them, as FENCED.
+/// Most lease ids in the error; the log has a FENCED line for each.
 const SHOWN: usize = 64;
 
 struct Signals {
@@ -116,11 +119,11 @@ impl Signals {
     }
 }
 
-/// What the signals said.
+/// How the daemon was told to stop.
 enum Told {
-    /// One: every lease was taken back, but for these.
+    /// By one signal: every lease was revoked, except these.
     Drain(Vec<LeaseId>),
-    /// Two: what was not cut yet is cut by the end of this process.
+    /// By two signals: the end of the process cuts the remaining leases.
     StopAtOnce,
 }
 

@@ -1,7 +1,7 @@
-//! A node that serves: journal, table, backends, driver and control plane, put together.
+//! A running node: journal, table, backends, driver and control plane.
 //!
-//! Nothing is advertised before what an earlier run left is known: the journal is read, leases that
-//! died are marked so, fences stand; then the control plane opens.
+//! The control plane opens last, after the journal was read, leases that have ended were marked and fences were
+//! restored.
 
 use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
@@ -15,7 +15,6 @@ use crate::{
     backends::Backends,
     clock,
     config::Settings,
-    desk::Desk,
     detect::{self, Detected, Sources},
     driver::{Driver, Input, Machine},
     inventory::Inventory,
@@ -24,15 +23,16 @@ use crate::{
     past::Past,
     providers::{self, KINDS, Offered},
     records,
+    request_router::RequestRouter,
 };
 
-/// Requests between the control plane and the driver; more wait on their streams.
+/// Most requests queued between the control plane and the driver; further ones wait on their streams.
 const REQUESTS_QUEUED: usize = 1_024;
 
-/// How long goodbyes to clients may take.
+/// How long closing the clients' connections may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A node that serves.
+/// A running node.
 #[derive(Debug)]
 pub struct Service {
     server: Server,
@@ -42,8 +42,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts with what is remembered and what is on offer, which was judged by it, on the state directory of `settings`,
-    /// which the caller has locked. Must be called within a tokio runtime.
+    /// Starts a node with the recovered journal and the resources on offer. The caller has locked the state directory
+    /// of `settings`. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// A record of the journal cannot be read, a resource cannot be made ready, the watchdog does not start, or the
+    /// address is taken.
     pub fn start(
         settings: &Settings,
         fabric: &Fabric,
@@ -63,7 +67,7 @@ impl Service {
             prepare(settings, fabric, recovered, offered, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
         let server = Server::start(settings.listen(), fabric, limits(settings), asked)?;
-        let desk = Desk {
+        let router = RequestRouter {
             ca: fabric.ca(),
             node_id: fabric.node_id(),
             epoch,
@@ -73,8 +77,8 @@ impl Service {
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine { backends, journal };
         let new = Driver::new(table, machine, inventory, mailbox);
-        let stopped = drive(new.telling(tell_settled).writing(changes))?;
-        tokio::spawn(desk.serve(requests, driver.clone()));
+        let stopped = drive(new.with_settled_signal(tell_settled).with_changes(changes))?;
+        tokio::spawn(router.serve(requests, driver.clone()));
         Ok(Self {
             server,
             driver,
@@ -83,31 +87,34 @@ impl Service {
         })
     }
 
-    /// Where the control plane listens.
+    /// The address that the control plane listens on.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.server.local_addr()
     }
 
-    /// Waits until leases of an earlier run have their bindings again, or as long as one can wait for that.
+    /// Waits until leases of an earlier run are adopted or cut, for a limited time.
     pub async fn settled(&mut self) {
         if let Some(settled) = self.settled.take() {
-            // A driver that stopped says so by `stopped`.
+            // `stopped` reports a driver that has stopped.
             settled.await.ok();
         }
     }
 
-    /// Starts to take every lease back; [`Service::stopped`] says when that is done.
+    /// Starts to revoke every lease; [`Service::stopped`] returns when all are.
     pub fn drain(&self) {
-        self.driver.done(Input::Drain);
+        self.driver.notify(Input::Drain);
     }
 
-    /// Stops without taking anything back: what is left is cut by the end of the process.
+    /// Stops without revoking leases: the end of the process cuts them.
     pub fn halt(&self) {
-        self.driver.done(Input::Halt);
+        self.driver.notify(Input::Halt);
     }
 
-    /// Waits until the driver has stopped, by itself or drained; the leases that it could not cut.
+    /// Waits until the driver has stopped. Returns the leases that it could not cut.
+    ///
+    /// # Errors
+    /// The driver's thread panicked, or the journal could not be closed.
     pub async fn stopped(&mut self) -> anyhow::Result<Vec<LeaseId>> {
         let outcome = (&mut self.stopped).await;
         outcome
@@ -117,26 +124,26 @@ impl Service {
             )
     }
 
-    /// Says goodbye to the clients.
+    /// Closes the clients' connections.
     pub async fn close(self) {
         self.server.shutdown(GOODBYE).await;
     }
 }
 
-/// The driver on a thread of its own: nothing that the control plane does can delay a deadline.
+/// Runs the driver on a thread of its own, so that the control plane cannot delay a deadline.
 fn drive(driver: Driver<Machine>) -> anyhow::Result<oneshot::Receiver<io::Result<Vec<LeaseId>>>> {
     let (tell, stopped) = oneshot::channel();
     thread::Builder::new()
         .name("driver".into())
         .spawn(move || {
-            // The receiver only goes away when the daemon is leaving anyway.
+            // The receiver is dropped only when the daemon ends.
             tell.send(driver.run()).ok();
         })
         .context("start the driver's thread")?;
     Ok(stopped)
 }
 
-/// Everything that the driver owns, from the hardware and from what was known before.
+/// Makes what the driver owns, from the hardware and from the journal.
 fn prepare(
     settings: &Settings,
     fabric: &Fabric,
@@ -169,7 +176,7 @@ fn prepare(
     Ok((table, backends, inventory))
 }
 
-/// Bounds of the control plane.
+/// Limits of the control plane.
 fn limits(settings: &Settings) -> Limits {
     let default = Limits::default();
     let or = |setting: Option<u32>, default| setting.map_or(default, |it| it as usize);
@@ -226,17 +233,17 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
     }
 }
 
-/// Whether the wall clock can be right, after a reboot: this boot began after the last write of the run
-/// before. A machine whose clock has no battery begins years ago.
+/// True if the wall clock can be right after a reboot: this boot began after the last write of the run before. A clock
+/// without a battery starts years in the past.
 fn may_be(now: Now, written_unix_ms: u64) -> bool {
     let up_ms = now.boot.0 / 1_000_000;
     now.unix_ms.saturating_sub(up_ms) + CLOCK_GRAIN_MS >= written_unix_ms
 }
 
-/// Clocks with a battery count whole seconds.
+/// Battery-backed clocks count whole seconds.
 const CLOCK_GRAIN_MS: u64 = 2_000;
 
-/// `is_known`: whether a resource is that of the last run.
+/// Restores leases and fences. `is_known`: the resource is the same as in the last run.
 pub(crate) fn restore(
     table: &mut LeaseTable,
     now: Now,
@@ -249,7 +256,7 @@ pub(crate) fn restore(
         let Key::Lease(id) = key else { continue };
         let record: LeaseRecord = records::decode(bytes).with_context(|| format!("lease {id}"))?;
         let id = record.resource_id;
-        // What stays for each lease does so whether the resource is that of the last run or not.
+        // State that the kernel keeps for each lease stays even if the resource is not that of the last run.
         let stays = table.durability(id).is_some_and(Durability::leases_stay);
         let run = EarlierRun {
             same_boot: same_boot && (is_known(id) || stays),
@@ -257,7 +264,7 @@ pub(crate) fn restore(
         };
         table.restore_lease(now, record, run);
     }
-    // At the first start there is neither a boot before nor a fence.
+    // The first start has neither an earlier boot nor a fence.
     let rebooted = recovered.last_boot_id.is_some() && !same_boot;
     for (key, bytes) in &recovered.records {
         let Key::Fence(id) = key else { continue };

@@ -1,4 +1,4 @@
-//! The directory of identities and journal: one daemon's, and nobody else's to write.
+//! The state directory, with identities and journal: for one daemon, writable by its user only.
 
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError},
@@ -12,15 +12,15 @@ use nix::unistd::Uid;
 
 use crate::{block::hosts, journal};
 
-/// Bits of a mode that let others write, and those that let them do anything.
+/// Mode bits for writing by others, and for any access by others.
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;
 
-/// Made readable by everybody in earlier versions, for no purpose.
+/// Files that earlier versions made readable for all users.
 const TIGHTENED: [&str; 3] = ["daemon.lock", "arena.mark", "watchdog.log"];
 
-/// Takes the directory for one daemon, and makes it if need be. `Err`: another one runs on it, or somebody
-/// else can write it or owns it, or could read a secret in it.
+/// Creates the directory if needed and locks it for this daemon. `Err`: another daemon has it, another user owns it or
+/// can write to it, or another user can read a secret in it.
 pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
     if !path.is_dir() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -47,7 +47,7 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// A file that is there to be locked. To make a file is to wait for a frozen file system, to open one is not.
+/// Opens a lock file, and creates it only if needed: creating a file waits on a frozen file system, opening does not.
 pub(crate) fn open_lock(at: &Path) -> io::Result<File> {
     let mut open = OpenOptions::new();
     open.read(true).write(true).mode(0o600);
@@ -57,7 +57,7 @@ pub(crate) fn open_lock(at: &Path) -> io::Result<File> {
     }
 }
 
-/// Whoever can write here can be the node, its CA and its operator. `us`: the user that the daemon runs as.
+/// A user who can write here can act as the node, its CA and its operator. `us`: the user of the daemon.
 fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
     let found = fs::metadata(directory);
     let found = found.with_context(|| format!("look at {}", directory.display()))?;
@@ -89,11 +89,11 @@ fn check_entries(
     let looking = || format!("look at the files of {}", directory.display());
     for entry in fs::read_dir(directory).with_context(looking)? {
         let path = entry.with_context(looking)?.path();
-        // A link to nothing is nobody's.
+        // A dangling link has no owner.
         let Ok(found) = fs::metadata(&path) else {
             continue;
         };
-        // Root need not do it this way.
+        // Root needs no such file to gain access.
         if found.uid() != us && found.uid() != 0 {
             bail!(
                 "{} belongs to user {}, and this daemon runs as user {us}: whoever put it there could be the node; \

@@ -1,17 +1,17 @@
-//! Where the data plane over UDP listens: an address, or `none` for not at all.
+//! The listen address of a data plane over UDP, or `none`.
 
 use std::{net::SocketAddr, str::FromStr};
 
 /// An address, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpListen {
-    /// There is no such transport on this node.
+    /// The node does not offer the transport.
     Off,
-    /// There.
+    /// Listen on this address.
     At(SocketAddr),
 }
 
-/// Text that is neither.
+/// Text that is neither an address nor `none`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither IP:PORT nor `none`")]
 pub struct BadListen(String);

@@ -1,26 +1,27 @@
-//! Deadlines hold while the daemon is dead, stopped or wedged.
+//! The watchdog: keeps deadlines while the daemon is dead, stopped or hangs.
 //!
-//! The kernel serves NVMe-oF by itself, and a device its queue pairs: they would go on after a lease's deadline if nobody
-//! were there to cut. So a small process of its own knows the deadlines, told over a socket. While the daemon lives it
-//! leaves it some time for a cut with a proof. When the daemon is dead it cuts what goes on over NVMe-oF, at the
-//! deadline, and goes when there is none left; the next daemon's watchdog takes its place. Of a daemon that hangs it cuts the
-//! leases over RDMA too, while that does not run, and lets it go on; where that is refused it kills it. What it has cut is
-//! proved, and taken away, by the daemon, or the next one. What it did is in `watchdog.log` in the state directory.
+//! The kernel serves NVMe-oF, and a device its queue pairs, without the daemon: access would go on after the deadline
+//! if the daemon could not cut. So a small process gets the deadlines over a socket. While the daemon runs, the
+//! watchdog gives it some time to cut with a proof. When the daemon is dead, the watchdog cuts leases over NVMe-oF at
+//! their deadlines and ends when none is left; the watchdog of the next daemon replaces it. When the daemon hangs, the
+//! watchdog also cuts leases over RDMA: it stops the daemon for the cut and lets it go on afterwards, or kills it if
+//! the cut is refused. The daemon, or the next one, proves and removes what the watchdog has cut. The log is
+//! `watchdog.log` in the state directory.
 //!
-//! Everything else that is leased ends with the daemon's process.
+//! All other access ends with the daemon's process.
 
-mod answers;
+mod block_deadlines;
 mod daemon;
-mod duty;
-mod keeper;
+mod enforcer;
 mod lock;
-mod memory;
-mod pace;
+mod message;
 mod process;
-mod report;
-mod stand_in;
-mod watch;
-mod word;
+mod rdma_cutter;
+mod rdma_deadlines;
+mod reply_reader;
+mod reply_writer;
+mod restart;
+mod runner;
 
 use std::{
     fs::{File, OpenOptions},
@@ -43,45 +44,48 @@ use fabricbios_wire::{LeaseId, NodeId};
 
 pub use process::{Arguments, watchdog_main};
 
-use answers::{Answer, Answers};
-use keeper::Keeper;
-use memory::Memory;
-use pace::{Pace, START};
-use watch::Watch;
-use word::Word;
+use block_deadlines::BlockDeadlines;
+use message::WatchdogMessage;
+use rdma_deadlines::RdmaDeadlines;
+use reply_reader::{Reply, ReplyReader};
+use restart::{RestartPolicy, START};
+use runner::Runner;
 
-/// Looked at when it is opened.
+/// A longer log is emptied when it is opened.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// The daemon's end of it. Telling it something never blocks.
+/// The daemon's handle of the watchdog. Its calls never block, except [`Watchdog::begin`].
 #[derive(Clone, Debug)]
 pub struct Watchdog {
-    events: Sender<Event>,
+    events: Sender<RunnerEvent>,
     shared: Arc<Shared>,
 }
 
-/// What others than the keeper look at.
+/// State that other threads than the runner read.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Whether there is one that watches.
+    /// True while a watchdog watches.
     watches: AtomicBool,
-    answers: Mutex<Answers>,
+    replies: Mutex<ReplyReader>,
 }
 
 #[derive(Debug)]
-enum Event {
-    Said(Word),
-    /// Start it; told when it watches.
+enum RunnerEvent {
+    Send(WatchdogMessage),
+    /// Start the process; the sender gets the outcome when it watches.
     Begin(Sender<io::Result<()>>),
-    /// The one of that number answers.
-    Answered(u64, Answer),
-    /// It has ended.
+    /// The watchdog with this number replied.
+    Replied(u64, Reply),
+    /// The watchdog with this number has ended.
     Gone(u64),
 }
 
 impl Watchdog {
-    /// One that has not begun: it is told of the leases of an earlier run first. Whatever is on the disk of the state
-    /// directory is opened here. `program` is `fabricbiosd`.
+    /// A watchdog that has not begun: tell it the leases of an earlier run first. Opens its files in the state
+    /// directory. `program` is `fabricbiosd`.
+    ///
+    /// # Errors
+    /// The files cannot be opened, or no thread can be started.
     pub fn new(program: &Program, state_dir: &Path, node_id: NodeId) -> anyhow::Result<Self> {
         let lock = open(&state_dir.join("watchdog.lock"))?;
         tell_reason(&lock)?;
@@ -91,32 +95,35 @@ impl Watchdog {
         }
         let (events, happens) = mpsc::channel();
         let shared = Arc::<Shared>::default();
-        let keeper = Keeper {
+        let runner = Runner {
             program: program.clone(),
             node_id,
             lock,
             log,
-            blocks: Watch::default(),
-            memory: Memory::default(),
+            blocks: BlockDeadlines::default(),
+            memory: RdmaDeadlines::default(),
             process: None,
             unsent: Vec::new(),
-            pace: Pace::new(),
+            restarts: RestartPolicy::new(),
             waiting: None,
             events: events.clone(),
             shared: Arc::clone(&shared),
         };
         thread::Builder::new()
             .name("watchdog".into())
-            .spawn(move || keeper.keep(&happens))
+            .spawn(move || runner.run(&happens))
             .context("start the watchdog's thread")?;
         Ok(Self { events, shared })
     }
 
-    /// Starts the process, which takes the place of an earlier run's. From then on there is one, or another one is
-    /// started.
+    /// Starts the process, which replaces the watchdog of an earlier run. From then on it is restarted whenever it
+    /// ends.
+    ///
+    /// # Errors
+    /// The process cannot be started or does not reply in time.
     pub fn begin(&self) -> anyhow::Result<()> {
         let (tell, told) = mpsc::channel();
-        self.tell(Event::Begin(tell));
+        self.tell(RunnerEvent::Begin(tell));
         match told.recv_timeout(START) {
             Ok(begun) => begun.context("start the watchdog"),
             Err(RecvTimeoutError::Timeout) => bail!("the watchdog does not answer"),
@@ -124,32 +131,35 @@ impl Watchdog {
         }
     }
 
-    /// Whether there is one that watches. Without one nobody gets access that only a living daemon would end.
+    /// True while a watchdog watches. Without one, no access is opened that only a running daemon could end.
     #[must_use]
     pub fn watches(&self) -> bool {
         self.shared.watches.load(Ordering::SeqCst)
     }
 
-    /// The lease over NVMe-oF may be used until then.
+    /// Sets the deadline of a lease over NVMe-oF.
     pub fn extend(&self, binding_id: BindingId, deadline: BootTime) {
-        self.say(Word::Until(
+        self.send(WatchdogMessage::Until(
             binding_id.lease_id,
             binding_id.generation,
             deadline,
         ));
     }
 
-    /// Its end is proven.
+    /// The end of a lease over NVMe-oF is proved.
     pub fn over(&self, binding_id: BindingId) {
-        self.say(Word::Over(binding_id.lease_id, binding_id.generation));
+        self.send(WatchdogMessage::Over(
+            binding_id.lease_id,
+            binding_id.generation,
+        ));
     }
 
-    fn say(&self, word: Word) {
-        self.tell(Event::Said(word));
+    fn send(&self, message: WatchdogMessage) {
+        self.tell(RunnerEvent::Send(message));
     }
 
-    /// The thread ends with the process only.
-    fn tell(&self, event: Event) {
+    /// The runner's thread ends with the process only.
+    fn tell(&self, event: RunnerEvent) {
         self.events.send(event).ok();
     }
 }
@@ -160,33 +170,34 @@ impl Guard for Watchdog {
     }
 
     fn opens(&self, lease: LeaseId, pair: GuardedPair) {
-        self.say(Word::Opens(lease, pair));
+        self.send(WatchdogMessage::Opens(lease, pair));
     }
 
     fn extend(&self, lease: LeaseId, deadline: BootTime) {
-        self.say(Word::Extend(lease, deadline));
+        self.send(WatchdogMessage::Extend(lease, deadline));
     }
 
     fn moves(&self) {
-        self.say(Word::Moves);
+        self.send(WatchdogMessage::Moves);
     }
 
     fn ends(&self, lease: LeaseId, number: u32) {
-        self.say(Word::Ends(lease, number));
+        self.send(WatchdogMessage::Ends(lease, number));
     }
 
-    /// It was said before this process went on; the thread that waits for it may not have read it yet.
+    /// Reads the replies first: the watchdog sent them before it let this process go on, and the reading thread may be
+    /// late.
     fn has_done(&self, lease: LeaseId) -> Option<String> {
-        let mut answers = self.shared.answers();
-        answers.read(&self.events);
-        answers.take_done(lease)
+        let mut replies = self.shared.replies();
+        replies.read(&self.events);
+        replies.take_done(lease)
     }
 }
 
 impl Shared {
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        // Nothing panics with the lock held; an answer is whole at any time.
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn replies(&self) -> MutexGuard<'_, ReplyReader> {
+        // The state is whole at any time, also after a panic.
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,7 +211,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     opened.with_context(|| format!("open {}", path.display()))
 }
 
-/// Why the watchdog of an earlier run killed its daemon, if it did.
+/// Logs why the watchdog of an earlier run killed its daemon, if it did.
 fn tell_reason(mut lock: &File) -> anyhow::Result<()> {
     let mut reason = String::new();
     lock.read_to_string(&mut reason)

@@ -1,9 +1,8 @@
-//! Threads that do what blocks. A pool serves tenants in turn, and a call that is stuck in the kernel takes its
-//! thread with it and nobody else's.
+//! Worker pools for calls that block. A pool serves tenants in turn. A call that is stuck in the kernel keeps only its
+//! own thread.
 //!
-//! A pool begins with as many threads as can do something at a time. Where they do not get on, because calls
-//! sleep or are stuck in the kernel, more are added, up to a bound: with as many as there are jobs, threads that
-//! compute would keep the processors from the driver.
+//! A pool starts with few threads and adds more, up to a maximum, while jobs wait and the threads make no progress
+//! because their calls sleep or are stuck. One thread for each job would take the processors from the driver.
 
 use std::{
     collections::HashMap,
@@ -17,32 +16,32 @@ use crate::fair::{FairQueue, Owner};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long a thread waits for more before it leaves.
+/// How long an idle thread stays.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// A pool that finishes fewer jobs than it has first threads in that time, while others wait, gets as many more.
+/// A pool that finishes fewer than [`FIRST_THREADS`] jobs in this time, while jobs wait, gets as many more threads.
 const STALL: Duration = Duration::from_millis(5);
 
-/// Threads that can do something at a time: some compute while others wait for the kernel.
+/// Threads that a pool starts with.
 const FIRST_THREADS: usize = 2;
 
-/// Before everything of the usual niceness, and not so far that threads of the data plane, which have that, wait
-/// for long behind the ends of many leases.
+/// Slightly above normal priority: the threads of the data plane, which have normal priority, must not wait long behind
+/// the ends of many leases.
 const RAISED_NICENESS: i32 = -5;
 
-/// Threads of an urgent pool that stay.
+/// Threads of a pool for deadlines that never leave.
 const KEPT_READY: usize = 2;
 
 /// How urgent the work of a pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// Deadlines wait for it.
+    /// Deadlines depend on it.
     Deadline,
-    /// Somebody waits for it.
+    /// A client waits for it.
     Usual,
 }
 
-/// One pool.
+/// A pool.
 #[derive(Clone, Debug)]
 pub struct WorkerPool(Arc<Inner>);
 
@@ -52,14 +51,14 @@ struct Inner {
     urgency: Urgency,
     state: Mutex<State>,
     more: Condvar,
-    /// For the thread that looks whether the others get on.
+    /// Wakes the thread that adds threads.
     backlog: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     jobs: FairQueue<Job>,
-    /// Jobs that are being done, by owner.
+    /// Running jobs, by owner.
     running: HashMap<Owner, usize>,
     threads: usize,
     idle: usize,
@@ -68,7 +67,7 @@ struct State {
 }
 
 impl State {
-    /// The next job; an owner has no more of the pool's threads than half.
+    /// The next job. One owner has at most half of the pool's threads.
     fn next(&mut self, threads_max: usize) -> Option<(Owner, Job)> {
         let most = threads_max.div_ceil(2);
         let running = &self.running;
@@ -102,7 +101,7 @@ impl std::fmt::Debug for Inner {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A job runs without the lock, so its panic cannot leave the state half-changed.
+        // Jobs run without the lock, so a panic leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,7 +126,7 @@ impl WorkerPool {
         pool
     }
 
-    /// Runs `job` when it is its owner's turn and a thread is free. Never blocks.
+    /// Queues `job`; it runs when its owner has the turn and a thread is free. Never blocks.
     pub fn run(&self, owner: Owner, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.lock();
         state.jobs.push(owner, Box::new(job));
@@ -153,13 +152,13 @@ impl WorkerPool {
         let builder = thread::Builder::new().name(format!("{} {what}", self.0.name));
         let started = builder.spawn(move || act(&pool));
         if let Err(error) = &started {
-            // Jobs wait for the threads that there are; the table's deadlines judge the delay.
+            // Jobs wait for the existing threads; the table's deadlines judge the delay.
             tracing::error!(pool = self.0.name, %error, "cannot start a thread");
         }
         started.is_ok()
     }
 
-    /// Adds threads while jobs wait and the threads that there are do not get on.
+    /// Adds threads while jobs wait and the existing threads make no progress.
     fn watch(&self) {
         self.raise_priority();
         let mut state = self.0.lock();
@@ -228,8 +227,8 @@ impl WorkerPool {
     }
 }
 
-/// Puts the calling thread before what else runs on this machine. Without the privilege it goes on
-/// as it is: the table's deadlines judge the delay.
+/// Raises the priority of the calling thread. Without the privilege it stays as it is: the table's deadlines judge the
+/// delay.
 pub(crate) fn raise_priority() {
     if let Err(errno) = fabricbios_helper::set_niceness(RAISED_NICENESS) {
         tracing::debug!(%errno, "cannot raise a thread's priority");

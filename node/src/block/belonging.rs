@@ -1,4 +1,4 @@
-//! Whether something that the kernel serves is of a pool, by what sysfs says of it.
+//! Tells whether a volume that the kernel serves belongs to a pool, by sysfs.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use fabricbios_kernfs::Tree;
 use fabricbios_pool::Facts;
 
-/// Whether it is a volume of the pool.
+/// True if the volume belongs to the pool.
 pub(super) fn is_of(volume: &Path, pool: &Path, facts: &Facts) -> bool {
     match &facts.device {
         Some(device) => is_on_device(volume, device, facts.identity),
@@ -23,7 +23,7 @@ fn is_in_directory(volume: &Path, pool: &Path) -> bool {
     is_volume && volume.parent().is_some_and(|it| real(it) == real(pool))
 }
 
-/// The file behind a loop device; anything else is itself.
+/// The file behind a loop device; any other path is returned unchanged.
 fn behind_loop(volume: &Path) -> PathBuf {
     let file = block_device(volume).and_then(|it| it.read("loop/backing_file").ok());
     file.map_or_else(|| volume.to_owned(), PathBuf::from)
@@ -41,7 +41,7 @@ fn is_on_device(volume: &Path, device: &str, identity: [u8; 16]) -> bool {
     is_slice || below.iter().any(|name| name == device)
 }
 
-/// What sysfs says of a block device.
+/// A block device in sysfs; `None`: not a block device.
 fn block_device(path: &Path) -> Option<Tree> {
     let number = fs::metadata(path).ok()?.rdev();
     let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));

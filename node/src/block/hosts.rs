@@ -1,4 +1,4 @@
-//! Names and keys of NVMe hosts: records of the journal.
+//! Names and keys of NVMe hosts, as records of the journal.
 
 use std::{fs, io::ErrorKind, path::Path};
 
@@ -8,20 +8,20 @@ use fabricbios_nvmet::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 use zeroize::Zeroizing;
 
 use crate::{
-    journal::{Change, Key, Seq, WORD_BYTES_MAX, Writer},
+    journal::{Change, Key, MESSAGE_BYTES_MAX, Seq, Writer},
     past::Past,
 };
 
-// A record that the journal cannot take would hold up all others.
-const _: () = assert!(HOST_RECORD_BYTES_MAX + 64 < WORD_BYTES_MAX as usize);
+// A record that is too long for the journal would block all others.
+const _: () = assert!(HOST_RECORD_BYTES_MAX + 64 < MESSAGE_BYTES_MAX as usize);
 
-/// Where an earlier version kept them, a file each, in the state directory.
+/// The directory in which an earlier version kept the hosts, one file each.
 pub(crate) const EARLIER: &str = "nvme-hosts";
 
-/// Ends the name of a file that the earlier version had not finished.
+/// Suffix of a file that the earlier version had not finished.
 const UNFINISHED: &str = ".new";
 
-/// What is on record. What the earlier version left in `directory` is put into the journal first.
+/// The hosts on record. Files of the earlier version in `directory` are moved into the journal first.
 pub(super) fn known(past: &Past, directory: &Path) -> anyhow::Result<Vec<Zeroizing<Vec<u8>>>> {
     let records = past.recovered.records.iter();
     let hosts = records.filter(|(key, _)| matches!(key, Key::Host(_)));
@@ -44,7 +44,7 @@ fn take_over(writer: &Writer, directory: &Path) -> anyhow::Result<Vec<Zeroizing<
         if name.ends_with(UNFINISHED) {
             continue;
         }
-        // The SHA-256 of the host's name, of which a record has the first half.
+        // The name is the SHA-256 of the host's name; a record's key is its first half.
         let key = name.get(..32).context("a name that is no host's");
         let key = key.and_then(|digits| Ok(u128::from_str_radix(digits, 16)?));
         let key = key.with_context(|| format!("{name}: move it away"))?;

@@ -1,8 +1,7 @@
-//! The pools of `--block-pool`: taken, and judged by what the journal knows of them.
+//! Opens the pools of `--block-pool` and compares them with the journal.
 //!
-//! A path that this node has never offered has to be a pool, or the node does not start: it may be a typing
-//! error. A pool that the last run had and that cannot be had now is withheld, and the node starts: what is
-//! broken must not keep it from what is not.
+//! A path that this node has never offered must be a pool, or the node does not start: it may be a typing error. A pool
+//! of the last run that is not available now is withheld, and the node starts without it.
 
 use std::path::Path;
 
@@ -11,9 +10,10 @@ use fabricbios_pool::{Facts, Pool, PoolConfig};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use super::{
-    CONFIGFS, answers,
-    ledger::PoolRecord,
-    others::Others,
+    CONFIGFS,
+    foreign_exports::ForeignExports,
+    pool_record::PoolRecord,
+    readable,
     verdict::{Known, Verdict, forgotten},
 };
 use crate::{
@@ -22,25 +22,25 @@ use crate::{
     providers::{Continuity, Opening},
 };
 
-/// A pool as it is on offer, or is not.
+/// A pool, available or withheld.
 pub(super) struct OpenPool {
     pub(super) resource_id: ResourceId,
     pub(super) facts: Facts,
-    /// Or why it cannot be had.
+    /// `Err`: why it is not available.
     pub(super) pool: Result<Pool, String>,
     pub(super) record: PoolRecord,
     pub(super) continuity: Continuity,
 }
 
-/// Every pool that is asked for, and the journal told of them: it is durable when this returns.
+/// Opens every pool of the settings, and writes their records, which are durable when this returns.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
     let known = Known::read(opening.past)?;
-    let taker = Taker {
+    let opener = PoolOpener {
         opening,
         known: &known,
     };
-    let pools = taker.open_all()?;
-    for record in left(&known, &pools).filter(|it| it.was_offered) {
+    let pools = opener.open_all()?;
+    for record in not_offered(&known, &pools).filter(|it| it.was_offered) {
         tracing::warn!(
             pool = %record.path.display(),
             "the last run offered it and this one does not (--block-pool): its leases are over"
@@ -55,39 +55,45 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
 }
 
 /// Pools on record that are not on offer.
-fn left<'a>(known: &'a Known, pools: &'a [OpenPool]) -> impl Iterator<Item = &'a PoolRecord> {
+fn not_offered<'a>(
+    known: &'a Known,
+    pools: &'a [OpenPool],
+) -> impl Iterator<Item = &'a PoolRecord> {
     let is_offered = |identity: u128| pools.iter().any(|it| it.record.identity == identity);
     let records = known.records.values();
     records.filter(move |it| !is_offered(it.identity))
 }
 
-/// Of what is not on offer the leases are given up in this run.
+/// The records of all pools. Leases of a pool that is not on offer are over with this run.
 fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
-    let left = left(known, pools).map(|record| PoolRecord {
+    let not_offered = not_offered(known, pools).map(|record| PoolRecord {
         was_offered: false,
         ..record.clone()
     });
     let offered = pools.iter().map(|pool| PoolRecord {
-        // One that is taken anew has no leases until its first grant says so: should this start fail before
-        // those of before are known to be over, the next one must not take them up.
+        // A pool that starts anew counts as not offered until its first grant: if this start fails before its earlier
+        // leases are over, the next start must not adopt them.
         was_offered: pool.continuity.has_leases(),
         ..pool.record.clone()
     });
-    left.chain(offered).map(|record| record.put()).collect()
+    not_offered
+        .chain(offered)
+        .map(|record| record.put())
+        .collect()
 }
 
-struct Taker<'a> {
+struct PoolOpener<'a> {
     opening: &'a Opening<'a>,
     known: &'a Known,
 }
 
-impl Taker<'_> {
-    /// Those that are there, wherever they are now, and then those that should be.
+impl PoolOpener<'_> {
+    /// Opens the available pools, wherever they are now, then adds the missing ones as withheld.
     fn open_all(&self) -> anyhow::Result<Vec<OpenPool>> {
         let mut pools: Vec<OpenPool> = Vec::new();
         let mut missing = Vec::new();
         for path in &self.opening.settings.block_pool {
-            match (self.take(path), self.known.at(path)) {
+            match (self.open_one(path), self.known.at(path)) {
                 (Ok(pool), _) => {
                     pools.push(self.admit(path, pool)?);
                     let why = || anyhow!("another pool of this node is in its place");
@@ -108,14 +114,14 @@ impl Taker<'_> {
         Ok(pools)
     }
 
-    fn take(&self, path: &Path) -> anyhow::Result<Pool> {
-        answers::within_patience(self.opening.supervisor, path)?;
-        let others = Others {
+    fn open_one(&self, path: &Path) -> anyhow::Result<Pool> {
+        readable::check(self.opening.supervisor, path)?;
+        let foreign = ForeignExports {
             configfs: Path::new(CONFIGFS),
             node_id: self.opening.node_id,
             supervisor: self.opening.supervisor,
         };
-        others.refuse_served(path)?;
+        foreign.refuse_served(path)?;
         let force = self.opening.settings.force;
         let is_free = force || self.known.expected(path).is_none();
         let pool = Pool::open(PoolConfig {
@@ -129,11 +135,11 @@ impl Taker<'_> {
         if !is_free && !self.known.records.contains_key(&identity) {
             bail!("not the pool that this node has offered here; --force takes it");
         }
-        others.end(path, pool.facts())?;
+        foreign.end(path, pool.facts())?;
         Ok(pool)
     }
 
-    /// A pool that is there.
+    /// Judges an open pool by the journal.
     fn admit(&self, path: &Path, pool: Pool) -> anyhow::Result<OpenPool> {
         let facts = pool.facts();
         let identity = u128::from_be_bytes(facts.identity);

@@ -1,4 +1,4 @@
-//! A pool as a store of leases: a volume for each, counted in the journal and in the pool.
+//! A pool as a store of leases: one volume for each lease. Grants are counted in the journal and in the pool.
 
 #[cfg(test)]
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use fabricbios_lease::{
 use fabricbios_pool::Pool;
 use fabricbios_wire::LeaseId;
 
-use super::ledger::PoolRecord;
+use super::pool_record::PoolRecord;
 use crate::journal::Writer;
 
 /// See the module.
@@ -23,9 +23,9 @@ pub(super) struct PoolStore {
     pool: Pool,
     writer: Writer,
     record: Mutex<PoolRecord>,
-    /// Which leases have a volume, and which were released. Where each lies is the pool's.
+    /// Which leases have a volume, and which were released. The pool knows where each volume lies.
     custody: Mutex<Custody<()>>,
-    /// Numbers of grants that the journal may not have yet.
+    /// Grant numbers that may not be in the journal yet.
     unconfirmed: Mutex<HashMap<LeaseId, u64>>,
 }
 
@@ -49,7 +49,7 @@ impl PoolStore {
         unconfirmed.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counted by the journal at once, and by the pool when the journal has it on its disk.
+    /// Makes a volume. The journal counts the grant now, the pool when the journal is durable.
     fn create(&self, lease_id: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let counts = !self.pool.facts().read_only;
         let number = counts.then(|| self.next_grant()).transpose()?;
@@ -59,8 +59,7 @@ impl PoolStore {
         Ok(volume)
     }
 
-    /// The number of a grant that is about to be made: greater than any before. It is written down with the record of the
-    /// lease.
+    /// The number of the next grant, greater than any before. It is committed together with the lease.
     fn next_grant(&self) -> Result<u64, StepError> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         record.grants += 1;
@@ -130,7 +129,7 @@ impl Store for PoolStore {
     }
 }
 
-/// A pool in an empty directory, as a store, with the bytes that it has.
+/// A pool in an empty directory, as a store, and its capacity.
 #[cfg(test)]
 pub(crate) fn store_in(directory: &std::path::Path, writer: Writer) -> (Arc<dyn Store>, u64) {
     let (store, capacity) = tests::in_directory(directory, writer);

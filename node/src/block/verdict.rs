@@ -1,27 +1,30 @@
-//! What the journal makes of a pool that is there.
+//! Judges an available pool by the journal.
 
 use std::{collections::HashMap, path::Path};
 
 use anyhow::Context;
 use fabricbios_wire::Epoch;
 
-use super::ledger::PoolRecord;
+use super::pool_record::PoolRecord;
 use crate::{journal::Key, past::Past, records};
 
-/// What the journal makes of a pool.
+/// The judgement of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
+    /// Its leases on record are complete.
     Trusted,
-    /// Its leases were given up in a run without it: what they left is nobody's.
+    /// A run without it ended its leases: their bytes must be overwritten.
     Distrusted,
+    /// It starts anew: earlier leases are over.
     Anew,
+    /// It has grants that the journal does not know.
     Ahead,
 }
 
-/// What is known of pools.
+/// The pools on record.
 pub(super) struct Known {
     pub(super) records: HashMap<u128, PoolRecord>,
-    /// The journal is a new one.
+    /// The journal is new.
     is_first_run: bool,
 }
 
@@ -43,13 +46,13 @@ impl Known {
         })
     }
 
-    /// What the last run had there, or else an earlier one.
+    /// The pool that the last run had at this path, or else an earlier run.
     pub(super) fn at(&self, path: &Path) -> Option<&PoolRecord> {
         let there = self.records.values().filter(|it| it.path == path);
         there.max_by_key(|it| it.was_offered)
     }
 
-    /// What the last run had there, with all that it had given out: nothing else is made of that place.
+    /// The pool that the last run had at this path. No new pool is made there.
     pub(super) fn expected(&self, path: &Path) -> Option<&PoolRecord> {
         self.at(path).filter(|it| it.was_offered)
     }
@@ -68,7 +71,7 @@ impl Known {
     ) -> Verdict {
         let record = self.records.get(&identity);
         let is_ahead = of_pool > self.grants(identity) && !self.is_first_run;
-        // It has been another node's since; or this node ended before it had told anybody of a grant of the pool.
+        // Another node had the pool meanwhile, or this node ended before it answered the first grant of the pool.
         let has_lost_its_number = of_pool == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
             _ if is_taken_over || has_lost_its_number => Verdict::Anew,
@@ -80,7 +83,7 @@ impl Known {
     }
 }
 
-/// Why a pool that is ahead of the journal is not given out.
+/// Why a pool that is ahead of the journal is withheld.
 pub(super) fn forgotten(of_pool: u64, of_journal: u64) -> String {
     format!(
         "the pool knows of {of_pool} grants of this node, and the journal of {of_journal}: an older copy of \

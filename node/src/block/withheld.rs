@@ -1,5 +1,4 @@
-//! A pool that the last run had and that cannot be had now: nothing of it is given out, and nothing of it
-//! is touched. What its leases hold stays theirs.
+//! A pool of the last run that is not available now. Nothing of it is granted or touched; its leases keep their parts.
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Placement, StepError};
@@ -34,7 +33,8 @@ impl Store for Withheld {
     fn forget(&self, _: BindingId, _: &Placement) -> Result<(), StepError> {
         Err(self.error())
     }
-    /// What is not on record is looked for when the pool is back; what is stays fenced until then.
+    /// Fails for a lease on record, which stays fenced. Volumes that are not on record are looked for when the pool is
+    /// back.
     fn release(
         &self,
         _: BindingId,
@@ -43,7 +43,7 @@ impl Store for Withheld {
     ) -> Result<(), StepError> {
         placement.map_or(Ok(()), |_| Err(self.error()))
     }
-    /// Whatever there is: it is looked for when the pool is back.
+    /// None now: volumes are looked for when the pool is back.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(Vec::new())
     }

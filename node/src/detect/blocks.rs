@@ -5,7 +5,7 @@ use fabricbios_kernfs::Tree;
 
 use super::Warnings;
 
-/// The kernel counts in these whatever the device's own block size is.
+/// The kernel's unit of sizes, independent of the block size of the device.
 const SECTOR_BYTES: u64 = 512;
 
 /// A disk.
@@ -56,7 +56,7 @@ fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound
         degraded: size.is_none() || read_only.is_none() || removable.is_none(),
         bytes,
         block_size: size.unwrap_or(512),
-        // What is not known to be writable is not.
+        // If it is unknown whether the disk is writable, it counts as read-only.
         read_only: read_only.unwrap_or(true),
         removable: removable.unwrap_or(false),
         name,

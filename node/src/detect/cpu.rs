@@ -1,4 +1,4 @@
-//! Processors: `/sys/devices/system/cpu`, and `/proc/cpuinfo` for what sysfs does not say.
+//! Processors: `/sys/devices/system/cpu`, and `/proc/cpuinfo` for the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::{Sources, Warnings};
 
 const CPUS: &str = "devices/system/cpu";
 
-/// `/proc/cpuinfo` says the same of every CPU, and is long: its start is enough.
+/// The start of `/proc/cpuinfo` is enough: it is long and repeats the same for every CPU.
 const CPUINFO_BYTES: usize = 64 << 10;
 
 /// All processors of the machine.
@@ -58,8 +58,8 @@ pub(super) fn detect(sources: &Sources, warnings: &mut Warnings) -> Option<CpuFo
     })
 }
 
-/// A group counts when each of its members names the same group: a half-read core would be leased
-/// as if its other thread were not there.
+/// A group counts if each of its members names the same group: otherwise a core could be leased without one of its
+/// threads.
 fn core_groups(sys: &Tree, online: &[u32], warnings: &mut Warnings) -> Vec<Vec<u32>> {
     let online: BTreeSet<u32> = online.iter().copied().collect();
     let mut claimed_by: BTreeMap<Vec<u32>, BTreeSet<u32>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! GPUs: display controllers on the PCI bus made by NVIDIA or AMD. What other vendors' controllers
-//! show (consoles of servers, emulated VGA) nobody would lease.
+//! GPUs: display controllers of NVIDIA or AMD on the PCI bus. Those of other vendors (server consoles, emulated VGA)
+//! are left out.
 
 use fabricbios_kernfs::Tree;
 
@@ -12,9 +12,9 @@ const DEVICES: &str = "bus/pci/devices";
 pub struct GpuFound {
     /// PCI address, such as `0000:01:00.0`.
     pub name: String,
-    /// Who made it.
+    /// The vendor.
     pub vendor: GpuVendor,
-    /// Bytes; 0 where only the vendor's library would know.
+    /// Bytes; 0 if only the vendor's library knows.
     pub vram_bytes: u64,
     /// The vendor's driver holds it, so that CUDA or ROCm can use it.
     pub driver_bound: bool,

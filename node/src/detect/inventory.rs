@@ -1,4 +1,4 @@
-//! What was found in the words of the wire, with nothing available.
+//! Detected hardware as entries of the wire, with nothing available.
 
 use fabricbios_wire::{
     BLOCK_REMOVABLE, BLOCK_RO, BlockDev, CpuCap, Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo,
@@ -11,11 +11,11 @@ use super::{BlockFound, CpuFound, Detected, GpuFound, GpuVendor, MemFound, NicFo
 
 const RESOURCE_ID_DOMAIN: &[u8] = b"fabricbios-resource-v0";
 
-/// Alignment that memory is advertised with where it is not offered as an arena.
+/// Advertised alignment of memory that is not on offer.
 const PAGE_BYTES: u32 = 4096;
 
-/// The id of the resource that this node knows by kind and name: the same after every restart, and
-/// never zero. First 16 bytes of SHA-256 over domain, node id, type code (big-endian) and name.
+/// The id of a node's resource, by kind and name: the same after every restart, never zero. The first 16 bytes of
+/// SHA-256 over domain, node id, type code (big-endian) and name.
 #[must_use]
 pub fn resource_id(node: &NodeId, kind: ResourceType, name: &str) -> ResourceId {
     let mut hash = Sha256::new_with_prefix(RESOURCE_ID_DOMAIN);
@@ -89,7 +89,7 @@ impl Detected {
     }
 }
 
-/// What both forms say of every resource.
+/// The fields of a resource that both forms have.
 struct Row<'a> {
     id: ResourceId,
     kind: ResourceType,
@@ -122,8 +122,8 @@ impl Row<'_> {
 }
 
 impl CpuFound {
-    /// Physical cores. Where the topology is not complete only logical CPUs can be told apart, and
-    /// only `best_effort` leases are possible, which count in those.
+    /// Physical cores. If the topology is incomplete, logical CPUs: then only `best_effort` leases are possible, which
+    /// count in those.
     #[must_use]
     pub fn cores(&self) -> u16 {
         let cores = if self.topology_complete {

@@ -9,7 +9,7 @@ use super::Warnings;
 pub struct MemFound {
     /// `mem0`.
     pub name: String,
-    /// What the kernel manages: installed memory less what firmware and kernel keep.
+    /// Memory that the kernel manages: installed memory without the parts of firmware and kernel.
     pub bytes: u64,
 }
 
@@ -30,8 +30,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     bytes_of(meminfo, "MemTotal:")
 }
 
-/// What could be taken without swapping, by `/proc/meminfo`: `MemAvailable`, and the huge pages that are
-/// free, which it leaves out.
+/// Memory available without swapping, by `/proc/meminfo`: `MemAvailable`, and the free huge pages, which it does not
+/// include.
 pub(crate) fn available_bytes(meminfo: &str) -> Option<u64> {
     let free = meminfo
         .lines()

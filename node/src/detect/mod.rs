@@ -1,10 +1,9 @@
-//! What the machine has, from the files in which the kernel says so (000, "Auto-Detection").
+//! Detects the machine's hardware from procfs and sysfs (000, "Auto-Detection").
 //!
-//! Detection only reads, and reads only below the two trees it is given. It offers nothing: what is
-//! found is advertised with nothing available until the operator names it, so that no root disk and
-//! no management NIC is leasable by accident. A file that is missing or malformed costs one item or
-//! one property of it, never the rest; a warning says which. Physical things are listed: a NIC or
-//! disk without a `device` link (lo, veth, loop, zram, dm, md) is made of others and left out.
+//! Detection only reads the two given trees. Detected hardware is advertised with nothing available until the operator
+//! offers it, so that no root disk and no management NIC is leased by accident. A missing or malformed file costs one
+//! item or one property, with a warning. Only physical devices are listed: a NIC or disk without a `device` link (lo,
+//! veth, loop, zram, dm, md) is left out.
 
 mod blocks;
 mod cpu;
@@ -25,7 +24,7 @@ pub use memory::MemFound;
 pub(crate) use memory::available_bytes;
 pub use nics::NicFound;
 
-/// Where to look.
+/// The trees that detection reads.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// `/proc`.
@@ -45,7 +44,7 @@ impl Sources {
     }
 }
 
-/// Everything that was found. Names are stable over restarts as far as the kernel's are.
+/// The detected hardware. Names are as stable as the kernel's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detected {
     /// Main memory: one, `mem0`.
@@ -58,11 +57,11 @@ pub struct Detected {
     pub gpus: Vec<GpuFound>,
     /// By device name.
     pub blocks: Vec<BlockFound>,
-    /// What was skipped or is degraded, and why. For the log.
+    /// Skipped or degraded items with the reason, for the log.
     pub warnings: Vec<String>,
 }
 
-/// Looks at everything. Cannot fail: what cannot be read is not there.
+/// Detects everything. Unreadable items are left out with a warning.
 #[must_use]
 pub fn detect(sources: &Sources) -> Detected {
     let mut warnings = Warnings::default();
@@ -88,7 +87,7 @@ impl Warnings {
         self.0.push(format!("{item}: {consequence}: {reason}"));
     }
 
-    /// The value, or none and a warning.
+    /// The value; on an error a warning and `None`.
     fn keep<T>(
         &mut self,
         item: &str,
@@ -98,7 +97,7 @@ impl Warnings {
         result.map_err(|e| self.add(item, consequence, e)).ok()
     }
 
-    /// Names in a directory; none and a warning if it cannot be listed.
+    /// Names in a directory; on an error a warning and no names.
     fn names(&mut self, sys: &Tree, directory: &str, kind: &str) -> Vec<String> {
         self.keep(kind, "none detected", sys.list(directory))
             .unwrap_or_default()

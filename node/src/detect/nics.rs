@@ -1,5 +1,5 @@
-//! Network interfaces: `/sys/class/net`. Physical ones; a virtual function whose physical function
-//! is on this machine too is part of that one and not listed.
+//! Physical network interfaces: `/sys/class/net`. A virtual function is not listed if its physical function is on this
+//! machine too.
 
 use fabricbios_kernfs::Tree;
 
@@ -16,7 +16,7 @@ pub struct NicFound {
     pub mtu: u32,
     /// Whether it can carry frames now.
     pub link_up: bool,
-    /// Virtual functions that it could have; 0 without SR-IOV.
+    /// Most virtual functions; 0 without SR-IOV.
     pub vfs_max: u32,
     /// A property could not be read.
     pub degraded: bool,
@@ -48,7 +48,7 @@ fn nic(sys: &Tree, name: String, warnings: &mut Warnings) -> NicFound {
         speed_bps: speed_bps(sys, &path("speed")),
         degraded: mtu.is_none() || state.is_none() || vfs_max.is_none(),
         mtu: mtu.unwrap_or(0),
-        // Drivers that do not report their state say `unknown` and show the carrier.
+        // Drivers that do not report a state say `unknown`; the carrier tells then.
         link_up: match state.as_deref() {
             Some("up") => true,
             Some("unknown") => sys
@@ -70,7 +70,7 @@ fn speed_bps(sys: &Tree, path: &str) -> u64 {
     mbps.unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// None: there is a file and it makes no sense.
+/// `None`: the file exists and cannot be parsed.
 fn vfs_max(sys: &Tree, name: &str, warnings: &mut Warnings) -> Option<u32> {
     match sys.read_as(format!("class/net/{name}/device/sriov_totalvfs")) {
         Err(e) if e.is_absent() => Some(0),

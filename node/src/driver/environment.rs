@@ -1,4 +1,4 @@
-//! What the driver asks and acts on: the node that it runs on, or a simulation.
+//! The environment of the driver: the node, or a simulation.
 
 use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
@@ -10,29 +10,31 @@ use crate::{
     journal::{Change, CommitError, Journal, Seq},
 };
 
-/// See the module. No call waits for anything.
+/// See the module. No call blocks.
 pub trait Environment {
-    /// Both clocks.
+    /// Reads both clocks.
     fn now(&self) -> Now;
-    /// An id that nobody can guess and no lease has had; `None`: the system has no randomness.
+    /// A random, unused lease id; `None`: the system has no randomness.
     fn random_lease_id(&mut self) -> Option<LeaseId>;
-    /// Has an order for a lease of `owner` carried out. What comes of it is a report, which is given back where the order
-    /// is done already.
+    /// Has an order for a lease of `owner` carried out. Returns the report if the order is done already.
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report>;
-    /// Hands in changes that become durable together.
+    /// Submits changes that become durable together.
     fn submit(&mut self, changes: Vec<Change>) -> Seq;
-    /// Whether the disk follows, so that new leases can be taken on.
+    /// True if the disk keeps up, so that new leases can be accepted.
     fn has_room(&self) -> bool;
-    /// Makes everything durable, and ends.
+    /// Makes every submission durable and closes the journal.
+    ///
+    /// # Errors
+    /// Changes since the last report may be lost.
     fn close(self) -> Result<(), CommitError>;
 }
 
 /// The machine that the node runs on.
 #[derive(Debug)]
 pub struct Machine {
-    /// What carries out orders.
+    /// Carry out orders.
     pub backends: Backends,
-    /// What must not be forgotten.
+    /// Stores changes.
     pub journal: Journal,
 }
 

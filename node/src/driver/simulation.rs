@@ -1,5 +1,5 @@
-//! The driver with its table on a machine that is made up: a clock that jumps, backends and a disk that take their time,
-//! fail and hang, and a process that dies at any moment. One number is a whole run, and the same run each time.
+//! The driver with its table on a machine that is made up: a clock that jumps, backends and a disk that take their
+//! time, fail and hang, and a process that dies at any moment. One number is a whole run, and the same run each time.
 //!
 //! The table's own model (`lease/tests/model`) knows what each answer has to be. Here it is looked at what only the
 //! driver can get wrong: what is told before it is durable, what is done in which order, and what a crash leaves.
@@ -35,7 +35,7 @@ const BOOT: &str = "boot";
 const LATE: Duration = Duration::from_secs(11);
 const MILLISECOND: u64 = 1_000_000;
 
-/// What a client has asked and not heard of yet.
+/// A request without an answer yet.
 struct Waiting {
     who: &'static str,
     about: Option<LeaseId>,
@@ -79,7 +79,7 @@ fn table(world: &World) -> LeaseTable {
 
 fn start(world: &Simulated) -> Driver<Simulated> {
     let table = table(&world.world());
-    // What is of no lease on record was told to nobody: it is taken away before the driver begins.
+    // State of leases that are not on record is removed before the driver begins: no client was told of them.
     let known: BTreeSet<LeaseId> = table
         .holders(POOL)
         .map(|(binding_id, _)| binding_id.lease_id)
@@ -115,8 +115,8 @@ impl Run {
 
     fn ask(&mut self, who: &'static str, role: Role, about: Option<LeaseId>, request: Request) {
         let (reply, answer) = oneshot::channel();
-        let asked = Input::Asked {
-            asker: Asker {
+        let asked = Input::Request {
+            requester: Requester {
                 tenant: who.into(),
                 reached: None,
                 reply,
@@ -125,7 +125,7 @@ impl Run {
             request,
         };
         let driver = self.world.world().driver.clone().unwrap();
-        assert!(driver.ask(Some(who.into()), asked));
+        assert!(driver.request(Some(who.into()), asked));
         self.waiting.push(Waiting { who, about, answer });
         self.turns();
     }
@@ -203,7 +203,7 @@ impl Run {
         }
     }
 
-    /// Nobody is told of what a crash undoes, and of an end only once it is one.
+    /// No client is told of a change that a crash undoes, nor of an end before it is proved.
     fn told(&mut self, who: &'static str, about: Option<LeaseId>, answer: Answer) {
         let Ok(Reply::Lease(info)) = answer else {
             return;
@@ -249,7 +249,7 @@ impl Run {
         }
     }
 
-    /// The process dies: what was on its way is done or not, and nobody hears of it.
+    /// The process dies: orders under way are done or not, and their reports are lost.
     fn crash(&mut self) {
         {
             let mut world = self.world.world();

@@ -1,5 +1,5 @@
-//! What waits for the disk: a driver that is handed each thing by the test, so that the test says when
-//! something is durable.
+//! Answers and orders that wait for the disk. The test gives the driver each input, so it decides when changes are
+//! durable.
 
 use std::{
     fs::Permissions,
@@ -101,8 +101,8 @@ impl Scene {
 
     fn ask_as(&mut self, tenant: &str, request: Request) -> oneshot::Receiver<Answer> {
         let (reply, answer) = oneshot::channel();
-        self.take(Input::Asked {
-            asker: Asker {
+        self.take(Input::Request {
+            requester: Requester {
                 tenant: tenant.into(),
                 reached: None,
                 reply,
@@ -117,11 +117,11 @@ impl Scene {
         self.driver.apply(input);
         self.driver.perform();
         while !self.driver.released.is_empty() {
-            self.driver.let_go();
+            self.driver.release_held();
         }
     }
 
-    /// Hands in what has come until `is_enough`; what is durable only if that is to be known.
+    /// Gives the driver its inputs until `is_enough`; the journal's only `with_disk`.
     fn go_on(&mut self, with_disk: bool, mut is_enough: impl FnMut(&Driver<Machine>) -> bool) {
         let mut withheld = Vec::new();
         while !is_enough(&self.driver) {
@@ -140,7 +140,7 @@ impl Scene {
     }
 }
 
-/// What was withheld comes again, before everything else.
+/// The withheld inputs come first.
 fn prepended(first: Vec<Input>, rest: Receiver<Input>) -> Receiver<Input> {
     let (tell, all) = channel();
     std::thread::spawn(move || {
@@ -167,7 +167,7 @@ fn a_drain_that_cannot_cut_a_lease_names_it() {
     let mut grant = || {
         let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
         let granted = scene.ask(Request::LeaseAlloc(wanted));
-        scene.go_on(true, |driver| driver.askers.is_empty());
+        scene.go_on(true, |driver| driver.requesters.is_empty());
         lease(granted).lease_id
     };
     let [freed, kept] = [grant(), grant()];
@@ -190,7 +190,7 @@ fn a_cut_waits_for_nothing_and_a_release_for_the_disk() {
     let mut scene = Scene::new();
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
     let granted = scene.ask(Request::LeaseAlloc(wanted));
-    scene.go_on(true, |driver| driver.askers.is_empty());
+    scene.go_on(true, |driver| driver.requesters.is_empty());
     let id = lease(granted).lease_id;
 
     let mut freed = scene.ask(Request::LeaseFree(id));
@@ -216,7 +216,7 @@ fn a_grant_is_one_commit_whatever_its_kind() {
         for grants in 1..=3 {
             let wanted = LeaseAllocRequest::new(kind, 4096, 60);
             let granted = scene.ask(Request::LeaseAlloc(wanted));
-            scene.go_on(true, |driver| driver.askers.is_empty());
+            scene.go_on(true, |driver| driver.requesters.is_empty());
             assert_eq!(lease(granted).phase, LeasePhase::Active);
             let counts = scene.driver.environment.journal.counts();
             assert_eq!(counts.commits, grants, "{kind:?}");
@@ -235,7 +235,7 @@ fn nobody_is_told_of_a_grant_before_its_store_has_confirmed_it() {
     assert_eq!(scene.driver.durable, scene.driver.submitted);
     assert!(granted.try_recv().is_err(), "told too early");
     scene.memory.let_go(Step::Confirm);
-    scene.go_on(true, |driver| driver.askers.is_empty());
+    scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
 }
 
@@ -245,7 +245,7 @@ fn a_grant_that_its_store_does_not_confirm_is_refused_and_ends() {
     scene.memory.fail(Step::Confirm, true);
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 60);
     let mut refused = scene.ask(Request::LeaseAlloc(wanted));
-    scene.go_on(true, |driver| driver.askers.is_empty());
+    scene.go_on(true, |driver| driver.requesters.is_empty());
     let refusal = refused.try_recv().unwrap().unwrap_err();
     assert_eq!(
         (refusal.error, refusal.class),
@@ -263,9 +263,9 @@ fn a_grant_that_its_store_does_not_confirm_is_refused_and_ends() {
 fn a_grant_that_the_disk_does_not_answer_for_is_refused_and_leaves_nothing() {
     is_refused_and_leaves_nothing("has not answered", |scene| {
         let now = clock::now().boot;
-        scene.driver.mind_the_journal(now);
-        assert_eq!(scene.driver.askers.len(), 1, "it may be slow");
-        scene.driver.mind_the_journal(now + JOURNAL_PATIENCE);
+        scene.driver.check_journal(now);
+        assert_eq!(scene.driver.requesters.len(), 1, "it may be slow");
+        scene.driver.check_journal(now + JOURNAL_PATIENCE);
     });
 }
 
@@ -282,7 +282,7 @@ fn of_what_one_commit_made_durable_a_turn_does_some_and_tenants_take_turns() {
     let all = scene.driver.submitted;
     scene.driver.apply(Input::Durable(Ok(all)));
     scene.driver.perform();
-    scene.driver.let_go();
+    scene.driver.release_held();
     assert!(quiet.try_recv().is_ok());
     let told = |mut answer: oneshot::Receiver<Answer>| answer.try_recv().is_ok();
     let loud_told = loud.into_iter().map(told).filter(|told| *told).count();
@@ -298,7 +298,7 @@ fn a_grant_that_cannot_be_written_down_is_refused_and_leaves_nothing() {
     });
 }
 
-/// A grant of everything waits for the disk, and `fails` is what comes of that.
+/// A grant of all memory waits for the disk, which `fails`.
 fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let mut scene = Scene::new();
     let all = LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 3600);
@@ -324,6 +324,6 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     assert_eq!(refusal.error, LeaseError::Unavailable, "at once");
     scene.go_on(true, |driver| driver.unwritable.is_none());
     let granted = scene.ask(Request::LeaseAlloc(all));
-    scene.go_on(true, |driver| driver.askers.is_empty());
+    scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);
 }

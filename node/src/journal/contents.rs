@@ -1,4 +1,4 @@
-//! The tables of the file, and how they are read and written.
+//! Reads and writes the tables of the file.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use redb::{
 use super::{Group, Key, Recovered};
 use crate::clock;
 
-/// Of the tables below. Format 1 held values without versions of their own, format 2 no pools.
+/// Format of the tables below. In format 1 values had no version, format 2 had no pools.
 pub(super) const FORMAT: u64 = 3;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
-/// Commits of groups so far. A file that was put back from a copy has fewer than what was beside it.
+/// Number of commits. A file that was restored from a copy has a lower number than the stores beside it.
 const COMMITS: &str = "commits";
-/// When something was last written, by the wall clock.
+/// Wall-clock time of the last write.
 const WRITTEN: &str = "written_unix_ms";
 
 const TEXTS: TableDefinition<&str, &str> = TableDefinition::new("texts");
 
 type Table = TableDefinition<'static, u128, &'static [u8]>;
 
-/// What the keys of a table's records are.
+/// Makes the key of a table's record from its id.
 type OfId = fn(u128) -> Key;
 
-/// A table for each sort of key.
+/// One table for each sort of key.
 const TABLES: [(Table, OfId); 5] = [
     (Table::new("leases"), |id| Key::Lease(LeaseId(id))),
     (Table::new("fences"), |id| Key::Fence(ResourceId(id))),
@@ -35,7 +35,7 @@ const TABLES: [(Table, OfId); 5] = [
     (Table::new("hosts"), Key::Host),
 ];
 
-/// A file of an earlier version has the first ones only.
+/// A file of an earlier version has only the first tables.
 const FIRST_TABLES: usize = 3;
 
 pub(super) fn format_of(database: &Database) -> Result<u64, redb::Error> {
@@ -73,9 +73,8 @@ pub(super) fn read(database: &Database) -> Result<Recovered, redb::Error> {
     })
 }
 
-/// A transaction that is durable when `commit` returns, and without which the file is damaged from then on: in
-/// redb's one-phase mode a commit whose bytes have changed since is taken for one that never ended, and the one
-/// before it for the newest (docs/decisions/0011).
+/// Begins a two-phase transaction, which is durable when `commit` returns. In redb's one-phase mode a commit that is
+/// damaged later counts as unfinished, and the commit before it as the newest (docs/decisions/0011).
 fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
     let mut writing = database.begin_write()?;
     writing.set_two_phase_commit(true);
@@ -110,7 +109,7 @@ fn put_start(writing: &WriteTransaction, contents: &Recovered) -> Result<(), red
     Ok(())
 }
 
-/// The number of the commit.
+/// Commits a group and returns the number of the commit.
 pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, redb::Error> {
     let writing = begin(database)?;
     let number;

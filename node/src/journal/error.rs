@@ -17,10 +17,10 @@ pub enum JournalError {
     InUse {
         /// The journal.
         path: PathBuf,
-        /// Its number.
+        /// Process id of the holder.
         holder: i32,
     },
-    /// What is in the file is not a whole journal.
+    /// The file is not a whole journal.
     #[error(
         "journal {path} is damaged ({detail}): put back its newest copy (leases that it does not know are cut; \
          memory and pools tell by their own counters that it is older: then leases of memory end, and pools \
@@ -30,10 +30,10 @@ pub enum JournalError {
     Damaged {
         /// The journal.
         path: PathBuf,
-        /// What was found.
+        /// The damage.
         detail: String,
     },
-    /// Written by a program that knows another format.
+    /// The file has another format.
     #[error(
         "journal {path} has format {found}, this program knows format {known}: start the \
          version of the program that wrote it"
@@ -46,7 +46,7 @@ pub enum JournalError {
         /// The format of this program.
         known: u64,
     },
-    /// What the process that writes it said, or became.
+    /// The message of the process that writes the journal, or how it ended.
     #[error("{0}")]
     Process(String),
     /// The system refused.
@@ -54,9 +54,9 @@ pub enum JournalError {
     Io {
         /// The journal.
         path: PathBuf,
-        /// What was tried.
+        /// The failed step.
         step: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -91,7 +91,7 @@ impl JournalError {
     }
 }
 
-/// Why a group is not durable. The journal goes on trying.
+/// Why a group is not durable. The journal tries again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not durable: {0}")]
 pub struct CommitError(String);

@@ -1,4 +1,4 @@
-//! The file below redb, counted: how many writes and syncs a commit costs, and whether a sync failed.
+//! Counts writes and syncs of the file below redb, and notes a failed sync.
 
 use std::fs::File;
 use std::io;
@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redb::{StorageBackend, backends::FileBackend};
 use serde::{Deserialize, Serialize};
 
-/// What was done to the disk by the process that writes the journal, up to its last commit.
+/// Disk operations of the process that writes the journal, up to its last commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalCounts {
-    /// Durable groups.
+    /// Committed groups.
     pub commits: u64,
     /// Calls of fdatasync.
     pub syncs: u64,
     /// Calls of write.
     pub writes: u64,
-    /// Bytes in them.
+    /// Bytes written.
     pub written_bytes: u64,
 }
 
@@ -36,8 +36,8 @@ impl Meter {
     }
 }
 
-/// redb's own file access with a meter on it. Locking is not passed on: the journal holds a lock
-/// that outlives the handle which redb needs replaced after an error.
+/// redb's file backend with a meter. It does not lock the file: the journal has a lock of its own, which it keeps when
+/// it replaces redb's handle after an error.
 #[derive(Debug)]
 pub(super) struct Metered {
     file: FileBackend,

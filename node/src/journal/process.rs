@@ -1,9 +1,8 @@
 //! `fabricbiosd journal`: the process that writes the journal.
 //!
-//! A thread that waits for a disk cannot be ended, and the process that it belongs to neither: it would keep every port
-//! and every queue pair for as long as the disk does not answer. So what the journal does to a disk is this process's,
-//! which has nothing but its socket to the daemon, as standard input, and the journal. When the daemon is gone it writes
-//! the group that it has, and ends.
+//! A thread that waits for a disk cannot be killed, nor can its process, which would keep every port and queue pair for
+//! as long as the disk does not answer. So this process does the journal's disk I/O. It has only the journal and a
+//! socket to the daemon, as standard input. When the daemon is gone it writes the current group and ends.
 
 use std::io::{self, stdin};
 use std::os::fd::AsFd;
@@ -15,12 +14,12 @@ use clap::Args;
 use nix::sys::prctl::{set_dumpable, set_name};
 
 use super::Group;
+use super::channel::{Channel, Message};
 use super::meter::Meter;
 use super::store::Store;
-use super::talk::{Talk, Word};
-use crate::left_behind::outlive_the_daemon;
+use crate::detached::outlive_the_daemon;
 
-/// What the daemon gives it.
+/// Arguments of the subcommand.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// The journal
@@ -28,44 +27,51 @@ pub struct Arguments {
     path: PathBuf,
 }
 
-/// Writes what the daemon says until the daemon is gone. Why it could not is told to the daemon.
+/// Commits groups for the daemon until the daemon is gone.
+///
+/// # Errors
+/// The process cannot detach from the daemon, the journal does not open (the daemon is told why), or the socket fails.
 pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
     outlive_the_daemon()?;
     set_name(c"fb-journal")?;
     set_dumpable(false)?;
     let socket = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
-    Ok(serve(Talk::over(socket)?, &arguments.path, Arc::default())?)
+    Ok(serve(
+        Channel::over(socket)?,
+        &arguments.path,
+        Arc::default(),
+    )?)
 }
 
-pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Result<()> {
-    let opened = match talk.hear()? {
-        Word::Begin(Some(boot_id)) => Store::open(path, &boot_id, Arc::clone(&meter)),
-        Word::Begin(None) => Store::go_on(path, Arc::clone(&meter)),
+pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> io::Result<()> {
+    let opened = match channel.receive()? {
+        Message::Begin(Some(boot_id)) => Store::open(path, &boot_id, Arc::clone(&meter)),
+        Message::Begin(None) => Store::resume(path, Arc::clone(&meter)),
         _ => return Err(unexpected()),
     };
     let (mut store, mut recovered) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            talk.say(&Word::Refused(error.to_string()))?;
-            talk.flush()?;
+            channel.send(&Message::Refused(error.to_string()))?;
+            channel.flush()?;
             return Err(io::Error::other(error));
         }
     };
     for (key, value) in std::mem::take(&mut recovered.records) {
-        talk.say(&Word::Record(key, Some(value)))?;
+        channel.send(&Message::Record(key, Some(value)))?;
     }
-    talk.say(&Word::Opened(recovered))?;
-    talk.flush()?;
+    channel.send(&Message::Opened(recovered))?;
+    channel.flush()?;
     let mut group = Group::new();
     loop {
-        match talk.hear() {
-            Ok(Word::Record(key, value)) => drop(group.insert(key, value)),
-            Ok(Word::Commit) => {
-                talk.say(&match store.commit(&group) {
-                    Ok(number) => Word::Committed(number, *meter.counts()),
-                    Err(error) => Word::Refused(error.to_string()),
+        match channel.receive() {
+            Ok(Message::Record(key, value)) => drop(group.insert(key, value)),
+            Ok(Message::Commit) => {
+                channel.send(&match store.commit(&group) {
+                    Ok(number) => Message::Committed(number, *meter.counts()),
+                    Err(error) => Message::Refused(error.to_string()),
                 })?;
-                talk.flush()?;
+                channel.flush()?;
                 group.clear();
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -75,10 +81,10 @@ pub(super) fn serve(mut talk: Talk, path: &Path, meter: Arc<Meter>) -> io::Resul
     }
 }
 
-/// Said by a program that is not this one.
+/// A message that does not belong here: the other end is another program.
 pub(super) fn unexpected() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "a word that does not belong here",
+        "a message that does not belong here",
     )
 }

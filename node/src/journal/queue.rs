@@ -1,4 +1,4 @@
-//! What waits for the disk, the thread that writes it, and those who wait for that.
+//! The queue of changes, and the thread that commits them.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::remote::Remote;
 use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq};
 
-/// Pause after a failed commit, so that a full disk is not hammered.
+/// Pause after a failed commit, so that a full disk is not retried all the time.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Of who waits for a write: a disk that is only slow has done it by then.
+/// How long a thread waits for a write; a slow disk is done by then.
 const PATIENCE: Duration = Duration::from_secs(9);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) struct Queue {
     durable_seq: u64,
     stop: Stop,
     pub(super) counts: JournalCounts,
-    /// The number of the process that writes.
+    /// Process id of the writer.
     pub(super) process: u32,
 }
 
@@ -43,15 +43,15 @@ impl Queue {
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// For those who wait for the disk.
+    /// Wakes the threads that wait for a write.
     durable: Condvar,
-    /// Keeps the number of the last commit elsewhere too.
-    pub(super) beside: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    /// Stores the number of the last commit in another place too.
+    pub(super) commit_counter: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Whoever panicked with the lock held was between two whole changes.
+        // Each change of the queue is whole, also after a panic.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ impl Shared {
         self.durable.notify_all();
     }
 
-    /// Waits for work. None: stop.
+    /// Waits for the next group. `None`: stop.
     pub(super) fn next_group(&self) -> Option<(Group, Seq)> {
         let idle =
             |queue: &mut Queue| queue.stop == Stop::No && queue.last_seq == queue.durable_seq;
@@ -86,7 +86,7 @@ impl Shared {
         Some((std::mem::take(&mut queue.waiting), Seq(queue.last_seq)))
     }
 
-    /// Puts a group back behind what came since, which is newer.
+    /// Puts a failed group back. Values that came since are newer and stay.
     pub(super) fn put_back(&self, group: Group) {
         let mut queue = self.lock();
         for (key, value) in group {
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Waits before another try. False: give up, because the journal is being closed.
+    /// Waits before another try. False: the journal is being closed, give up.
     fn pause(&self) -> bool {
         let open = |queue: &mut Queue| queue.stop == Stop::No;
         let waited = self.wake.wait_timeout_while(self.lock(), RETRY_PAUSE, open);
@@ -113,20 +113,22 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Hands in changes that become durable together, in the order of the calls.
+    /// Submits changes that become durable together, in the order of the calls.
     #[must_use]
     pub fn submit(&self, changes: Vec<Change>) -> Seq {
         self.0.submit(changes)
     }
 
-    /// Hands in changes that become durable with the next submission, whoever's that is, or when the journal is closed:
-    /// for what only matters together with something that is submitted later.
+    /// Adds changes to the next submission of any thread, or to the close of the journal: for changes that only matter
+    /// together with a later one.
     pub fn add(&self, changes: Vec<Change>) {
         self.0.lock().add(changes);
     }
 
-    /// Waits until everything up to `seq` is on the disk, for some seconds at most. After an error it may
-    /// get there later.
+    /// Waits until the submissions up to `seq` are durable, for some seconds at most.
+    ///
+    /// # Errors
+    /// They are not durable in time; they may become durable later.
     pub fn wait(&self, seq: Seq) -> Result<(), CommitError> {
         let late = |queue: &mut Queue| queue.durable_seq < seq.0;
         let shared = &self.0;
@@ -143,7 +145,7 @@ impl Writer {
     }
 }
 
-/// Writes what is handed in until it is told to stop.
+/// Commits groups until the journal is stopped.
 pub(super) fn write_all(
     mut remote: Remote,
     shared: &Shared,
@@ -152,8 +154,8 @@ pub(super) fn write_all(
     while let Some((group, seq)) = shared.next_group() {
         match remote.commit(&group) {
             Ok(number) => {
-                // Before anybody is told what the commit has in it.
-                if let Some(count) = shared.beside.get() {
+                // Before the commit is reported.
+                if let Some(count) = shared.commit_counter.get() {
                     count(number);
                 }
                 shared.note_durable(seq);

@@ -1,4 +1,4 @@
-//! The daemon's end of the process that writes the journal: started, told what to write, started again when it has ended.
+//! The daemon's side of the process that writes the journal: starts it, sends it groups, restarts it when it has ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,31 +10,31 @@ use std::sync::Arc;
 
 use fabricbios_helper::Program;
 
+use super::channel::{Channel, Message};
 use super::process::unexpected;
 use super::queue::Shared;
-use super::talk::{Talk, Word};
 use super::{CommitError, Group, JournalCounts, JournalError, Recovered};
 
-/// Who writes the journal.
-pub(super) enum Scribe {
-    /// A process of that program.
+/// Runs the writer of the journal.
+pub(super) enum RunAs {
+    /// In a process of this program.
     Program(Program),
-    /// A thread, which hears and says the same.
+    /// In a thread, with the same messages.
     #[cfg(test)]
     Thread(Arc<super::meter::Meter>),
 }
 
 pub(super) struct Remote {
-    scribe: Scribe,
+    run_as: RunAs,
     path: PathBuf,
     shared: Arc<Shared>,
-    /// None after it has ended by itself.
+    /// `None` after the process has ended by itself.
     process: Option<Process>,
 }
 
-/// Dropped, it is waited for: it closes the journal first.
+/// A drop waits for the process, which closes the journal first.
 struct Process {
-    talk: Talk,
+    channel: Channel,
     running: Running,
 }
 
@@ -44,13 +44,13 @@ enum Running {
     Thread(Option<std::thread::JoinHandle<io::Result<()>>>),
 }
 
-/// Why what was asked of it is not done.
-enum NotDone {
+/// Why a request to the process failed.
+enum Failure {
     Refused(String),
     Gone(io::Error),
 }
 
-impl From<io::Error> for NotDone {
+impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Gone(error)
     }
@@ -58,13 +58,13 @@ impl From<io::Error> for NotDone {
 
 impl Remote {
     pub(super) fn open(
-        scribe: Scribe,
+        run_as: RunAs,
         path: PathBuf,
         boot_id: &str,
         shared: Arc<Shared>,
     ) -> Result<(Self, Recovered), JournalError> {
         let mut remote = Self {
-            scribe,
+            run_as,
             path,
             shared,
             process: None,
@@ -77,8 +77,8 @@ impl Remote {
         Ok((remote, recovered))
     }
 
-    /// One transaction; `Ok` means that it is on the disk, and is its number. After an error it may be or may not be
-    /// there: trying it again is right either way.
+    /// Commits one transaction; `Ok`: it is durable, with this number. After an error it may or may not be durable:
+    /// retry it.
     pub(super) fn commit(&mut self, group: &Group) -> Result<u64, CommitError> {
         let mut process = match self.process.take() {
             Some(process) => process,
@@ -90,7 +90,7 @@ impl Remote {
                 self.shared.lock().counts = counts;
                 Ok(number)
             }
-            Err(NotDone::Refused(why)) => {
+            Err(Failure::Refused(why)) => {
                 self.process = Some(process);
                 Err(CommitError::new(why))
             }
@@ -117,8 +117,8 @@ impl Remote {
 
     fn spawn(&self) -> io::Result<Process> {
         let (ours, its) = UnixStream::pair()?;
-        let running = match &self.scribe {
-            Scribe::Program(program) => Running::Process(
+        let running = match &self.run_as {
+            RunAs::Program(program) => Running::Process(
                 { program.command() }
                     .args(["journal", "--path"])
                     .arg(&self.path)
@@ -128,20 +128,21 @@ impl Remote {
                     .spawn()?,
             ),
             #[cfg(test)]
-            Scribe::Thread(meter) => {
-                let (talk, path, meter) = (Talk::over(its)?, self.path.clone(), meter.clone());
-                let serve = move || super::process::serve(talk, &path, meter);
+            RunAs::Thread(meter) => {
+                let (channel, path, meter) =
+                    (Channel::over(its)?, self.path.clone(), meter.clone());
+                let serve = move || super::process::serve(channel, &path, meter);
                 Running::Thread(Some(std::thread::spawn(serve)))
             }
         };
-        let talk = Talk::over(ours)?;
-        Ok(Process { talk, running })
+        let channel = Channel::over(ours)?;
+        Ok(Process { channel, running })
     }
 
-    fn explain(&self, why: NotDone, process: &mut Process) -> String {
+    fn explain(&self, why: Failure, process: &mut Process) -> String {
         match why {
-            NotDone::Refused(why) => why,
-            NotDone::Gone(error) => format!(
+            Failure::Refused(why) => why,
+            Failure::Gone(error) => format!(
                 "journal {}: process {}, which writes it, has ended ({}): {error}",
                 self.path.display(),
                 process.pid(),
@@ -160,42 +161,43 @@ impl Process {
         }
     }
 
-    /// Without a boot id it goes on where another one has ended, and has nothing to tell.
-    fn open(&mut self, boot_id: Option<&str>) -> Result<Recovered, NotDone> {
-        self.talk.say(&Word::Begin(boot_id.map(str::to_owned)))?;
-        self.talk.flush()?;
+    /// Without a boot id the process goes on in place of one that has ended, and returns no records.
+    fn open(&mut self, boot_id: Option<&str>) -> Result<Recovered, Failure> {
+        self.channel
+            .send(&Message::Begin(boot_id.map(str::to_owned)))?;
+        self.channel.flush()?;
         let mut records = BTreeMap::new();
         loop {
-            match self.talk.hear()? {
-                Word::Record(key, Some(value)) => drop(records.insert(key, value)),
-                Word::Opened(recovered) => {
+            match self.channel.receive()? {
+                Message::Record(key, Some(value)) => drop(records.insert(key, value)),
+                Message::Opened(recovered) => {
                     return Ok(Recovered {
                         records,
                         ..recovered
                     });
                 }
-                Word::Refused(why) => return Err(NotDone::Refused(why)),
+                Message::Refused(why) => return Err(Failure::Refused(why)),
                 _ => return Err(unexpected().into()),
             }
         }
     }
 
-    fn commit(&mut self, group: &Group) -> Result<(u64, JournalCounts), NotDone> {
+    fn commit(&mut self, group: &Group) -> Result<(u64, JournalCounts), Failure> {
         for (key, value) in group {
-            self.talk.say(&Word::Record(*key, value.clone()))?;
+            self.channel.send(&Message::Record(*key, value.clone()))?;
         }
-        self.talk.say(&Word::Commit)?;
-        self.talk.flush()?;
-        match self.talk.hear()? {
-            Word::Committed(number, counts) => Ok((number, counts)),
-            Word::Refused(why) => Err(NotDone::Refused(why)),
+        self.channel.send(&Message::Commit)?;
+        self.channel.flush()?;
+        match self.channel.receive()? {
+            Message::Committed(number, counts) => Ok((number, counts)),
+            Message::Refused(why) => Err(Failure::Refused(why)),
             _ => Err(unexpected().into()),
         }
     }
 
-    /// Waits for its end, which it reaches when it hears nothing more, and tells how that was.
+    /// Closes the socket, which ends the process, waits for the end and returns the exit status.
     fn end(&mut self) -> String {
-        self.talk.end();
+        self.channel.end();
         match &mut self.running {
             Running::Process(child) => match child.wait() {
                 Ok(status) => status.to_string(),

@@ -1,4 +1,4 @@
-//! The file: opened, checked, read once, and written one durable transaction at a time.
+//! The journal's file: opens, checks and reads it, and commits groups.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,23 +17,24 @@ use super::meter::{Meter, Metered};
 use super::{Group, JournalError, Recovered};
 use crate::state_dir::open_lock;
 
-/// redb would take a gibibyte. The journal is read once, so that a cache only helps its commits.
+/// redb's default is one gibibyte. The journal is read once, so a cache only helps commits.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// How long the process of a daemon that has ended may take to write what it has and be gone.
+/// How long the process of an earlier daemon may take to write its last group and end.
 const GOES_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Store {
     path: PathBuf,
     meter: Arc<Meter>,
-    /// None after a failed commit: redb refuses a handle that has seen an I/O error.
+    /// `None` after a failed commit: redb refuses a handle after an I/O error.
     database: Option<Database>,
-    /// Held for as long as this process may write.
+    /// Held while this process may write.
     _lock: File,
 }
 
 impl Store {
-    /// Counts this start and notes `boot_id`. The contents are those of now, with the boot id of the start before.
+    /// Opens the journal, counts this start and stores `boot_id`. Returns the contents, with the boot id of the last
+    /// start.
     pub(super) fn open(
         path: &Path,
         boot_id: &str,
@@ -65,9 +66,12 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Goes on in the place of a process that has ended; opens the file at the first commit, and reads nothing.
-    pub(super) fn go_on(path: &Path, meter: Arc<Meter>) -> Result<(Self, Recovered), JournalError> {
-        // Nobody can say that none failed.
+    /// Goes on in place of a process that has ended. Opens the file at the first commit; returns no records.
+    pub(super) fn resume(
+        path: &Path,
+        meter: Arc<Meter>,
+    ) -> Result<(Self, Recovered), JournalError> {
+        // The ended process may have had a failed sync.
         meter.sync_failed.store(true, Ordering::Relaxed);
         let store = Self {
             _lock: take_lock(path)?,
@@ -78,8 +82,8 @@ impl Store {
         Ok((store, Recovered::default()))
     }
 
-    /// One transaction; `Ok` means that it is on the disk, and is its number. After an error the file is opened anew
-    /// at the next call, and may or may not hold the group: trying it again is right either way.
+    /// Commits one transaction; `Ok`: it is durable, with this number. After an error the next call opens the file
+    /// anew. The group may or may not be in it: retry it.
     pub(super) fn commit(&mut self, group: &Group) -> Result<u64, JournalError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -113,7 +117,7 @@ impl Store {
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -121,7 +125,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 /// The lock is a file of its own, because the journal's file is sometimes replaced.
 fn take_lock(path: &Path) -> Result<File, JournalError> {
-    let at = beside(path, ".lock");
+    let at = sibling(path, ".lock");
     let failed = |step, error| JournalError::io(path, format!("{step} {}", at.display()), error);
     let file = open_lock(&at).map_err(|error| failed("open", error))?;
     let patience_ends = Instant::now() + GOES_WITHIN;
@@ -138,7 +142,7 @@ fn take_lock(path: &Path) -> Result<File, JournalError> {
             return Err(failed("lock", elsewhere));
         }
         let process = match Pidfd::open(holder) {
-            // It has ended meanwhile.
+            // The holder has ended meanwhile.
             Err(Errno::ESRCH) => continue,
             opened => opened.map_err(|error| failed("find the holder of", error.into()))?,
         };
@@ -155,7 +159,7 @@ fn take_lock(path: &Path) -> Result<File, JournalError> {
 /// Writes a complete file under another name and moves it into place, so that at every moment
 /// `path` is a whole journal or absent.
 fn write_whole(path: &Path, contents: &Recovered, meter: &Arc<Meter>) -> Result<(), JournalError> {
-    let at = beside(path, ".new");
+    let at = sibling(path, ".new");
     let mut open = OpenOptions::new();
     open.read(true)
         .write(true)
@@ -220,8 +224,7 @@ fn builder() -> Builder {
     builder
 }
 
-/// Runs redb. It can panic on a file that was damaged on purpose or by a disk; that is an answer
-/// about the file, not a reason to fall.
+/// Runs redb and turns a panic into an error: redb can panic on a damaged file.
 fn guarded<T>(
     path: &Path,
     step: &str,

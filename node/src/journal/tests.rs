@@ -9,7 +9,7 @@ use super::meter::Meter;
 use super::store::Store;
 use super::*;
 
-/// What a disk may do, and what was asked of it. A fault happens until it is taken away.
+/// Faults of a disk, and the operations that it was asked for. A fault stays until it is removed.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     sync: AtomicBool,
@@ -99,17 +99,17 @@ fn open_at(path: &Path, tell: Sender<Report>) -> Result<(Journal, Recovered), Jo
     Journal::open_here(path, "boot-1", on_commit)
 }
 
-/// What is in the file, as its process sees it.
+/// The contents of the file, read by the store.
 fn open_store(path: &Path) -> Result<Recovered, JournalError> {
     Store::open(path, "boot-1", Arc::default()).map(|(_store, recovered)| recovered)
 }
 
 /// With a disk that the test has in its hands.
 fn open_metered(path: &Path, tell: Sender<Report>, meter: &Arc<Meter>) -> Journal {
-    let (scribe, on_commit) = (Scribe::Thread(Arc::clone(meter)), move |report| {
+    let (run_as, on_commit) = (RunAs::Thread(Arc::clone(meter)), move |report| {
         drop(tell.send(report));
     });
-    Journal::written_by(scribe, path, "b", Box::new(on_commit))
+    Journal::open_as(run_as, path, "b", Box::new(on_commit))
         .unwrap()
         .0
 }
@@ -200,7 +200,7 @@ fn what_is_added_goes_with_the_next_submission_or_the_close() {
 fn a_copy_taken_between_commits_is_the_state_of_the_last_one() {
     let scene = Scene::new();
     let (journal, reports) = scene.with_two_commits();
-    // What a power cut leaves: the file as it lies there, never closed.
+    // A power cut leaves the file as it is, not closed.
     let cut = Scene::new();
     fs::copy(scene.path(), cut.path()).unwrap();
     await_durable(&reports, journal.submit(vec![put(3, "three")]));

@@ -1,6 +1,6 @@
-//! The daemon as its watchdog sees it: a process that can be stopped, looked into, let go on and killed.
+//! The daemon's process, for its watchdog: stops it, duplicates its descriptors, continues it and kills it.
 //!
-//! Every call is about that process and none that has its number later.
+//! All calls use a pidfd, so a later process with the same pid is never affected.
 
 use std::{
     fs, io,
@@ -19,11 +19,11 @@ use nix::{
     unistd::{Pid, getppid},
 };
 
-/// How long threads may take to stop. One that waits for a disk does not count.
+/// How long threads may take to stop, except those that wait for a disk.
 const STOP: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// Who waits for its end waits again after so long.
+/// Longest single wait for the end of the daemon; the wait is repeated.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 /// How long a killed process may take to be gone.
@@ -36,39 +36,39 @@ pub(super) struct Daemon {
     pid: Pid,
 }
 
-/// It does not run, until this is dropped; then it goes on, if it was this that stopped it.
+/// A stopped daemon. A drop continues it, unless it was stopped before.
 #[derive(Debug)]
 pub(super) struct Stopped<'a> {
     daemon: &'a Daemon,
-    /// It was stopped before, and is nobody's here to let go on.
+    /// The daemon was stopped already, so a drop does not continue it.
     before: bool,
 }
 
 impl Daemon {
-    /// The process that started this one, unless it is gone already.
+    /// The parent process; `None` if it is gone already.
     pub(super) fn parent() -> anyhow::Result<Option<Self>> {
         let pid = getppid();
         let process = match Pidfd::open(pid) {
             Err(Errno::ESRCH) => return Ok(None),
             opened => Arc::new(opened.context("open the daemon's process")?),
         };
-        // While it is the parent its number is nobody else's.
+        // While it is the parent, no other process has its pid.
         Ok((getppid() == pid).then_some(Self { process, pid }))
     }
 
-    /// Its number.
+    /// Its pid.
     pub(super) fn number(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()
     }
 
-    /// Waits for the end of all of its threads, and with them of its descriptors.
+    /// Waits until all of its threads have ended and its descriptors are closed.
     pub(super) fn wait(&self) -> io::Result<()> {
         while !self.process.ends_within(LOOK_AGAIN)? {}
         Ok(())
     }
 
-    /// Waits until none of its threads runs. One that waits in the kernel, for a disk or a device, stops before it
-    /// runs again.
+    /// Stops the daemon and waits until none of its threads runs. A thread that waits in the kernel, for a disk or a
+    /// device, stops before it runs again.
     pub(super) fn stop(&self) -> Result<Stopped<'_>, StepError> {
         let failed = |what: &str| StepError::new("stop the daemon", what);
         let before = self.threads().any(|(_, state)| is_stopped(state)) && self.is_still();
@@ -104,19 +104,20 @@ impl Daemon {
         entries.filter_map(move |entry| {
             let number = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name before the state may be anything.
+            // The name before the state may contain any character.
             let (_, behind_name) = stat.rsplit_once(") ")?;
             Some((Pid::from_raw(number), behind_name.chars().next()?))
         })
     }
 
-    /// Whether somebody has killed it: what is left of it waits in the kernel and never runs again.
+    /// True if the daemon was killed: its remaining threads wait in the kernel and never run again.
     pub(super) fn is_killed(&self) -> bool {
         self.threads()
             .any(|(thread, state)| thread == self.pid && matches!(state, 'Z' | 'X'))
     }
 
-    /// A duplicate of one of its descriptors. A process whose first thread has ended has them as long as another one lives.
+    /// Duplicates one of its descriptors. A process whose first thread has ended still has them while another thread
+    /// lives.
     pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd, StepError> {
         let mut refused = match self.process.descriptor(number) {
             Ok(descriptor) => return Ok(descriptor),
@@ -145,7 +146,7 @@ impl Daemon {
             Err(Errno::ESRCH) => return Ok(None),
             opened => opened?,
         };
-        // As long as the process is there, numbers below its own were its threads'.
+        // While the process exists, this thread id belonged to one of its threads.
         if self.process.ends_within(Duration::ZERO).unwrap_or(true) {
             return Ok(None);
         }
@@ -155,7 +156,7 @@ impl Daemon {
         }
     }
 
-    /// Ends it; `false`: a thread of it waits in the kernel, and so it is not gone yet.
+    /// Kills the daemon; `false`: a thread waits in the kernel, so the process is not gone yet.
     pub(super) fn kill(&self) -> io::Result<bool> {
         match self.process.signal(Signal::SIGKILL) {
             Ok(()) | Err(Errno::ESRCH) => {}
@@ -200,11 +201,16 @@ mod tests {
     }
 
     fn says_what_it_is_told(child: &mut Child) {
-        child.stdin.as_mut().unwrap().write_all(b"word\n").unwrap();
+        child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"message\n")
+            .unwrap();
         let mut line = String::new();
         let output = child.stdout.as_mut().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
-        assert_eq!(line, "word\n");
+        assert_eq!(line, "message\n");
     }
 
     #[test]
@@ -227,7 +233,7 @@ mod tests {
         let (mut child, daemon) = cat();
         let stopped = daemon.stop().unwrap();
         let duplicate = daemon.descriptor(1);
-        // Where the system refuses that to anybody, it says so.
+        // If the system refuses pidfd_getfd to all processes, the test says so.
         if let Err(refused) = &duplicate {
             assert!(
                 refused.detail.contains("Operation not permitted"),

@@ -1,6 +1,6 @@
-//! One watchdog at a time: the one that has the file locked.
+//! The lock that one watchdog at a time has.
 //!
-//! The daemon has opened it, and it is this process's standard output: to open a file may be to wait for a disk.
+//! The daemon opens the file and passes it as standard output, because opening a file may wait for a disk.
 
 use std::{
     io::{Stdout, stdout},
@@ -12,11 +12,11 @@ use anyhow::{Context, ensure};
 use fabricbios_helper::{FileBytes, Pidfd};
 use nix::{errno::Errno, sys::signal::Signal, unistd::Pid};
 
-/// How long a watchdog of an earlier run may take to be gone, once killed. One that is stuck in the kernel
-/// does nothing more when it comes back.
+/// How long a killed watchdog of an earlier run may take to end. One that is stuck in the kernel does nothing when it
+/// returns.
 const TAKE_OVER: Duration = Duration::from_secs(5);
 
-/// Locks the file, and ends the watchdog that has it.
+/// Kills the watchdog that has the lock, and takes the lock.
 pub(super) fn take_over() -> anyhow::Result<()> {
     let file = stdout();
     while let Some(holder) = FileBytes::ALL.try_lock(&file)? {
@@ -36,7 +36,7 @@ pub(super) fn take_over() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next watchdog finds this one by the lock.
+/// Takes the lock on a thread as soon as it is free: the next watchdog finds this one by the lock.
 fn lock_when_it_is_gone() -> anyhow::Result<()> {
     thread::Builder::new()
         .name("lock".into())
@@ -45,8 +45,7 @@ fn lock_when_it_is_gone() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills the process that has the lock, and tells whether it is gone; whoever has got its number meanwhile is
-/// left alone.
+/// Kills the process that has the lock; true if it is gone. A later process with the same pid is not killed.
 fn end(file: &Stdout, holder: Pid) -> anyhow::Result<bool> {
     let descriptor = match Pidfd::open(holder) {
         Err(Errno::ESRCH) => return Ok(true),

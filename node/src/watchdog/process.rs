@@ -1,7 +1,7 @@
 //! `fabricbiosd watchdog`: the process that the daemon leaves behind when it dies.
 //!
-//! Its standard input is a socket to the daemon, both ways; its standard output the file that one watchdog at a time has
-//! locked; its standard error the log. Once it has begun, nothing that a cut waits for is on a disk.
+//! Its standard input is a socket to the daemon, in both directions; its standard output is the lock file, its standard
+//! error the log. Once it has begun, no cut waits for a disk.
 
 use std::{
     io::{self, BufRead},
@@ -18,19 +18,20 @@ use nix::sys::prctl::set_name;
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use super::{
-    daemon::Daemon, duty::Duty, memory::Reach, report::Report, stand_in::StandIn, word::Word,
+    daemon::Daemon, enforcer::Enforcer, message::WatchdogMessage, rdma_cutter::RdmaCutter,
+    rdma_deadlines::GuardedLease, reply_writer::ReplyWriter,
 };
 use crate::{
-    left_behind::outlive_the_daemon,
+    detached::outlive_the_daemon,
     log_format,
     mailbox::{Mailbox, Sender},
     workers::raise_priority,
 };
 
-/// Lines of the log that wait for its disk; more are dropped and counted.
+/// Most log lines that wait for the disk; further lines are dropped and counted.
 const LINES_WAITING_MAX: usize = 1_024;
 
-/// What the daemon gives it.
+/// Arguments of the subcommand.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Whose subsystems are cut
@@ -38,24 +39,24 @@ pub struct Arguments {
     node_id: NodeId,
 }
 
-/// What it hears.
+/// An event of the watchdog.
 #[derive(Debug)]
-pub(super) enum Heard {
-    Word(Word),
+pub(super) enum Event {
+    Message(WatchdogMessage),
     /// The daemon's end of the socket is closed.
     Orphaned,
-    /// The daemon's process has ended, and its queue pairs with it.
+    /// The daemon's process has ended, and its queue pairs are destroyed.
     Ended,
     /// These leases over RDMA are cut.
-    Cut(Vec<Reach>),
-    /// They are not.
+    Cut(Vec<GuardedLease>),
+    /// The cut of leases over RDMA failed.
     NotCut(StepError),
 }
 
-/// Watches until the daemon is gone and every lease that it left has ended.
+/// Watches until the daemon is gone and all its leases have ended.
 #[must_use]
 pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
-    // Before there is a thread that would take the signals.
+    // Before another thread could receive the signals.
     let outlives = outlive_the_daemon();
     let (_until_written, dropped) = log_to_stderr();
     let outcome = outlives
@@ -70,7 +71,7 @@ pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The file may be on a disk that does not answer.
+/// Logs through a queue, because the file may be on a disk that does not answer.
 fn log_to_stderr() -> (WorkerGuard, ErrorCounter) {
     let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
     tracing_subscriber::fmt()
@@ -80,7 +81,7 @@ fn log_to_stderr() -> (WorkerGuard, ErrorCounter) {
     (guard, dropped)
 }
 
-/// What is there now is read from its file once, and what comes later never was in one.
+/// Locks the memory of the process, so that no page is read from a disk during a cut.
 fn stay_in_memory() {
     let locked = mlockall(MlockAllFlags::MCL_CURRENT).and_then(|()| {
         mlockall(
@@ -97,51 +98,51 @@ fn stay_in_memory() {
 fn watch(node_id: NodeId, dropped: &ErrorCounter) -> anyhow::Result<()> {
     raise_priority();
     let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
-    let report = Report::default();
+    let replies = ReplyWriter::default();
     let daemon = Daemon::parent()?;
     listen(sender.clone(), daemon.clone())?;
     let daemon = match daemon {
         Some(daemon) => {
-            let stand_in = StandIn::start(daemon.clone(), report.clone(), sender)?;
-            Some((daemon, stand_in))
+            let cutter = RdmaCutter::start(daemon.clone(), replies.clone(), sender)?;
+            Some((daemon, cutter))
         }
         None => None,
     };
-    let (mut duty, sweeper) = Duty::new(node_id, daemon, report)?;
+    let (mut enforcer, sweeper) = Enforcer::new(node_id, daemon, replies)?;
     stay_in_memory();
     let mut told = 0;
-    while !duty.is_done() {
-        mailbox.wait(duty.next())?;
-        while let Some(heard) = mailbox.take_done() {
-            duty.hear(heard)?;
+    while !enforcer.is_done() {
+        mailbox.wait(enforcer.next())?;
+        while let Some(event) = mailbox.take_notice() {
+            enforcer.on_event(event)?;
         }
-        duty.cut_due();
+        enforcer.cut_due();
         let lines = dropped.dropped_lines();
         if lines > told {
             tracing::warn!(lines, "watchdog: lines of this log were dropped so far");
             told = lines;
         }
     }
-    drop(duty);
+    drop(enforcer);
     sweeper.join().ok();
     Ok(())
 }
 
-fn listen(sender: Sender<Heard>, daemon: Option<Daemon>) -> anyhow::Result<()> {
+fn listen(sender: Sender<Event>, daemon: Option<Daemon>) -> anyhow::Result<()> {
     let listen = move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
             match line.parse() {
-                Ok(word) => sender.done(Heard::Word(word)),
-                Err(super::word::NotAWord) => {
+                Ok(message) => sender.notify(Event::Message(message)),
+                Err(super::message::NotAMessage) => {
                     tracing::error!(line, "watchdog: the daemon says what is not understood");
                     continue;
                 }
             };
         }
-        sender.done(Heard::Orphaned);
+        sender.notify(Event::Orphaned);
         let ended = daemon.map_or(Ok(()), |daemon| daemon.wait());
         match ended {
-            Ok(()) => drop(sender.done(Heard::Ended)),
+            Ok(()) => drop(sender.notify(Event::Ended)),
             Err(error) => tracing::error!(%error, "watchdog: the daemon's end is not seen"),
         }
     };

@@ -23,7 +23,7 @@ use fabricbios_helper::Program;
 use fabricbios_node::{
     config::Settings,
     detect::{Detected, resource_id},
-    inventory::{Described, Standing, describe},
+    inventory::{Described, ResourceStatus, describe},
     journal,
     past::Past,
     providers::{Continuity, Offered},
@@ -131,8 +131,8 @@ impl Arguments {
 struct Units;
 
 impl Described for Units {
-    fn overlay(&self, inventory: &mut ResourceInventory, standing: Standing) {
-        describe(inventory, standing, NAME, &[]);
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+        describe(inventory, status, NAME, &[]);
     }
 
     fn hide(&self, _detected: &mut Detected) {}

@@ -21,7 +21,7 @@ use crate::{
     records,
 };
 
-/// What happens later.
+/// A later event.
 #[allow(
     clippy::large_enum_variant,
     reason = "a few hundred of them live at once, in a test"
@@ -29,7 +29,7 @@ use crate::{
 pub(super) enum Event {
     /// A backend does it, and says so.
     Order(Owner, Order),
-    /// The disk has taken, or refused, what was handed in until then.
+    /// The disk has committed, or refused, the submissions up to then.
     Commit,
 }
 
@@ -215,7 +215,7 @@ impl World {
             return;
         };
         let fails = self.fails(10);
-        // What could not be synced may be there all the same.
+        // Changes that could not be synced may be in the file all the same.
         if !fails || self.percent(50) {
             self.write_down();
         }
@@ -227,7 +227,7 @@ impl World {
             self.commit_later();
         }
         if let Some(driver) = &self.driver {
-            driver.done(Input::Durable(outcome));
+            driver.notify(Input::Durable(outcome));
         }
     }
 
@@ -277,7 +277,8 @@ impl World {
                     !self.access.contains_key(&binding_id.lease_id),
                     "{binding_id} is released and reachable"
                 );
-                // After a crash the journal must not say that a lease lives whose bytes are clean, if anybody knows of it.
+                // After a crash the journal must not say that a lease lives whose bytes are clean, if anybody knows of
+                // it.
                 let is_told = self.told.contains(&binding_id.lease_id);
                 let lives = self.record(binding_id.lease_id) == Some(None);
                 assert!(

@@ -1,5 +1,5 @@
-//! Exports over a pool that this node did not make: of a node that had the pool before and whose state is
-//! gone, or of somebody else. Whoever is connected to one reads and writes what this node gives out.
+//! Exports of a pool that this node did not make: those of a former node whose state is lost, or of other software. A
+//! client of such an export reads and writes the bytes of this node's leases.
 
 use std::{
     cell::RefCell, ffi::OsString, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc,
@@ -19,11 +19,11 @@ use zeroize::Zeroizing;
 
 use super::belonging::is_of;
 
-/// A subsystem whose namespaces cannot be listed in this time is being taken away by somebody.
+/// Listing the namespaces of a subsystem takes longer only while one is being removed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Says the path of each namespace of the subsystem at this path that is enabled. The kernel makes whoever lists them wait
-/// while one is removed, for as long as the storage likes.
+/// Reports the path of each enabled namespace of the subsystem at this path. The kernel blocks the listing while a
+/// namespace is removed, for as long as the storage takes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ListExports(OsString);
 
@@ -38,7 +38,7 @@ impl Call for ListExports {
             detail: error.to_string(),
         };
         for name in namespaces.list("").map_err(failed)? {
-            // One may go meanwhile.
+            // A namespace may be removed meanwhile.
             let read = |what| namespaces.read(Path::new(&name).join(what));
             if let (Ok("1"), Ok(path)) = (read("enable").as_deref(), read("device_path")) {
                 caller.progress(path)?;
@@ -48,22 +48,22 @@ impl Call for ListExports {
     }
 }
 
-/// Where exports are looked for, and as whom.
-pub(super) struct Others<'a> {
+/// Finds and ends exports.
+pub(super) struct ForeignExports<'a> {
     /// `/sys/kernel/config/nvmet`.
     pub(super) configfs: &'a Path,
     pub(super) node_id: NodeId,
     pub(super) supervisor: &'a Supervisor,
 }
 
-/// A subsystem that serves something of the pool.
+/// A subsystem that serves a volume of the pool.
 #[derive(Debug, PartialEq, Eq)]
 struct Export {
     subsystem: String,
     volume: String,
 }
 
-/// Of a target that only ends what there is.
+/// The host records of a target that only ends exports.
 #[derive(Debug)]
 struct NoRecords;
 
@@ -79,8 +79,8 @@ impl HostRecords for NoRecords {
     }
 }
 
-impl Others<'_> {
-    /// Ends those of nodes, whatever node; an error names those of anybody else.
+impl ForeignExports<'_> {
+    /// Ends the exports that any node made. `Err`: an export of other software, which the operator must end.
     pub(super) fn end(&self, pool: &Path, facts: &Facts) -> anyhow::Result<()> {
         for Export { subsystem, volume } in self.serving(|volume| is_of(volume, pool, facts)) {
             let Some((node_id, lease_id)) = maker_of(&subsystem) else {
@@ -99,8 +99,8 @@ impl Others<'_> {
         Ok(())
     }
 
-    /// Before anything is written on a device: it may be served as a whole, which claims it for nobody
-    /// (`nvmet_bdev_ns_enable` opens it without a holder, drivers/nvme/target/io-cmd-bdev.c).
+    /// Refuses a device that is served as a whole, before anything is written to it. The kernel's target does not claim
+    /// the device (`nvmet_bdev_ns_enable` opens it without a holder, drivers/nvme/target/io-cmd-bdev.c).
     pub(super) fn refuse_served(&self, device: &Path) -> anyhow::Result<()> {
         let number = |path: &Path| fs::metadata(path).ok().map(|it| it.rdev());
         let Some(its) = number(device).filter(|it| *it != 0) else {
@@ -115,10 +115,10 @@ impl Others<'_> {
         }
     }
 
-    /// What is not this node's and serves such a volume.
+    /// Subsystems of others that serve such a volume.
     fn serving(&self, is_meant: impl Fn(&Path) -> bool) -> Vec<Export> {
         let subsystems = Tree::new(self.configfs).list("subsystems");
-        // No target, no exports.
+        // Without a target there are no exports.
         let names = subsystems.unwrap_or_default().into_iter();
         let mut found = Vec::new();
         for subsystem in names.filter(|name| !belongs_to(name, self.node_id)) {
@@ -132,7 +132,7 @@ impl Others<'_> {
         found
     }
 
-    /// As its maker would. Returns when no I/O of it is under way any more.
+    /// Ends an export as the node that made it would. Returns when none of its I/O is in flight.
     fn end_one(&self, subsystem: &str, node_id: NodeId, lease_id: LeaseId) -> anyhow::Result<()> {
         let tree = Tree::new(self.configfs);
         let allowed = format!("subsystems/{subsystem}/allowed_hosts");
@@ -141,11 +141,11 @@ impl Others<'_> {
         target.cut(stray_binding_id(ResourceId(0), lease_id))?;
         target.remove(lease_id, &|| ())?;
         for host in hosts.iter().filter_map(|name| name.parse().ok()) {
-            // One that another subsystem allows stays: the kernel refuses.
+            // The kernel refuses to remove a host that another subsystem allows.
             target.remove_host(&host).ok();
         }
         target.close()?;
-        // The last lease is gone from its ports: found without any, they are given back.
+        // A target that is opened again finds its ports without leases and removes them.
         Ok(self.target_of(node_id)?.close()?)
     }
 
@@ -160,7 +160,7 @@ impl Others<'_> {
         })
     }
 
-    /// Paths of the namespaces that are enabled.
+    /// Paths of the enabled namespaces.
     fn served_by(&self, subsystem: &Path) -> Vec<String> {
         let served = RefCell::new(Vec::new());
         let call = ListExports(subsystem.into());
@@ -192,8 +192,8 @@ mod tests {
         fs::write(at.join("device_path"), format!("{}\n", volume.display())).unwrap();
     }
 
-    fn others<T>(configfs: &Path, look: impl FnOnce(&Others<'_>) -> T) -> T {
-        look(&Others {
+    fn in_foreign<T>(configfs: &Path, look: impl FnOnce(&ForeignExports<'_>) -> T) -> T {
+        look(&ForeignExports {
             configfs,
             node_id: NodeId([0xBB; 32]),
             supervisor: &Supervisor::of_threads(vec![Handler::of::<ListExports>()]),
@@ -222,7 +222,7 @@ mod tests {
         let own = OLD.replace("00000000000000aa:", "bbbbbbbbbbbbbbbb:");
         serve(configfs, &own, true, &volume);
         fs::create_dir_all(configfs.join("subsystems/nqn.2020-01.org:empty/namespaces")).unwrap();
-        let found = others(configfs, |it| {
+        let found = in_foreign(configfs, |it| {
             it.serving(|volume| is_of(volume, pool, &facts(1)))
         });
         let expected = Export {
@@ -237,7 +237,7 @@ mod tests {
         let (configfs, pool) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let volume = pool.path().join("0000.volume");
         serve(configfs.path(), "nqn.2020-01.org:theirs", true, &volume);
-        let error = others(configfs.path(), |it| it.end(pool.path(), &facts(1)));
+        let error = in_foreign(configfs.path(), |it| it.end(pool.path(), &facts(1)));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("nqn.2020-01.org:theirs"), "{error}");
         assert!(error.contains("0000.volume"), "{error}");
@@ -252,6 +252,6 @@ mod tests {
     #[test]
     fn without_the_kernels_target_there_is_nothing_to_end() {
         let (configfs, pool) = (Path::new("/nonexistent"), Path::new("/pool"));
-        others(configfs, |it| it.end(pool, &facts(1))).unwrap();
+        in_foreign(configfs, |it| it.end(pool, &facts(1))).unwrap();
     }
 }

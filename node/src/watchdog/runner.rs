@@ -1,4 +1,4 @@
-//! Keeps a watchdog going: started again when it is gone, replaced when it does not answer, told everything.
+//! Runs the watchdog process: restarts it when it has ended, replaces it when it does not reply, sends it messages.
 
 use std::{
     fs::File,
@@ -27,61 +27,62 @@ use nix::{
 };
 
 use super::{
-    Event, Shared,
-    answers::Answer,
-    memory::Memory,
-    pace::{Pace, Step},
-    watch::Watch,
-    word::Word,
+    RunnerEvent, Shared,
+    block_deadlines::BlockDeadlines,
+    message::WatchdogMessage,
+    rdma_deadlines::RdmaDeadlines,
+    reply_reader::Reply,
+    restart::{Action, RestartPolicy},
 };
 use crate::{clock, workers::raise_priority};
 
-/// How long one may leave its words unread.
+/// How long a watchdog may leave messages unread.
 const LISTENS: Duration = Duration::from_secs(5);
 
-/// Words that are sent together.
+/// Most events before messages are sent.
 const TOGETHER: usize = 1_024;
 
-/// Has the process, and knows what it was told, to tell the next one. Waits for no disk but that of the system's loader of programs.
-pub(super) struct Keeper {
+/// Has the process, and the state to tell the next one. Waits for no disk, except for the libraries that the dynamic
+/// loader reads.
+pub(super) struct Runner {
     pub(super) program: Program,
     pub(super) node_id: NodeId,
-    /// What one watchdog at a time has locked.
+    /// The lock file of the watchdogs.
     pub(super) lock: File,
-    /// Of its own: whoever reads the daemon's output must not wait for the watchdog's end.
+    /// A log of its own: readers of the daemon's output must not wait for the watchdog's end.
     pub(super) log: File,
-    pub(super) blocks: Watch,
-    pub(super) memory: Memory,
+    pub(super) blocks: BlockDeadlines,
+    pub(super) memory: RdmaDeadlines,
     pub(super) process: Option<Process>,
     pub(super) unsent: Vec<u8>,
-    pub(super) pace: Pace,
+    pub(super) restarts: RestartPolicy,
     pub(super) waiting: Option<Sender<io::Result<()>>>,
-    pub(super) events: Sender<Event>,
+    pub(super) events: Sender<RunnerEvent>,
     pub(super) shared: Arc<Shared>,
 }
 
-/// The watchdog that is there.
+/// The current watchdog.
 pub(super) struct Process {
     number: u64,
     handle: Pidfd,
     socket: UnixStream,
 }
 
-impl Keeper {
-    pub(super) fn keep(mut self, events: &Receiver<Event>) {
+impl Runner {
+    pub(super) fn run(mut self, events: &Receiver<RunnerEvent>) {
         raise_priority();
         let mut tick = Instant::now();
         loop {
             let now = Instant::now();
             if now >= tick {
                 self.step(now);
-                tick = self.pace.next(Instant::now());
+                tick = self.restarts.next(Instant::now());
             }
             match events.recv_timeout(tick.saturating_duration_since(now)) {
                 Ok(first) => {
                     let more = events.try_iter().take(TOGETHER);
                     iter::once(first).chain(more).for_each(|it| self.take(it));
-                    tick = tick.min(self.pace.next(Instant::now()));
+                    tick = tick.min(self.restarts.next(Instant::now()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -90,40 +91,40 @@ impl Keeper {
         }
     }
 
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: RunnerEvent) {
         match event {
-            Event::Said(word) => {
-                self.blocks.hear(word);
-                self.memory.hear(word, clock::now().boot);
-                self.say(word);
+            RunnerEvent::Send(message) => {
+                self.blocks.note(message);
+                self.memory.note(message, clock::now().boot);
+                self.send(message);
             }
-            Event::Begin(waiting) => {
+            RunnerEvent::Begin(waiting) => {
                 self.waiting = Some(waiting);
                 self.start();
             }
-            Event::Answered(number, answer) if self.is_there(number) => match answer {
-                Answer::Watches => {
-                    self.pace.watches(Instant::now());
+            RunnerEvent::Replied(number, reply) if self.is_there(number) => match reply {
+                Reply::Watches => {
+                    self.restarts.watches(Instant::now());
                     self.shared.watches.store(true, Ordering::SeqCst);
                     if self.waiting.is_none() {
                         tracing::info!("another watchdog watches");
                     }
                     self.tell(Ok(()));
                 }
-                Answer::IsWell => self.pace.answered(),
+                Reply::IsWell => self.restarts.answered(),
             },
-            Event::Gone(number) if self.is_there(number) => self.gone("it has ended"),
-            // Of one that was replaced.
-            Event::Answered(..) | Event::Gone(_) => {}
+            RunnerEvent::Gone(number) if self.is_there(number) => self.gone("it has ended"),
+            // Events of a watchdog that was replaced.
+            RunnerEvent::Replied(..) | RunnerEvent::Gone(_) => {}
         }
     }
 
     fn step(&mut self, now: Instant) {
-        match self.pace.step(now) {
-            Step::Nothing => {}
-            Step::Ask => self.say(Word::Ping),
-            Step::Kill(why) => self.gone(why),
-            Step::Start => self.start(),
+        match self.restarts.step(now) {
+            Action::Nothing => {}
+            Action::Ask => self.send(WatchdogMessage::Ping),
+            Action::Kill(why) => self.gone(why),
+            Action::Start => self.start(),
         }
     }
 
@@ -131,14 +132,14 @@ impl Keeper {
         self.process.as_ref().is_some_and(|it| it.number == number)
     }
 
-    fn say(&mut self, word: Word) {
+    fn send(&mut self, message: WatchdogMessage) {
         if self.process.is_some() {
             // Writing to a Vec cannot fail.
-            writeln!(self.unsent, "{word}").unwrap_or_default();
+            writeln!(self.unsent, "{message}").unwrap_or_default();
         }
     }
 
-    /// Waits for a watchdog that does not listen for a while, and not for ever.
+    /// Sends the messages. Waits some seconds for a watchdog that does not read.
     fn flush(&mut self) {
         let Some(process) = &mut self.process else {
             return;
@@ -153,7 +154,7 @@ impl Keeper {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     !waits_for_room(&process.socket)
                 }
-                // Its end is told by the thread that attends it.
+                // The reading thread reports its end.
                 Err(_) => return self.unsent.clear(),
             };
             if failed {
@@ -167,13 +168,14 @@ impl Keeper {
         match self.spawn() {
             Ok(process) => {
                 self.process = Some(process);
-                self.pace.started(Instant::now());
-                let known = self.blocks.words().chain(self.memory.words());
-                let words: Vec<Word> = known.chain([Word::Begin]).collect();
-                words.into_iter().for_each(|word| self.say(word));
+                self.restarts.started(Instant::now());
+                let known = self.blocks.messages().chain(self.memory.messages());
+                let messages: Vec<WatchdogMessage> =
+                    known.chain([WatchdogMessage::Begin]).collect();
+                messages.into_iter().for_each(|message| self.send(message));
             }
             Err(error) => {
-                self.pace.gone(Instant::now());
+                self.restarts.gone(Instant::now());
                 if self.waiting.is_none() {
                     tracing::error!(%error, "the watchdog cannot be started; trying again");
                 }
@@ -182,14 +184,13 @@ impl Keeper {
         }
     }
 
-    /// Ends it, if it has not ended, and has another one started. One that did not even begin would not do so at the
-    /// next try.
+    /// Kills the watchdog, if it has not ended, and schedules a restart. If it did not even begin, the start fails.
     fn gone(&mut self, why: &str) {
         self.shared.watches.store(false, Ordering::SeqCst);
-        self.shared.answers().replace(None);
-        self.pace.gone(Instant::now());
+        self.shared.replies().replace(None);
+        self.restarts.gone(Instant::now());
         if let Some(process) = self.process.take() {
-            // It may be gone.
+            // The process may be gone already.
             process.handle.signal(Signal::SIGKILL).ok();
         }
         match self.waiting.take() {
@@ -200,7 +201,7 @@ impl Keeper {
         }
     }
 
-    /// Whoever asked may have given up.
+    /// The receiver may have given up.
     fn tell(&mut self, begun: io::Result<()>) {
         self.waiting.take().map(|waiting| waiting.send(begun));
     }
@@ -215,9 +216,9 @@ impl Keeper {
             .stdout(self.lock.try_clone()?)
             .stderr(self.log.try_clone()?)
             .spawn()?;
-        // Nobody has waited for it yet: the number is its own.
+        // The child was not waited for yet, so no other process has its pid.
         let handle = Pidfd::open(Pid::from_raw(child.id().cast_signed()))?;
-        let number = self.shared.answers().replace(Some(ours.try_clone()?));
+        let number = self.shared.replies().replace(Some(ours.try_clone()?));
         self.attend(child, number, ours.try_clone()?)?;
         Ok(Process {
             number,
@@ -226,21 +227,21 @@ impl Keeper {
         })
     }
 
-    /// Has its answers read, and says when it is gone.
+    /// Reads its replies on a thread, which reports its end.
     fn attend(&self, mut child: Child, number: u64, socket: UnixStream) -> io::Result<()> {
         let (shared, events) = (Arc::clone(&self.shared), self.events.clone());
         let attend = move || {
             loop {
                 let mut readable = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
                 poll(&mut readable, PollTimeout::NONE).ok();
-                let mut answers = shared.answers();
-                if answers.number() != number || !answers.read(&events) {
+                let mut replies = shared.replies();
+                if replies.number() != number || !replies.read(&events) {
                     break;
                 }
             }
             let status = child.wait();
             tracing::debug!(?status, "the watchdog has ended");
-            events.send(Event::Gone(number)).ok();
+            events.send(RunnerEvent::Gone(number)).ok();
         };
         let name = "watchdog's".into();
         thread::Builder::new().name(name).spawn(attend)?;

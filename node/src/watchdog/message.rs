@@ -1,4 +1,4 @@
-//! What the daemon tells its watchdog, a line of text each: whoever debugs the one can read the other.
+//! Messages from the daemon to its watchdog, one line of text each, readable for debugging.
 
 use std::{fmt, str::FromStr};
 
@@ -6,28 +6,28 @@ use fabricbios_lease::BootTime;
 use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::{Generation, LeaseId};
 
-/// One line.
+/// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// The lease over NVMe-oF may be used until then.
+pub(super) enum WatchdogMessage {
+    /// The deadline of a lease over NVMe-oF.
     Until(LeaseId, Generation, BootTime),
-    /// Its access has ended, proven; for this generation and all before it.
+    /// The end of access is proved, for this generation and all before it.
     Over(LeaseId, Generation),
-    /// Access to the lease over RDMA opens through this queue pair.
+    /// This queue pair is about to give access to a lease over RDMA.
     Opens(LeaseId, GuardedPair),
-    /// The lease over RDMA may be used until then.
+    /// The deadline of a lease over RDMA.
     Extend(LeaseId, BootTime),
-    /// The cut of the queue pair of that number was proved, or failed.
+    /// The cut of the queue pair with this number was proved, or failed.
     Ends(LeaseId, u32),
     /// A cut over RDMA has begun.
     Moves,
-    /// All leases of before have been named: watch from now on, instead of the watchdog of an earlier run.
+    /// All earlier leases were sent: watch from now on, in place of the watchdog of an earlier run.
     Begin,
-    /// Answer, if you are well.
+    /// Reply with `well`.
     Ping,
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for WatchdogMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Until(lease, generation, deadline) => {
@@ -54,16 +54,16 @@ impl fmt::Display for Word {
     }
 }
 
-/// A line that is no [`Word`].
+/// A line that is not a [`WatchdogMessage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NotAWord;
+pub(super) struct NotAMessage;
 
-impl FromStr for Word {
-    type Err = NotAWord;
+impl FromStr for WatchdogMessage {
+    type Err = NotAMessage;
 
-    fn from_str(line: &str) -> Result<Self, NotAWord> {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
+    fn from_str(line: &str) -> Result<Self, NotAMessage> {
+        let messages: Vec<&str> = line.split(' ').collect();
+        match messages[..] {
             ["until", lease, generation, deadline] => Ok(Self::Until(
                 parsed(lease)?,
                 Generation(parsed(generation)?),
@@ -101,13 +101,13 @@ impl FromStr for Word {
             ["moves"] => Ok(Self::Moves),
             ["begin"] => Ok(Self::Begin),
             ["ping"] => Ok(Self::Ping),
-            _ => Err(NotAWord),
+            _ => Err(NotAMessage),
         }
     }
 }
 
-fn parsed<T: FromStr>(word: &str) -> Result<T, NotAWord> {
-    word.parse().map_err(|_unparsed: T::Err| NotAWord)
+fn parsed<T: FromStr>(message: &str) -> Result<T, NotAMessage> {
+    message.parse().map_err(|_unparsed: T::Err| NotAMessage)
 }
 
 #[cfg(test)]
@@ -126,17 +126,17 @@ mod tests {
             device_index: 1,
             port: 2,
         };
-        for word in [
-            Word::Until(lease, generation, BootTime(u64::MAX)),
-            Word::Over(lease, generation),
-            Word::Opens(lease, pair),
-            Word::Extend(lease, BootTime(u64::MAX)),
-            Word::Ends(lease, 17),
-            Word::Moves,
-            Word::Begin,
-            Word::Ping,
+        for message in [
+            WatchdogMessage::Until(lease, generation, BootTime(u64::MAX)),
+            WatchdogMessage::Over(lease, generation),
+            WatchdogMessage::Opens(lease, pair),
+            WatchdogMessage::Extend(lease, BootTime(u64::MAX)),
+            WatchdogMessage::Ends(lease, 17),
+            WatchdogMessage::Moves,
+            WatchdogMessage::Begin,
+            WatchdogMessage::Ping,
         ] {
-            assert_eq!(word.to_string().parse(), Ok(word));
+            assert_eq!(message.to_string().parse(), Ok(message));
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
             format!("opens {lease} 1 2 3 4 5 6 256"),
             format!("ends {lease}"),
         ] {
-            assert_eq!(line.parse::<Word>(), Err(NotAWord), "{line}");
+            assert_eq!(line.parse::<WatchdogMessage>(), Err(NotAMessage), "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the watchdog tells: the daemon, if that hears it; and the next one, of why there is no daemon.
+//! Sends the watchdog's replies to the daemon, and leaves the reason of a kill for the next daemon.
 
 use std::{
     fmt, io,
@@ -11,38 +11,38 @@ use std::{
 use fabricbios_wire::LeaseId;
 use nix::sys::socket::{MsgFlags, send};
 
-/// What a stopped daemon has not read; more is dropped, and the proofs of its cuts say less.
+/// Most bytes that wait for a stopped daemon; further replies are dropped, and its proofs then lack them.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 
-/// How long the end of a daemon waits for its reason to be written, on a disk that may be stuck.
+/// How long a kill waits until its reason is written to a disk that may be stuck.
 const REASON: Duration = Duration::from_millis(200);
 
-/// Lines to the daemon. None waits for it.
+/// Lines to the daemon. Sending never blocks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Report(Arc<Mutex<Vec<u8>>>);
+pub(super) struct ReplyWriter(Arc<Mutex<Vec<u8>>>);
 
-impl Report {
-    /// Says a line, which has one of the words below first, at once.
+impl ReplyWriter {
+    /// Sends a line now. Its first word is one of the constants below.
     pub(super) fn tell(&self, line: impl fmt::Display) {
-        self.say(line);
+        self.send(line);
         self.flush();
     }
 
-    /// It has put the lease's queue pairs in ERR.
+    /// Adds a line: the watchdog has put the lease's queue pairs in ERR.
     pub(super) fn cut(&self, lease: LeaseId) {
-        self.say(format_args!(
+        self.send(format_args!(
             "{CUT} {lease} the watchdog had put its queue pairs in ERR: this daemon had cut nothing for 2 s"
         ));
     }
 
-    fn say(&self, line: impl fmt::Display) {
+    fn send(&self, line: impl fmt::Display) {
         let mut unread = self.lock();
         if unread.len() < UNREAD_BYTES_MAX {
             unread.extend_from_slice(format!("{line}\n").as_bytes());
         }
     }
 
-    /// As much as there is room for.
+    /// Sends as much as the socket takes.
     pub(super) fn flush(&self) {
         let mut unread = self.lock();
         let socket = io::stdin().as_raw_fd();
@@ -53,7 +53,7 @@ impl Report {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ) {
                 Ok(sent) => drop(unread.drain(..sent)),
-                // It is full, or nobody is there any more.
+                // The socket is full, or the daemon is gone.
                 Err(_) => return,
             }
         }
@@ -64,16 +64,16 @@ impl Report {
     }
 }
 
-/// It watches, in the place of the one before.
+/// The watchdog watches, in place of the one before.
 pub(super) const WATCHING: &str = "watching";
-/// It is well.
+/// The reply to a ping.
 pub(super) const WELL: &str = "well";
-/// It may not do what it is there for, and could only kill the daemon; why.
+/// The watchdog may not duplicate descriptors, so it could only kill the daemon; the reason follows.
 pub(super) const REFUSED: &str = "refused";
-/// It has cut a lease.
+/// The watchdog has cut a lease.
 pub(super) const CUT: &str = "cut";
 
-/// Writes it where the next daemon looks, into the locked file.
+/// Writes the reason of a kill into the lock file, where the next daemon reads it.
 pub(super) fn leave_reason(reason: String) {
     let (tell, told) = mpsc::channel();
     let write = move || {

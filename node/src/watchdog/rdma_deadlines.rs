@@ -1,6 +1,6 @@
-//! Which leases over RDMA end when, and which of them the daemon should have cut by now.
+//! Deadlines of leases over RDMA, and which of them the daemon has missed.
 //!
-//! A daemon that is busy cuts one lease after the other and says so; one that is stopped or hangs says nothing.
+//! A busy daemon reports each cut; a daemon that is stopped or hangs reports none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,24 +11,24 @@ use fabricbios_lease::BootTime;
 use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::LeaseId;
 
-use super::{watch::DAEMON_PATIENCE, word::Word};
+use super::{block_deadlines::DAEMON_PATIENCE, message::WatchdogMessage};
 
-/// Leases that are cut together: the daemon does not run meanwhile, and may have others to attend to.
+/// Most leases in one cut: the daemon is stopped meanwhile.
 const TOGETHER: usize = 256;
 
-/// The time between two tries of what fails doubles so often: up to 64 s.
+/// How often the pause between two failed cuts doubles, up to 64 s.
 const DOUBLINGS: u32 = 6;
 
 /// A lease and the queue pairs through which it can be reached.
-pub(super) type Reach = (LeaseId, Vec<GuardedPair>);
+pub(super) type GuardedLease = (LeaseId, Vec<GuardedPair>);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct RdmaDeadlines {
     leases: BTreeMap<LeaseId, Guarded>,
-    /// The ends that are known, the earliest first.
+    /// The known deadlines, the earliest first.
     ends: BTreeSet<(BootTime, LeaseId)>,
-    /// When the daemon last said something about a cut.
+    /// Time of the daemon's last message about a cut.
     heard: BootTime,
     failures: u32,
     not_before: BootTime,
@@ -37,20 +37,20 @@ pub(super) struct Memory {
 #[derive(Debug, Default)]
 struct Guarded {
     pairs: Vec<GuardedPair>,
-    /// Nobody has been told of the pairs before this is known.
+    /// `None` until the deadline is known; no client knows the queue pairs before.
     end: Option<BootTime>,
 }
 
-impl Memory {
-    /// `now`: when it was said.
-    pub(super) fn hear(&mut self, word: Word, now: BootTime) {
-        match word {
-            Word::Opens(lease, pair) => {
+impl RdmaDeadlines {
+    /// Notes a message. `now`: when it was received.
+    pub(super) fn note(&mut self, message: WatchdogMessage, now: BootTime) {
+        match message {
+            WatchdogMessage::Opens(lease, pair) => {
                 let pairs = &mut self.leases.entry(lease).or_default().pairs;
                 pairs.retain(|known| known.number != pair.number);
                 pairs.push(pair);
             }
-            Word::Extend(lease, end) => {
+            WatchdogMessage::Extend(lease, end) => {
                 if let Some(guarded) = self.leases.get_mut(&lease) {
                     if let Some(before) = guarded.end.replace(end) {
                         self.ends.remove(&(before, lease));
@@ -58,23 +58,23 @@ impl Memory {
                     self.ends.insert((end, lease));
                 }
             }
-            Word::Ends(lease, number) => {
+            WatchdogMessage::Ends(lease, number) => {
                 self.heard = now;
                 self.forget(lease, number);
             }
-            Word::Moves => self.heard = now,
+            WatchdogMessage::Moves => self.heard = now,
             _ => {}
         }
     }
 
-    /// When [`Memory::due`] has something to say.
+    /// When [`RdmaDeadlines::due`] returns leases next.
     pub(super) fn next(&self) -> Option<BootTime> {
         let (end, _) = self.ends.first()?;
         Some((self.heard.max(*end) + DAEMON_PATIENCE).max(self.not_before))
     }
 
-    /// Leases that somebody should have cut by now, some of them: the daemon has said nothing of cuts meanwhile.
-    pub(super) fn due(&self, now: BootTime) -> Vec<Reach> {
+    /// Some of the leases whose cut is overdue, if the daemon has reported no cut meanwhile.
+    pub(super) fn due(&self, now: BootTime) -> Vec<GuardedLease> {
         if self.next().is_none_or(|next| now < next) {
             return Vec::new();
         }
@@ -86,8 +86,8 @@ impl Memory {
             .collect()
     }
 
-    /// These were cut.
-    pub(super) fn cut(&mut self, done: &[Reach]) {
+    /// Notes leases that were cut.
+    pub(super) fn cut(&mut self, done: &[GuardedLease]) {
         self.failures = 0;
         for (lease, pairs) in done {
             pairs
@@ -96,7 +96,7 @@ impl Memory {
         }
     }
 
-    /// The cut failed: it is tried again, less and less often; how long it waits.
+    /// Notes a failed cut. Returns the pause before the next try, which grows.
     pub(super) fn not_cut(&mut self, now: BootTime) -> Duration {
         let pause = Duration::from_secs(1 << self.failures.min(DOUBLINGS));
         self.not_before = now + pause;
@@ -104,7 +104,7 @@ impl Memory {
         pause
     }
 
-    /// The daemon's process is gone, and its queue pairs with it.
+    /// The daemon's process has ended, and its queue pairs are destroyed.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -113,11 +113,14 @@ impl Memory {
         self.leases.is_empty()
     }
 
-    /// Everything that is known, to be said once more.
-    pub(super) fn words(&self) -> impl Iterator<Item = Word> + '_ {
+    /// The messages that tell another watchdog all queue pairs and deadlines.
+    pub(super) fn messages(&self) -> impl Iterator<Item = WatchdogMessage> + '_ {
         self.leases.iter().flat_map(|(lease, guarded)| {
-            let opens = guarded.pairs.iter().map(|pair| Word::Opens(*lease, *pair));
-            opens.chain(guarded.end.map(|end| Word::Extend(*lease, end)))
+            let opens = guarded
+                .pairs
+                .iter()
+                .map(|pair| WatchdogMessage::Opens(*lease, *pair));
+            opens.chain(guarded.end.map(|end| WatchdogMessage::Extend(*lease, end)))
         })
     }
 
@@ -157,19 +160,21 @@ mod tests {
         }
     }
 
-    fn told(words: &[Word]) -> Memory {
-        let mut memory = Memory::default();
-        words.iter().for_each(|word| memory.hear(*word, at(0)));
+    fn told(messages: &[WatchdogMessage]) -> RdmaDeadlines {
+        let mut memory = RdmaDeadlines::default();
+        messages
+            .iter()
+            .for_each(|message| memory.note(*message, at(0)));
         memory
     }
 
     /// A until 10, B until 12.
-    fn two() -> Memory {
+    fn two() -> RdmaDeadlines {
         told(&[
-            Word::Opens(A, pair(1)),
-            Word::Extend(A, at(10)),
-            Word::Opens(B, pair(2)),
-            Word::Extend(B, at(12)),
+            WatchdogMessage::Opens(A, pair(1)),
+            WatchdogMessage::Extend(A, at(10)),
+            WatchdogMessage::Opens(B, pair(2)),
+            WatchdogMessage::Extend(B, at(12)),
         ])
     }
 
@@ -188,9 +193,9 @@ mod tests {
     #[test]
     fn a_daemon_that_goes_on_with_its_cuts_is_let_do_so() {
         let mut memory = two();
-        memory.hear(Word::Moves, at(11));
+        memory.note(WatchdogMessage::Moves, at(11));
         assert_eq!((memory.due(at(12)), memory.next()), (vec![], Some(at(13))));
-        memory.hear(Word::Ends(LeaseId(0xC), 7), at(13));
+        memory.note(WatchdogMessage::Ends(LeaseId(0xC), 7), at(13));
         assert_eq!((memory.due(at(14)), memory.next()), (vec![], Some(at(15))));
         assert_eq!(memory.due(at(15)).len(), 2);
     }
@@ -198,32 +203,35 @@ mod tests {
     #[test]
     fn what_the_daemon_has_cut_or_told_of_as_failed_is_not_cut_again() {
         let mut memory = two();
-        memory.hear(Word::Ends(A, 1), at(10));
+        memory.note(WatchdogMessage::Ends(A, 1), at(10));
         assert_eq!(memory.due(at(12)), []);
-        memory.hear(Word::Ends(B, 2), at(12));
+        memory.note(WatchdogMessage::Ends(B, 2), at(12));
         assert_eq!((memory.next(), memory.is_empty()), (None, true));
     }
 
     #[test]
     fn a_lease_moves_to_another_queue_pair_and_its_term_is_renewed() {
         let mut memory = two();
-        for word in [
-            Word::Opens(A, pair(3)),
-            Word::Ends(A, 1),
-            Word::Extend(A, at(30)),
+        for message in [
+            WatchdogMessage::Opens(A, pair(3)),
+            WatchdogMessage::Ends(A, 1),
+            WatchdogMessage::Extend(A, at(30)),
         ] {
-            memory.hear(word, at(5));
+            memory.note(message, at(5));
         }
         assert_eq!(memory.due(at(14)), [(B, vec![pair(2)])]);
-        memory.hear(Word::Extend(A, at(8)), at(5));
+        memory.note(WatchdogMessage::Extend(A, at(8)), at(5));
         assert_eq!(memory.due(at(10)), [(A, vec![pair(3)])]);
     }
 
     #[test]
     fn pairs_of_which_nobody_was_told_have_no_end_and_a_lease_without_pairs_none_to_keep() {
-        let mut memory = told(&[Word::Opens(A, pair(1)), Word::Extend(B, at(1))]);
+        let mut memory = told(&[
+            WatchdogMessage::Opens(A, pair(1)),
+            WatchdogMessage::Extend(B, at(1)),
+        ]);
         assert_eq!((memory.next(), memory.due(at(99))), (None, vec![]));
-        memory.hear(Word::Ends(A, 1), at(1));
+        memory.note(WatchdogMessage::Ends(A, 1), at(1));
         assert!(memory.is_empty());
     }
 
@@ -245,8 +253,8 @@ mod tests {
 
     #[test]
     fn a_successor_can_be_told_everything() {
-        let words: Vec<Word> = two().words().collect();
-        assert_eq!(told(&words).words().collect::<Vec<_>>(), words);
-        assert_eq!(told(&words).due(at(14)), two().due(at(14)));
+        let messages: Vec<WatchdogMessage> = two().messages().collect();
+        assert_eq!(told(&messages).messages().collect::<Vec<_>>(), messages);
+        assert_eq!(told(&messages).due(at(14)), two().due(at(14)));
     }
 }

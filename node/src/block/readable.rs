@@ -1,17 +1,17 @@
-//! Whether storage answers, asked by a process that can be given up: a thread of the daemon that waits for
-//! a device without end would keep the whole process, and what it has locked, after its death.
+//! Checks that storage answers, by a helper process, which can be abandoned: a thread of the daemon that hangs on a
+//! device would keep the whole process and its locks after its death.
 
 use std::{path::Path, time::Duration};
 
 use fabricbios_helper::{CallError, ReadFirst, Supervisor};
 use fabricbios_lease::StepError;
 
-/// A disk that is only slow, or spinning up, answers by then.
+/// A slow disk, or one that spins up, answers within this time.
 const PATIENCE: Duration = Duration::from_secs(9);
 
-/// Reads the beginning, not from a cache. `Err`: no answer came; what cannot be read at all is for whoever
-/// opens it to say.
-pub(super) fn within_patience(supervisor: &Supervisor, path: &Path) -> Result<(), StepError> {
+/// Reads the beginning, not from a cache. `Err`: no answer came. A read error is not reported here; opening the storage
+/// reports it.
+pub(super) fn check(supervisor: &Supervisor, path: &Path) -> Result<(), StepError> {
     if path.is_dir() {
         return Ok(());
     }

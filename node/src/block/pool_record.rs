@@ -1,8 +1,8 @@
-//! What the journal keeps of each pool: what it was, and how often something of it was given out.
+//! The journal's record of each pool: its facts and its number of grants.
 //!
-//! A pool keeps the number of its latest grant, too. A journal that was put back from an older copy knows
-//! of fewer grants than the pool, and by that it is found out. The journal has each number first, in the commit that has
-//! the lease, so that a crash between the two does not look like that; the pool has it before anybody is told.
+//! The pool stores the number of its latest grant too. A journal that was restored from an older copy knows fewer
+//! grants than the pool, which is how it is found out. The journal gets each number first, in the commit of the lease,
+//! so that a crash between the two is not mistaken for an older copy. The pool gets it before the client is answered.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{
     records::{self, Record},
 };
 
-/// A pool that this node has offered at some time: its facts as they were then, and its grants.
+/// A pool that this node has offered at some time: its facts then, and its grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PoolRecord {
     pub(super) path: PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct PoolRecord {
     pub(super) removable: bool,
     /// The number of the latest grant.
     pub(super) grants: u64,
-    /// The last run had it, so that its leases on record are all that there are.
+    /// The last run offered it, so its leases on record are complete.
     pub(super) was_offered: bool,
 }
 
@@ -55,7 +55,7 @@ impl PoolRecord {
         }
     }
 
-    /// What it was when it was there.
+    /// The facts of the pool when it was last open.
     pub(super) fn facts(&self) -> Facts {
         Facts {
             identity: self.identity.to_be_bytes(),

@@ -1,5 +1,5 @@
-//! Exports of an earlier run whose pools are not on offer any more: nothing of the table speaks of them, and
-//! their clients would go on.
+//! Exports of an earlier run whose pools are not on offer any more. The table does not know them, and their clients
+//! would keep access.
 
 use std::{sync::Arc, thread};
 
@@ -8,9 +8,8 @@ use fabricbios_contract::stray_binding_id;
 use fabricbios_nvmet::Target;
 use fabricbios_wire::ResourceId;
 
-/// Cuts and takes away all of them. A cut that fails is an error: a node that cannot end access does not
-/// start as if it had.
-pub(super) fn exports(target: Option<Arc<Target>>) -> anyhow::Result<()> {
+/// Cuts and removes all of them. `Err`: a cut failed; the node must not start then.
+pub(super) fn end_all(target: Option<Arc<Target>>) -> anyhow::Result<()> {
     let Some(target) = target else { return Ok(()) };
     let leases = target.leases()?;
     for &lease_id in &leases {
@@ -18,7 +17,7 @@ pub(super) fn exports(target: Option<Arc<Target>>) -> anyhow::Result<()> {
         let proof = proof.with_context(|| format!("end lease {lease_id}, whose pool is gone"))?;
         tracing::warn!(%lease_id, %proof, "its pool is not on offer any more: cut");
     }
-    // That can wait for the storage; deadlines of other leases do not.
+    // Removing may wait for the storage; deadlines of other leases must not.
     thread::spawn(move || {
         for lease_id in leases {
             if let Err(why) = target.remove(lease_id, &|| ()) {

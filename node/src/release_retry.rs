@@ -1,9 +1,8 @@
-//! Releases that failed and may work later: storage that was stuck comes back. Each is tried again until
-//! it is done; its late success clears the fence that its failure made.
+//! Retries failed releases, because stuck storage may come back. A late success clears the fence that the failure made.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
@@ -15,19 +14,21 @@ use fabricbios_lease::{BindingId, Placement, Report};
 
 use crate::backends::OnReport;
 
-/// Between two rounds, in a daemon.
+/// Pause between two rounds, in a daemon.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 /// A release that failed.
-type Unfinished = (BindingId, Placement);
+type FailedRelease = (BindingId, Placement);
 
-/// Where to hand them in. One thread tries them all, one after the other: nobody waits for them.
+/// Takes failed releases. One thread retries them one after the other; no client waits for them.
 #[derive(Clone)]
-pub(crate) struct Healing(Sender<Unfinished>);
+pub(crate) struct ReleaseRetry(Sender<FailedRelease>);
 
-impl Healing {
-    /// Starts the thread; it ends when the last of these is gone.
-    pub(crate) fn start(provider: Arc<Provider>, on_report: OnReport, pause: Duration) -> Self {
+impl ReleaseRetry {
+    /// Starts the thread, which ends when the last clone of this is dropped.
+    pub(crate) fn start(provider: &Arc<Provider>, on_report: OnReport, pause: Duration) -> Self {
+        // A thread that waits must not keep devices and ports open.
+        let provider = Arc::downgrade(provider);
         let (hand_in, unfinished) = mpsc::channel();
         let started = thread::Builder::new()
             .name("healing".into())
@@ -38,30 +39,33 @@ impl Healing {
         Self(hand_in)
     }
 
-    /// Takes one in.
+    /// Retries a release from now on.
     pub(crate) fn try_later(&self, binding_id: BindingId, placement: Placement) {
-        // Without the thread an operator has to clear the fence.
+        // Without the thread an operator clears the fence.
         self.0.send((binding_id, placement)).ok();
     }
 }
 
 fn work(
-    handed_in: &Receiver<Unfinished>,
-    provider: &Provider,
+    handed_in: &Receiver<FailedRelease>,
+    provider: &Weak<Provider>,
     on_report: &OnReport,
     pause: Duration,
 ) {
-    let is_done = |(binding_id, placement): &Unfinished| {
+    let is_done = |(binding_id, placement): &FailedRelease| {
+        let Some(provider) = provider.upgrade() else {
+            return true;
+        };
         let released = provider.release(*binding_id, placement.clone(), &|| ());
         if released.is_ok() {
-            // The node's own affair by now: nobody waits for it.
+            // No tenant waits for it any more: the owner is the node.
             on_report(None, Report::Release(*binding_id, Ok(())));
         }
         released.is_ok()
     };
     let mut list = Vec::new();
     loop {
-        // As long as it takes, where there is nothing to try.
+        // An empty list waits without a limit.
         let pause = if list.is_empty() {
             Duration::MAX
         } else {
@@ -88,8 +92,9 @@ mod tests {
         let memory = Arc::new(FakeMemory::new(ResourceId(1), 4096));
         memory.fail(Step::Release, true);
         let (tell, told) = mpsc::channel();
-        let healing = Healing::start(
-            memory.provider(),
+        let provider = memory.provider();
+        let release_retry = ReleaseRetry::start(
+            &provider,
             Arc::new(move |_, report| tell.send(report).unwrap()),
             Duration::from_millis(1),
         );
@@ -102,9 +107,18 @@ mod tests {
             offset: 0,
             length: 4096,
         });
-        healing.try_later(binding_id, placement);
+        release_retry.try_later(binding_id, placement);
         memory.wait_for(Step::Release, 1);
         memory.fail(Step::Release, false);
         assert_eq!(told.recv().unwrap(), Report::Release(binding_id, Ok(())));
+    }
+
+    #[test]
+    fn a_waiting_thread_keeps_no_path_open() {
+        let memory = Arc::new(FakeMemory::new(ResourceId(1), 4096));
+        let provider = memory.provider();
+        let retry = ReleaseRetry::start(&provider, Arc::new(|_, _| ()), PAUSE);
+        assert!(Arc::into_inner(provider).is_some());
+        drop(retry);
     }
 }

@@ -1,5 +1,4 @@
-//! Where requests arrive from the control plane: what needs no table is answered here, the rest
-//! goes to the driver.
+//! Routes requests of the control plane: answers those that need no table, passes the others to the driver.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,84 +14,84 @@ use fabricbios_wire::{
 use tokio::sync::mpsc;
 
 use crate::{
-    driver::{Asker, Input},
+    driver::{Input, Requester},
     mailbox::Sender,
     refusals,
 };
 
-/// What the node says of itself, and who may be given an identity.
+/// See the module.
 #[derive(Debug)]
-pub struct Desk {
-    /// To sign with.
+pub struct RequestRouter {
+    /// Signs identities.
     pub ca: Arc<Ca>,
-    /// Who the node is.
+    /// The node.
     pub node_id: NodeId,
-    /// This start.
+    /// This start of the daemon.
     pub epoch: Epoch,
-    /// Where it listens.
+    /// The address that the control plane listens on.
     pub listen: SocketAddr,
-    /// What the operator wants endpoints to say.
+    /// The address in endpoints, if the operator set one.
     pub advertise: Option<IpAddr>,
 }
 
-impl Desk {
+impl RequestRouter {
     /// Serves until the control plane or the driver is gone.
-    pub async fn serve(self, mut asked: mpsc::Receiver<PeerRequest>, driver: Sender<Input>) {
-        while let Some(asked) = asked.recv().await {
-            if !self.handle(asked, &driver) {
+    pub async fn serve(self, mut peer_request: mpsc::Receiver<PeerRequest>, driver: Sender<Input>) {
+        while let Some(peer_request) = peer_request.recv().await {
+            if !self.handle(peer_request, &driver) {
                 break;
             }
         }
     }
 
-    fn handle(&self, asked: PeerRequest, driver: &Sender<Input>) -> bool {
-        if let Some(answer) = self.answer(&asked) {
-            if asked.reply.send(answer).is_err() {
-                tracing::debug!("an asker went away before its answer");
+    fn handle(&self, peer_request: PeerRequest, driver: &Sender<Input>) -> bool {
+        if let Some(answer) = self.answer(&peer_request) {
+            if peer_request.reply.send(answer).is_err() {
+                tracing::debug!("a client went away before its answer");
             }
             return true;
         }
-        let tenant: Arc<str> = asked.principal.tenant.into();
-        driver.ask(
+        let tenant: Arc<str> = peer_request.principal.tenant.into();
+        driver.request(
             Some(tenant.clone()),
-            Input::Asked {
-                asker: Asker {
+            Input::Request {
+                requester: Requester {
                     tenant,
-                    reached: self.advertise.or(asked.local_ip),
-                    reply: asked.reply,
+                    reached: self.advertise.or(peer_request.local_ip),
+                    reply: peer_request.reply,
                 },
-                role: asked.principal.role,
-                request: asked.request,
+                role: peer_request.principal.role,
+                request: peer_request.request,
             },
         )
     }
 
-    fn answer(&self, asked: &PeerRequest) -> Option<Answer> {
-        match &asked.request {
-            Request::GetIdentity => Some(Ok(Reply::Identity(self.identity(asked)))),
+    fn answer(&self, peer_request: &PeerRequest) -> Option<Answer> {
+        match &peer_request.request {
+            Request::GetIdentity => Some(Ok(Reply::Identity(self.identity(peer_request)))),
             Request::IdentityIssue(request) => {
-                let issued = may_issue(&asked.principal)
+                let issued = may_issue(&peer_request.principal)
                     .and_then(|()| self.ca.issue(request, SystemTime::now()));
-                log_issue(&asked.principal, request, &issued);
+                log_issue(&peer_request.principal, request, &issued);
                 Some(issued)
             }
             _ => None,
         }
     }
 
-    fn identity(&self, asked: &PeerRequest) -> NodeIdentity {
+    fn identity(&self, peer_request: &PeerRequest) -> NodeIdentity {
         NodeIdentity {
             node_id: self.node_id,
             epoch: self.epoch,
-            endpoint: self.endpoint(asked.local_ip),
-            tenant: asked.principal.tenant.clone(),
-            role: asked.principal.role,
+            endpoint: self.endpoint(peer_request.local_ip),
+            tenant: peer_request.principal.tenant.clone(),
+            role: peer_request.principal.role,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 
-    /// The advertised address, else the one that the client reached, else the one that the node is
-    /// bound to; a wildcard only when even the kernel does not know better.
+    /// The advertised address, else the address that the client reached, else the bound address, which may be a
+    /// wildcard.
     fn endpoint(&self, reached: Option<IpAddr>) -> Endpoint {
         let bound = Some(self.listen.ip()).filter(|ip| !ip.is_unspecified());
         let ip = self

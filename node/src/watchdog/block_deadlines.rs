@@ -1,4 +1,4 @@
-//! Which leases over NVMe-oF end when, and which of them the daemon should have cut by now.
+//! Deadlines of leases over NVMe-oF, and which of them the daemon has missed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,20 +8,20 @@ use std::{
 use fabricbios_lease::BootTime;
 use fabricbios_wire::{Generation, LeaseId};
 
-use super::word::Word;
+use super::message::WatchdogMessage;
 
-/// How long after a deadline a daemon that lives may take for its own cut, which comes with a proof. It fences
-/// a lease that it could not cut by then.
+/// How long after a deadline a running daemon may take for its own cut and proof. By then it has fenced a lease that it
+/// could not cut.
 pub(super) const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Before another try of what failed.
+/// Pause before a failed cut is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct BlockDeadlines {
     leases: BTreeMap<LeaseId, Known>,
-    /// The same, the earliest first.
+    /// The deadlines, the earliest first.
     ends: BTreeSet<(BootTime, LeaseId)>,
     is_orphan: bool,
 }
@@ -33,30 +33,32 @@ struct Known {
     failures: u32,
 }
 
-/// A lease that somebody should have cut by now.
+/// A lease whose cut is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) lease: LeaseId,
     generation: Generation,
-    /// How often its cut has failed.
+    /// Number of failed cuts.
     pub(super) failures: u32,
 }
 
-impl Watch {
-    /// The newest generation counts, and of one generation what was said last.
-    pub(super) fn hear(&mut self, word: Word) {
-        match word {
-            Word::Until(lease, generation, deadline) if self.is_news(lease, generation) => {
+impl BlockDeadlines {
+    /// Notes a message. The newest generation counts; within a generation, the last message.
+    pub(super) fn note(&mut self, message: WatchdogMessage) {
+        match message {
+            WatchdogMessage::Until(lease, generation, deadline)
+                if self.is_news(lease, generation) =>
+            {
                 self.set(lease, generation, deadline, 0);
             }
-            Word::Over(lease, generation) if self.is_news(lease, generation) => {
+            WatchdogMessage::Over(lease, generation) if self.is_news(lease, generation) => {
                 self.forget(lease);
             }
             _ => {}
         }
     }
 
-    /// The daemon is gone: nobody else will do it.
+    /// The daemon is gone: only the watchdog can cut.
     pub(super) fn orphan(&mut self) {
         self.is_orphan = true;
     }
@@ -65,13 +67,13 @@ impl Watch {
         self.is_orphan
     }
 
-    /// When [`Watch::take_due`] has something to say.
+    /// When [`BlockDeadlines::take_due`] returns a lease next.
     pub(super) fn next(&self) -> Option<BootTime> {
         let (end, _) = self.ends.first()?;
         Some(*end + self.patience())
     }
 
-    /// One that is due; it is forgotten.
+    /// Removes and returns an overdue lease.
     pub(super) fn take_due(&mut self, now: BootTime) -> Option<Due> {
         let (end, lease) = *self.ends.first()?;
         if now < end + self.patience() {
@@ -89,20 +91,20 @@ impl Watch {
         })
     }
 
-    /// What could not be done now is tried once more, unless the daemon says something newer.
+    /// Schedules another try of a failed cut, unless the daemon sends a newer message.
     pub(super) fn try_again(&mut self, now: BootTime, due: Due) {
         self.set(due.lease, due.generation, now + AGAIN, due.failures + 1);
     }
 
-    /// Nothing is left to do, and nothing will come.
+    /// True if no lease is left and no message will come.
     pub(super) fn is_done(&self) -> bool {
         self.is_orphan && self.leases.is_empty()
     }
 
-    /// Everything that is known, to be said once more.
-    pub(super) fn words(&self) -> impl Iterator<Item = Word> + '_ {
+    /// The messages that tell another watchdog all deadlines.
+    pub(super) fn messages(&self) -> impl Iterator<Item = WatchdogMessage> + '_ {
         let known = self.leases.iter();
-        known.map(|(lease, known)| Word::Until(*lease, known.generation, known.end))
+        known.map(|(lease, known)| WatchdogMessage::Until(*lease, known.generation, known.end))
     }
 
     fn patience(&self) -> Duration {
@@ -146,8 +148,8 @@ mod tests {
         BootTime(0) + Duration::from_secs(secs)
     }
 
-    fn until(lease: LeaseId, generation: u32, secs: u64) -> Word {
-        Word::Until(lease, Generation(generation), at(secs))
+    fn until(lease: LeaseId, generation: u32, secs: u64) -> WatchdogMessage {
+        WatchdogMessage::Until(lease, Generation(generation), at(secs))
     }
 
     fn due(lease: LeaseId, failures: u32) -> Option<Due> {
@@ -158,9 +160,9 @@ mod tests {
         })
     }
 
-    fn watching(words: &[Word]) -> Watch {
-        let mut watch = Watch::default();
-        words.iter().for_each(|word| watch.hear(*word));
+    fn watching(messages: &[WatchdogMessage]) -> BlockDeadlines {
+        let mut watch = BlockDeadlines::default();
+        messages.iter().for_each(|message| watch.note(*message));
         watch
     }
 
@@ -186,20 +188,20 @@ mod tests {
 
     #[test]
     fn what_the_daemon_has_cut_is_not_cut_again() {
-        let mut watch = watching(&[until(A, 1, 10), Word::Over(A, Generation(1))]);
+        let mut watch = watching(&[until(A, 1, 10), WatchdogMessage::Over(A, Generation(1))]);
         assert_eq!((watch.next(), watch.take_due(at(99))), (None, None));
-        // There may be leases to come.
+        // More leases may come.
         assert!(!watch.is_done());
     }
 
     #[test]
     fn a_renewal_counts_and_what_is_older_does_not() {
         let mut watch = watching(&[until(A, 1, 10), until(A, 1, 20), until(A, 2, 30)]);
-        watch.hear(until(A, 1, 5));
-        watch.hear(Word::Over(A, Generation(1)));
+        watch.note(until(A, 1, 5));
+        watch.note(WatchdogMessage::Over(A, Generation(1)));
         assert_eq!(watch.next(), Some(at(30) + DAEMON_PATIENCE));
         // A lease can be shortened.
-        watch.hear(until(A, 2, 8));
+        watch.note(until(A, 2, 8));
         assert_eq!(watch.next(), Some(at(8) + DAEMON_PATIENCE));
     }
 
@@ -217,7 +219,7 @@ mod tests {
     fn a_successor_can_be_told_everything() {
         let watch = watching(&[until(A, 1, 10), until(B, 3, 5), until(A, 2, 7)]);
         assert_eq!(
-            watch.words().collect::<Vec<_>>(),
+            watch.messages().collect::<Vec<_>>(),
             [until(A, 2, 7), until(B, 3, 5)]
         );
     }

@@ -1,4 +1,4 @@
-//! Processes of the daemon that are there when it is gone: the watchdog, and the one that writes the journal.
+//! Processes that outlive the daemon: the watchdog, the journal's writer and the supervisor of helper calls.
 
 use std::{fs, io, os::fd::RawFd};
 
@@ -9,27 +9,28 @@ use nix::{
     unistd::{close, setsid},
 };
 
-/// What ends the daemon, a terminal's Ctrl-C or a service manager's stop, must not end this process first; and nobody
-/// waits for this process who waits for the end of what the daemon has open. Called before there is a thread that would
-/// take the signals, or a file that would be closed.
+/// Detaches this process from the daemon: signals that stop the daemon (Ctrl-C, a service manager's stop) do not end
+/// it, and it keeps none of the daemon's inherited descriptors open. Call it before threads are started or files
+/// opened.
 pub(crate) fn outlive_the_daemon() -> anyhow::Result<()> {
     close_what_was_inherited().context("close what the daemon had open")?;
     let signals = SigSet::from_iter([SIGTERM, SIGINT, SIGHUP]);
     signals.thread_block().context("block signals")?;
     match setsid() {
-        // It leads a session already: that is as well.
+        // The process leads a session already.
         Ok(_) | Err(Errno::EPERM) => Ok(()),
         Err(errno) => Err(errno).context("leave the daemon's session"),
     }
 }
 
-/// All but standard input, output and error. The daemon's own close themselves; who started it may have left it others.
+/// Closes all descriptors except standard input, output and error. The daemon's own are close-on-exec; the process that
+/// started the daemon may have left others.
 fn close_what_was_inherited() -> io::Result<()> {
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for descriptor in open.into_iter().filter(|it| *it > 2) {
-        // One of them was that of the directory.
+        // One of them belonged to the directory and is closed already.
         close(descriptor).ok();
     }
     Ok(())

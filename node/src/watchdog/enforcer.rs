@@ -1,4 +1,4 @@
-//! What a watchdog does with what it hears: it cuts what the daemon should have cut.
+//! Cuts leases whose deadlines the daemon has missed.
 
 use std::{
     iter,
@@ -15,41 +15,41 @@ use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::{LeaseId, NodeId};
 
 use super::{
+    block_deadlines::BlockDeadlines,
     daemon::Daemon,
     lock,
-    memory::Memory,
-    process::Heard,
-    report::{REFUSED, Report, WATCHING, WELL},
-    stand_in::{self, StandIn},
-    watch::Watch,
-    word::Word,
+    message::WatchdogMessage,
+    process::Event,
+    rdma_cutter::{self, RdmaCutter},
+    rdma_deadlines::RdmaDeadlines,
+    reply_writer::{REFUSED, ReplyWriter, WATCHING, WELL},
 };
 use crate::{block::CONFIGFS, clock};
 
-/// How long a cut over RDMA may take altogether; then the device does not answer.
+/// How long a cut over RDMA may take; after that the device counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);
 
 /// See the module.
-pub(super) struct Duty {
+pub(super) struct Enforcer {
     began: bool,
     tried: bool,
-    blocks: Watch,
+    blocks: BlockDeadlines,
     revoker: Arc<EmergencyRevoker>,
     unswept: mpsc::Sender<(LeaseId, Vec<u16>)>,
-    memory: Memory,
-    /// Of a daemon that is still there.
-    daemon: Option<(Daemon, StandIn)>,
-    /// Since when leases over RDMA are being cut.
+    memory: RdmaDeadlines,
+    /// The daemon, while it exists, and the thread that cuts RDMA leases.
+    daemon: Option<(Daemon, RdmaCutter)>,
+    /// Start of the current cut of leases over RDMA.
     cutting: Option<BootTime>,
-    report: Report,
+    replies: ReplyWriter,
 }
 
-impl Duty {
-    /// With the thread that sweeps, which ends after it.
+impl Enforcer {
+    /// Also returns the sweeping thread, which ends after this is dropped.
     pub(super) fn new(
         node_id: NodeId,
-        daemon: Option<(Daemon, StandIn)>,
-        report: Report,
+        daemon: Option<(Daemon, RdmaCutter)>,
+        replies: ReplyWriter,
     ) -> anyhow::Result<(Self, JoinHandle<()>)> {
         let revoker = Arc::new(EmergencyRevoker::new(Path::new(CONFIGFS), node_id));
         let (unswept, sweeps) = mpsc::channel();
@@ -59,42 +59,42 @@ impl Duty {
             let thread = thread::Builder::new().name("sweep".into());
             thread.spawn(sweep).context("start a thread")?
         };
-        let duty = Self {
+        let enforcer = Self {
             began: false,
             tried: false,
-            blocks: Watch::default(),
+            blocks: BlockDeadlines::default(),
             revoker,
             unswept,
-            memory: Memory::default(),
+            memory: RdmaDeadlines::default(),
             daemon,
             cutting: None,
-            report,
+            replies,
         };
-        Ok((duty, sweeper))
+        Ok((enforcer, sweeper))
     }
 
-    pub(super) fn hear(&mut self, heard: Heard) -> anyhow::Result<()> {
-        match heard {
-            Heard::Word(Word::Begin) => {
+    pub(super) fn on_event(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::Message(WatchdogMessage::Begin) => {
                 lock::take_over()?;
                 self.began = true;
-                self.report.tell(WATCHING);
+                self.replies.tell(WATCHING);
             }
-            Heard::Word(Word::Ping) => self.report.tell(WELL),
-            Heard::Word(word) => {
-                if let Word::Opens(_, pair) = word {
+            Event::Message(WatchdogMessage::Ping) => self.replies.tell(WELL),
+            Event::Message(message) => {
+                if let WatchdogMessage::Opens(_, pair) = message {
                     self.try_once(pair);
                 }
-                self.blocks.hear(word);
-                self.memory.hear(word, clock::now().boot);
+                self.blocks.note(message);
+                self.memory.note(message, clock::now().boot);
             }
-            Heard::Orphaned => self.blocks.orphan(),
-            Heard::Ended => self.memory.clear(),
-            Heard::Cut(leases) => {
+            Event::Orphaned => self.blocks.orphan(),
+            Event::Ended => self.memory.clear(),
+            Event::Cut(leases) => {
                 self.cutting = None;
                 self.memory.cut(&leases);
             }
-            Heard::NotCut(error) => {
+            Event::NotCut(error) => {
                 self.cutting = None;
                 let pause = self.memory.not_cut(clock::now().boot);
                 tracing::error!(%error, ?pause, "watchdog: leases over RDMA are not cut; trying again");
@@ -103,7 +103,7 @@ impl Duty {
         Ok(())
     }
 
-    /// Whether it may look into the daemon is told while there is time.
+    /// Tries once, early, whether the watchdog may duplicate the daemon's descriptors, and reports a refusal.
     fn try_once(&mut self, pair: GuardedPair) {
         let (Some((daemon, _)), false) = (&self.daemon, self.tried) else {
             return;
@@ -111,11 +111,12 @@ impl Duty {
         self.tried = true;
         if let Err(error) = daemon.descriptor(pair.descriptor) {
             tracing::warn!(%error, "watchdog: all that it could do with a daemon that hangs is to kill it");
-            self.report.tell(format_args!("{REFUSED} {error}"));
+            self.replies.tell(format_args!("{REFUSED} {error}"));
         }
     }
 
-    /// Nothing is left to do, and nothing will come. Before it is told to begin, another one does it.
+    /// True if no lease is left and no message will come. A watchdog that was not told to begin has nothing to do: an
+    /// earlier one watches.
     pub(super) fn is_done(&self) -> bool {
         let nothing_left = self.blocks.is_done() && self.memory.is_empty();
         nothing_left || (self.blocks.is_orphan() && !self.began)
@@ -137,7 +138,7 @@ impl Duty {
         }
     }
 
-    /// One at a time: what the daemon says meanwhile is heard before the next.
+    /// Cuts one lease, so that messages of the daemon are read before the next cut.
     fn cut_block(&mut self, now: BootTime) {
         let Some(due) = self.blocks.take_due(now) else {
             return;
@@ -148,7 +149,7 @@ impl Duty {
             Ok(ports) => {
                 tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
                 if self.blocks.is_orphan() {
-                    // The thread ends after this one.
+                    // The sweeping thread ends after this one.
                     self.unswept.send((lease, ports)).ok();
                 }
             }
@@ -163,7 +164,7 @@ impl Duty {
     }
 
     fn cut_memory(&mut self, now: BootTime) {
-        let Some((daemon, stand_in)) = &self.daemon else {
+        let Some((daemon, cutter)) = &self.daemon else {
             return;
         };
         match self.cutting {
@@ -171,14 +172,14 @@ impl Duty {
                 let due = self.memory.due(now);
                 if !due.is_empty() {
                     self.cutting = Some(now);
-                    stand_in.order(due);
+                    cutter.order(due);
                 }
             }
             Some(since) if now >= since + STUCK => {
                 self.cutting = Some(now);
                 let why = StepError::new("modify_qp ERR", "the device does not answer");
                 if !daemon.is_killed()
-                    && let Err(error) = stand_in::kill(daemon, &why)
+                    && let Err(error) = rdma_cutter::kill(daemon, &why)
                 {
                     tracing::error!(%error, "watchdog: the daemon goes on");
                 }
@@ -188,8 +189,8 @@ impl Duty {
     }
 }
 
-/// Beside the cuts: none of them waits for the sweep of another. What this leaves, because another watchdog takes
-/// over, the daemon's proof sweeps.
+/// Sweeps on a thread of its own, so that no cut waits for it. If another watchdog takes over before it is done, the
+/// daemon's proof sweeps.
 fn sweep(revoker: &EmergencyRevoker, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
     while let Ok(first) = unswept.recv() {
         let shut: Vec<_> = iter::once(first).chain(unswept.try_iter()).collect();

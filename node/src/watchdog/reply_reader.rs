@@ -1,4 +1,4 @@
-//! What the watchdog answers. Whoever needs it reads it: it may be there before the thread that waits for it.
+//! Reads the watchdog's replies. Any thread that needs a reply reads it, because the waiting thread may be late.
 
 use std::{
     collections::HashMap,
@@ -10,31 +10,31 @@ use std::{
 use fabricbios_wire::LeaseId;
 
 use super::{
-    Event,
-    report::{CUT, REFUSED, WATCHING, WELL},
+    RunnerEvent,
+    reply_writer::{CUT, REFUSED, WATCHING, WELL},
 };
 
-/// One of its lines.
+/// A reply of the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     Watches,
     IsWell,
 }
 
-/// What was read and what was not yet.
+/// The socket to the current watchdog, and what was read.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
-    /// Counts the watchdogs.
+pub(super) struct ReplyReader {
+    /// Number of watchdogs so far.
     number: u64,
-    /// Of the watchdog that is there; reading it does not wait.
+    /// The socket of the current watchdog, which does not block.
     socket: Option<UnixStream>,
     rest: Vec<u8>,
-    /// What it has done about leases.
+    /// What the watchdog did to each lease that it has cut.
     done: HashMap<LeaseId, String>,
 }
 
-impl Answers {
-    /// Another watchdog is there, or none; its number.
+impl ReplyReader {
+    /// Replaces the watchdog, by another one or by none. Returns its number.
     pub(super) fn replace(&mut self, socket: Option<UnixStream>) -> u64 {
         self.socket = socket;
         self.rest.clear();
@@ -42,18 +42,18 @@ impl Answers {
         self.number
     }
 
-    /// Of the watchdog that is there.
+    /// The number of the current watchdog.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// What it has done about the lease; told once.
+    /// Removes and returns what the watchdog did to a lease.
     pub(super) fn take_done(&mut self, lease: LeaseId) -> Option<String> {
         self.done.remove(&lease)
     }
 
-    /// Reads all that is there, and passes it on. `false`: nothing will come any more.
-    pub(super) fn read(&mut self, events: &Sender<Event>) -> bool {
+    /// Reads all available replies and passes them on. `false`: the socket is closed.
+    pub(super) fn read(&mut self, events: &Sender<RunnerEvent>) -> bool {
         let mut bytes = [0; 4096];
         loop {
             let Some(socket) = &mut self.socket else {
@@ -68,16 +68,16 @@ impl Answers {
             }
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                self.hear(String::from_utf8_lossy(&line).trim_end(), events);
+                self.note(String::from_utf8_lossy(&line).trim_end(), events);
             }
         }
     }
 
-    fn hear(&mut self, line: &str, events: &Sender<Event>) {
-        let pass_on = |answer| drop(events.send(Event::Answered(self.number, answer)));
+    fn note(&mut self, line: &str, events: &Sender<RunnerEvent>) {
+        let pass_on = |reply| drop(events.send(RunnerEvent::Replied(self.number, reply)));
         match line.split_once(' ').unwrap_or((line, "")) {
-            (WATCHING, "") => pass_on(Answer::Watches),
-            (WELL, "") => pass_on(Answer::IsWell),
+            (WATCHING, "") => pass_on(Reply::Watches),
+            (WELL, "") => pass_on(Reply::IsWell),
             (REFUSED, why) => tracing::warn!(
                 "should this daemon hang, its watchdog kills it, and every lease over RDMA ends with it: {why}"
             ),
@@ -106,24 +106,24 @@ mod tests {
     fn what_it_has_done_is_there_as_soon_as_it_was_said() {
         let (ours, mut its) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut answers = Answers::default();
-        let first = answers.replace(Some(ours));
-        let (lease, (events, heard)) = (LeaseId(0xA), mpsc::channel());
+        let mut replies = ReplyReader::default();
+        let first = replies.replace(Some(ours));
+        let (lease, (events, received)) = (LeaseId(0xA), mpsc::channel());
         its.write_all(b"watching\nwe").unwrap();
-        assert!(answers.read(&events));
+        assert!(replies.read(&events));
         let rest = format!("ll\ncut {lease} two words\n");
         its.write_all(rest.as_bytes()).unwrap();
-        assert!(answers.read(&events));
-        for answer in [Answer::Watches, Answer::IsWell] {
-            let Event::Answered(number, its) = heard.try_recv().unwrap() else {
+        assert!(replies.read(&events));
+        for reply in [Reply::Watches, Reply::IsWell] {
+            let RunnerEvent::Replied(number, its) = received.try_recv().unwrap() else {
                 panic!("another event");
             };
-            assert_eq!((number, its), (first, answer));
+            assert_eq!((number, its), (first, reply));
         }
-        assert_eq!(answers.take_done(lease).as_deref(), Some("two words"));
-        assert_eq!(answers.take_done(lease), None, "told once");
+        assert_eq!(replies.take_done(lease).as_deref(), Some("two words"));
+        assert_eq!(replies.take_done(lease), None, "told once");
         drop(its);
-        assert!(!answers.read(&events));
-        assert_ne!(answers.replace(None), first);
+        assert!(!replies.read(&events));
+        assert_ne!(replies.replace(None), first);
     }
 }

@@ -1,44 +1,44 @@
-//! When a watchdog is started again, and when one that does not answer is taken for dead.
+//! Decides when the watchdog is pinged, killed and restarted.
 
 use std::time::{Duration, Instant};
 
-/// How long one may take until it says that it watches: it may have to wait for the end of another one.
+/// How long a watchdog may take until it watches: it may have to wait for the end of an earlier one.
 pub(super) const START: Duration = Duration::from_secs(10);
 
-/// It is asked every second, and replaced when it has not answered so often.
+/// The watchdog is pinged every second, and replaced after [`UNANSWERED_MAX`] pings without a reply.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 const UNANSWERED_MAX: u32 = 5;
 
-/// After one that has lived so long the next is started at once; else the pause doubles so often, up to 64 s.
+/// A watchdog that ends after this time is restarted at once; otherwise the pause doubles, up to 64 s.
 const LONG: Duration = Duration::from_secs(60);
 const DOUBLINGS: u32 = 7;
 
-/// What is to be done now.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Action {
     Nothing,
     Ask,
-    /// It is to be killed, for this reason.
+    /// Kill it, for this reason.
     Kill(&'static str),
     Start,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RestartPolicy {
     state: State,
-    /// Ends that came soon, one after the other.
+    /// Consecutive early ends.
     failures: u32,
 }
 
 #[derive(Debug)]
 enum State {
-    /// It is not to be there yet.
+    /// Not begun yet.
     Unwanted,
     Starting {
         since: Instant,
     },
-    /// Counted in ticks of this process: one that was stopped itself has asked nothing meanwhile.
+    /// `unanswered` counts pings, not time: a daemon that was stopped has sent none meanwhile.
     Watching {
         since: Instant,
         unanswered: u32,
@@ -48,7 +48,7 @@ enum State {
     },
 }
 
-impl Pace {
+impl RestartPolicy {
     pub(super) fn new() -> Self {
         Self {
             state: State::Unwanted,
@@ -73,11 +73,11 @@ impl Pace {
         }
     }
 
-    /// It has ended or was killed, or could not be started.
+    /// The watchdog has ended, was killed, or could not be started.
     pub(super) fn gone(&mut self, now: Instant) {
         let lived_long = matches!(self.state, State::Watching { since, .. } if now >= since + LONG);
         self.failures = if lived_long { 0 } else { self.failures };
-        // The first time at once.
+        // The first restart comes at once.
         let pause = match self.failures.min(DOUBLINGS) {
             0 => Duration::ZERO,
             times => TICK * (1 << (times - 1)),
@@ -86,7 +86,7 @@ impl Pace {
         self.state = State::Gone { until: now + pause };
     }
 
-    /// When to ask for the next step.
+    /// When to call `step` next.
     pub(super) fn next(&self, now: Instant) -> Instant {
         match self.state {
             State::Gone { until } => until,
@@ -94,20 +94,20 @@ impl Pace {
         }
     }
 
-    pub(super) fn step(&mut self, now: Instant) -> Step {
+    pub(super) fn step(&mut self, now: Instant) -> Action {
         match &mut self.state {
-            State::Gone { until } if now >= *until => Step::Start,
+            State::Gone { until } if now >= *until => Action::Start,
             State::Starting { since } if now >= *since + START => {
-                Step::Kill("it does not say that it watches")
+                Action::Kill("it does not say that it watches")
             }
             State::Watching { unanswered, .. } if *unanswered >= UNANSWERED_MAX => {
-                Step::Kill("it does not answer")
+                Action::Kill("it does not answer")
             }
             State::Watching { unanswered, .. } => {
                 *unanswered += 1;
-                Step::Ask
+                Action::Ask
             }
-            State::Unwanted | State::Gone { .. } | State::Starting { .. } => Step::Nothing,
+            State::Unwanted | State::Gone { .. } | State::Starting { .. } => Action::Nothing,
         }
     }
 }
@@ -119,51 +119,58 @@ mod tests {
     #[test]
     fn it_is_started_again_without_end_and_less_and_less_often() {
         let mut now = Instant::now();
-        let mut pace = Pace::new();
+        let mut restarts = RestartPolicy::new();
         for pause in [0, 1, 2, 4, 8, 16, 32, 64, 64, 64] {
-            pace.started(now);
-            pace.gone(now);
+            restarts.started(now);
+            restarts.gone(now);
             if pause > 0 {
-                assert_eq!(pace.step(now), Step::Nothing, "{pause} s");
+                assert_eq!(restarts.step(now), Action::Nothing, "{pause} s");
             }
             now += Duration::from_secs(pause);
-            assert_eq!((pace.next(now), pace.step(now)), (now, Step::Start));
+            assert_eq!(
+                (restarts.next(now), restarts.step(now)),
+                (now, Action::Start)
+            );
         }
     }
 
     #[test]
     fn after_one_that_lived_long_the_next_comes_at_once() {
         let now = Instant::now();
-        let mut pace = Pace::new();
-        pace.watches(now);
-        pace.gone(now);
-        pace.watches(now);
-        pace.gone(now + LONG);
-        assert_eq!(pace.step(now + LONG), Step::Start);
+        let mut restarts = RestartPolicy::new();
+        restarts.watches(now);
+        restarts.gone(now);
+        restarts.watches(now);
+        restarts.gone(now + LONG);
+        assert_eq!(restarts.step(now + LONG), Action::Start);
     }
 
     #[test]
     fn one_that_does_not_answer_is_killed_and_one_that_does_is_not() {
         let now = Instant::now();
-        let mut pace = Pace::new();
-        pace.watches(now);
+        let mut restarts = RestartPolicy::new();
+        restarts.watches(now);
         for _ in 0..100 {
-            assert_eq!(pace.step(now), Step::Ask);
-            pace.answered();
+            assert_eq!(restarts.step(now), Action::Ask);
+            restarts.answered();
         }
         for _ in 0..UNANSWERED_MAX {
-            assert_eq!(pace.step(now), Step::Ask);
+            assert_eq!(restarts.step(now), Action::Ask);
         }
-        assert!(matches!(pace.step(now), Step::Kill(_)));
+        assert!(matches!(restarts.step(now), Action::Kill(_)));
     }
 
     #[test]
     fn one_that_never_says_that_it_watches_is_killed() {
         let now = Instant::now();
-        let mut pace = Pace::new();
-        assert_eq!(pace.step(now), Step::Nothing, "it is not to be there yet");
-        pace.started(now);
-        assert_eq!(pace.step(now), Step::Nothing);
-        assert!(matches!(pace.step(now + START), Step::Kill(_)));
+        let mut restarts = RestartPolicy::new();
+        assert_eq!(
+            restarts.step(now),
+            Action::Nothing,
+            "it is not to be there yet"
+        );
+        restarts.started(now);
+        assert_eq!(restarts.step(now), Action::Nothing);
+        assert!(matches!(restarts.step(now + START), Action::Kill(_)));
     }
 }
